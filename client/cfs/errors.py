@@ -1,0 +1,278 @@
+"""The error tree of CFS, shared by the server, the SDK and every face.
+
+    CfsError
+    ├── InvalidRequest          malformed: the same request can never succeed
+    │   ├── InvalidIdentifier   not a legal session id (S1)
+    │   ├── InvalidSettings     unknown key or value out of range (S9)
+    │   └── InvalidTranscript   text that does not read as turns (S6)
+    ├── UnsupportedMedia        body is not UTF-8, or of a type we do not read
+    ├── Unauthorized            no valid credentials
+    ├── Forbidden               valid credentials, but not for this
+    ├── NotFound                no such session, turn or route
+    │   └── Gone                it was there and has been deleted (S2)
+    ├── MethodNotAllowed
+    ├── NotAcceptable
+    ├── Conflict                the state does not allow it now
+    │   ├── AlreadyExists
+    │   └── PreconditionFailed  If-Match names another version (H3)
+    ├── PreconditionRequired    If-Match is missing where it is needed
+    ├── TooLarge                one message, body or id is over its limit (H7)
+    ├── Busy                    a non-blocking read met a running turn (S7)
+    ├── TooMany                 a queue or rate is full; try again later (H7)
+    ├── StorageFull             sessions or bytes are over the server's limit (H7)
+    ├── Unavailable             the server or its engine cannot answer now
+    │   └── EngineError         a turn failed in the engine (S5)
+    │       ├── ContextTooLong
+    │       └── WorkerCrashed
+    ├── Timeout                 the answer did not come in time
+    └── ServerError             a defect of ours
+
+`TABLE` maps each of them to its HTTP status and errno (DESIGN.md, the row "errors"); a problem document
+(RFC 9457) carries the class as `type`, so a client raises what the server raised.
+"""
+
+import errno
+from typing import Any, ClassVar, NamedTuple
+
+
+class CfsError(Exception):
+    """Anything CFS reports: `detail` says what was wrong and what to do about it."""
+
+    title: ClassVar[str] = "Error"
+
+    def __init__(self, detail: str, *, retry_after: float | None = None, **extra: Any) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.retry_after = retry_after
+        self.extra = extra
+
+    @property
+    def status(self) -> int:
+        """HTTP status code."""
+        return TABLE[type(self)].status
+
+    @property
+    def errno(self) -> int:
+        """Number that a file operation fails with."""
+        return TABLE[type(self)].errno
+
+    @property
+    def slug(self) -> str:
+        """Name of the class as it stands in a problem document's `type`."""
+        return TABLE[type(self)].slug
+
+
+class InvalidRequest(CfsError):
+    """The request is malformed; sending it again cannot help."""
+
+    title = "Invalid request"
+
+
+class InvalidIdentifier(InvalidRequest):
+    """The name is no legal session id (S1)."""
+
+    title = "Invalid session id"
+
+
+class InvalidSettings(InvalidRequest):
+    """A setting is unknown or out of range (S9)."""
+
+    title = "Invalid settings"
+
+
+class InvalidTranscript(InvalidRequest):
+    """The text does not read as a sequence of turns (S6)."""
+
+    title = "Invalid transcript"
+
+
+class UnsupportedMedia(CfsError):
+    """The body is not valid UTF-8 or of a media type that is not read here."""
+
+    title = "Unsupported media type"
+
+
+class Unauthorized(CfsError):
+    """Valid credentials are missing."""
+
+    title = "Unauthorized"
+
+
+class Forbidden(CfsError):
+    """The credentials are valid but do not cover this."""
+
+    title = "Forbidden"
+
+
+class NotFound(CfsError):
+    """There is no such thing, or none that the caller may know of."""
+
+    title = "Not found"
+
+
+class Gone(NotFound):
+    """It existed while the caller waited for it and has been deleted (S2)."""
+
+    title = "Gone"
+
+
+class MethodNotAllowed(CfsError):
+    """The resource exists but does not know this method."""
+
+    title = "Method not allowed"
+
+
+class NotAcceptable(CfsError):
+    """None of the representations that the caller accepts exists."""
+
+    title = "Not acceptable"
+
+
+class Conflict(CfsError):
+    """The present state does not allow the operation."""
+
+    title = "Conflict"
+
+
+class AlreadyExists(Conflict):
+    """The name is taken."""
+
+    title = "Already exists"
+
+
+class PreconditionFailed(Conflict):
+    """`If-Match` names another version than the current one (RFC 9110, 13.1.1)."""
+
+    title = "Precondition failed"
+
+
+class PreconditionRequired(CfsError):
+    """The operation needs `If-Match` (RFC 6585, 3)."""
+
+    title = "Precondition required"
+
+
+class TooLarge(CfsError):
+    """A body, a message or a name is over its limit (H7)."""
+
+    title = "Too large"
+
+
+class Busy(CfsError):
+    """A non-blocking read met a session that is generating (S7)."""
+
+    title = "Busy"
+
+
+class TooMany(CfsError):
+    """A queue, a rate or a number of open streams is at its limit; `retry_after` is in seconds (H7)."""
+
+    title = "Too many requests"
+
+
+class StorageFull(CfsError):
+    """The number of sessions or their bytes are at the server's limit (H7)."""
+
+    title = "Insufficient storage"
+
+
+class Unavailable(CfsError):
+    """The server, or the engine behind it, cannot answer now."""
+
+    title = "Unavailable"
+
+
+class EngineError(Unavailable):
+    """A turn failed in the engine; the message is the reason that the session's history shows (S5)."""
+
+    title = "Engine error"
+
+
+class ContextTooLong(EngineError):
+    """The prompt leaves no room for a reply in the model's context."""
+
+    title = "Context too long"
+
+
+class WorkerCrashed(EngineError):
+    """The worker process ended in the middle of the turn (E1)."""
+
+    title = "Worker crashed"
+
+
+class Timeout(CfsError):
+    """The answer did not come within the time that was asked for."""
+
+    title = "Timed out"
+
+
+class ServerError(CfsError):
+    """A defect of the server."""
+
+    title = "Internal server error"
+
+
+class Row(NamedTuple):
+    """How one class of error looks on each face."""
+
+    slug: str
+    status: int
+    errno: int
+
+
+TABLE: dict[type[CfsError], Row] = {
+    InvalidRequest: Row("invalid-request", 400, errno.EINVAL),
+    InvalidIdentifier: Row("invalid-identifier", 422, errno.EINVAL),
+    InvalidSettings: Row("invalid-settings", 422, errno.EINVAL),
+    InvalidTranscript: Row("invalid-transcript", 422, errno.EINVAL),
+    UnsupportedMedia: Row("unsupported-media", 415, errno.EILSEQ),
+    Unauthorized: Row("unauthorized", 401, errno.EACCES),
+    Forbidden: Row("forbidden", 403, errno.EACCES),
+    NotFound: Row("not-found", 404, errno.ENOENT),
+    Gone: Row("gone", 410, errno.ESTALE),
+    MethodNotAllowed: Row("method-not-allowed", 405, errno.EOPNOTSUPP),
+    NotAcceptable: Row("not-acceptable", 406, errno.EOPNOTSUPP),
+    Conflict: Row("conflict", 409, errno.EPERM),
+    AlreadyExists: Row("already-exists", 409, errno.EEXIST),
+    PreconditionFailed: Row("precondition-failed", 412, errno.ESTALE),
+    PreconditionRequired: Row("precondition-required", 428, errno.EPERM),
+    TooLarge: Row("too-large", 413, errno.EFBIG),
+    Busy: Row("busy", 409, errno.EAGAIN),
+    TooMany: Row("too-many", 429, errno.EAGAIN),
+    StorageFull: Row("storage-full", 507, errno.ENOSPC),
+    Unavailable: Row("unavailable", 503, errno.EAGAIN),
+    EngineError: Row("engine-error", 502, errno.EIO),
+    ContextTooLong: Row("context-too-long", 422, errno.EFBIG),
+    WorkerCrashed: Row("worker-crashed", 502, errno.EIO),
+    Timeout: Row("timeout", 504, errno.ETIMEDOUT),
+    ServerError: Row("server-error", 500, errno.EIO),
+}
+
+_BY_SLUG = {row.slug: kind for kind, row in TABLE.items()}
+_BY_STATUS = {row.status: kind for kind, row in reversed(TABLE.items())}
+
+PROBLEM_PREFIX = "urn:cfs:error:"
+
+
+def to_problem(error: CfsError) -> dict[str, Any]:
+    """Describe an error as a problem document (RFC 9457)."""
+    problem: dict[str, Any] = {
+        "type": PROBLEM_PREFIX + error.slug,
+        "title": error.title,
+        "status": error.status,
+        "detail": error.detail,
+    }
+    if error.retry_after is not None:
+        problem["retry_after"] = error.retry_after
+    return problem | error.extra
+
+
+def from_problem(status: int, problem: dict[str, Any]) -> CfsError:
+    """Rebuild the error that a problem document describes; without a known `type` the status decides."""
+    slug = str(problem.get("type", "")).removeprefix(PROBLEM_PREFIX)
+    kind = _BY_SLUG.get(slug) or _BY_STATUS.get(status) or (ServerError if status >= 500 else InvalidRequest)
+    retry_after = problem.get("retry_after")
+    known = {"type", "title", "status", "detail", "retry_after"}
+    extra = {key: value for key, value in problem.items() if key not in known}
+    detail = str(problem.get("detail") or problem.get("title") or f"HTTP status {status}")
+    return kind(detail, retry_after=retry_after if isinstance(retry_after, int | float) else None, **extra)

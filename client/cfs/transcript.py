@@ -1,0 +1,65 @@
+r"""The text view of a session: lossless and spoof-proof (S6).
+
+A transcript is the session's messages, each beginning with its role's prefix, joined by ``\n`` and ended by ``\n``.
+A line inside a message that would read as such a prefix, behind any number of backslashes, gains one backslash;
+reading takes it away again. So no bytes inside a message can begin another turn, and ``parse(render(m)) == m``.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from cfs.errors import InvalidTranscript
+
+PREFIXES = {"system": "System: ", "user": "User: ", "assistant": "Assistant: ", "tool": "Tool: "}
+
+_PREFIX = f"(?:{'|'.join(PREFIXES.values())})"
+_GUARDED = re.compile(rf"\n(?=\\*{_PREFIX})")
+_ESCAPED = re.compile(rf"\n\\(?=\\*{_PREFIX})")
+_TURN = re.compile(rf"(?:^|\n)(?={_PREFIX})")
+
+
+class Turn(NamedTuple):
+    """One message as the transcript shows it."""
+
+    role: str
+    content: str
+
+
+class _Said(Protocol):
+    """Anything with a role and a content: a wire message, a stored one, or a `Turn`."""
+
+    @property
+    def role(self) -> str: ...
+    @property
+    def content(self) -> str: ...
+
+
+def render_one(message: _Said) -> str:
+    """Render one message without the final newline."""
+    return PREFIXES[message.role] + _GUARDED.sub(r"\n\\", message.content)
+
+
+def render(messages: Iterable[_Said]) -> str:
+    """Render messages as a transcript; no messages make an empty text."""
+    return "".join(render_one(message) + "\n" for message in messages)
+
+
+def parse(text: str) -> list[Turn]:
+    """Read a transcript back; one final newline is taken as the end of the last line.
+
+    Raises `InvalidTranscript` when the text does not begin with a role's prefix.
+    """
+    if not text:
+        return []
+    starts = [match.end() for match in _TURN.finditer(text)]
+    if not starts or starts[0] != 0:
+        expected = ", ".join(repr(prefix) for prefix in PREFIXES.values())
+        raise InvalidTranscript(f"a transcript begins with one of {expected}; this text begins with {text[:40]!r}")
+    ends = [start - 1 for start in starts[1:]] + [len(text) - text.endswith("\n")]
+    return [_parse_one(text[start:end]) for start, end in zip(starts, ends, strict=True)]
+
+
+def _parse_one(block: str) -> Turn:
+    name, _, content = block.partition(": ")
+    return Turn(name.lower(), _ESCAPED.sub("\n", content))

@@ -1,0 +1,270 @@
+"""What travels between the server and its clients: one pydantic model per thing, defined once.
+
+The server builds these models and the SDK reads them; neither has a second copy. Times are seconds since the epoch
+(UTC), sizes are bytes of the transcript in UTF-8, durations are seconds.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+
+Role = Literal["system", "user", "assistant", "tool"]
+State = Literal["idle", "generating", "waiting_for_agent"]
+FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "error"]
+EventType = Literal[
+    "session.created",
+    "message.added",
+    "turn.started",
+    "token",
+    "turn.finished",
+    "turn.failed",
+    "history.replaced",
+    "settings.changed",
+    "state.changed",
+    "session.deleted",
+    "stale",
+    "goodbye",
+]
+
+MAX_SESSION_ID_BYTES = 255
+"""Longest component of a session id, as for a file name (S1)."""
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ToolCall(_Wire):
+    """A call that an assistant's message makes: the name of the tool and its arguments."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class Message(_Wire):
+    """One message of a history; `content` never carries a role prefix."""
+
+    role: Role
+    content: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+    thinking: str | None = None
+
+
+StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class SettingsPatch(_Wire):
+    """A change of settings (S9): a key that is absent stays, a key that is null goes back to its default."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    stop: Annotated[tuple[StopString, ...], Field(max_length=16)] | None = None
+    system: Annotated[str, StringConstraints(max_length=262_144)] | None = None
+    prompt_style: Literal["auto", "chat", "transcript"] | None = None
+    driver: Literal["model", "agent"] | None = None
+
+
+class Settings(_Wire):
+    """How a session's turns are made (S8, S9).
+
+    `stop` left at null means the style's own: `["User:"]` for transcripts, none for chats, whose template ends turns
+    by a token. `seed` left at null means a new one each turn.
+    """
+
+    max_tokens: int = 512
+    temperature: float = 0.7
+    top_p: float = 0.95
+    top_k: int = 40
+    min_p: float = 0.05
+    seed: int | None = None
+    stop: tuple[str, ...] | None = None
+    system: str | None = None
+    prompt_style: Literal["auto", "chat", "transcript"] = "auto"
+    driver: Literal["model", "agent"] = "model"
+
+    def patched(self, patch: SettingsPatch) -> "Settings":
+        """Apply a change: keys set to null go back to their defaults."""
+        changes = {key: getattr(patch, key) for key in patch.model_fields_set}
+        kept = {key: value for key, value in self.model_dump().items() if changes.get(key, value) is not None}
+        return Settings(**kept | {key: value for key, value in changes.items() if value is not None})
+
+
+class Usage(_Wire):
+    """What one turn cost. `cached_tokens` of the `prompt_tokens` needed no new evaluation."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    queue_seconds: float = 0.0
+    first_token_seconds: float = 0.0
+    total_seconds: float = 0.0
+
+
+class SessionInfo(_Wire):
+    """A session without its messages: a line of a listing (H1)."""
+
+    id: str
+    state: State
+    queued: int = Field(description="Turns that wait behind the running one.")
+    messages: int
+    size: int = Field(description="Bytes of the transcript in UTF-8.")
+    created_at: float
+    updated_at: float
+    sub_sessions: int = Field(description="Number of direct children.")
+    event: int = Field(description="Number of the session's last event.")
+    etag: str
+
+
+class SessionDetail(SessionInfo):
+    """A session with its history, the messages that wait, and its settings."""
+
+    history: tuple[Message, ...]
+    queue: tuple[Message, ...]
+    partial: str | None = Field(description="What the running turn has generated so far.")
+    settings: Settings
+
+
+class SessionPage(_Wire):
+    """A page of sessions in the order of their ids; `next` is the `after` of the next page."""
+
+    sessions: tuple[SessionInfo, ...]
+    next: str | None = None
+
+
+class SessionTree(SessionInfo):
+    """A session and everything below it."""
+
+    children: tuple["SessionTree", ...] = ()
+
+
+class NewSession(_Wire):
+    """Body of `POST /v1/sessions`."""
+
+    id: str | None = None
+    settings: SettingsPatch = SettingsPatch()
+    transcript: str | None = None
+
+
+class NewMessage(_Wire):
+    """Body of `POST /v1/sessions/{id}/messages`. `generate` is true for a user's message unless set.
+
+    `response_format` is `{"type": "json_schema", "json_schema": {"schema": ...}}` or `{"type": "json_object"}` and
+    makes the model's reply follow that schema, by grammar.
+    """
+
+    content: str
+    role: Role = "user"
+    settings: SettingsPatch = SettingsPatch()
+    generate: bool | None = None
+    response_format: dict[str, Any] | None = None
+
+
+class Accepted(_Wire):
+    """Answer to a message that was stored: its turn and the number of the event that announces it."""
+
+    session: str
+    turn: str | None = Field(description="The turn that will answer; null when none was asked for.")
+    event: int
+    accepted_bytes: int
+
+
+class Reply(_Wire):
+    """Answer to a message with `wait=true`: the finished turn."""
+
+    session: str
+    turn: str
+    event: int
+    reply: str
+    finish_reason: FinishReason
+    error: str | None = None
+    usage: Usage
+
+
+class CancelRequest(_Wire):
+    """Body of `POST .../cancel`: also the turns that wait, also the sub-sessions."""
+
+    queued: bool = False
+    cascade: bool = False
+
+
+class Cancelled(_Wire):
+    """How many turns were cancelled, running and waiting."""
+
+    running: int
+    queued: int
+
+
+class ForkRequest(_Wire):
+    """Body of `POST .../fork`: the copy's id, and how many messages of the history it takes (all unless set)."""
+
+    id: str | None = None
+    at: Annotated[int, Field(ge=0)] | None = None
+
+
+class RenameRequest(_Wire):
+    """Body of `POST .../rename`."""
+
+    id: str
+
+
+class ClaimRequest(_Wire):
+    """Body of `POST .../claim`: the lease in seconds, and how long to wait for a message (S10)."""
+
+    lease: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    wait: Annotated[float, Field(ge=0, le=60)] = 0.0
+
+
+class Claim(_Wire):
+    """A queued message that an agent may now answer, and the secret that its calls for this turn carry (S10)."""
+
+    session: str
+    turn: str
+    claim: str
+    message: Message
+    expires_at: float
+
+
+class AgentUpdate(_Wire):
+    """What an agent adds to the turn it holds: text as it comes, or whole messages (tool calls and results)."""
+
+    claim: str
+    text: str = ""
+    messages: tuple[Message, ...] = ()
+    lease: Annotated[float, Field(gt=0, le=3600)] = 30.0
+
+
+class AgentFinish(_Wire):
+    """How an agent ends its turn: with a reply (or else the text it streamed) or an error."""
+
+    claim: str
+    reply: str | None = None
+    error: str | None = None
+    usage: Usage = Usage()
+
+
+class Event(_Wire):
+    """Something that happened to a session (S11). `number` counts within the session, `position` over all of them."""
+
+    type: EventType
+    session: str
+    number: int
+    position: int
+    time: float
+    data: dict[str, Any]
+
+
+class Problem(BaseModel):
+    """An error, in the one shape that every route uses (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    retry_after: float | None = None

@@ -1,0 +1,3 @@
+"""Logical paths, grants and handles: the gate every access passes."""
+
+__all__: list[str] = []

@@ -1,0 +1,1 @@
+"""Holds the sessions, runs the engine, serves REST, SSE, WebDAV and the dashboard."""

@@ -1,0 +1,1 @@
+"""What turns messages into text: one interface, several back ends (E4)."""

@@ -1,0 +1,115 @@
+"""What a session asks of an engine, and nothing about how it is done.
+
+An engine turns structured messages and settings into text. It builds the prompt itself (S8): nothing outside of the
+engine knows templates or tokens. One conformance class in `tests/engine` runs against every implementation.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from cfs.wire import FinishReason, Message, Settings, Usage
+
+EngineState = Literal["starting", "ready", "restarting", "stopped"]
+
+
+class ModelLoadError(Exception):
+    """The model cannot be loaded; its text is the one line that the operator sees (E2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the engine runs: shown by `/readyz`, `/v1/models` and the log."""
+
+    name: str
+    context_tokens: int
+    has_chat_template: bool
+    parameters: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One turn: the complete history (the user's message last) and how to answer it.
+
+    `cache_key` names the owner of the computation that may be kept for the next turn: the session's own stable key,
+    which survives a rename. `json_schema` forces the reply to be JSON of that schema.
+    """
+
+    id: str
+    cache_key: str
+    messages: tuple[Message, ...]
+    settings: Settings
+    json_schema: dict[str, Any] | None = None
+    tools: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New text of a running generation, whole characters only, and how many tokens it stands for."""
+
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last thing a generation yields."""
+
+    reason: FinishReason
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Counters since start and gauges of now, for `/metrics` and for tests that count instead of timing."""
+
+    state: EngineState
+    running: int = 0
+    waiting: int = 0
+    prompt_tokens_evaluated: int = 0
+    tokens_generated: int = 0
+    steps: int = 0
+    sequences_resident: int = 0
+    sequences_parked: int = 0
+    cells_used: int = 0
+    restarts: int = 0
+    worker_pid: int | None = None
+    gauges: dict[str, float] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """Back end of the turns (E4). Everything is called from the server's event loop."""
+
+    async def start(self) -> ModelInfo:
+        """Load the model; raises `ModelLoadError`."""
+        ...
+
+    async def stop(self) -> None:
+        """End at once and leave nothing behind: no process, thread, file or task."""
+        ...
+
+    @property
+    def ready(self) -> bool:
+        """Whether a turn handed over now would start."""
+        ...
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
+        """Yield text as it is made, then exactly one `Finished`.
+
+        After `cancel(request.id)` it ends with `Finished("cancelled")`; closing the iterator cancels as well.
+        Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails.
+        """
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a generation within one step; unknown ids are ignored."""
+        ...
+
+    def forget(self, cache_key: str) -> None:
+        """Free whatever is kept for a session that was deleted."""
+        ...
+
+    async def stats(self) -> EngineStats:
+        """Counters and gauges as of now."""
+        ...

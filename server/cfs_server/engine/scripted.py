@@ -1,0 +1,143 @@
+"""The deterministic engine for tests and demonstrations (E4): it says what its script says, token by token.
+
+It can be held still between any two tokens, so a test decides what happens "in the middle of a turn" instead of
+sleeping and hoping.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+
+from cfs.errors import EngineError
+from cfs.wire import FinishReason, Usage
+from cfs_server.engine.interface import Delta, EngineState, EngineStats, Finished, GenerationRequest, ModelInfo
+from cfs_server.pulse import Pulse
+
+Script = Callable[[GenerationRequest], Iterable[str]]
+"""Gives the tokens of a reply; may raise `EngineError`, at once or between tokens, to fail the turn."""
+
+
+def echo(request: GenerationRequest) -> Iterable[str]:
+    """Answer with the words of the last message."""
+    words = request.messages[-1].content.split()
+    return [word if index == 0 else " " + word for index, word in enumerate(words)]
+
+
+class ScriptedEngine:
+    """An `Engine` that plays a script.
+
+    `interval` is the time between two tokens in seconds. While `hold` is in force nothing is said; `step` lets a
+    number of tokens pass and `release` all that follow.
+    """
+
+    def __init__(self, script: Script = echo, *, interval: float = 0.0, context_tokens: int = 2048) -> None:
+        self.requests: list[GenerationRequest] = []
+        self.forgotten: list[str] = []
+        self._script = script
+        self._interval = interval
+        self._context_tokens = context_tokens
+        self._running: dict[str, bool] = {}
+        self._permits: int | None = None
+        self._changed = Pulse()
+        self._state: EngineState = "starting"
+        self._prompt_tokens = 0
+        self._tokens = 0
+
+    async def start(self) -> ModelInfo:
+        """Be ready at once."""
+        self._state = "ready"
+        return ModelInfo("scripted", self._context_tokens, has_chat_template=False)
+
+    async def stop(self) -> None:
+        """Cancel everything that runs."""
+        self._state = "stopped"
+        for request_id in list(self._running):
+            self.cancel(request_id)
+
+    @property
+    def ready(self) -> bool:
+        """Whether `start` has been called and `stop` has not."""
+        return self._state == "ready"
+
+    def hold(self) -> None:
+        """Say nothing more, not even the end of a reply, until `step` or `release`."""
+        self._permits = 0
+
+    def step(self, tokens: int = 1) -> None:
+        """Let some tokens pass, whoever's they are."""
+        self._permits = (self._permits or 0) + tokens
+        self._changed.fire()
+
+    def release(self) -> None:
+        """End the hold."""
+        self._permits = None
+        self._changed.fire()
+
+    def cancel(self, request_id: str) -> None:
+        """End a generation before its next token."""
+        if request_id in self._running:
+            self._running[request_id] = True
+            self._changed.fire()
+
+    def forget(self, cache_key: str) -> None:
+        """Remember which session was forgotten."""
+        self.forgotten.append(cache_key)
+
+    async def stats(self) -> EngineStats:
+        """Count tokens; a word is a token here."""
+        return EngineStats(
+            state=self._state,
+            running=len(self._running),
+            prompt_tokens_evaluated=self._prompt_tokens,
+            tokens_generated=self._tokens,
+        )
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
+        """Play the script for one request."""
+        started = time.monotonic()
+        self.requests.append(request)
+        self._running[request.id] = False
+        prompt_tokens = sum(len(message.content.split()) for message in request.messages)
+        self._prompt_tokens += prompt_tokens
+        said = 0
+        reason: FinishReason = "stop"
+        try:
+            for token in self._script(request):
+                if not await self._may_speak(request.id):
+                    reason = "cancelled"
+                    break
+                if said == request.settings.max_tokens:
+                    reason = "length"
+                    break
+                said += 1
+                self._tokens += 1
+                yield Delta(token, 1)
+            else:
+                reason = "stop" if await self._may_speak(request.id) else "cancelled"
+        finally:
+            del self._running[request.id]
+        yield Finished(
+            reason,
+            Usage(
+                prompt_tokens=prompt_tokens, completion_tokens=said, total_seconds=round(time.monotonic() - started, 6)
+            ),
+        )
+
+    async def _may_speak(self, request_id: str) -> bool:
+        """Wait for the interval and the hold; False when the request was cancelled meanwhile."""
+        await asyncio.sleep(self._interval)
+        while self._permits == 0 and not self._running[request_id]:
+            await self._changed.wait()
+        if self._permits:
+            self._permits -= 1
+        return not self._running[request_id]
+
+
+def failing(reason: str, after: Iterable[str] = ()) -> Script:
+    """Make a script that says some tokens and then fails with `EngineError`."""
+
+    def script(_: GenerationRequest) -> Iterable[str]:
+        yield from after
+        raise EngineError(reason)
+
+    return script

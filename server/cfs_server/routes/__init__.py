@@ -1,0 +1,1 @@
+"""REST and SSE: each module translates HTTP for one resource (H)."""

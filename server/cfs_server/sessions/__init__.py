@@ -1,0 +1,1 @@
+"""Sessions: the one truth (S). No HTTP in here."""

@@ -1,0 +1,79 @@
+"""Sessions that an agent answers (S10): it claims a turn, works under a lease that it renews, and finishes the turn.
+
+When the lease runs out the agent is taken for dead: the text it had streamed is dropped, the messages it had completed
+stay, and the turn goes back to the head of the queue for the next claim.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterable
+
+from cfs.errors import Conflict, Forbidden, NotFound
+from cfs.wire import Message, Usage
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.turns import Lease, Turn
+
+
+def claim(session: Session, lease_seconds: float) -> Turn | None:
+    """Hand the next waiting turn to the caller; None while there is nothing to do.
+
+    Raises `Conflict` when the session's driver is not `agent`.
+    """
+    if session.settings.driver != "agent":
+        raise Conflict(f"session {session.id!r} is answered by the model; set driver=agent first")
+    if session.running is not None or not session.queue:
+        return None
+    turn = session.queue.popleft()
+    _lease(session, turn, lease_seconds, Lease.new_secret())
+    session.begin(turn)
+    return turn
+
+
+def update(
+    session: Session, turn_id: str, secret: str, *, text: str, messages: Iterable[Message], lease_seconds: float
+) -> Turn:
+    """Add streamed text, or whole messages (tool calls and results), and renew the lease."""
+    turn = _held(session, turn_id, secret)
+    if text:
+        session.add_text(turn, text, 0)
+    for message in messages:
+        session.add_message(message, turn)
+    _lease(session, turn, lease_seconds, secret)
+    return turn
+
+
+def finish(session: Session, turn_id: str, secret: str, *, reply: str | None, error: str | None, usage: Usage) -> None:
+    """End the turn by a reply (or else the text that was streamed) or by an error."""
+    turn = _held(session, turn_id, secret)
+    if error is not None:
+        session.fail_turn(turn, error)
+    else:
+        session.finish_turn(turn, "stop", turn.text if reply is None else reply, usage)
+
+
+def _held(session: Session, turn_id: str, secret: str) -> Turn:
+    turn = session.running
+    if turn is None or turn.id != turn_id:
+        raise NotFound("this turn is not running: it has ended, was cancelled, or its lease ran out")
+    if turn.lease is None or not secrets.compare_digest(turn.lease.secret.encode(), secret.encode()):
+        raise Forbidden("another agent holds this turn")
+    return turn
+
+
+def _lease(session: Session, turn: Turn, seconds: float, secret: str) -> None:
+    if turn.lease is not None:
+        turn.lease.timer.cancel()
+    timer = asyncio.get_running_loop().call_later(seconds, _expire, session, turn)
+    turn.lease = Lease(secret, time.time() + seconds, timer)
+
+
+def _expire(session: Session, turn: Turn) -> None:
+    if session.running is not turn:
+        return
+    turn.lease = None
+    turn.partial.clear()
+    session.running = None
+    session.queue.appendleft(turn)
+    session.advance()
+    session.publish_state(turn=turn.id)

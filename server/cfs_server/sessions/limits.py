@@ -1,0 +1,16 @@
+"""How much the sessions may take (H7)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of one store; sizes are bytes of UTF-8, times are seconds."""
+
+    sessions: int = 100_000
+    message_bytes: int = 4 << 20
+    total_bytes: int = 1 << 30
+    queued_turns: int = 64
+    turn_seconds: float = 600.0
+    session_events: int = 2_048
+    all_events: int = 65_536

@@ -1,0 +1,354 @@
+"""One session: its history, its queue of turns, and the one turn that runs (S2-S8, S12).
+
+Everything here runs on the server's event loop, between awaits nobody else does; so a session needs no lock. The turns
+of a session run strictly one after the other: `advance` starts the next one only when none is running.
+"""
+
+import asyncio
+import secrets
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from cfs.errors import CfsError, Conflict, EngineError, Gone, TooMany
+from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, Usage
+from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
+from cfs_server.pulse import Pulse
+from cfs_server.sessions.events import Event, EventBus
+from cfs_server.sessions.history import Account, History
+from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.turns import Turn, TurnResult
+
+_log = structlog.get_logger(__name__)
+
+CANCELLED = "[Cancelled]"
+_RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What a session needs from the store that holds it."""
+
+    engine: Engine
+    bus: EventBus
+    limits: Limits
+    account: Account
+    spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
+    state_changed: Callable[["Session"], None]
+
+
+class Session:
+    """A conversation. `key` stays the same when the session is renamed; `id` does not.
+
+    `nonce` and the version of the history make the name of a view (the ETag of the transcript, H3).
+    """
+
+    def __init__(
+        self, session_id: str, services: Services, settings: Settings, history: Iterable[Message] = (), **origin: str
+    ) -> None:
+        self.id = session_id
+        self.key = uuid.uuid4().hex
+        self.nonce = secrets.token_hex(4)
+        self.settings = settings
+        self.history = History(services.account, history)
+        self.queue: deque[Turn] = deque()
+        self.running: Turn | None = None
+        self.deleted = False
+        self.created_at = self.updated_at = time.time()
+        self.changed = Pulse()
+        self._services = services
+        self.log = services.bus.new_log()
+        self.publish("session.created", settings=settings.model_dump(), messages=len(self.history), **origin)
+
+    # -- what it looks like ---------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """`generating` from the acceptance of a turn to the end of the last one that waits."""
+        if self.running is not None:
+            return "generating"
+        if self.queue:
+            return "waiting_for_agent" if self.settings.driver == "agent" else "generating"
+        return "idle"
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return self.running is None and not self.queue
+
+    @property
+    def etag(self) -> str:
+        """Name of the present version of the transcript, quoted as HTTP wants it."""
+        return f'"{self.nonce}-{self.history.version}"'
+
+    @property
+    def partial(self) -> str | None:
+        """What the running turn has generated so far."""
+        return self.running.text if self.running else None
+
+    def info(self, sub_sessions: int) -> SessionInfo:
+        """Describe the session without its messages."""
+        return SessionInfo(
+            id=self.id,
+            state=self.state,
+            queued=len(self.queue),
+            messages=len(self.history),
+            size=self.history.size,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+            sub_sessions=sub_sessions,
+            event=self.log.last,
+            etag=self.etag,
+        )
+
+    # -- what may be done to it -----------------------------------------------------------------------------------
+
+    def accept(self, turn: Turn) -> Event:
+        """Take a message in and answer with the event that announces it; its turn runs when its time comes (S4).
+
+        Raises `TooMany` when the queue is full.
+        """
+        if len(self.queue) >= self._services.limits.queued_turns:
+            raise TooMany(
+                f"{len(self.queue)} turns wait in this session already; try again when some are answered",
+                retry_after=_RETRY_SECONDS,
+            )
+        waits = not self.idle
+        self.queue.append(turn)
+        announced = self.publish_state(turn=turn.id) if waits else None
+        event = self.advance()
+        return announced or event or self.publish_state(turn=turn.id)
+
+    def change_settings(self, patch: SettingsPatch) -> Settings:
+        """Change settings for the turns that have not begun (S9)."""
+        settings = self.settings.patched(patch)
+        if settings != self.settings:
+            self.settings = settings
+            self.publish("settings.changed", settings=settings.model_dump())
+            self.advance()
+        return settings
+
+    def replace_history(self, messages: Iterable[Message]) -> None:
+        """Rewrite the history (S14); only between turns."""
+        self.require_idle("its history cannot be replaced")
+        self.history.replace(messages)
+        self.publish("history.replaced", messages=len(self.history), size=self.history.size)
+
+    def require_idle(self, consequence: str) -> None:
+        """Raise `Conflict` while a turn runs or waits."""
+        if not self.idle:
+            raise Conflict(f"session {self.id!r} is generating: {consequence}; wait for it, or cancel its turns")
+
+    def settled_history(self) -> tuple[Message, ...]:
+        """The history up to the last finished turn: what a copy of a busy session gets (S14)."""
+        end = self.running.base if self.running else None
+        return self.history.messages[:end]
+
+    def cancel(self, *, queued: bool) -> tuple[int, int]:
+        """Stop the running turn, and if asked those that wait; returns how many of each (S12)."""
+        waiting = list(self.queue) if queued else []
+        for turn in waiting:
+            self.queue.remove(turn)
+            self._end(turn, "cancelled", "")
+        running = self.running
+        if running is not None and not running.cancelled:
+            running.cancelled = True
+            if running.task is None:  # an agent's: it learns of it at its next call
+                self.finish_turn(running, "cancelled", running.text)
+            else:
+                self._services.engine.cancel(running.id)
+            return 1, len(waiting)
+        if waiting:
+            self._after_turn()
+        return 0, len(waiting)
+
+    def rename(self, new_id: str) -> None:
+        """Take another id; the log, the history and the running turn stay (S14)."""
+        old_id = self.id
+        self.publish("session.deleted", renamed_to=new_id)
+        self.id = new_id
+        self.publish(
+            "session.created", renamed_from=old_id, settings=self.settings.model_dump(), messages=len(self.history)
+        )
+
+    def delete(self) -> None:
+        """End at once: cancel everything, wake everybody who waits (S2)."""
+        self.deleted = True
+        turns = [turn for turn in (self.running, *self.queue) if turn is not None]
+        self.running = None
+        self.queue.clear()
+        gone = Gone(f"session {self.id!r} has been deleted")
+        for turn in turns:
+            if turn.task is not None:
+                turn.task.cancel()
+            if turn.lease is not None:
+                turn.lease.timer.cancel()
+            if not turn.result.done():
+                turn.result.set_exception(gone)
+                turn.result.exception()  # mark as seen: often nobody waits for it
+        self._services.engine.forget(self.key)
+        self.history.release()
+        self.publish("session.deleted")
+        self.log.close()
+        self.changed.fire()
+
+    def abandon(self, reason: str) -> None:
+        """Fail every turn that runs or waits: the server cannot answer it any more."""
+        waiting, self.queue = list(self.queue), deque()
+        if (running := self.running) is not None:
+            if running.task is not None:
+                running.task.cancel()
+            self.fail_turn(running, reason)
+        for turn in waiting:
+            self.add_message(turn.message, turn)
+            self.fail_turn(turn, reason)
+
+    # -- turns ----------------------------------------------------------------------------------------------------
+
+    def advance(self) -> Event | None:
+        """Begin the next turn if none runs; returns the event of the first message that this adds."""
+        first: Event | None = None
+        while self.running is None and self.queue:
+            turn = self.queue[0]
+            if turn.generate and self.settings.driver == "agent":
+                break  # an agent will claim it
+            self.queue.popleft()
+            added = self.begin(turn)
+            first = first or added
+            if turn.generate:
+                turn.task = self._services.spawn(self._generate(turn))
+        return first
+
+    def begin(self, turn: Turn) -> Event | None:
+        """Add the turn's message to the history (once) and mark it as the running one if it wants a reply."""
+        added: Event | None = None
+        if turn.base is None:
+            turn.base = len(self.history)
+            added = self.add_message(turn.message, turn)
+        if turn.generate:
+            self.running = turn
+            self.publish("turn.started", turn=turn.id)
+        else:
+            self._end(turn, "stop", "", announce=False)
+        self.publish_state()
+        return added
+
+    async def _generate(self, turn: Turn) -> None:
+        """Let the engine answer; whatever goes wrong ends in a message, never in a stuck session (S5)."""
+        limit = self._services.limits.turn_seconds
+        try:
+            async with asyncio.timeout(limit):
+                reason, usage = await self._stream(turn)
+        except CfsError as error:
+            self.fail_turn(turn, error.detail)
+        except TimeoutError:
+            self.fail_turn(turn, f"the turn took longer than {limit:g} seconds")
+        except Exception:  # noqa: BLE001 - a defect must not leave the session generating for ever
+            _log.exception("turn.defect", session=self.id, turn=turn.id)
+            self.fail_turn(turn, "internal error")
+        else:
+            self.finish_turn(turn, reason, turn.text, usage)
+
+    async def _stream(self, turn: Turn) -> tuple[FinishReason, Usage]:
+        if turn.cancelled:  # before this task had its first step: the engine does not know the turn yet
+            return "cancelled", Usage()
+        request = GenerationRequest(
+            turn.id, self.key, self.history.messages, self.settings.patched(turn.settings), turn.json_schema
+        )
+        finished: Finished | None = None
+        async for item in self._services.engine.generate(request):
+            if isinstance(item, Delta):
+                self.add_text(turn, item.text, item.tokens)
+            else:
+                finished = item
+        if finished is None:
+            raise EngineError("the engine ended without saying why")
+        return finished.reason, finished.usage
+
+    def add_text(self, turn: Turn, text: str, tokens: int) -> None:
+        """Publish new text of the running turn."""
+        turn.partial.append(text)
+        self.publish("token", turn=turn.id, text=text, tokens=tokens)
+
+    def add_message(self, message: Message, turn: Turn) -> Event:
+        """Append a message and announce it."""
+        index = self.history.append(message)
+        return self.publish(
+            "message.added", turn=turn.id, index=index, message=message.model_dump(exclude_defaults=True)
+        )
+
+    def finish_turn(self, turn: Turn, reason: FinishReason, text: str, usage: Usage | None = None) -> None:
+        """Append the reply, stripped (S5), and go on with the next turn."""
+        content = text.strip()
+        if reason == "cancelled":
+            content = f"{content} {CANCELLED}".lstrip()
+        self.add_message(Message(role="assistant", content=content), turn)
+        self._end(turn, reason, content, usage)
+        self._after_turn()
+
+    def fail_turn(self, turn: Turn, reason: str) -> None:
+        """Append the error as the reply (S5) and go on with the next turn."""
+        _log.warning("turn.failed", session=self.id, turn=turn.id, reason=reason)
+        content = f"[Error: {reason}]"
+        self.add_message(Message(role="assistant", content=content), turn)
+        self._end(turn, "error", content, error=reason)
+        self._after_turn()
+
+    def _end(
+        self,
+        turn: Turn,
+        reason: FinishReason,
+        reply: str,
+        usage: Usage | None = None,
+        *,
+        error: str | None = None,
+        announce: bool = True,
+    ) -> None:
+        usage = usage or Usage()
+        if announce:
+            kind: EventType = "turn.failed" if error is not None else "turn.finished"
+            detail = {"error": error} if error is not None else {}
+            self.publish(kind, turn=turn.id, reply=reply, finish_reason=reason, usage=usage.model_dump(), **detail)
+        if turn.lease is not None:
+            turn.lease.timer.cancel()
+        if self.running is turn:
+            self.running = None
+        if not turn.result.done():
+            turn.result.set_result(TurnResult(reply, reason, usage, self.log.last, error))
+
+    def _after_turn(self) -> None:
+        self.advance()
+        if self.running is None:
+            self.publish_state()
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def publish(self, kind: EventType, **data: Any) -> Event:
+        """Number an event of this session and tell everybody who follows."""
+        event = self._services.bus.publish(self.log, kind, self.id, data)
+        self.updated_at = event.time
+        return event
+
+    def publish_state(self, **data: Any) -> Event:
+        """Say what the session is doing now, and wake who waits for it to settle (S7, S13)."""
+        if self.state == "waiting_for_agent":
+            data["detail"] = "no agent attached"
+        event = self.publish("state.changed", state=self.state, queued=len(self.queue), **data)
+        self._services.state_changed(self)
+        return event
+
+    def check_integrity(self) -> None:
+        """Raise `AssertionError` where the parts of the session contradict one another."""
+        self.history.check_integrity()
+        self.log.check_integrity()
+        if self.running is None and self.queue and self.settings.driver == "model":
+            raise AssertionError(f"{self.id}: turns wait and none runs")
+        if self.running is not None and (self.running.task is None) == (self.running.lease is None):
+            raise AssertionError(f"{self.id}: a running turn belongs to a task or to a lease, and to one of them only")
+        if self.deleted and not self.idle:
+            raise AssertionError(f"{self.id}: deleted and busy")

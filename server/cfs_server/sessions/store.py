@@ -1,0 +1,275 @@
+"""All sessions in memory, as a tree of ids (S2, S11-S14).
+
+The store knows names, limits and families; what happens inside of one session is `Session`'s. It is an asynchronous
+context manager: its tasks (one for every running turn) live in one task group and end with the block.
+"""
+
+import asyncio
+from bisect import bisect_left, insort
+from collections.abc import Coroutine, Iterable, Iterator
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self
+
+from cfs.errors import AlreadyExists, Gone, InvalidRequest, NotFound, PreconditionFailed, StorageFull, Unavailable
+from cfs.transcript import parse
+from cfs.wire import Message, Settings, SettingsPatch
+from cfs_server.engine.interface import Engine
+from cfs_server.sessions.events import Event, EventBus
+from cfs_server.sessions.history import Account
+from cfs_server.sessions.ids import ancestors_of, check_id, is_within, new_id, parent_of
+from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.session import Services, Session
+from cfs_server.sessions.turns import Turn
+
+
+class SessionStore:
+    """Every session of the server; all of its methods are called from the event loop."""
+
+    def __init__(self, engine: Engine, limits: Limits | None = None, defaults: Settings | None = None) -> None:
+        self.limits = limits or Limits()
+        self.bus = EventBus(capacity=self.limits.all_events, session_capacity=self.limits.session_events)
+        self.account = Account()
+        self._defaults = defaults or Settings()
+        self._sessions: dict[str, Session] = {}
+        self._children: dict[str, list[str]] = {}
+        self._roots: list[str] = []
+        self._tasks = asyncio.TaskGroup()
+        self._draining = False
+        self._services = Services(engine, self.bus, self.limits, self.account, self._spawn, self._state_changed)
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for root in list(self._roots):
+            self.delete(root)
+        self.bus.log.close(goodbye=True)
+        await self._tasks.__aexit__(kind, error, trace)
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(self._sessions.values())
+
+    # -- finding --------------------------------------------------------------------------------------------------
+
+    def get(self, session_id: str) -> Session:
+        """Return a session; raises `NotFound`, or `InvalidIdentifier` for what can be no id."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise NotFound(f"there is no session {check_id(session_id)!r}")
+        return session
+
+    def open(self, session_id: str) -> Session:
+        """Return a session, made if it does not exist yet (S2)."""
+        return self._sessions.get(session_id) or self._create(check_id(session_id), self._defaults)
+
+    def page(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
+        """List sessions by id: the roots, or, when the prefix has a `/`, the direct children that it names."""
+        parent, slash, _ = prefix.rpartition("/")
+        ids = self._children.get(parent, []) if slash else self._roots
+        start = bisect_left(ids, max(prefix, after + "\0" if after else ""))
+        found: list[Session] = []
+        for session_id in islice(ids, start, None):
+            if len(found) == limit or not session_id.startswith(prefix):
+                break
+            found.append(self._sessions[session_id])
+        return found
+
+    def children(self, session: Session) -> list[Session]:
+        """List the direct sub-sessions by id."""
+        return [self._sessions[child] for child in self._children.get(session.id, [])]
+
+    def family(self, session: Session) -> list[Session]:
+        """List a session and everything below it, parents first."""
+        return [session] + [member for child in self.children(session) for member in self.family(child)]
+
+    # -- making and changing --------------------------------------------------------------------------------------
+
+    def create(
+        self, session_id: str | None = None, patch: SettingsPatch | None = None, transcript: str | None = None
+    ) -> Session:
+        """Make a session, with a history if a transcript is given (S14); raises `AlreadyExists`."""
+        name = new_id() if session_id is None else check_id(session_id)
+        if name in self._sessions:
+            raise AlreadyExists(f"there is a session {name!r} already")
+        history = read_history(transcript or "")
+        return self._create(name, self._defaults.patched(patch or SettingsPatch()), history)
+
+    def submit(self, session_id: str, turn: Turn) -> tuple[Session, Event]:
+        """Append a message to a session, made if it is new, and let its turn run when it is due (S3, S4)."""
+        if self._draining:
+            raise Unavailable("the server is shutting down", retry_after=5)
+        self._check_room(len(turn.message.content.encode()))
+        session = self.open(session_id)
+        return session, session.accept(turn)
+
+    def delete(self, session_id: str) -> None:
+        """Delete a session and everything below it (S2)."""
+        for session in reversed(self.family(self.get(session_id))):
+            self._remove(session.id)
+            session.delete()
+        self._wake_above(session_id)
+
+    def cancel(self, session_id: str, *, queued: bool = False, cascade: bool = False) -> tuple[int, int]:
+        """Cancel the running turn, those that wait and those of the sub-sessions, as asked (S12)."""
+        session = self.get(session_id)
+        counts = [member.cancel(queued=queued) for member in (self.family(session) if cascade else [session])]
+        return sum(running for running, _ in counts), sum(waiting for _, waiting in counts)
+
+    def fork(self, session_id: str, new: str | None = None, at: int | None = None) -> Session:
+        """Copy a session's settings and the first `at` messages of its history (S14).
+
+        Without `at` the copy of a busy session ends before the turn that is running.
+        """
+        source = self.get(session_id)
+        name = new_id() if new is None else check_id(new)
+        if name in self._sessions:
+            raise AlreadyExists(f"there is a session {name!r} already")
+        if at is not None and at > len(source.history):
+            raise InvalidRequest(f"session {session_id!r} has {len(source.history)} messages; it cannot fork at {at}")
+        history = source.settled_history() if at is None else source.history.messages[:at]
+        return self._create(name, source.settings, history, forked_from=source.id)
+
+    def rename(self, session_id: str, new: str) -> Session:
+        """Give a session and everything below it another name (S14); raises `AlreadyExists`."""
+        session = self.get(session_id)
+        check_id(new)
+        if new == session_id:
+            return session
+        if new in self._sessions:
+            raise AlreadyExists(f"there is a session {new!r} already")
+        if is_within(new, session_id):
+            raise InvalidRequest("a session cannot become a sub-session of itself")
+        family = self.family(session)
+        names = [(member, new + member.id.removeprefix(session_id)) for member in family]
+        for _, name in names:
+            check_id(name)
+        self._make_ancestors(new)
+        for member in reversed(family):
+            self._remove(member.id)
+        for member, name in names:
+            member.rename(name)
+            self._add(member)
+        self._wake_above(session_id)
+        return session
+
+    def replace(self, session_id: str, transcript: str, etag: str) -> Session:
+        """Put an edited transcript in the place of the history, if `etag` names the present one (S14)."""
+        session = self.get(session_id)
+        history = read_history(transcript)
+        if etag not in ("*", session.etag):
+            raise PreconditionFailed(f"session {session_id!r} has changed: its transcript is {session.etag} now")
+        session.require_idle("its history cannot be replaced")
+        self._check_room(len(transcript.encode()) - session.history.size)
+        session.replace_history(history)
+        return session
+
+    # -- waiting --------------------------------------------------------------------------------------------------
+
+    def is_settled(self, session: Session) -> bool:
+        """Whether a session and everything below it is idle (S13)."""
+        return session.idle and all(self.is_settled(child) for child in self.children(session))
+
+    async def wait_settled(self, session: Session, timeout: float | None = None) -> bool:
+        """Wait until a session is settled (S7, S13); False when the time is over before that.
+
+        Raises `Gone` when it is deleted meanwhile. A waiter costs a future, and is woken by the change itself.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                while not session.deleted and not self.is_settled(session):
+                    await session.changed.wait()
+        except TimeoutError:
+            return False
+        if session.deleted:
+            raise Gone(f"session {session.id!r} has been deleted")
+        return True
+
+    async def drain(self, grace: float) -> None:
+        """Take no more messages, let turns finish for `grace` seconds, and mark those that did not (P3)."""
+        self._draining = True
+        busy = [session for session in self if not session.idle]
+        try:
+            async with asyncio.timeout(grace):
+                for session in busy:
+                    while not session.idle and not session.deleted:
+                        await session.changed.wait()
+        except TimeoutError:
+            for session in busy:
+                session.abandon("the server was shut down")
+        for session in self:
+            session.log.close(goodbye=True)
+        self.bus.log.close(goodbye=True)
+
+    # -- within ---------------------------------------------------------------------------------------------------
+
+    def _create(self, name: str, settings: Settings, history: Iterable[Message] = (), **origin: str) -> Session:
+        messages = tuple(history)
+        if len(self._sessions) >= self.limits.sessions:
+            raise StorageFull(f"the server holds {self.limits.sessions} sessions at most; delete some")
+        self._check_room(sum(len(message.content.encode()) for message in messages))
+        self._make_ancestors(name)
+        session = Session(name, self._services, settings, messages, **origin)
+        self._add(session)
+        return session
+
+    def _make_ancestors(self, name: str) -> None:
+        for ancestor in ancestors_of(name):
+            if ancestor not in self._sessions:
+                self._add(Session(ancestor, self._services, self._defaults))
+
+    def _siblings(self, session_id: str) -> list[str]:
+        parent = parent_of(session_id)
+        return self._roots if parent is None else self._children.setdefault(parent, [])
+
+    def _add(self, session: Session) -> None:
+        self._sessions[session.id] = session
+        insort(self._siblings(session.id), session.id)
+
+    def _remove(self, session_id: str) -> None:
+        del self._sessions[session_id]
+        self._children.pop(session_id, None)
+        siblings = self._siblings(session_id)
+        del siblings[bisect_left(siblings, session_id)]
+
+    def _check_room(self, more: int) -> None:
+        if more > 0 and self.account.bytes + more > self.limits.total_bytes:
+            raise StorageFull(f"the sessions hold {self.limits.total_bytes} bytes at most; delete some")
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._tasks.create_task(work)
+
+    def _state_changed(self, session: Session) -> None:
+        session.changed.fire()
+        self._wake_above(session.id)
+
+    def _wake_above(self, session_id: str) -> None:
+        for ancestor in ancestors_of(session_id):
+            if above := self._sessions.get(ancestor):
+                above.changed.fire()
+
+    def check_integrity(self) -> None:
+        """Raise `AssertionError` where names, families or sessions contradict one another."""
+        self.bus.log.check_integrity()
+        if self.account.bytes != sum(session.history.size for session in self):
+            raise AssertionError("the bytes counted are not those of the histories")
+        listed = self._roots + [child for children in self._children.values() for child in children]
+        if sorted(listed) != sorted(self._sessions) or self._roots != sorted(self._roots):
+            raise AssertionError("the listing and the sessions differ")
+        for name, session in self._sessions.items():
+            if session.id != name or session.deleted:
+                raise AssertionError(f"{name} holds {session.id}")
+            if (parent := parent_of(name)) is not None and parent not in self._sessions:
+                raise AssertionError(f"{name} has no parent")
+            session.check_integrity()
+
+
+def read_history(transcript: str) -> list[Message]:
+    """Read a transcript as messages (S14); raises `InvalidTranscript`."""
+    return [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in parse(transcript)]

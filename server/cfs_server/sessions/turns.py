@@ -1,0 +1,62 @@
+"""A turn: one message on its way through a session, from acceptance to its reply (S4, S5)."""
+
+import asyncio
+import secrets
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from cfs.wire import FinishReason, Message, SettingsPatch, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """How a turn ended; `event` is the number of the event that said so."""
+
+    reply: str
+    reason: FinishReason
+    usage: Usage
+    event: int
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class Lease:
+    """An agent's hold on a turn (S10): until when, by which secret, and the timer that ends it."""
+
+    secret: str
+    expires_at: float
+    timer: asyncio.TimerHandle
+
+    @staticmethod
+    def new_secret() -> str:
+        """Make the secret that an agent's calls for this turn must carry."""
+        return secrets.token_urlsafe(16)
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """One message and what becomes of it.
+
+    `generate` is false for a message that is only to be added to the history, in its place in the queue.
+    `base` is the length of the history before the turn's own message: what a fork of a busy session copies.
+    """
+
+    message: Message
+    generate: bool = True
+    settings: SettingsPatch = field(default_factory=SettingsPatch)
+    json_schema: dict[str, Any] | None = None
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    accepted_at: float = field(default_factory=time.time)
+    base: int | None = None
+    partial: list[str] = field(default_factory=list)
+    lease: Lease | None = None
+    task: asyncio.Task[None] | None = None
+    cancelled: bool = False
+    result: asyncio.Future[TurnResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def text(self) -> str:
+        """What has been generated so far."""
+        return "".join(self.partial)

@@ -1,0 +1,46 @@
+"""One table maps each error to its face (H5, STYLE: one vocabulary on every face)."""
+
+import errno
+
+import pytest
+
+from cfs import errors
+from cfs.errors import TABLE, CfsError, from_problem, to_problem
+
+ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CfsError)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not CfsError])
+def test_every_error_survives_the_way_through_a_problem_document(kind: type[CfsError]) -> None:
+    error = kind("what and what to do", retry_after=2.5, limit=7)
+    again = from_problem(error.status, to_problem(error))
+    assert type(again) is kind
+    assert (again.detail, again.retry_after, again.extra) == ("what and what to do", 2.5, {"limit": 7})
+    assert again.errno in errno.errorcode
+    assert kind.__doc__
+    assert kind.__name__ in (errors.__doc__ or ""), "the tree at the top of the module names every class"
+
+
+def test_slugs_are_unique() -> None:
+    assert len({row.slug for row in TABLE.values()}) == len(TABLE)
+
+
+@pytest.mark.parametrize(
+    ("status", "number"),
+    [
+        (404, "ENOENT"),
+        (401, "EACCES"),
+        (403, "EACCES"),
+        (412, "ESTALE"),
+        (413, "EFBIG"),
+        (429, "EAGAIN"),
+        (507, "ENOSPC"),
+        (504, "ETIMEDOUT"),
+        (415, "EILSEQ"),
+        (500, "EIO"),
+    ],
+)
+def test_a_status_without_a_known_type_still_becomes_the_right_errno(status: int, number: str) -> None:
+    error = from_problem(status, {"title": "from some proxy"})
+    assert errno.errorcode[error.errno] == number
+    assert error.detail == "from some proxy"

@@ -1,0 +1,53 @@
+"""A store with a scripted engine, checked when the test is done with it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cfs.wire import Message
+from cfs_server.engine.scripted import Script, ScriptedEngine, echo
+from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.store import SessionStore
+from cfs_server.sessions.turns import Turn
+
+
+class Desk:
+    """A store, its engine and short words for what tests do all the time."""
+
+    def __init__(self, store: SessionStore, engine: ScriptedEngine) -> None:
+        self.store = store
+        self.engine = engine
+
+    def say(self, session_id: str, content: str, *, generate: bool = True) -> Turn:
+        """Submit a user's message."""
+        turn = Turn(Message(role="user", content=content), generate=generate)
+        self.store.submit(session_id, turn)
+        return turn
+
+    async def settled(self, session_id: str) -> Session:
+        """Wait until a session is settled."""
+        session = self.store.get(session_id)
+        assert await self.store.wait_settled(session)
+        return session
+
+    async def text(self, session_id: str) -> str:
+        """Read the transcript as a blocking reader would (S7)."""
+        return (await self.settled(session_id)).history.text
+
+    def types(self, session_id: str, after: int = 0) -> list[str]:
+        """Name the session's events in their order."""
+        events = self.store.get(session_id).log.since(after)
+        assert isinstance(events, list)
+        return [event.type for event in events]
+
+
+@asynccontextmanager
+async def desk(script: Script = echo, limits: Limits | None = None) -> AsyncIterator[Desk]:
+    """Open a store; when the block ends it must be sound, and leave nothing behind."""
+    engine = ScriptedEngine(script)
+    await engine.start()
+    async with SessionStore(engine, limits) as store:
+        yield Desk(store, engine)
+        store.check_integrity()
+    store.check_integrity()
+    assert (len(store), store.account.bytes, (await engine.stats()).running) == (0, 0, 0)

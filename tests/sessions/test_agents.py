@@ -1,0 +1,133 @@
+"""Sessions that an agent answers (S10)."""
+
+import asyncio
+
+import pytest
+
+from cfs.errors import Conflict, Forbidden, NotFound
+from cfs.wire import Message, SettingsPatch, Usage
+from cfs_server.sessions import agents
+from cfs_server.sessions.turns import Turn
+from tests.sessions.support import Desk, desk
+
+AGENT = SettingsPatch(driver="agent")
+
+
+def claim(d: Desk, lease: float = 60) -> Turn:
+    turn = agents.claim(d.store.get("a"), lease)
+    assert turn is not None
+    assert turn.lease is not None
+    return turn
+
+
+def secret(turn: Turn) -> str:
+    assert turn.lease is not None
+    return turn.lease.secret
+
+
+def update(d: Desk, turn: Turn, text: str = "", *messages: Message, lease: float = 60) -> None:
+    agents.update(d.store.get("a"), turn.id, secret(turn), text=text, messages=messages, lease_seconds=lease)
+
+
+def finish(d: Desk, turn: Turn, reply: str | None = None, error: str | None = None) -> None:
+    agents.finish(d.store.get("a"), turn.id, secret(turn), reply=reply, error=error, usage=Usage())
+
+
+async def test_the_server_announces_but_does_not_answer() -> None:
+    async with desk() as d:
+        d.store.create("a", AGENT)
+        d.say("a", "build it")
+        session = d.store.get("a")
+        assert (session.state, d.engine.requests) == ("waiting_for_agent", [])
+        event = session.log.since(session.log.last - 1)[0]  # type: ignore[index]
+        assert event.data["detail"] == "no agent attached"
+
+
+async def test_an_agent_claims_streams_calls_tools_and_finishes() -> None:
+    async with desk() as d:
+        d.store.create("a", AGENT)
+        d.say("a", "build it")
+        turn = claim(d)
+        assert turn.message.content == "build it"
+        assert agents.claim(d.store.get("a"), 60) is None, "one turn at a time"
+        update(d, turn, "work")
+        update(d, turn, "ing", Message(role="assistant", content="call"), Message(role="tool", content="42"))
+        assert d.store.get("a").partial == "working"
+        finish(d, turn)
+        assert await d.text("a") == "User: build it\nAssistant: call\nTool: 42\nAssistant: working\n"
+        assert (await turn.result).reason == "stop"
+
+
+async def test_an_agent_may_give_its_reply_whole_or_fail() -> None:
+    async with desk() as d:
+        d.store.create("a", AGENT)
+        d.say("a", "one")
+        d.say("a", "two")
+        finish(d, claim(d), reply="done")
+        finish(d, claim(d), error="no idea")
+        assert await d.text("a") == "User: one\nAssistant: done\nUser: two\nAssistant: [Error: no idea]\n"
+
+
+async def test_when_the_lease_ends_the_message_waits_for_the_next_agent() -> None:
+    async with desk() as d:
+        d.store.create("a", AGENT)
+        d.say("a", "one")
+        session = d.store.get("a")
+        dead = claim(d, lease=0.01)
+        held = secret(dead)
+        session.add_text(dead, "half a rep", 1)
+        while session.state != "waiting_for_agent":
+            await session.changed.wait()
+        with pytest.raises(NotFound):
+            agents.finish(session, dead.id, held, reply="late", error=None, usage=Usage())
+        turn = claim(d)
+        assert turn.id == dead.id
+        finish(d, turn, reply="answered")
+        assert await d.text("a") == "User: one\nAssistant: answered\n"
+
+
+async def test_renewing_keeps_the_turn() -> None:
+    async with desk() as d:
+        d.store.create("a", AGENT)
+        d.say("a", "one")
+        turn = claim(d, lease=0.01)
+        update(d, turn, lease=60)
+        await asyncio.sleep(0.02)  # longer than the first lease
+        finish(d, turn, reply="still mine")
+        assert "still mine" in await d.text("a")
+
+
+async def test_only_the_holder_may_touch_a_turn() -> None:
+    async with desk() as d:
+        d.store.create("a", AGENT)
+        d.say("a", "one")
+        turn = claim(d)
+        session = d.store.get("a")
+        with pytest.raises(Forbidden):
+            agents.finish(session, turn.id, "guess", reply="x", error=None, usage=Usage())
+        with pytest.raises(NotFound):
+            agents.finish(session, "other", secret(turn), reply="x", error=None, usage=Usage())
+        finish(d, turn, reply="ok")
+
+
+async def test_a_cancelled_agent_learns_of_it_at_its_next_call() -> None:
+    async with desk() as d:
+        d.store.create("a", AGENT)
+        d.say("a", "one")
+        turn = claim(d)
+        held = secret(turn)
+        update(d, turn, "so far")
+        assert d.store.cancel("a") == (1, 0)
+        assert await d.text("a") == "User: one\nAssistant: so far [Cancelled]\n"
+        with pytest.raises(NotFound, match="cancelled"):
+            agents.update(d.store.get("a"), turn.id, held, text="x", messages=(), lease_seconds=1)
+
+
+async def test_handing_a_session_back_to_the_model_answers_what_waits() -> None:
+    async with desk() as d:
+        d.store.create("a", AGENT)
+        d.say("a", "one")
+        d.store.get("a").change_settings(SettingsPatch(driver="model"))
+        assert await d.text("a") == "User: one\nAssistant: one\n"
+        with pytest.raises(Conflict, match="driver=agent"):
+            agents.claim(d.store.get("a"), 60)

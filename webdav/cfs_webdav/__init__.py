@@ -1,0 +1,3 @@
+"""Shows any logical file system as WebDAV."""
+
+__all__: list[str] = []
