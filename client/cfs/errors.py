@@ -4,7 +4,8 @@
     ├── InvalidRequest          malformed: the same request can never succeed
     │   ├── InvalidIdentifier   not a legal session id (S1)
     │   ├── InvalidSettings     unknown key or value out of range (S9)
-    │   └── InvalidTranscript   text that does not read as turns (S6)
+    │   ├── InvalidTranscript   text that does not read as turns (S6)
+    │   └── InvalidParameters   a parameter or a member of the body is not what the API takes (H5)
     ├── UnsupportedMedia        body is not UTF-8, or of a type we do not read
     ├── Unauthorized            no valid credentials
     ├── Forbidden               valid credentials, but not for this
@@ -84,6 +85,12 @@ class InvalidTranscript(InvalidRequest):
     """The text does not read as a sequence of turns (S6)."""
 
     title = "Invalid transcript"
+
+
+class InvalidParameters(InvalidRequest):
+    """A parameter or a member of the body is not what the API takes; `errors` says which (H5)."""
+
+    title = "Invalid parameters"
 
 
 class UnsupportedMedia(CfsError):
@@ -225,6 +232,7 @@ TABLE: dict[type[CfsError], Row] = {
     InvalidIdentifier: Row("invalid-identifier", 422, errno.EINVAL),
     InvalidSettings: Row("invalid-settings", 422, errno.EINVAL),
     InvalidTranscript: Row("invalid-transcript", 422, errno.EINVAL),
+    InvalidParameters: Row("invalid-parameters", 422, errno.EINVAL),
     UnsupportedMedia: Row("unsupported-media", 415, errno.EILSEQ),
     Unauthorized: Row("unauthorized", 401, errno.EACCES),
     Forbidden: Row("forbidden", 403, errno.EACCES),

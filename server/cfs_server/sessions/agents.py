@@ -34,7 +34,7 @@ def update(
     session: Session, turn_id: str, secret: str, *, text: str, messages: Iterable[Message], lease_seconds: float
 ) -> Turn:
     """Add streamed text, or whole messages (tool calls and results), and renew the lease."""
-    turn = _held(session, turn_id, secret)
+    turn = held(session, turn_id, secret)
     if text:
         session.add_text(turn, text, 0)
     for message in messages:
@@ -45,14 +45,15 @@ def update(
 
 def finish(session: Session, turn_id: str, secret: str, *, reply: str | None, error: str | None, usage: Usage) -> None:
     """End the turn by a reply (or else the text that was streamed) or by an error."""
-    turn = _held(session, turn_id, secret)
+    turn = held(session, turn_id, secret)
     if error is not None:
         session.fail_turn(turn, error)
     else:
         session.finish_turn(turn, "stop", turn.text if reply is None else reply, usage)
 
 
-def _held(session: Session, turn_id: str, secret: str) -> Turn:
+def held(session: Session, turn_id: str, secret: str) -> Turn:
+    """Return the running turn if the caller holds it; raises `NotFound` or `Forbidden`."""
     turn = session.running
     if turn is None or turn.id != turn_id:
         raise NotFound("this turn is not running: it has ended, was cancelled, or its lease ran out")

@@ -75,7 +75,7 @@ class EventLog:
         self._number_of = number_of
         self._events: list[Event] = []
         self._first = 1
-        self._goodbye = False
+        self.goodbye = False
 
     @property
     def last(self) -> int:
@@ -93,7 +93,7 @@ class EventLog:
 
     def close(self, *, goodbye: bool = False) -> None:
         """Let the readers end once they have read everything, with a `Goodbye` if the server is going."""
-        self.closed, self._goodbye = True, goodbye
+        self.closed, self.goodbye = True, goodbye
         self.pulse.fire()
 
     def since(self, after: int) -> list[Event] | Stale:
@@ -132,7 +132,7 @@ class EventLog:
             if after != self.last:
                 continue
             if self.closed:
-                if self._goodbye:
+                if self.goodbye:
                     yield Goodbye(after)
                 return
             await self.pulse.wait()

@@ -35,7 +35,7 @@ class SessionStore:
         self._children: dict[str, list[str]] = {}
         self._roots: list[str] = []
         self._tasks = asyncio.TaskGroup()
-        self._draining = False
+        self.draining = False
         self._services = Services(engine, self.bus, self.limits, self.account, self._spawn, self._state_changed)
 
     async def __aenter__(self) -> Self:
@@ -103,7 +103,7 @@ class SessionStore:
 
     def submit(self, session_id: str, turn: Turn) -> tuple[Session, Event]:
         """Append a message to a session, made if it is new, and let its turn run when it is due (S3, S4)."""
-        if self._draining:
+        if self.draining:
             raise Unavailable("the server is shutting down", retry_after=5)
         self._check_room(len(turn.message.content.encode()))
         session = self.open(session_id)
@@ -193,7 +193,7 @@ class SessionStore:
 
     async def drain(self, grace: float) -> None:
         """Take no more messages, let turns finish for `grace` seconds, and mark those that did not (P3)."""
-        self._draining = True
+        self.draining = True
         busy = [session for session in self if not session.idle]
         try:
             async with asyncio.timeout(grace):

@@ -1,0 +1,60 @@
+# The server with its embedded model. Build: docker build -t cfs .   Run: docker run -p 127.0.0.1:8000:8000 cfs
+
+FROM python:3.12-slim AS builder
+
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends g++ gcc \
+    && rm -rf /var/lib/apt/lists/*
+
+# Without GGML_NATIVE the image runs on any x86-64 machine with AVX2 (2013 and later), not only on one like the
+# builder's; other architectures ignore these flags. For the machine you build on: --build-arg CMAKE_ARGS=-DGGML_NATIVE=ON
+ARG CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON"
+
+ENV PATH=/opt/cfs/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN python -m venv /opt/cfs
+WORKDIR /src
+
+# The slow part first, in a layer that only a change of the pinned versions renews.
+COPY constraints.txt ./
+RUN CMAKE_ARGS="$CMAKE_ARGS" pip install -c constraints.txt llama-cpp-python
+
+# Then the other dependencies, and last what changes with every commit.
+COPY pyproject.toml ./
+RUN python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; extra = p["optional-dependencies"]; \
+        print(*p["dependencies"], *extra["server"], *extra["webdav"], sep="\n")' > requirements.txt \
+    && pip install -c constraints.txt -r requirements.txt
+COPY . .
+RUN pip install --no-deps .
+
+
+FROM python:3.12-slim
+
+# libgomp1: the threads of llama.cpp.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends libgomp1 \
+    && rm -rf /var/lib/apt/lists/* \
+    && groupadd --gid 10001 cfs \
+    && useradd --uid 10001 --gid cfs --no-log-init --create-home --home-dir /home/cfs cfs \
+    && install -d -o cfs -g cfs /data
+
+COPY --from=builder /opt/cfs /opt/cfs
+
+# A container is reached from outside only through the ports that are published for it, so the server listens on all
+# of the container's own addresses. There are no tokens yet: publish on the host's loopback only.
+ENV PATH=/opt/cfs/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    CFS_HOST=0.0.0.0 \
+    CFS_PORT=8000 \
+    CFS_DATA_DIR=/data \
+    CFS_ALLOW_REMOTE_WITHOUT_TOKENS=1
+
+USER 10001:10001
+WORKDIR /data
+VOLUME /data
+EXPOSE 8000
+
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --start-interval=1s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ['CFS_PORT'] + '/healthz', timeout=4)"]
+
+ENTRYPOINT ["cfs"]
+CMD ["serve"]

@@ -1,0 +1,53 @@
+"""The application: settings and an engine in, an ASGI application out. Nothing is global."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from cfs_server import errors, openapi
+from cfs_server.engine.interface import Engine, ModelInfo
+from cfs_server.guard import Guard
+from cfs_server.metrics import Metrics
+from cfs_server.routes import events, health, messages, sessions, turns
+from cfs_server.routes.context import Context
+from cfs_server.routes.waiting import ClientLeft, nobody_listens
+from cfs_server.sessions.store import SessionStore
+from cfs_server.settings import Settings
+from cfs_server.streams import Streams
+
+
+def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = None) -> FastAPI:
+    """Make the application around an engine that has been started; its sessions live as long as its lifespan."""
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with SessionStore(engine, settings.limits) as store:
+            streams = Streams(settings, metrics.streams)
+            app.state.cfs = Context(settings, engine, model, store, metrics, streams)
+            watching = asyncio.create_task(metrics.watch(store))
+            yield
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+    app = FastAPI(
+        title="CFS",
+        summary="The Computational File System: every conversation with a language model is a resource.",
+        version=version("cfs-local"),
+        lifespan=lifespan,
+        docs_url=None,  # they would load scripts from the network
+        redoc_url=None,
+        redirect_slashes=False,
+        separate_input_output_schemas=False,
+    )
+    for module in (sessions, messages, events, turns, health):
+        app.include_router(module.router)
+    errors.install(app)
+    app.add_exception_handler(ClientLeft, nobody_listens)
+    app.add_middleware(Guard, metrics=metrics, max_body_bytes=settings.max_body_bytes)
+    app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
+    return app

@@ -1,0 +1,168 @@
+"""Builds a turn's prompt from structured messages (S8): by the model's own chat template, or as a transcript.
+
+A prompt is a list of pieces. Only in a trusted piece are names of special tokens, such as `<|im_end|>`, read as those
+tokens; what users, tools and models wrote can spell them out and stays text.
+"""
+
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cfs.errors import EngineError
+from cfs.transcript import PREFIXES, render
+from cfs.wire import Message, Settings
+from cfs_server.engine.chat.rendering import ChatTemplate
+
+TRANSCRIPT_STOPS = ("User:",)
+_Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text of a prompt that is cut into tokens by itself; `trusted` text may name special tokens."""
+
+    text: str
+    trusted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model continues, and the strings that end its reply."""
+
+    pieces: tuple[Piece, ...]
+    stops: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The whole prompt."""
+        return "".join(piece.text for piece in self.pieces)
+
+
+class PromptBuilder:
+    """Knows a model's template and the names of its special tokens."""
+
+    def __init__(
+        self,
+        template: str | None,
+        *,
+        begin_text: str = "",
+        end_text: str = "",
+        special: re.Pattern[str] | None = None,
+    ) -> None:
+        """Compile the template; raises `EngineError` when it is not valid."""
+        self._special = special
+        self._template = ChatTemplate(template, begin_text=begin_text, end_text=end_text) if template else None
+
+    @property
+    def has_template(self) -> bool:
+        """Whether chats can be had with this model."""
+        return self._template is not None
+
+    def build(self, messages: Sequence[Message], settings: Settings, tools: Sequence[dict[str, Any]] = ()) -> Prompt:
+        """Build the prompt of a turn; raises `EngineError` when the model's template refuses it."""
+        style = settings.prompt_style
+        if style == "auto":
+            style = "chat" if self._template else "transcript"
+        if style == "chat":
+            return Prompt(self._chat(messages, settings, tools), settings.stop or ())
+        if tools:
+            raise EngineError("tools need a chat template: use a model that has one, and prompt_style=chat")
+        stops = TRANSCRIPT_STOPS if settings.stop is None else settings.stop
+        return Prompt(transcript_pieces(messages, settings.system), stops)
+
+    def _chat(
+        self, messages: Sequence[Message], settings: Settings, tools: Sequence[dict[str, Any]]
+    ) -> tuple[Piece, ...]:
+        rows = [self._row(message) for message in messages]
+        tool_rows = [self._harmless(tool) for tool in tools]
+        folded = _with_system(rows, settings.system)
+        try:
+            return self._pieces(folded, tool_rows)
+        except EngineError:
+            if not folded or folded[0]["role"] != "system":
+                raise
+            # Some templates know no system role; such models are told in the first user message.
+            return self._pieces(_system_as_user(folded), tool_rows)
+
+    def _pieces(self, rows: _Rows, tools: _Rows) -> tuple[Piece, ...]:
+        text = self._render(rows, tools)
+        special = self._special
+        if special is None or not any(special.search(row["content"]) for row in rows):
+            return (Piece(text, trusted=True),)
+        marks = {
+            f"\ue000{secrets.token_hex(16)}\ue001": row["content"] for row in rows if special.search(row["content"])
+        }
+        by_content = {content: mark for mark, content in marks.items()}
+        marked = self._render(
+            [row | {"content": by_content.get(row["content"], row["content"])} for row in rows], tools
+        )
+        pieces = _split(marked, marks)
+        if "".join(piece.text for piece in pieces) == text:
+            return pieces
+        # The template changes contents (trims, cuts): no piece of its output is known to be a content.
+        harmless = [row | {"content": self._harmless(row["content"])} for row in rows]
+        return (Piece(self._render(harmless, tools), trusted=True),)
+
+    def _render(self, rows: _Rows, tools: _Rows) -> str:
+        if self._template is None:
+            raise EngineError("this model has no chat template: use prompt_style=transcript")
+        return self._template.render(rows, tools)
+
+    def _row(self, message: Message) -> dict[str, Any]:
+        row: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.tool_calls:
+            row["tool_calls"] = [
+                {
+                    "id": call.id,
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": self._harmless(call.arguments)},
+                }
+                for call in message.tool_calls
+            ]
+        extra = {"tool_call_id": message.tool_call_id, "name": message.name, "reasoning_content": message.thinking}
+        return row | {key: self._harmless(value) for key, value in extra.items() if value is not None}
+
+    def _harmless(self, value: Any) -> Any:
+        """Break names of special tokens, at any depth, by an invisible character."""
+        if isinstance(value, str):
+            return (
+                self._special.sub(lambda match: f"{match[0][0]}\u2060{match[0][1:]}", value) if self._special else value
+            )
+        if isinstance(value, dict):
+            return {self._harmless(key): self._harmless(item) for key, item in value.items()}
+        return [self._harmless(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def transcript_pieces(messages: Iterable[Message], system: str | None) -> tuple[Piece, ...]:
+    """Cut the transcript behind each `Assistant: `.
+
+    That is where the model's own tokens began or will begin: a turn's prompt and reply stay, token for token, the
+    beginning of the next prompt.
+    """
+    leading = [Message(role="system", content=system)] if system else []
+    text = render([*leading, *messages]) + PREFIXES["assistant"]
+    starts = [match.end() for match in re.finditer(rf"^{PREFIXES['assistant']}", text, re.MULTILINE)]
+    return tuple(Piece(text[a:b], trusted=False) for a, b in zip([0, *starts], starts, strict=False))
+
+
+def _with_system(rows: _Rows, system: str | None) -> _Rows:
+    if not system:
+        return rows
+    if rows and rows[0]["role"] == "system":
+        return [rows[0] | {"content": f"{system}\n\n{rows[0]['content']}"}, *rows[1:]]
+    return [{"role": "system", "content": system}, *rows]
+
+
+def _system_as_user(rows: _Rows) -> _Rows:
+    system, *rest = rows
+    if rest and rest[0]["role"] == "user":
+        return [rest[0] | {"content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
+    return [system | {"role": "user"}, *rest]
+
+
+def _split(marked: str, marks: dict[str, str]) -> tuple[Piece, ...]:
+    parts = re.split("(" + "|".join(map(re.escape, marks)) + ")", marked)
+    pieces = (Piece(marks[part], trusted=False) if part in marks else Piece(part, trusted=True) for part in parts)
+    return tuple(piece for piece in pieces if piece.text)

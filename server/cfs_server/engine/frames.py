@@ -1,0 +1,219 @@
+"""What the server and its worker process say to each other.
+
+A frame is a length (four bytes, big-endian) and that many bytes of JSON: the frame's class and its fields. The worker
+sends one `Step` per engine step for all sequences together, not one frame per token.
+"""
+
+import json
+import socket
+import struct
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+from cfs.wire import FinishReason
+
+HEADER = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the worker runs its model; zeros mean "choose for this machine and model"."""
+
+    parallel: int = 8
+    """Sequences that are decoded together; more turns wait."""
+    pool_tokens: int = 0
+    """Cells of the shared pool that holds the attention state of all sequences."""
+    context_tokens: int = 0
+    """Longest sequence; zero means what the model was trained for."""
+    threads: int = 0
+    parked_bytes: int = 512 << 20
+    """Memory for the state of sessions that are not in the pool."""
+    idle_seconds: float = 2.0
+    """A session that rested this long leaves the pool as soon as others compute."""
+    step_tokens: int = 512
+    """Most tokens of one step."""
+    flash_attention: bool = True
+    """Where the model can. It is faster and rounds more coarsely, so greedy near ties depend more on the company."""
+    step_seconds: float = 0.15
+    """What a step with a prompt in it should cost while others stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """To the worker, first of all: which model to load, and how."""
+
+    path: str
+    name: str
+    options: Options
+    extra_buffers: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Generate:
+    """To the worker: one turn, in plain values (`wire.Message`s and `wire.Settings` dumped)."""
+
+    id: str
+    cache_key: str
+    messages: list[dict[str, Any]]
+    settings: dict[str, Any]
+    json_schema: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """To the worker: end this turn at the next step."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """To the worker: drop what is kept for this key."""
+
+    cache_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskStats:
+    """To the worker: answer with `Stats`, after everything sent before; `check` verifies the invariants as well."""
+
+    number: int
+    check: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """From the worker: the model is loaded."""
+
+    context_tokens: int
+    pool_tokens: int
+    has_chat_template: bool
+    parameters: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailed:
+    """From the worker: the model cannot be loaded, and why, in one line."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """New text of one turn and the number of tokens behind it."""
+
+    id: str
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A turn left the queue; `cached_tokens` of its prompt need no evaluation."""
+
+    id: str
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A turn is over: with a finish reason, or with an error (`kind` names its class)."""
+
+    id: str
+    reason: FinishReason
+    completion_tokens: int = 0
+    kind: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """Totals since the worker started."""
+
+    steps: int = 0
+    prompt_tokens_evaluated: int = 0
+    tokens_generated: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """From the worker: everything that one engine step brought, for all its sequences."""
+
+    counters: Counters
+    started: list[Started] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """From the worker: counters and gauges of now; `violations` lists broken invariants when a check was asked for."""
+
+    number: int
+    counters: Counters
+    running: int
+    waiting: int
+    sequences_resident: int
+    sequences_parked: int
+    cells_used: int
+    gauges: dict[str, float]
+    violations: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """From the worker: a warning or an error of the native library, or a line of our own."""
+
+    level: str
+    text: str
+
+
+Frame = Load | Generate | Cancel | Forget | AskStats | Ready | LoadFailed | Step | Stats | Log
+
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Load, Generate, Cancel, Forget, AskStats, Ready, LoadFailed, Step, Stats, Log)
+}
+_PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters}
+_LISTS: dict[str, type[Any]] = {"started": Started, "texts": Text, "ended": Ended}
+
+
+def _plain(value: Any) -> list[Any]:
+    return [getattr(value, name) for name in value.__slots__]
+
+
+def encode(frame: Frame) -> bytes:
+    """Encode a frame with its length."""
+    body = json.dumps([type(frame).__name__, *_plain(frame)], default=_plain, separators=(",", ":")).encode()
+    return HEADER.pack(len(body)) + body
+
+
+def decode(body: bytes) -> Frame:
+    """Decode the body of a frame."""
+    name, *values = json.loads(body)
+    kind = _KINDS[name]
+    fields = dict(zip(kind.__slots__, values, strict=True))
+    for key, part in _PARTS.items():
+        if key in fields:
+            fields[key] = part(*fields[key])
+    for key, part in _LISTS.items():
+        if key in fields:
+            fields[key] = [part(*row) for row in fields[key]]
+    frame: Frame = kind(**fields)
+    return frame
+
+
+def read(stream: BinaryIO) -> Frame | None:
+    """Read the next frame of a blocking stream; `None` at its end."""
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
+        return None
+    (length,) = HEADER.unpack(header)
+    body = stream.read(length)
+    return decode(body) if len(body) == length else None
+
+
+def send(connection: socket.socket, frame: Frame) -> None:
+    """Send a frame over a blocking socket."""
+    connection.sendall(encode(frame))

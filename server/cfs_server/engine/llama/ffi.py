@@ -1,0 +1,111 @@
+"""The few calls of llama.cpp's C interface that the engine needs, with NumPy views where a loop would cost time.
+
+Only the engine's thread may use a `Context`. Sequences are numbers below `Context.sequences`.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from llama_cpp import llama_cpp as lib
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.int32]
+
+
+class Outcome(Enum):
+    """What became of a batch; after anything but `DONE` and `NO_ROOM` its sequences are in doubt."""
+
+    DONE = "done"
+    NO_ROOM = "no room"
+    FAILED = "failed"
+
+
+class Batch:
+    """Tokens of several sequences that are computed together."""
+
+    def __init__(self, capacity: int) -> None:
+        self.size = 0
+        self._tokens = np.zeros(capacity, dtype=np.int32)
+        self._positions = np.zeros(capacity, dtype=np.int32)
+        self._counts = np.ones(capacity, dtype=np.int32)
+        self._sequences = np.zeros(capacity, dtype=np.int32)
+        self._outputs = np.zeros(capacity, dtype=np.int8)
+        self._pointers = self._sequences.ctypes.data + self._sequences.itemsize * np.arange(capacity, dtype=np.uintp)
+        self.raw = lib.llama_batch(
+            token=_pointer(self._tokens, ctypes.c_int32),
+            pos=_pointer(self._positions, ctypes.c_int32),
+            n_seq_id=_pointer(self._counts, ctypes.c_int32),
+            seq_id=_pointer(self._pointers, ctypes.POINTER(ctypes.c_int32)),
+            logits=_pointer(self._outputs, ctypes.c_int8),
+        )
+
+    def clear(self) -> None:
+        """Start an empty batch."""
+        self.size = 0
+
+    def add(self, sequence: int, tokens: Tokens | Sequence[int], position: int, *, output: bool) -> int:
+        """Append tokens of one sequence and return the index of the last, whose logits are computed if `output`."""
+        start, end = self.size, self.size + len(tokens)
+        self._tokens[start:end] = tokens
+        self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
+        self._sequences[start:end] = sequence
+        self._outputs[start:end] = 0
+        self._outputs[end - 1] = output
+        self.size = self.raw.n_tokens = end
+        return end - 1
+
+
+class Context:
+    """A context with one pool of cells that all sequences share."""
+
+    def __init__(self, raw: Any, model: Any) -> None:
+        self.raw = raw
+        self.model = model
+        self._memory = lib.llama_get_memory(raw)
+        self.cells = int(lib.llama_n_ctx(raw))
+        self.sequences = int(lib.llama_n_seq_max(raw))
+        self.batch_size = int(lib.llama_n_batch(raw))
+
+    def decode(self, batch: Batch) -> Outcome:
+        """Compute a batch; logits of its outputs are valid until the next call."""
+        result = lib.llama_decode(self.raw, batch.raw)
+        if result == 0:
+            return Outcome.DONE
+        return Outcome.NO_ROOM if result == 1 else Outcome.FAILED
+
+    def truncate(self, sequence: int, length: int) -> bool:
+        """Keep the first `length` positions; false when this kind of model cannot drop a part of a sequence."""
+        return bool(lib.llama_memory_seq_rm(self._memory, sequence, length, -1))
+
+    def clear(self, sequence: int) -> None:
+        """Free all cells of a sequence."""
+        lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+
+    def span(self, sequence: int) -> tuple[int, int]:
+        """First and last position that the pool holds of a sequence; (-1, -1) when none."""
+        first = lib.llama_memory_seq_pos_min(self._memory, sequence)
+        return int(first), int(lib.llama_memory_seq_pos_max(self._memory, sequence))
+
+    def save(self, sequence: int) -> NDArray[np.uint8]:
+        """Copy the state of a sequence out of the pool."""
+        size = int(lib.llama_state_seq_get_size_ext(self.raw, sequence, 0))
+        state = np.empty(size, dtype=np.uint8)
+        written = int(lib.llama_state_seq_get_data_ext(self.raw, _pointer(state, ctypes.c_uint8), size, sequence, 0))
+        return state[:written]
+
+    def restore(self, sequence: int, state: NDArray[np.uint8]) -> bool:
+        """Copy a saved state back; false when the pool has no room for it."""
+        return bool(
+            lib.llama_state_seq_set_data_ext(self.raw, _pointer(state, ctypes.c_uint8), len(state), sequence, 0)
+        )
+
+    def logits(self, index: int, size: int) -> NDArray[np.float32]:
+        """View the logits of a batch's output."""
+        return np.ctypeslib.as_array(lib.llama_get_logits_ith(self.raw, index), (size,))
+
+
+def _pointer(array: NDArray[Any], kind: Any) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(kind))

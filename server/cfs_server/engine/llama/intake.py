@@ -1,0 +1,110 @@
+"""Turns requests into generations, away from the engine's thread: prompts, tokens, grammars, samplers.
+
+A request that is bad (a template that refuses it, a schema that is no grammar, a prompt that is too long) ends here
+and hurts nobody else. Requests keep their order; a cancel overtakes what is still being prepared.
+"""
+
+import queue
+import threading
+from array import array
+from collections.abc import Callable
+
+import numpy as np
+
+from cfs.errors import CfsError, ContextTooLong, EngineError
+from cfs.wire import Message, Settings
+from cfs_server.engine.chat.templates import Prompt, PromptBuilder
+from cfs_server.engine.frames import AskStats, Cancel, Ended, Forget, Generate
+from cfs_server.engine.llama.ffi import Tokens
+from cfs_server.engine.llama.loading import LoadedModel
+from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.scheduler import Refused, Work
+from cfs_server.engine.llama.sequences import Generation
+from cfs_server.engine.llama.text import TextStream
+
+Order = Generate | Cancel | Forget | AskStats
+
+
+class Intake:
+    """Prepares orders for the scheduler's inbox, in a thread of its own (`run_forever`)."""
+
+    def __init__(self, model: LoadedModel, prompts: PromptBuilder, deliver: Callable[[Work], None]) -> None:
+        self._context_tokens = model.context_tokens
+        self._vocabulary = model.vocabulary
+        self._prompts = prompts
+        self._deliver = deliver
+        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._preparing: set[str] = set()
+
+    def put(self, order: Order) -> None:
+        """Take an order from the connection's thread."""
+        with self._lock:
+            if isinstance(order, Generate):
+                self._preparing.add(order.id)
+            if isinstance(order, Cancel):
+                self._cancel(order)
+                return
+        self._orders.put(order)
+
+    def run_forever(self) -> None:
+        """Prepare orders, one after the other."""
+        while True:
+            order = self._orders.get()
+            if isinstance(order, Generate):
+                self._admit(order.id, self._prepare(order))
+            else:
+                self._deliver(order)
+
+    def _cancel(self, order: Cancel) -> None:
+        if order.id in self._preparing:
+            self._preparing.remove(order.id)
+            self._deliver(Refused(Ended(order.id, "cancelled")))
+        else:
+            self._deliver(order)
+
+    def _admit(self, turn: str, work: Generation | Refused) -> None:
+        with self._lock:
+            if turn in self._preparing:
+                self._preparing.remove(turn)
+                self._deliver(work)
+            elif isinstance(work, Generation):
+                work.sampler.free()
+
+    def _prepare(self, order: Generate) -> Generation | Refused:
+        try:
+            return self._generation(order)
+        except CfsError as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - one bad request must not end the worker
+            failure = EngineError(f"the request cannot be prepared: {type(error).__name__}: {error}")
+        return Refused(Ended(order.id, "error", 0, type(failure).__name__, failure.detail))
+
+    def _generation(self, order: Generate) -> Generation:
+        settings = Settings.model_validate(order.settings)
+        messages = [Message.model_validate(message) for message in order.messages]
+        prompt = self._prompts.build(messages, settings, order.tools)
+        tokens = self._tokens(prompt)
+        room = self._context_tokens - len(tokens)
+        if room < 1:
+            limit = self._context_tokens
+            raise ContextTooLong(f"the prompt takes {len(tokens)} tokens; the model's context holds {limit}")
+        return Generation(
+            id=order.id,
+            cache_key=order.cache_key,
+            log=array("i", tokens.tobytes()),
+            prompt_tokens=len(tokens),
+            max_tokens=min(settings.max_tokens, room),
+            sampler=Sampler(self._vocabulary, settings, order.json_schema),
+            text=TextStream(prompt.stops),
+        )
+
+    def _tokens(self, prompt: Prompt) -> Tokens:
+        parts = [self._vocabulary.tokenize(piece.text, special=piece.trusted) for piece in prompt.pieces]
+        begin = self._vocabulary.begin
+        tokens = np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
+        if begin is not None and (not len(tokens) or tokens[0] != begin):
+            tokens = np.concatenate([np.array([begin], dtype=np.int32), tokens])
+        if not len(tokens):
+            raise EngineError("the prompt is empty")
+        return tokens.astype(np.int32, copy=False)

@@ -1,0 +1,279 @@
+"""Who computes in the next step: the policy of continuous batching, on one thread that owns the context.
+
+Each step takes one token of every turn that streams, and fills up with pieces of prompts, as many tokens as fit into
+the time that a step may cost. Waiting turns are admitted in order of arrival. When the pool is full, idle sessions are
+parked, then the youngest running turn; it goes on later from where it was. Nothing fails because others are there.
+"""
+
+import queue
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cfs.errors import CfsError, EngineError
+from cfs.wire import FinishReason
+from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Forget, Log, Started, Stats, Step, Text
+from cfs_server.engine.llama.budget import PromptBudget
+from cfs_server.engine.llama.ffi import Batch, Outcome
+from cfs_server.engine.llama.loading import LoadedModel
+from cfs_server.engine.llama.residency import Residency
+from cfs_server.engine.llama.sequences import Generation
+
+HEADROOM = 64
+"""Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that could not even become a generation."""
+
+    ended: Ended
+
+
+Work = Generation | Refused | Cancel | Forget | AskStats
+
+
+@dataclass(slots=True)
+class _News:
+    """What happened since the last frame."""
+
+    started: list[Started] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.started or self.texts or self.ended)
+
+
+class Scheduler:
+    """Runs generations; `inbox` takes work from other threads, `send` takes frames away."""
+
+    def __init__(self, model: LoadedModel, send: Callable[[Step | Stats | Log], None]) -> None:
+        options = model.options
+        self.inbox: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._send = send
+        self._context = model.context
+        self._vocabulary = model.vocabulary
+        self._parallel = options.parallel
+        self._residency = Residency(model.context, options.parked_bytes, options.idle_seconds)
+        self._batch = Batch(model.context.batch_size)
+        self._budget = PromptBudget(model.context.batch_size, options.step_seconds)
+        self._waiting: deque[Generation] = deque()
+        self._running: list[Generation] = []
+        self._news = _News()
+        self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
+
+    def run_forever(self) -> None:
+        """Serve; while there is nothing to compute this blocks and costs nothing."""
+        while True:
+            self.take_work()
+            self.step()
+
+    def take_work(self) -> None:
+        """Take everything that arrived; wait for something when there is nothing to do."""
+        if not self._running and not self._waiting:
+            self._report_problems()
+            self._handle(self.inbox.get())
+        while not self.inbox.empty():
+            self._handle(self.inbox.get())
+
+    def step(self) -> None:
+        """Admit, compute one batch, sample, and send one frame with what came of it."""
+        self._admit()
+        self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
+        if self._running:
+            self._residency.park_rested()
+            self._compute()
+        self._flush()
+
+    def _handle(self, work: Work) -> None:
+        match work:
+            case Generation():
+                self._waiting.append(work)
+            case Refused(ended):
+                self._news.ended.append(ended)
+            case Cancel(turn):
+                self._cancel(turn)
+            case Forget(key):
+                self._residency.forget(key)
+            case AskStats():
+                self._flush()
+                self._send(self._stats(work))
+
+    def _cancel(self, turn: str) -> None:
+        for generation in (*self._running, *self._waiting):
+            if generation.id == turn:
+                self._end(generation, "cancelled")
+
+    def _admit(self) -> None:
+        """Bring in waiting turns, oldest first; the first that does not fit keeps its place at the head."""
+        while self._waiting and len(self._running) < self._parallel:
+            turn = self._waiting[0]
+            if not self._bring_in(turn):
+                if not self._running:
+                    self._fail([turn], EngineError("the pool has no room for this turn"))
+                return
+            self._waiting.popleft()
+            self._running.append(turn)
+            if not turn.started:
+                turn.started = True
+                self._news.started.append(turn.start_notice())
+
+    def _bring_in(self, turn: Generation) -> bool:
+        """Put a turn's state into the pool if all of it, and some of what comes, fits beside the running ones."""
+        if turn.kept is None:
+            turn.kept = self._residency.pin(turn.cache_key)
+        kept = turn.kept
+        here = len(kept.tokens) if kept.slot is not None else 0
+        promised = sum(other.pending for other in self._running) + HEADROOM * (len(self._running) + 1)
+        needed = max(len(turn.log), len(kept.tokens)) - here + promised
+        if not self._residency.make_room(needed) and self._running:
+            return False
+        if self._residency.bring_in(kept, turn.log_tokens()):
+            return True
+        if self._running:
+            return False
+        self._residency.lose(kept)
+        return self._residency.bring_in(kept, turn.log_tokens())
+
+    def _compute(self) -> None:
+        while self._running:
+            shares = self._fitting_shares()
+            outputs = self._fill(shares)
+            with self._budget.measure(streams=self._streams, tokens=self._batch.size):
+                outcome = self._context.decode(self._batch)
+            if outcome is Outcome.DONE:
+                return self._advance(shares, outputs)
+            if outcome is Outcome.FAILED:
+                return self._fail(list(shares), EngineError("the model could not compute this step"))
+            if not self._park_one():  # the books said that it fits, the pool says that it does not
+                return self._fail(list(shares), EngineError("the pool has no room for this turn"))
+        return None
+
+    @property
+    def _streams(self) -> int:
+        return sum(turn.pending == 1 for turn in self._running)
+
+    def _fitting_shares(self) -> dict[Generation, int]:
+        """Decide how many tokens of each running turn go into this step, parking turns until they fit."""
+        while True:
+            shares = self._budget.share({turn: turn.pending for turn in self._running})
+            if self._residency.make_room(sum(shares.values())) or not self._park_one():
+                return shares
+
+    def _park_one(self) -> bool:
+        """Park an idle session, or else put the youngest running turn aside; the oldest always goes on."""
+        if self._residency.park_longest_idle():
+            return True
+        if len(self._running) <= 1:
+            return False
+        victim = self._running.pop()
+        self._residency.park(victim.own)
+        self._waiting.appendleft(victim)
+        return True
+
+    def _fill(self, shares: dict[Generation, int]) -> dict[Generation, int]:
+        """Write the batch; the indices of those turns whose next token can be sampled after it are returned."""
+        self._batch.clear()
+        outputs: dict[Generation, int] = {}
+        for turn, count in shares.items():
+            complete = count == turn.pending
+            index = self._batch.add(turn.own.sequence, turn.next_tokens(count), turn.computed, output=complete)
+            if complete:
+                outputs[turn] = index
+        return outputs
+
+    def _advance(self, shares: dict[Generation, int], outputs: dict[Generation, int]) -> None:
+        self._steps += 1
+        for turn, count in shares.items():
+            again = turn.completion_tokens > 0 and turn in outputs
+            self._prompt_tokens_evaluated += count - again
+            turn.own.tokens.extend(turn.log[turn.computed : turn.computed + count])
+        for turn, index in outputs.items():
+            self._sample(turn, index)
+
+    def _sample(self, turn: Generation, index: int) -> None:
+        try:
+            token = turn.sampler.sample(self._context, index)
+        except CfsError as error:
+            return self._fail([turn], error)
+        reason = turn.accept(token, self._vocabulary)
+        self._tokens_generated += 1
+        if reason:
+            return self._end(turn, reason)
+        if text := turn.take_text():
+            self._news.texts.append(text)
+        return None
+
+    def _end(self, turn: Generation, reason: FinishReason) -> None:
+        ended = turn.end_notice(reason)
+        if text := turn.take_text():
+            self._news.texts.append(text)
+        self._news.ended.append(ended)
+        self._remove(turn)
+
+    def _fail(self, turns: list[Generation], error: CfsError) -> None:
+        for turn in turns:
+            if turn.kept is not None:
+                self._residency.lose(turn.kept)
+            ended = Ended(turn.id, "error", turn.completion_tokens, type(error).__name__, error.detail)
+            self._news.ended.append(ended)
+            self._remove(turn)
+
+    def _remove(self, turn: Generation) -> None:
+        turn.sampler.free()
+        if turn in self._running:
+            self._running.remove(turn)
+        else:
+            self._waiting.remove(turn)
+        if turn.kept is not None:
+            self._residency.unpin(turn.kept)
+            turn.kept = None
+
+    def _flush(self) -> None:
+        if self._news:
+            news, self._news = self._news, _News()
+            self._send(Step(self._counters(), news.started, news.texts, news.ended))
+
+    def _counters(self) -> Counters:
+        return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated)
+
+    def _stats(self, question: AskStats) -> Stats:
+        residency = self._residency
+        gauges = {
+            "cells_total": float(self._context.cells),
+            "parked_bytes": float(residency.parked_bytes),
+            "seconds_per_prompt_token": self._budget.seconds_per_token,
+        }
+        return Stats(
+            number=question.number,
+            counters=self._counters(),
+            running=len(self._running),
+            waiting=len(self._waiting),
+            sequences_resident=len(residency.resident),
+            sequences_parked=residency.parked,
+            cells_used=residency.cells_used,
+            gauges=gauges,
+            violations=self.check_integrity() if question.check else [],
+        )
+
+    def _report_problems(self) -> None:
+        for problem in self.check_integrity():
+            self._send(Log("error", f"engine invariant broken: {problem}"))
+
+    def check_integrity(self) -> list[str]:
+        """Compare what is known with what is; every line is a violation."""
+        problems = self._residency.check_integrity()
+        turns = [*self._running, *self._waiting]
+        if len({id(turn) for turn in turns}) != len(turns):
+            problems.append("a turn is listed twice")
+        pinned = {id(kept) for kept in self._residency.pinned}
+        if pinned != {id(turn.kept) for turn in turns if turn.kept is not None}:
+            problems.append("pinned state and unfinished turns do not agree")
+        problems += [
+            f"{turn.id} runs without a slot" for turn in self._running if not turn.kept or turn.kept.slot is None
+        ]
+        for turn in self._running:
+            if turn.kept and turn.kept.tokens != turn.log[: turn.computed]:
+                problems.append(f"{turn.id}: the pool holds other tokens than the log")
+        return problems

@@ -1,0 +1,88 @@
+"""One running turn, as the scheduler sees it: tokens to compute, tokens computed, text to show."""
+
+from array import array
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cfs.wire import FinishReason
+from cfs_server.engine.frames import Ended, Started, Text
+from cfs_server.engine.llama.ffi import Tokens
+from cfs_server.engine.llama.residency import Kept
+from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.text import TextStream
+from cfs_server.engine.llama.vocabulary import Vocabulary
+
+
+@dataclass(eq=False, slots=True)
+class Generation:
+    """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to go on."""
+
+    id: str
+    cache_key: str
+    log: "array[int]"
+    prompt_tokens: int
+    max_tokens: int
+    sampler: Sampler
+    text: TextStream
+    kept: Kept | None = None
+    completion_tokens: int = 0
+    unreported: int = 0
+    started: bool = False
+    newest: list[str] = field(default_factory=list)
+
+    @property
+    def own(self) -> Kept:
+        """The state of a turn that was admitted."""
+        if self.kept is None:
+            raise RuntimeError(f"turn {self.id} was not admitted")
+        return self.kept
+
+    @property
+    def computed(self) -> int:
+        """Tokens of the log whose state is in the pool."""
+        return len(self.kept.tokens) if self.kept else 0
+
+    @property
+    def pending(self) -> int:
+        """Tokens of the log that are still to be computed."""
+        return len(self.log) - self.computed
+
+    def next_tokens(self, count: int) -> Tokens:
+        """Return the next tokens to compute."""
+        start = self.computed
+        return np.array(self.log[start : start + count], dtype=np.int32)
+
+    def log_tokens(self) -> Tokens:
+        """Return the whole log."""
+        return np.array(self.log, dtype=np.int32)
+
+    def accept(self, token: int, vocabulary: Vocabulary) -> FinishReason | None:
+        """Take a sampled token; says why the turn is over if it is."""
+        if vocabulary.ends(token):
+            return "stop"
+        self.log.append(token)
+        self.completion_tokens += 1
+        self.unreported += 1
+        self.newest.append(self.text.feed(vocabulary.piece(token)))
+        if self.text.stopped:
+            return "stop"
+        return "length" if self.completion_tokens >= self.max_tokens else None
+
+    def take_text(self) -> Text | None:
+        """Return the text since the last call, if there is any."""
+        text = "".join(self.newest)
+        self.newest.clear()
+        if not text:
+            return None
+        tokens, self.unreported = self.unreported, 0
+        return Text(self.id, text, tokens)
+
+    def start_notice(self) -> Started:
+        """Describe the beginning of the turn."""
+        return Started(self.id, self.prompt_tokens, self.computed)
+
+    def end_notice(self, reason: FinishReason) -> Ended:
+        """Describe the end of the turn; text that was held back becomes certain."""
+        self.newest.append(self.text.finish())
+        return Ended(self.id, reason, self.completion_tokens)

@@ -1,0 +1,74 @@
+"""Text to tokens and tokens to bytes, by the model's own vocabulary. Safe to use from several threads."""
+
+import ctypes
+import re
+from typing import Any
+
+import numpy as np
+from llama_cpp import llama_cpp as lib
+
+from cfs_server.engine.llama.ffi import Tokens
+
+_CONTROL = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+
+
+class Vocabulary:
+    """The tokenizer of a loaded model."""
+
+    def __init__(self, model: Any) -> None:
+        self.raw = lib.llama_model_get_vocab(model)
+        self.size = int(lib.llama_vocab_n_tokens(self.raw))
+        self.begin = int(lib.llama_vocab_bos(self.raw)) if lib.llama_vocab_get_add_bos(self.raw) else None
+        self._pieces: dict[int, bytes] = {}
+        self._ends = {token for token in range(self.size) if lib.llama_vocab_is_eog(self.raw, token)}
+        self.special_text = self._special_pattern()
+
+    def text_of(self, token: int) -> str:
+        """Return how a token, special ones too, is written in a template; empty for "none"."""
+        return self._piece(token, special=True).decode(errors="replace") if token >= 0 else ""
+
+    @property
+    def begin_text(self) -> str:
+        """What templates call `bos_token`."""
+        return self.text_of(int(lib.llama_vocab_bos(self.raw)))
+
+    @property
+    def end_text(self) -> str:
+        """What templates call `eos_token`."""
+        return self.text_of(int(lib.llama_vocab_eos(self.raw)))
+
+    def ends(self, token: int) -> bool:
+        """Whether a token means that the turn is over."""
+        return token in self._ends
+
+    def piece(self, token: int) -> bytes:
+        """Bytes that a generated token stands for; none for special tokens."""
+        known = self._pieces.get(token)
+        if known is None:
+            known = self._pieces[token] = self._piece(token, special=False)
+        return known
+
+    def tokenize(self, text: str, *, special: bool) -> Tokens:
+        """Cut text into tokens; `special` reads the names of special tokens as those tokens."""
+        data = text.encode()
+        room = len(data) + 8
+        while True:
+            tokens = np.empty(room, dtype=np.int32)
+            pointer = tokens.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
+            count = int(lib.llama_tokenize(self.raw, data, len(data), pointer, room, False, special))
+            if count >= 0:
+                return tokens[:count]
+            room = -count
+
+    def _piece(self, token: int, *, special: bool) -> bytes:
+        buffer = ctypes.create_string_buffer(64)
+        size = int(lib.llama_token_to_piece(self.raw, token, buffer, len(buffer), 0, special))
+        if size < 0:
+            buffer = ctypes.create_string_buffer(-size)
+            size = int(lib.llama_token_to_piece(self.raw, token, buffer, len(buffer), 0, special))
+        return buffer.raw[:size]
+
+    def _special_pattern(self) -> re.Pattern[str] | None:
+        controls = [token for token in range(self.size) if lib.llama_vocab_get_attr(self.raw, token) & _CONTROL]
+        names = sorted({self.text_of(token) for token in controls} - {""}, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, names))) if names else None

@@ -1,0 +1,115 @@
+"""The worker process: owns one model and talks to the server over an inherited socket.
+
+    python -m cfs_server.engine.llama.worker FD
+
+Three threads: this one reads frames, `Intake` prepares requests, `Scheduler` computes. When the server goes away the
+socket ends and so does the process; on Linux the kernel sees to it even when native code does not return.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from cfs.errors import EngineError
+from cfs_server.engine import frames
+from cfs_server.engine.chat.templates import PromptBuilder
+from cfs_server.engine.interface import ModelLoadError
+from cfs_server.engine.llama.intake import Intake
+from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
+from cfs_server.engine.llama.scheduler import Scheduler
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Connection:
+    """The socket to the server; several threads send."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._stream = self._socket.makefile("rb")
+        self._lock = threading.Lock()
+
+    def send(self, frame: frames.Frame) -> None:
+        """Send a frame; a server that is gone ends the process."""
+        try:
+            with self._lock:
+                frames.send(self._socket, frame)
+        except OSError:
+            os._exit(0)
+
+    def read(self) -> frames.Frame | None:
+        """Wait for the next frame; `None` when the server is gone."""
+        return frames.read(self._stream)
+
+    def log(self, level: str, text: str) -> None:
+        """Send a line for the server's log."""
+        self.send(frames.Log(level, text))
+
+
+def main() -> None:
+    """Serve until the server goes away."""
+    _die_with_parent()
+    connection = Connection(int(sys.argv[1]))
+    order = connection.read()
+    if not isinstance(order, frames.Load):
+        return
+    log = NativeLog(connection.log)
+    try:
+        model = load(order.path, order.options, log, extra_buffers=order.extra_buffers)
+    except ModelLoadError as error:
+        connection.send(frames.LoadFailed(str(error)))
+        return
+    _serve(connection, model)
+
+
+def _serve(connection: Connection, model: LoadedModel) -> None:
+    prompts = _prompt_builder(connection, model)
+    scheduler = Scheduler(model, connection.send)
+    intake = Intake(model, prompts, scheduler.inbox.put)
+    for name, target in (("intake", intake.run_forever), ("engine", scheduler.run_forever)):
+        threading.Thread(target=_or_die, args=(connection, name, target), name=name, daemon=True).start()
+    connection.send(
+        frames.Ready(
+            context_tokens=model.context_tokens,
+            pool_tokens=model.context.cells,
+            has_chat_template=prompts.has_template,
+            parameters=model.parameters,
+        )
+    )
+    while (frame := connection.read()) is not None:
+        if isinstance(frame, frames.Generate | frames.Cancel | frames.Forget | frames.AskStats):
+            intake.put(frame)
+    os._exit(0)  # not `return`: the native library's clean-up must not wait for a thread that computes
+
+
+def _prompt_builder(connection: Connection, model: LoadedModel) -> PromptBuilder:
+    vocabulary = model.vocabulary
+    names = {"begin_text": vocabulary.begin_text, "end_text": vocabulary.end_text}
+    try:
+        return PromptBuilder(model.template, **names, special=vocabulary.special_text)
+    except EngineError as error:
+        connection.log("warning", f"{error.detail}; prompts will be transcripts")
+        return PromptBuilder(None, **names, special=vocabulary.special_text)
+
+
+def _or_die(connection: Connection, name: str, target: Callable[[], None]) -> None:
+    """Run a thread whose end, by a defect of ours, ends the process: the supervisor starts a new one."""
+    try:
+        target()
+    except BaseException:  # noqa: BLE001 - reported, and the process ends
+        connection.log("error", f"the worker's {name} thread failed: {traceback.format_exc()}")
+        os._exit(70)
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

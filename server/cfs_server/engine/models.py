@@ -1,0 +1,97 @@
+"""Finds the model file that `--model` names, and refuses in one line what cannot be a model (E2, E5)."""
+
+import re
+import stat
+import struct
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from cfs_server.engine.interface import ModelLoadError
+
+EMBEDDED = "cfs-demo"
+_HUB_SPEC = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<repo>[\w.-]+):(?P<file>[\w./-]+)", re.ASCII)
+_START = struct.Struct("<4sIQQ")
+_VERSIONS = (2, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """A file that looks like a model, and the name under which it is served."""
+
+    path: Path
+    name: str
+
+
+def resolve(spec: str | None) -> ModelFile:
+    """Find the model: none is the embedded one, `hf:OWNER/REPO:FILE` is fetched, anything else is a path.
+
+    May take as long as a download. Raises `ModelLoadError`.
+    """
+    if spec is None:
+        found = ModelFile(_embedded(), EMBEDDED)
+    elif spec.startswith("hf:"):
+        found = ModelFile(_download(spec), spec.removeprefix("hf:"))
+    else:
+        found = ModelFile(Path(spec).expanduser(), Path(spec).stem)
+    check(found.path)
+    return found
+
+
+def check(path: Path) -> None:
+    """Refuse what is plainly no GGUF file; the rest is for the library to judge."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise ModelLoadError(f"{path}: this is a directory, not a GGUF file")
+        if not stat.S_ISREG(mode):
+            raise ModelLoadError(f"{path}: this is not a regular file")
+        with path.open("rb") as file:
+            start = file.read(_START.size)
+    except OSError as error:
+        raise ModelLoadError(f"{path}: {(error.strerror or str(error)).lower()}") from error
+    _check_start(path, start)
+
+
+def _check_start(path: Path, start: bytes) -> None:
+    if not start:
+        raise ModelLoadError(f"{path}: the file is empty")
+    if start.startswith(b"version https://"):
+        raise ModelLoadError(f"{path}: this is a Git LFS pointer, not the model itself (run git lfs pull)")
+    if not start.startswith(b"GGUF"):
+        raise ModelLoadError(f"{path}: this is not a GGUF file (it begins with {start[:4]!r})")
+    if len(start) < _START.size:
+        raise ModelLoadError(f"{path}: the file is truncated or damaged")
+    version = _START.unpack(start)[1]
+    if version not in _VERSIONS:
+        raise ModelLoadError(f"{path}: GGUF version {version} is not supported (known are 2 and 3)")
+
+
+def _embedded() -> Path:
+    path = resources.files("cfs_server.models") / f"{EMBEDDED}.gguf"
+    if not isinstance(path, Path) or not path.is_file():
+        raise ModelLoadError("the embedded model is missing from this installation: name another one with --model")
+    return path
+
+
+def _download(spec: str) -> Path:
+    parts = _HUB_SPEC.fullmatch(spec)
+    if parts is None or ".." in parts["file"]:
+        raise ModelLoadError(f"{spec}: a model of the hub is written hf:OWNER/REPO:FILE")
+    # Imported here: it takes half a second that nobody with a local model should wait for.
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import errors as hub
+
+    try:
+        return Path(hf_hub_download(f"{parts['owner']}/{parts['repo']}", parts["file"]))
+    except hub.GatedRepoError as error:
+        raise ModelLoadError(f"{spec}: access must be requested on the hub, and HF_TOKEN set") from error
+    except hub.RepositoryNotFoundError as error:
+        raise ModelLoadError(f"{spec}: there is no such repository, or HF_TOKEN may not see it") from error
+    except hub.LocalEntryNotFoundError as error:
+        raise ModelLoadError(f"{spec}: {constants.ENDPOINT} cannot be reached and there is no local copy") from error
+    except hub.EntryNotFoundError as error:
+        raise ModelLoadError(f"{spec}: the repository has no file {parts['file']}") from error
+    except Exception as error:  # the hub's client lets errors of several libraries through
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ModelLoadError(f"{spec}: cannot be downloaded: {reason[:200]}") from error

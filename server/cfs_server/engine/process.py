@@ -1,0 +1,119 @@
+"""The worker process, seen from the server: started, spoken to in frames, and gone without a trace."""
+
+import asyncio
+import contextlib
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+
+import structlog
+
+from cfs_server.engine import frames
+from cfs_server.engine.interface import ModelLoadError
+
+COMMAND = (sys.executable, "-P", "-m", "cfs_server.engine.llama.worker")
+_log = structlog.get_logger(__name__)
+
+
+class WorkerProcess:
+    """A running worker. `frames()` yields what it says until it ends; then `reap()` tells why."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._last_words: deque[str] = deque(maxlen=20)
+        self._listener = asyncio.create_task(self._listen(), name="engine worker's stderr")
+
+    @classmethod
+    async def spawn(cls, load: frames.Load) -> tuple["WorkerProcess", frames.Ready]:
+        """Start a worker and wait until its model is loaded; raises `ModelLoadError`."""
+        worker = await cls._start()
+        try:
+            worker.send(load)
+            async for frame in worker.frames():
+                if isinstance(frame, frames.Ready):
+                    return worker, frame
+                if isinstance(frame, frames.LoadFailed):
+                    raise ModelLoadError(frame.reason)
+            raise ModelLoadError(f"{load.path}: cannot be loaded: {await worker.reap()}")
+        except BaseException:
+            await worker.reap()
+            raise
+
+    @classmethod
+    async def _start(cls) -> "WorkerProcess":
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *COMMAND,
+                    str(theirs.fileno()),
+                    pass_fds=(theirs.fileno(),),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.DEVNULL,
+                    stderr=asyncio.subprocess.PIPE,
+                    start_new_session=True,  # a Ctrl-C at the terminal is for the server, which then ends its turns
+                )
+            except BaseException:
+                ours.close()
+                raise
+        reader, writer = await asyncio.open_connection(sock=ours)
+        return cls(process, reader, writer)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def send(self, frame: frames.Frame) -> None:
+        """Hand a frame over; a worker that has just died does not get it, and `frames()` ends."""
+        if not self._writer.is_closing():
+            self._writer.write(frames.encode(frame))
+
+    async def frames(self) -> AsyncIterator[frames.Frame]:
+        """Yield frames until the worker ends; lines for the log are logged on the way."""
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                (length,) = frames.HEADER.unpack(await self._reader.readexactly(frames.HEADER.size))
+                frame = frames.decode(await self._reader.readexactly(length))
+                if isinstance(frame, frames.Log):
+                    _log.log(30 if frame.level == "warning" else 40, "engine worker", message=frame.text)
+                else:
+                    yield frame
+
+    async def reap(self) -> str:
+        """End the process if it still runs, release everything, and say how it ended."""
+        self._writer.close()
+        ended_by_itself = self._process.returncode is not None
+        if not ended_by_itself:
+            # Its socket is closed already, or closes now; whoever is still there a moment later computes for nobody.
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        code = await self._process.wait()
+        await self._listener
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+        return _explain(code, self._last_words)
+
+    async def _listen(self) -> None:
+        stderr = self._process.stderr
+        if stderr is None:
+            return
+        while chunk := await stderr.read(1 << 16):
+            self._last_words.extend(line for line in chunk.decode(errors="replace").splitlines() if line.strip())
+
+
+def _explain(code: int, last_words: deque[str]) -> str:
+    how = f"exit code {code}"
+    if code < 0:
+        how = f"signal {signal.Signals(-code).name}"
+    said = next((line.strip() for line in reversed(last_words)), "")
+    return f"the engine's worker process ended ({how})" + (f": {said[:200]}" if said else "")

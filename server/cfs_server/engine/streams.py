@@ -1,0 +1,89 @@
+"""One turn between the worker's frames and the reader of `generate()`."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+from cfs.errors import EngineError
+from cfs.wire import FinishReason, Usage
+from cfs_server.engine.frames import Generate, Started, Text
+from cfs_server.engine.interface import Delta
+
+
+@dataclass(eq=False, slots=True)
+class TurnStream:
+    """Collects what a turn produced until its reader takes it; a slow reader gets longer pieces, never a long queue."""
+
+    order: Generate
+    reason: FinishReason | None = None
+    error: EngineError | None = None
+    produced: bool = False
+    replays: int = 0
+    _texts: list[str] = field(default_factory=list)
+    _tokens: int = 0
+    _prompt_tokens: int = 0
+    _cached_tokens: int = 0
+    _completion_tokens: int = 0
+    _submitted: float = field(default_factory=time.monotonic)
+    _started: float | None = None
+    _first: float | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.reason is not None or self.error is not None
+
+    def start(self, started: Started) -> None:
+        """The turn left the worker's queue."""
+        self._started = time.monotonic()
+        self._prompt_tokens = started.prompt_tokens
+        self._cached_tokens = started.cached_tokens
+
+    def requeue(self) -> None:
+        """The worker is gone; this turn begins again with the next one."""
+        self.replays += self._started is not None
+        self._started = None
+
+    def add(self, text: Text) -> None:
+        """New text."""
+        self._first = self._first or time.monotonic()
+        self.produced = True
+        self._texts.append(text.text)
+        self._tokens += text.tokens
+        self._changed.set()
+
+    def end(self, reason: FinishReason, completion_tokens: int = 0) -> None:
+        """The turn is over."""
+        self.reason = reason
+        self._completion_tokens = completion_tokens
+        self._changed.set()
+
+    def fail(self, error: EngineError) -> None:
+        """The turn is over, without an answer."""
+        self.error = error
+        self._changed.set()
+
+    async def next(self) -> Delta | None:
+        """Wait for new text; `None` when the turn is over and everything was taken."""
+        while not self._texts and not self.over:
+            self._changed.clear()
+            await self._changed.wait()
+        if not self._texts:
+            return None
+        delta = Delta("".join(self._texts), self._tokens)
+        self._texts.clear()
+        self._tokens = 0
+        return delta
+
+    def usage(self) -> Usage:
+        """What the turn cost, seen from whoever waits for it."""
+        now = time.monotonic()
+        return Usage(
+            prompt_tokens=self._prompt_tokens,
+            cached_tokens=self._cached_tokens,
+            completion_tokens=self._completion_tokens,
+            queue_seconds=(self._started or now) - self._submitted,
+            first_token_seconds=(self._first or now) - self._submitted,
+            total_seconds=now - self._submitted,
+        )

@@ -1,0 +1,317 @@
+"""The embedded engine: a worker process under supervision (E1).
+
+Turns that were speaking when the worker died fail with `WorkerCrashed`; turns that had not said anything yet go to
+the next worker, in their order. A worker that dies again and again is started less and less often.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import structlog
+
+from cfs import errors
+from cfs.errors import EngineError, WorkerCrashed
+from cfs_server.engine import frames, models
+from cfs_server.engine.interface import (
+    Delta,
+    EngineState,
+    EngineStats,
+    Finished,
+    GenerationRequest,
+    ModelInfo,
+    ModelLoadError,
+)
+from cfs_server.engine.llama import probe
+from cfs_server.engine.process import WorkerProcess
+from cfs_server.engine.streams import TurnStream
+
+REPLAYS = 1
+"""How often a turn that was being computed is tried again after a crash; it may be what the worker died of."""
+FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
+"""Seconds before a dead worker is followed by the next, doubled with each that served nobody."""
+GIVE_UP_AFTER = 3
+"""So many failed starts in a row, and waiting turns are told instead of kept waiting."""
+
+_log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePolicy:
+    """Whether to probe the native code first, and with which command: replaceable, for tests."""
+
+    needed: Callable[[], bool] = probe.is_needed
+    command: Sequence[str] = probe.COMMAND
+
+
+class LlamaEngine:
+    """Runs a GGUF model with llama.cpp in a process of its own."""
+
+    def __init__(
+        self,
+        model: str | None = None,
+        options: frames.Options | None = None,
+        *,
+        probing: ProbePolicy | None = None,
+    ) -> None:
+        """Take `model` as `models.resolve` does; nothing is started yet."""
+        self._spec = model
+        self._options = options or frames.Options()
+        self._probing = probing or ProbePolicy()
+        self._state: EngineState = "starting"
+        self._worker: WorkerProcess | None = None
+        self._supervision: asyncio.Task[None] | None = None
+        self._load: frames.Load | None = None
+        self._streams: dict[str, TurnStream] = {}
+        self._questions: dict[int, asyncio.Future[frames.Stats | None]] = {}
+        self._numbers = itertools.count(1)
+        self._past = frames.Counters()
+        self._counters = frames.Counters()
+        self._restarts = 0
+        self._useless = 0
+        self._broken: str | None = None
+
+    async def start(self) -> ModelInfo:
+        """Load the model; raises `ModelLoadError`."""
+        if self._supervision is not None:
+            raise RuntimeError("the engine was started before")
+        model = await _in_thread(lambda: models.resolve(self._spec))
+        fast = not await _in_thread(self._probing.needed) or await probe.survives(model.path, self._probing.command)
+        notes = () if fast else (probe.NOTE,)
+        for note in notes:
+            _log.warning(note)
+        self._load = frames.Load(str(model.path), model.name, self._options, fast)
+        self._worker, ready = await WorkerProcess.spawn(self._load)
+        self._state = "ready"
+        self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
+        return ModelInfo(model.name, ready.context_tokens, ready.has_chat_template, ready.parameters, notes)
+
+    async def stop(self) -> None:
+        """End at once; turns that are not finished fail."""
+        self._state = "stopped"
+        if self._supervision is not None:
+            self._supervision.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervision
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            await worker.reap()
+        self._fail_all(EngineError("the engine was stopped"))
+        self._answer_nothing()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a turn handed over now would start."""
+        return self._state == "ready"
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
+        """Yield text as it is made, then exactly one `Finished`; see `Engine.generate`."""
+        stream = self._submit(request)
+        try:
+            while (delta := await stream.next()) is not None:
+                yield delta
+            if stream.error is not None:
+                raise stream.error
+            yield Finished(stream.reason or "stop", stream.usage())
+        finally:
+            self._streams.pop(request.id, None)
+            if not stream.over:
+                self._tell(frames.Cancel(request.id))
+
+    def cancel(self, request_id: str) -> None:
+        """Stop a generation within one step; unknown ids are ignored."""
+        stream = self._streams.get(request_id)
+        if stream is None or stream.over:
+            return
+        if self._worker is None:
+            stream.end("cancelled")
+        else:
+            self._tell(frames.Cancel(request_id))
+
+    def forget(self, cache_key: str) -> None:
+        """Free whatever is kept for a session that was deleted."""
+        self._tell(frames.Forget(cache_key))
+
+    async def stats(self) -> EngineStats:
+        """Counters and gauges as of now."""
+        answer = await self._ask(check=False)
+        base = EngineStats(state=self._state, restarts=self._restarts, waiting=len(self._streams))
+        if answer is not None and self._worker is not None:
+            base = replace(
+                base,
+                running=answer.running,
+                waiting=answer.waiting,
+                sequences_resident=answer.sequences_resident,
+                sequences_parked=answer.sequences_parked,
+                cells_used=answer.cells_used,
+                gauges=answer.gauges,
+                worker_pid=self._worker.pid,
+            )
+            self._counters = answer.counters
+        return replace(
+            base,
+            prompt_tokens_evaluated=self._past.prompt_tokens_evaluated + self._counters.prompt_tokens_evaluated,
+            tokens_generated=self._past.tokens_generated + self._counters.tokens_generated,
+            steps=self._past.steps + self._counters.steps,
+        )
+
+    async def check_integrity(self) -> list[str]:
+        """Ask the worker to verify its invariants; every line is a violation."""
+        answer = await self._ask(check=True)
+        return answer.violations if answer else []
+
+    def _submit(self, request: GenerationRequest) -> TurnStream:
+        if self._state == "stopped" or self._load is None:
+            raise EngineError("the engine does not run")
+        if self._broken is not None:
+            raise WorkerCrashed(self._broken)
+        if request.id in self._streams:
+            raise EngineError(f"a turn with the id {request.id} is already running")
+        stream = TurnStream(_order(request))
+        self._streams[request.id] = stream
+        self._tell(stream.order)
+        return stream
+
+    def _tell(self, frame: frames.Frame) -> None:
+        if self._worker is not None:
+            self._worker.send(frame)
+
+    async def _ask(self, *, check: bool) -> frames.Stats | None:
+        if self._worker is None:
+            return None
+        number = next(self._numbers)
+        future: asyncio.Future[frames.Stats | None] = asyncio.get_running_loop().create_future()
+        self._questions[number] = future
+        self._tell(frames.AskStats(number, check))
+        return await future
+
+    def _answer_nothing(self) -> None:
+        questions, self._questions = self._questions, {}
+        for future in questions.values():
+            if not future.done():
+                future.set_result(None)
+
+    async def _supervise(self) -> None:
+        while True:
+            if self._worker is not None:
+                await self._listen(self._worker)
+            await self._bury()
+            await self._restart()
+
+    async def _listen(self, worker: WorkerProcess) -> None:
+        try:
+            async for frame in worker.frames():
+                self._receive(frame)
+        except Exception:  # noqa: BLE001 - whatever it is, this worker is of no more use
+            _log.exception("engine worker said something that is no frame")
+
+    def _receive(self, frame: frames.Frame) -> None:
+        match frame:
+            case frames.Step():
+                self._counters = frame.counters
+                self._spread(frame)
+            case frames.Stats():
+                future = self._questions.pop(frame.number, None)
+                if future is not None and not future.done():
+                    future.set_result(frame)
+
+    def _spread(self, step: frames.Step) -> None:
+        for started in step.started:
+            if stream := self._streams.get(started.id):
+                stream.start(started)
+        for text in step.texts:
+            if stream := self._streams.get(text.id):
+                stream.add(text)
+        for ended in step.ended:
+            self._useless = 0
+            if stream := self._streams.get(ended.id):
+                _finish(stream, ended)
+
+    async def _bury(self) -> None:
+        """Take leave of a dead worker: account for it, fail the turns that spoke, keep the others."""
+        worker, self._worker = self._worker, None
+        self._state = "restarting"
+        reason = await worker.reap() if worker else "the engine's worker process is gone"
+        _log.error("engine worker ended", reason=reason)
+        self._past = _sum(self._past, self._counters)
+        self._counters = frames.Counters()
+        self._answer_nothing()
+        for stream in self._streams.values():
+            if stream.over:
+                continue
+            stream.requeue()
+            if stream.produced or stream.replays > REPLAYS:
+                stream.fail(WorkerCrashed(reason))
+
+    async def _restart(self) -> None:
+        """Start workers until one lives; then hand it the turns that wait."""
+        for attempt in itertools.count(1):
+            await asyncio.sleep(min(FIRST_DELAY * 2**self._useless, LONGEST_DELAY))
+            self._useless += 1
+            try:
+                worker = await self._spawn()
+            except (ModelLoadError, OSError) as error:
+                _log.error("engine worker cannot be started", reason=str(error), attempt=attempt)
+                if attempt >= GIVE_UP_AFTER:
+                    self._broken = f"the engine's worker process cannot be started again: {error}"
+                    self._fail_all(WorkerCrashed(self._broken))
+                continue
+            self._restarts += 1
+            self._broken = None
+            self._worker, self._state = worker, "ready"
+            for stream in self._streams.values():
+                if not stream.over:
+                    worker.send(stream.order)
+            return
+
+    async def _spawn(self) -> WorkerProcess:
+        if self._load is None:
+            raise RuntimeError("the engine was not started")
+        worker, _ = await WorkerProcess.spawn(self._load)
+        return worker
+
+    def _fail_all(self, error: EngineError) -> None:
+        for stream in self._streams.values():
+            if not stream.over:
+                stream.fail(error)
+
+
+def _order(request: GenerationRequest) -> frames.Generate:
+    return frames.Generate(
+        id=request.id,
+        cache_key=request.cache_key,
+        messages=[message.model_dump(mode="json", exclude_defaults=True) for message in request.messages],
+        settings=request.settings.model_dump(mode="json"),
+        json_schema=request.json_schema,
+        tools=list(request.tools),
+    )
+
+
+def _finish(stream: TurnStream, ended: frames.Ended) -> None:
+    if ended.kind:
+        kind = getattr(errors, ended.kind, EngineError)
+        stream.fail(kind(ended.error) if issubclass(kind, EngineError) else EngineError(ended.error))
+    else:
+        stream.end(ended.reason, ended.completion_tokens)
+
+
+def _sum(one: frames.Counters, other: frames.Counters) -> frames.Counters:
+    return frames.Counters(
+        one.steps + other.steps,
+        one.prompt_tokens_evaluated + other.prompt_tokens_evaluated,
+        one.tokens_generated + other.tokens_generated,
+    )
+
+
+async def _in_thread(work: Callable[[], _T]) -> _T:
+    """Run what blocks in a thread that is gone afterwards."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+    finally:
+        pool.shutdown(wait=False)

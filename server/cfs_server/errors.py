@@ -1,0 +1,73 @@
+"""Every error leaves the server in one shape: a problem document (H5)."""
+
+import math
+from collections.abc import Iterable
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from cfs.errors import CfsError, InvalidParameters, MethodNotAllowed, NotFound, ServerError, from_problem, to_problem
+
+MEDIA_TYPE = "application/problem+json"
+
+
+def problem_response(error: CfsError, **headers: str) -> Response:
+    """Write an error as its problem document; `Retry-After` is rounded up, as it has whole seconds only."""
+    if error.retry_after is not None:
+        headers["Retry-After"] = str(math.ceil(error.retry_after))
+    return JSONResponse(to_problem(error), error.status, headers, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer every error of ours, of the framework and of the router by a problem document."""
+    app.add_exception_handler(CfsError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid_parameters)
+    app.add_exception_handler(HTTPException, _from_framework)
+
+
+async def _ours(_: Request, error: Exception) -> Response:
+    assert isinstance(error, CfsError)  # noqa: S101 - registered for this class only
+    return problem_response(error)
+
+
+async def _invalid_parameters(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101
+    return problem_response(invalid(error.errors()))
+
+
+def invalid(problems: Iterable[dict[str, object]]) -> InvalidParameters:
+    """Say in one sentence what pydantic found wrong, and in `errors` where."""
+    errors = [{"at": _place(problem["loc"]), "message": str(problem["msg"])} for problem in problems][:20]
+    summary = "; ".join(f"{error['at']}: {error['message'].lower()}" for error in errors[:3])
+    return InvalidParameters(summary or "the request is not valid", errors=errors)
+
+
+def _place(location: object) -> str:
+    parts = [str(part) for part in location] if isinstance(location, tuple | list) else [str(location)]
+    return ".".join(parts) or "body"
+
+
+async def _from_framework(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code == 404:
+        return problem_response(NotFound(f"there is nothing at {request.url.path}; see /openapi.json for the routes"))
+    if error.status_code == 405:
+        allow = ", ".join(allowed_methods(request))
+        known = MethodNotAllowed(f"{request.method} is not possible at {request.url.path}; use {allow}")
+        return problem_response(known, Allow=allow)
+    if error.status_code >= 500:
+        return problem_response(ServerError(str(error.detail)))
+    return problem_response(from_problem(error.status_code, {"detail": str(error.detail)}))
+
+
+def allowed_methods(request: Request) -> list[str]:
+    """All methods of all routes at this path: the router itself knows only those of the first that it met."""
+    methods: set[str] = set()
+    for route in iter_route_contexts(request.app.routes):
+        pattern = getattr(route.original_route, "path_regex", None)
+        if pattern is not None and pattern.match(request.scope["path"]):
+            methods |= route.methods or set()
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)

@@ -1,0 +1,165 @@
+"""What every request passes before it is routed: bytes become text once, and too much is refused (H5, H7).
+
+Plain ASGI, outermost. It decodes the path strictly (the server below replaces what is not UTF-8), caps the body,
+answers HEAD as GET without a body, names the request by an id, logs and counts it, and lets no exception through.
+"""
+
+import asyncio
+import re
+import time
+import uuid
+from collections.abc import MutableMapping
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import structlog
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cfs.errors import CfsError, InvalidRequest, ServerError, TooLarge
+from cfs_server.errors import problem_response
+from cfs_server.metrics import Metrics
+
+_log = structlog.get_logger("cfs.request")
+
+_BAD_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_DISCARDED_BODIES = 8
+_DISCARD_SECONDS = 10.0
+_QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
+
+
+class Guard:
+    """Wraps the application."""
+
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, max_body_bytes: int) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request; other kinds of scope pass untouched."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = Exchange(scope, send)
+        inner = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
+        inner["cfs.head"] = scope["method"] == "HEAD"
+        body = Body(receive, self._max_body_bytes)
+        try:
+            inner["path"] = decode_path(scope)
+            decode_query(scope["query_string"])
+            await body.check_announced(dict(scope["headers"]))
+            await self._app(inner, body.receive, exchange.send)
+        except CfsError as error:
+            await exchange.fail(error, inner, receive)
+        except Exception:  # a defect: the caller gets an answer, the operator the trace
+            _log.exception("request.defect", id=exchange.id, method=scope["method"], path=scope["path"])
+            await exchange.fail(ServerError("the server has a defect; its log has the details"), inner, receive)
+        finally:
+            self._done(exchange, inner)
+
+    def _done(self, exchange: "Exchange", scope: Scope) -> None:
+        route = getattr(scope.get("route"), "path_format", "none")
+        answered = exchange.answered_at or time.perf_counter()
+        self._metrics.request(scope["method"], route, exchange.status, answered - exchange.began_at)
+        write = _log.debug if scope["path"] in _QUIET else _log.info
+        write(
+            "request",
+            id=exchange.id,
+            method=exchange.method,
+            path=scope["path"],
+            status=exchange.status,
+            ms=round((time.perf_counter() - exchange.began_at) * 1000, 1),
+        )
+
+
+class Exchange:
+    """One request and the answer to it."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self.began_at = time.perf_counter()
+        self.answered_at: float | None = None
+        self.status = 499  # as long as nothing has been sent: the client left
+        self.method = scope["method"]
+        given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+        self.id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self._send = send
+
+    async def send(self, message: Message) -> None:
+        """Pass a part of the answer on, with the request's id in its head."""
+        if message["type"] == "http.response.start":
+            self.answered_at, self.status = time.perf_counter(), message["status"]
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
+        await self._send(message)
+
+    async def fail(self, error: CfsError, scope: Scope, receive: Receive) -> None:
+        """Answer by a problem, unless an answer has begun: then the server cuts the connection."""
+        if self.answered_at is None:
+            await problem_response(error)(scope, receive, self.send)
+
+
+class Body:
+    """The body of one request, counted while it comes in."""
+
+    def __init__(self, receive: Receive, limit: int) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._size = 0
+
+    async def check_announced(self, headers: MutableMapping[bytes, bytes]) -> None:
+        """Refuse a body whose announced length is over the limit."""
+        announced = headers.get(b"content-length", b"0")
+        if announced.isdigit() and int(announced) > self._limit:
+            if headers.get(b"expect", b"").lower() != b"100-continue":  # then the client has not begun to send it
+                await self._discard()
+            raise self._too_large()
+
+    async def receive(self) -> Message:
+        """Pass the next part on, as long as the body is within the limit."""
+        message = await self._receive()
+        self._size += len(message.get("body", b""))
+        if self._size > self._limit:
+            if message.get("more_body", False):
+                await self._discard()
+            raise self._too_large()
+        return message
+
+    async def _discard(self) -> None:
+        """Read on for a while: an answer in the middle of an upload is lost to most clients."""
+        message: MutableMapping[str, Any] = {"more_body": True}
+        try:
+            async with asyncio.timeout(_DISCARD_SECONDS):
+                while message.get("more_body", False) and self._size <= self._limit * _DISCARDED_BODIES:
+                    message = await self._receive()
+                    self._size += len(message.get("body", b""))
+        except TimeoutError:
+            return
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"a request's body has {self._limit} bytes at most")
+
+
+def decode_path(scope: Scope) -> str:
+    """Decode the path as it came over the wire; raises `InvalidRequest` for what is no plain text."""
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    path = _decode(raw, "path")
+    if b"%2f" in raw.lower():
+        raise InvalidRequest("a '/' in the path must not be encoded: no id contains one, and sub-sessions use it plainly")
+    if _CONTROL.search(path):
+        raise InvalidRequest("the path must not contain control characters")
+    return path
+
+
+def decode_query(raw: bytes) -> str:
+    """Check that the query is UTF-8 behind its escapes."""
+    return _decode(raw, "query")
+
+
+def _decode(raw: bytes, part: str) -> str:
+    if _BAD_ESCAPE.search(raw):
+        raise InvalidRequest(f"the {part} has a '%' that begins no escape; write %25 for the character itself")
+    try:
+        return unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"the {part} is not UTF-8 behind its escapes") from None

@@ -1,0 +1,68 @@
+"""One log for everything that runs in the server's process: lines for people, or JSON for programs (P3)."""
+
+import logging
+import sys
+from typing import Any, Literal
+
+import structlog
+from structlog.typing import Processor
+
+_SHARED: list[Processor] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_logger_name,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+]
+
+
+class _Expected(logging.Filter):
+    """Keeps back what uvicorn says about connections that we closed on purpose at the end."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "ASGI callable returned without completing response" not in record.getMessage()
+
+
+def configure(form: Literal["auto", "text", "json"], level: str) -> None:
+    """Send structlog's and the standard library's records to stderr in one form."""
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_SHARED,
+            structlog.processors.format_exc_info if form == "json" else _as_it_is,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=_SHARED,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(form),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(max(logging.WARNING, root.level))  # our own request log says it better
+    logging.getLogger("uvicorn.error").addFilter(_Expected())
+    for name in ("sse_starlette", "asyncio", "huggingface_hub", "httpx"):
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+def _renderers(form: str) -> list[Processor]:
+    if form == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
+    return [structlog.dev.ConsoleRenderer(colors=form == "auto" and sys.stderr.isatty())]
+
+
+def _as_it_is(_: Any, __: str, event: Any) -> Any:
+    return event

@@ -1,0 +1,74 @@
+"""What Prometheus reads at `/metrics` (H6): one registry for each application, so that tests can have many."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from cfs_server.engine.interface import Engine, EngineStats
+from cfs_server.sessions.events import Event
+from cfs_server.sessions.store import SessionStore
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_ENGINE_COUNTERS = ("prompt_tokens_evaluated", "tokens_generated", "steps", "restarts")
+_ENGINE_GAUGES = ("running", "waiting", "sequences_resident", "sequences_parked", "cells_used")
+
+
+class Metrics:
+    """Counters that grow as things happen, and gauges that are read when somebody asks."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.streams = Gauge("cfs_streams_open", "Event streams open now.", registry=self.registry)
+        self._sessions = Gauge("cfs_sessions", "Sessions by state.", ["state"], registry=self.registry)
+        self._bytes = Gauge("cfs_transcript_bytes", "Bytes of all transcripts.", registry=self.registry)
+        self._queued = Gauge("cfs_turns_queued", "Turns that wait in a session's queue.", registry=self.registry)
+        self._turns = Counter("cfs_turns", "Finished turns by result.", ["result"], registry=self.registry)
+        self._tokens = Counter("cfs_tokens", "Tokens of finished turns by kind.", ["kind"], registry=self.registry)
+        self._requests = Histogram(
+            "cfs_request_seconds",
+            "Time from a request to the beginning of its answer.",
+            ["method", "route", "status"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._ready = Gauge("cfs_engine_ready", "Whether a turn would start now.", registry=self.registry)
+        self._engine = {
+            name: Gauge(f"cfs_engine_{name}", f"The engine's {name.replace('_', ' ')}.", registry=self.registry)
+            for name in (*_ENGINE_GAUGES, *(f"{name}_total" for name in _ENGINE_COUNTERS))
+        }
+        self._more = Gauge("cfs_engine_gauge", "Further figures of the engine.", ["name"], registry=self.registry)
+
+    def request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request that has been answered."""
+        self._requests.labels(method, route, str(status)).observe(seconds)
+
+    async def watch(self, store: SessionStore) -> None:
+        """Count the turns of all sessions as they finish, until the store closes."""
+        async for item in store.bus.log.follow(store.bus.log.last):
+            if isinstance(item, Event) and item.type in ("turn.finished", "turn.failed"):
+                self._turns.labels(item.data["finish_reason"]).inc()
+                for kind in ("prompt", "cached", "completion"):
+                    self._tokens.labels(kind).inc(max(0, item.data["usage"][f"{kind}_tokens"]))
+
+    async def render(self, store: SessionStore, engine: Engine) -> bytes:
+        """Write everything in Prometheus' text format."""
+        states = {"idle": 0, "generating": 0, "waiting_for_agent": 0}
+        queued = 0
+        for session in store:
+            states[session.state] += 1
+            queued += len(session.queue)
+        for state, count in states.items():
+            self._sessions.labels(state).set(count)
+        self._queued.set(queued)
+        self._bytes.set(store.account.bytes)
+        self._ready.set(engine.ready)
+        self._read(await engine.stats())
+        return generate_latest(self.registry)
+
+    def _read(self, stats: EngineStats) -> None:
+        for name in _ENGINE_GAUGES:
+            self._engine[name].set(getattr(stats, name))
+        for name in _ENGINE_COUNTERS:
+            self._engine[f"{name}_total"].set(getattr(stats, name))
+        for name, value in stats.gauges.items():
+            self._more.labels(name).set(value)

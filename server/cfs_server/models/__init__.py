@@ -1,0 +1,1 @@
+"""The embedded model (E5), shipped as package data."""

@@ -1,0 +1,64 @@
+"""Whether the server lives, whether it can answer, what it counts, and where everything is (H6)."""
+
+from dataclasses import asdict
+from importlib.metadata import version
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import JSONResponse, PlainTextResponse
+
+from cfs.errors import NotAcceptable, Unavailable
+from cfs_server.openapi import answer, problems
+from cfs_server.routes import accept as media
+from cfs_server.routes.context import Accept, Context, Parts
+from cfs_server.metrics import CONTENT_TYPE
+
+router = APIRouter(tags=["server"])
+
+_VERSION = version("cfs-local")
+_PLACES = {
+    "sessions": "/v1/sessions",
+    "events": "/v1/events",
+    "api": "/openapi.json",
+    "alive": "/healthz",
+    "ready": "/readyz",
+    "metrics": "/metrics",
+}
+_OBJECT = {"content": {"application/json": {"schema": {"type": "object"}}}}
+
+
+@router.get(
+    "/",
+    responses={200: {"description": "Where to go", **_OBJECT}, **problems(NotAcceptable)},
+)
+async def index(accept: Accept = None) -> Response:
+    """Say what this is and where to go."""
+    if media.choose(accept, (media.JSON, media.TEXT)) == media.TEXT:
+        lines = "".join(f"{path:16}{what}\n" for what, path in _PLACES.items())
+        return PlainTextResponse(f"CFS {version('cfs-local')}\n{lines}")
+    return JSONResponse({"name": "cfs", "version": _VERSION, **_PLACES})
+
+
+@router.get("/healthz", responses={200: {"description": "The server lives", **_OBJECT}, **problems()})
+async def healthz() -> Response:
+    """Answer, which says it all."""
+    return JSONResponse({"status": "alive"})
+
+
+@router.get("/readyz", responses={200: {"description": "A turn would start now", **_OBJECT}, **problems(Unavailable)})
+async def readyz(parts: Parts) -> Response:
+    """Say whether a turn would start now, and with which model."""
+    stats = await parts.engine.stats()
+    if not parts.engine.ready or parts.store.draining:
+        state = "stopping" if parts.store.draining else stats.state
+        raise Unavailable(f"the engine is {state}", retry_after=1, model=_model(parts))
+    return JSONResponse({"status": "ready", "model": _model(parts), "restarts": stats.restarts})
+
+
+@router.get("/metrics", responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}, **problems()})
+async def metrics(parts: Parts) -> Response:
+    """Count everything, for Prometheus."""
+    return Response(await parts.metrics.render(parts.store, parts.engine), media_type=CONTENT_TYPE)
+
+
+def _model(parts: Context) -> dict[str, object] | None:
+    return asdict(parts.model) if parts.model else None

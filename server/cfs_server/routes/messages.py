@@ -1,0 +1,144 @@
+"""Writing to a session: one message, and its turn in the form that the writer wants (S3, S4, H1)."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from cfs import wire
+from cfs.errors import (
+    Gone,
+    InvalidIdentifier,
+    InvalidParameters,
+    InvalidSettings,
+    NotAcceptable,
+    PreconditionFailed,
+    StorageFull,
+    Timeout,
+    TooLarge,
+    TooMany,
+    Unavailable,
+    UnsupportedMedia,
+)
+from cfs_server.openapi import answer, body, problems
+from cfs_server.routes import accept as media
+from cfs_server.routes.bodies import is_json, parse, require_text
+from cfs_server.routes.conditions import require_match_of
+from cfs_server.routes.context import Accept, IfMatch, Parts, SessionId
+from cfs_server.routes.events import stale_json
+from cfs_server.routes.views import as_json, location, reply
+from cfs_server.routes.waiting import attend
+from cfs_server.sessions.content import check_content, decode_message
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.turns import Turn, TurnResult
+from cfs_server.streams import follow_turn
+
+router = APIRouter(prefix="/v1/sessions", tags=["messages"])
+
+_WAIT = r"^(true|false|[0-9]{1,5}(\.[0-9]{1,6})?)$"
+
+Wait = Annotated[
+    str,
+    Query(pattern=_WAIT, description="`true`, or seconds, to get the finished reply instead of the acceptance."),
+]
+
+
+@router.post(
+    "/{id:session}/messages",
+    status_code=202,
+    responses={
+        200: answer("The finished reply, or this turn's events", json=wire.Reply, events=None),
+        202: answer("Accepted", location=True, json=wire.Accepted),
+        **problems(
+            InvalidIdentifier,
+            InvalidParameters,
+            InvalidSettings,
+            NotAcceptable,
+            Gone,
+            PreconditionFailed,
+            TooLarge,
+            UnsupportedMedia,
+            TooMany,
+            StorageFull,
+            Timeout,
+            Unavailable,
+        ),
+    },
+    openapi_extra=body(required=False, text=None, json=wire.NewMessage),
+)
+async def post_message(
+    request: Request,
+    id: SessionId,  # noqa: A002 - the name in the path
+    parts: Parts,
+    wait: Wait = "false",
+    accept: Accept = None,
+    if_match: IfMatch = None,
+) -> Response:
+    """Append one message; its turn runs when its time comes, whether anybody waits for it or not."""
+    chosen = media.choose(accept, (media.JSON, media.EVENTS))
+    data = await request.body()
+    turn = _read(request, data, parts.store.limits.message_bytes)
+    store = parts.store
+    require_match_of(if_match, id, store)
+    if turn is None:
+        session = store.open(id)
+        return _accepted(session, None, session.log.last, 0)
+    session, event = store.submit(id, turn)
+    if chosen == media.EVENTS:
+        frames = follow_turn(session.log, event.number - 1, turn, lambda stale: stale_json(stale, session, store))
+        return parts.streams.response(frames)
+    if wait != "false":
+        seconds = parts.wait_limit(None if wait == "true" else float(wait))
+        result = await attend(request, _finished(session, turn, seconds))
+        return as_json(reply(session, turn, result))
+    return _accepted(session, turn, event.number, len(turn.message.content.encode()))
+
+
+def _read(request: Request, data: bytes, limit: int) -> Turn | None:
+    """Read a body as a message; None for an empty one."""
+    if not is_json(request):
+        require_text(request)
+        content = decode_message(data, limit=limit)
+        return None if content is None else Turn(wire.Message(role="user", content=content))
+    new = parse(wire.NewMessage, data)
+    check_content(new.content, limit=limit)
+    if new.settings.driver is not None:
+        raise InvalidSettings("the driver is the session's and not one message's: PATCH its settings")
+    if not new.content.strip():
+        return None
+    generate = new.role == "user" if new.generate is None else new.generate
+    message = wire.Message(role=new.role, content=new.content)
+    return Turn(message, generate, new.settings, _schema_of(new.response_format))
+
+
+def _schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Read which JSON schema a reply must follow."""
+    match response_format:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return {"type": "object"}
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return schema
+    raise InvalidParameters(
+        'response_format is {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": {...}}}'
+    )
+
+
+async def _finished(session: Session, turn: Turn, seconds: float) -> TurnResult:
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.shield(turn.result)
+    except TimeoutError:
+        raise Timeout(
+            f"the turn is not finished after {seconds:g} seconds; it goes on, and its events are at"
+            f" {location(session.id)}/events",
+            turn=turn.id,
+        ) from None
+
+
+def _accepted(session: Session, turn: Turn | None, event: int, size: int) -> Response:
+    accepted = wire.Accepted(
+        session=session.id, turn=turn.id if turn else None, event=event, accepted_bytes=size
+    )
+    return as_json(accepted, 202, {"Location": location(session.id), "X-CFS-State": session.state})

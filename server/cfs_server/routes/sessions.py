@@ -1,0 +1,281 @@
+"""Sessions as resources: list, make, read, change, copy, remove (H1)."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from cfs import wire
+from cfs.errors import (
+    AlreadyExists,
+    Conflict,
+    Gone,
+    InvalidIdentifier,
+    InvalidParameters,
+    InvalidSettings,
+    InvalidTranscript,
+    NotAcceptable,
+    NotFound,
+    PreconditionFailed,
+    PreconditionRequired,
+    StorageFull,
+    Timeout,
+    TooLarge,
+    UnsupportedMedia,
+)
+from cfs_server.openapi import NOT_MODIFIED, answer, body, problems
+from cfs_server.routes import accept as media
+from cfs_server.routes.bodies import json_body, read_text
+from cfs_server.routes.conditions import (
+    require_match,
+    session_headers,
+    store_etag,
+    unchanged,
+    view_etag,
+)
+from cfs_server.routes.context import Accept, IfMatch, IfNoneMatch, Parts, Seconds, SessionId, Store
+from cfs_server.routes.views import LongText, as_json, detail, info, location, tree
+from cfs_server.routes.waiting import attend
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.store import SessionStore
+
+router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
+
+_ID = (InvalidIdentifier, InvalidParameters)
+_BODY = (TooLarge, UnsupportedMedia, InvalidParameters)
+
+
+@router.get("", responses={200: answer("A page", json=wire.SessionPage), 304: NOT_MODIFIED, **problems(*_ID)})
+async def list_sessions(
+    store: Store,
+    prefix: Annotated[str, Query(description="Beginning of the ids; with a '/' the sub-sessions that it names.")] = "",
+    after: Annotated[str, Query(description="Last id of the page before.")] = "",
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """List sessions in the order of their ids, a page at a time."""
+    etag = store_etag(store)
+    if unchanged(if_none_match, etag):
+        return Response(status_code=304, headers={"ETag": etag})
+    found = store.page(prefix, after, limit + 1)
+    page = wire.SessionPage(
+        sessions=tuple(info(session, store) for session in found[:limit]),
+        next=found[limit - 1].id if len(found) > limit else None,
+    )
+    return as_json(page, headers={"ETag": etag, "Cache-Control": "no-cache"})
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses={
+        201: answer("Made", state=True, location=True, json=wire.SessionInfo),
+        **problems(*_ID, *_BODY, InvalidSettings, InvalidTranscript, AlreadyExists, StorageFull),
+    },
+    openapi_extra=body(required=False, json=wire.NewSession),
+)
+async def create_session(new: Annotated[wire.NewSession, Depends(json_body(wire.NewSession))], store: Store) -> Response:
+    """Make a session, with a history if a transcript is given (S2, S14)."""
+    return _made(store.create(new.id, new.settings, new.transcript), store, 201)
+
+
+@router.get(
+    "/{id:session}",
+    responses={
+        200: answer("The session", state=True, json=wire.SessionDetail, text=None),
+        304: NOT_MODIFIED,
+        **problems(*_ID, NotFound, Gone, NotAcceptable),
+    },
+)
+async def read_session(
+    request: Request,
+    id: SessionId,  # noqa: A002 - the name in the path
+    parts: Parts,
+    wait: Annotated[Seconds | None, Query(description="Seconds to wait until the session is settled (S13).")] = None,
+    accept: Accept = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Read a session: JSON, or its transcript as text (S6, S7)."""
+    store = parts.store
+    chosen = media.choose(accept, (media.JSON, media.TEXT))
+    session = store.get(id)
+    settled: dict[str, str] = {}
+    if wait is not None:
+        in_time = await attend(request, store.wait_settled(session, parts.wait_limit(wait)))
+        settled = {"X-CFS-Settled": "true" if in_time else "false"}
+    etag = session.etag if chosen == media.TEXT else view_etag(session, store)
+    headers = session_headers(session, etag) | settled
+    if unchanged(if_none_match, etag):
+        return Response(status_code=304, headers=headers)
+    if chosen == media.TEXT:
+        return LongText(session.history.text, headers=headers, media_type="text/plain; charset=utf-8")
+    return as_json(detail(session, store), headers=headers)
+
+
+@router.delete(
+    "/{id:session}",
+    status_code=204,
+    responses={204: answer("Deleted"), **problems(*_ID, NotFound, PreconditionFailed)},
+)
+async def delete_session(
+    id: SessionId,  # noqa: A002
+    store: Store,
+    if_match: IfMatch = None,
+) -> Response:
+    """Delete a session and its sub-sessions (S2)."""
+    require_match(if_match, store.get(id), store)
+    store.delete(id)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/{id:session}/settings",
+    responses={200: answer("The settings", state=True, json=wire.Settings), 304: NOT_MODIFIED, **problems(*_ID, NotFound)},
+)
+async def read_settings(
+    id: SessionId,  # noqa: A002
+    store: Store,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Read a session's settings (S9)."""
+    session = store.get(id)
+    headers = session_headers(session, view_etag(session, store))
+    if unchanged(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return as_json(session.settings, headers=headers)
+
+
+@router.patch(
+    "/{id:session}/settings",
+    responses={
+        200: answer("The settings now", state=True, json=wire.Settings),
+        **problems(*_ID, *_BODY, InvalidSettings, NotFound, PreconditionFailed),
+    },
+    openapi_extra=body(json=wire.SettingsPatch),
+)
+async def change_settings(
+    id: SessionId,  # noqa: A002
+    patch: Annotated[wire.SettingsPatch, Depends(json_body(wire.SettingsPatch))],
+    store: Store,
+    if_match: IfMatch = None,
+) -> Response:
+    """Change settings; null puts one back to its default (S9)."""
+    session = store.get(id)
+    require_match(if_match, session, store)
+    settings = session.change_settings(patch)
+    return as_json(settings, headers=session_headers(session, view_etag(session, store)))
+
+
+@router.put(
+    "/{id:session}/transcript",
+    responses={
+        200: answer("Replaced", state=True, json=wire.SessionInfo),
+        **problems(
+            *_ID, *_BODY, InvalidTranscript, NotFound, Conflict, PreconditionFailed, PreconditionRequired, StorageFull
+        ),
+    },
+    openapi_extra=body(text=None),
+)
+async def replace_transcript(
+    request: Request,
+    id: SessionId,  # noqa: A002
+    store: Store,
+    if_match: IfMatch = None,
+) -> Response:
+    """Replace the history by an edited transcript (S14)."""
+    text = await read_text(request)
+    session = store.get(id)
+    if if_match is None:
+        raise PreconditionRequired(f"say which version you edited: If-Match: {session.etag} names the present one")
+    require_match(if_match, session, store)
+    store.replace(id, text, session.etag)
+    return as_json(info(session, store), headers=session_headers(session, session.etag))
+
+
+@router.post(
+    "/{id:session}/cancel",
+    responses={200: answer("Cancelled", json=wire.Cancelled), **problems(*_ID, *_BODY, NotFound)},
+    openapi_extra=body(required=False, json=wire.CancelRequest),
+)
+async def cancel(
+    id: SessionId,  # noqa: A002
+    what: Annotated[wire.CancelRequest, Depends(json_body(wire.CancelRequest))],
+    store: Store,
+) -> Response:
+    """Cancel the running turn, and what waits or is below it if asked (S12)."""
+    running, queued = store.cancel(id, queued=what.queued, cascade=what.cascade)
+    return as_json(wire.Cancelled(running=running, queued=queued))
+
+
+@router.post(
+    "/{id:session}/fork",
+    status_code=201,
+    responses={
+        201: answer("Copied", state=True, location=True, json=wire.SessionInfo),
+        **problems(*_ID, *_BODY, NotFound, AlreadyExists, StorageFull),
+    },
+    openapi_extra=body(required=False, json=wire.ForkRequest),
+)
+async def fork(
+    id: SessionId,  # noqa: A002
+    how: Annotated[wire.ForkRequest, Depends(json_body(wire.ForkRequest))],
+    store: Store,
+) -> Response:
+    """Copy a session; the copy goes on by itself (S14)."""
+    return _made(store.fork(id, how.id, how.at), store, 201)
+
+
+@router.post(
+    "/{id:session}/rename",
+    responses={
+        200: answer("Renamed", state=True, location=True, json=wire.SessionInfo),
+        **problems(*_ID, *_BODY, NotFound, AlreadyExists),
+    },
+    openapi_extra=body(json=wire.RenameRequest),
+)
+async def rename(
+    id: SessionId,  # noqa: A002
+    to: Annotated[wire.RenameRequest, Depends(json_body(wire.RenameRequest))],
+    store: Store,
+) -> Response:
+    """Give a session, and everything below it, another id (S14)."""
+    return _made(store.rename(id, to.id), store, 200)
+
+
+@router.get(
+    "/{id:session}/wait",
+    responses={200: answer("Settled", state=True, json=wire.SessionInfo), **problems(*_ID, NotFound, Gone, Timeout)},
+)
+async def wait(
+    request: Request,
+    id: SessionId,  # noqa: A002
+    parts: Parts,
+    timeout: Seconds | None = None,
+) -> Response:
+    """Wait until a session and everything below it is idle (S13)."""
+    session = parts.store.get(id)
+    seconds = parts.wait_limit(timeout)
+    if not await attend(request, parts.store.wait_settled(session, seconds)):
+        raise Timeout(f"session {id!r} is not settled after {seconds:g} seconds; ask again")
+    return as_json(info(session, parts.store), headers=session_headers(session, view_etag(session, parts.store)))
+
+
+@router.get(
+    "/{id:session}/sub_sessions",
+    responses={200: answer("The tree", state=True, json=wire.SessionTree), 304: NOT_MODIFIED, **problems(*_ID, NotFound)},
+)
+async def sub_sessions(
+    id: SessionId,  # noqa: A002
+    store: Store,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Read the tree of sub-sessions, any depth."""
+    session = store.get(id)
+    headers = session_headers(session, store_etag(store))
+    if unchanged(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    return as_json(tree(session, store), headers=headers)
+
+
+def _made(session: Session, store: SessionStore, status: int) -> Response:
+    headers = session_headers(session, view_etag(session, store)) | {"Location": location(session.id)}
+    return as_json(info(session, store), status, headers)

@@ -1,0 +1,120 @@
+"""What an agent does that answers a session in the model's place: claim, update, finish (S10)."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Request, Response
+
+from cfs import wire
+from cfs.errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    InvalidIdentifier,
+    InvalidParameters,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    UnsupportedMedia,
+)
+from cfs_server.openapi import answer, body, problems
+from cfs_server.routes.bodies import json_body
+from cfs_server.routes.context import Parts, SessionId, Store
+from cfs_server.routes.views import as_json, reply
+from cfs_server.routes.waiting import attend
+from cfs_server.sessions import agents
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.turns import Turn
+
+router = APIRouter(prefix="/v1/sessions", tags=["agents"])
+
+TurnId = Annotated[str, Path(description="The turn that the claim named.")]
+_ERRORS = (InvalidIdentifier, InvalidParameters, NotFound, TooLarge, UnsupportedMedia)
+
+
+@router.post(
+    "/{id:session}/claim",
+    responses={
+        200: answer("The turn is the caller's for as long as its lease lasts", json=wire.Claim),
+        204: answer("Nothing to do"),
+        **problems(*_ERRORS, Conflict, Gone, Unavailable),
+    },
+    openapi_extra=body(required=False, json=wire.ClaimRequest),
+)
+async def claim(
+    request: Request,
+    id: SessionId,  # noqa: A002 - the name in the path
+    terms: Annotated[wire.ClaimRequest, Depends(json_body(wire.ClaimRequest))],
+    parts: Parts,
+) -> Response:
+    """Take the next message that waits, or wait for one."""
+    session = parts.store.get(id)
+    turn = await attend(request, _next(session, terms.lease, parts.wait_limit(terms.wait)))
+    return Response(status_code=204) if turn is None else as_json(_claim(session, turn))
+
+
+@router.post(
+    "/{id:session}/turns/{turn}/update",
+    responses={200: answer("Added", json=wire.Claim), **problems(*_ERRORS, Forbidden)},
+    openapi_extra=body(json=wire.AgentUpdate),
+)
+async def update(
+    id: SessionId,  # noqa: A002
+    turn: TurnId,
+    news: Annotated[wire.AgentUpdate, Depends(json_body(wire.AgentUpdate))],
+    store: Store,
+) -> Response:
+    """Add text or whole messages to the turn, and renew the lease."""
+    session = store.get(id)
+    held = agents.update(
+        session, turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease
+    )
+    return as_json(_claim(session, held))
+
+
+@router.post(
+    "/{id:session}/turns/{turn}/finish",
+    responses={200: answer("Finished", json=wire.Reply), **problems(*_ERRORS, Forbidden)},
+    openapi_extra=body(json=wire.AgentFinish),
+)
+async def finish(
+    id: SessionId,  # noqa: A002
+    turn: TurnId,
+    end: Annotated[wire.AgentFinish, Depends(json_body(wire.AgentFinish))],
+    store: Store,
+) -> Response:
+    """End the turn by a reply or an error; the next message can be claimed."""
+    session = store.get(id)
+    held = agents.held(session, turn, end.claim)
+    agents.finish(session, turn, end.claim, reply=end.reply, error=end.error, usage=end.usage)
+    return as_json(reply(session, held, held.result.result()))
+
+
+async def _next(session: Session, lease: float, seconds: float) -> Turn | None:
+    """Claim a turn as soon as there is one; None when the time is over."""
+    try:
+        async with asyncio.timeout(seconds):
+            while (turn := _try(session, lease)) is None:
+                await session.log.pulse.wait()
+    except TimeoutError:
+        return None
+    return turn
+
+
+def _try(session: Session, lease: float) -> Turn | None:
+    if session.deleted:
+        raise Gone(f"session {session.id!r} has been deleted")
+    if session.log.closed:
+        raise Unavailable("the server is shutting down", retry_after=5)
+    return agents.claim(session, lease)
+
+
+def _claim(session: Session, turn: Turn) -> wire.Claim:
+    assert turn.lease is not None  # noqa: S101 - it has just been made
+    return wire.Claim(
+        session=session.id,
+        turn=turn.id,
+        claim=turn.lease.secret,
+        message=turn.message,
+        expires_at=turn.lease.expires_at,
+    )

@@ -1,0 +1,71 @@
+"""Sessions as the wire shows them."""
+
+from urllib.parse import quote
+
+from pydantic import BaseModel
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from cfs.wire import Reply, SessionDetail, SessionInfo, SessionTree
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.store import SessionStore
+from cfs_server.sessions.turns import Turn, TurnResult
+
+_SLICE = 256 << 10
+
+
+def info(session: Session, store: SessionStore) -> SessionInfo:
+    """Describe a session without its messages."""
+    return session.info(len(store.children(session)))
+
+
+def detail(session: Session, store: SessionStore) -> SessionDetail:
+    """Describe a session with its messages."""
+    return SessionDetail(
+        **dict(info(session, store)),
+        history=session.history.messages,
+        queue=tuple(turn.message for turn in session.queue),
+        partial=session.partial,
+        settings=session.settings,
+    )
+
+
+def tree(session: Session, store: SessionStore) -> SessionTree:
+    """Describe a session and everything below it."""
+    children = store.children(session)
+    return SessionTree(**dict(session.info(len(children))), children=tuple(tree(child, store) for child in children))
+
+
+def reply(session: Session, turn: Turn, result: TurnResult) -> Reply:
+    """Describe a finished turn."""
+    return Reply(
+        session=session.id,
+        turn=turn.id,
+        event=result.event,
+        reply=result.reply,
+        finish_reason=result.reason,
+        error=result.error,
+        usage=result.usage,
+    )
+
+
+def location(session_id: str) -> str:
+    """Path of a session: percent-encoded, but for the slashes of sub-sessions."""
+    return f"/v1/sessions/{quote(session_id)}"
+
+
+def as_json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Answer by a wire model, written by pydantic at once."""
+    return Response(model.model_dump_json(), status, headers, "application/json")
+
+
+class LongText(Response):
+    """A text that goes out slice by slice, so that a slow reader of 64 MB has one slice in its buffer."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the body in slices of one copy."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        body = memoryview(self.body)
+        for start in range(0, len(body), _SLICE):
+            await send({"type": "http.response.body", "body": bytes(body[start : start + _SLICE]), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

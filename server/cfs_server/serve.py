@@ -1,0 +1,185 @@
+"""The life of a server process: load the model, listen, serve, and end without losing a word (E2, P3)."""
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import structlog
+import uvicorn
+
+from cfs_server import logs
+from cfs_server.app import create_app
+from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
+from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.routes.context import Context
+from cfs_server.settings import ConfigurationError, Settings
+
+_log = structlog.get_logger(__name__)
+
+CANNOT_START = 2
+_CLOSING_SECONDS = 5
+_FORCED_SECONDS = 1.0
+_BACKLOG = 2048
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its signal handlers: `serve` has its own, which let turns finish first."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals alone."""
+        yield
+
+
+def run(settings: Settings) -> int:
+    """Serve until a signal comes; returns the process's exit code."""
+    logs.configure(settings.log_format, settings.log_level)
+    try:
+        check_host(settings)
+        config = _config(None)
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(serve(settings))
+    except (ConfigurationError, ModelLoadError) as error:
+        print(f"cfs: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201 - the one line the operator sees
+        return CANNOT_START
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def check_host(settings: Settings) -> None:
+    """Refuse to listen where others can reach it as long as there are no tokens; raises `ConfigurationError` (G9)."""
+    if is_loopback(settings.host):
+        return
+    if not settings.allow_remote_without_tokens:
+        raise ConfigurationError(
+            f"listening on {settings.host} would let everybody who reaches it read and write all sessions, as there "
+            "are no access tokens yet: use --host 127.0.0.1 behind a proxy or tunnel that checks who calls, or accept "
+            "the risk with --allow-remote"
+        )
+    _log.warning(
+        "NO ACCESS CONTROL: everybody who reaches this address may read, write and delete every session",
+        host=settings.host,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+async def serve(settings: Settings) -> None:
+    """Start the engine, then listen, then serve until told to end; raises `ModelLoadError` before it listens."""
+    engine = make_engine(settings)
+    try:
+        model = await engine.start()
+        listener = listen(settings.host, settings.port)
+        with listener:
+            await _serve(settings, engine, model, listener)
+    finally:
+        await engine.stop()
+
+
+def make_engine(settings: Settings) -> Engine:
+    """Make the engine that the settings name."""
+    if settings.engine == "scripted":
+        return ScriptedEngine(interval=settings.scripted_interval)
+    from cfs_server.engine.supervisor import LlamaEngine  # a second of imports that the scripted engine spares
+
+    return LlamaEngine(settings.model)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind the socket; raises `ConfigurationError` when the address cannot be had."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host}: {error.strerror or error}") from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        hint = " (another server may be running; choose another --port)" if port else ""
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror or error}{hint}") from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """URL under which a socket is reached."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener: socket.socket) -> None:
+    app = create_app(settings, engine, model)
+    server = Server(_config(app))
+    url = url_of(listener)
+    ending = asyncio.create_task(_end_on_signal(settings, engine, server, app))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.005)
+        if server.started:
+            _announce(url, model, settings.ready_file)
+        await serving
+    finally:
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        if settings.ready_file is not None:
+            settings.ready_file.unlink(missing_ok=True)
+    _log.info("stopped")
+
+
+def _config(app: object) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="on",
+        timeout_graceful_shutdown=_CLOSING_SECONDS,
+        timeout_keep_alive=75,
+        backlog=_BACKLOG,
+    )
+
+
+def _announce(url: str, model: ModelInfo, ready_file: Path | None) -> None:
+    print(f"listening on {url}", flush=True)  # noqa: T201 - what programs that start us wait for
+    _log.info("ready", url=url, model=model.name, context=model.context_tokens, pid=os.getpid())
+    if ready_file is not None:
+        ready_file.write_text(url + "\n")
+
+
+async def _end_on_signal(settings: Settings, engine: Engine, server: Server, app: object) -> None:
+    """Wait for a signal, let turns finish and streams say goodbye, then close; a second signal ends at once."""
+    loop = asyncio.get_running_loop()
+    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signals.put_nowait, number)
+    first = await signals.get()
+    context: Context = app.state.cfs  # type: ignore[attr-defined]
+    _log.info("stopping", signal=first.name, grace=settings.shutdown_grace)
+    second = asyncio.create_task(signals.get())
+    draining = asyncio.create_task(context.store.drain(settings.shutdown_grace))
+    await asyncio.wait((second, draining), return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    if not second.done():
+        await second  # cancelled when the server has ended by itself
+    _log.warning("stopped at once", signal=second.result().name)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FORCED_SECONDS):
+            await engine.stop()
+    os._exit(128 + second.result())

@@ -1,0 +1,121 @@
+"""How the server is configured: one table, read from flags, environment, a TOML file and defaults (P3).
+
+The table is the class `Settings`. The flags of `cfs serve`, the variables `CFS_*`, the keys of the file and
+`docs/configuration.md` are all made from it. The first that names a setting wins, in this order.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from cfs_server.sessions.limits import Limits
+
+ENV_PREFIX = "CFS_"
+CONFIG_VARIABLE = "CFS_CONFIG"
+
+Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class ConfigurationError(Exception):
+    """A setting cannot be used; its text is the one line that the operator sees."""
+
+
+class Settings(BaseSettings):
+    """Every setting of the server, its default and what it means."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, env_parse_none_str="none"
+    )
+    _limits: ClassVar[Limits] = Limits()
+
+    host: str = Field("127.0.0.1", description="Address to listen on. Anything but loopback needs `--allow-remote`.")
+    port: int = Field(8000, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and says which.")
+    allow_remote_without_tokens: bool = Field(
+        False,
+        description="Listen on other addresses than loopback although everybody who reaches them may read and write all.",
+        json_schema_extra={"flag": "--allow-remote"},
+    )
+    model: str | None = Field(
+        None, description="Path of a GGUF file, or `hf:OWNER/REPO:FILE`; the embedded model unless set."
+    )
+    engine: Literal["llama", "scripted"] = Field(
+        "llama", description="What answers: `llama` runs the model; `scripted` repeats the message, for tests."
+    )
+    scripted_interval: Seconds = Field(0.0, description="Seconds between two tokens of the scripted engine.")
+    data_dir: Path | None = Field(None, description="Folder for what outlives the server; nothing does unless set.")
+    ready_file: Path | None = Field(None, description="File that gets the server's URL once it listens.")
+    log_format: Literal["auto", "text", "json"] = Field(
+        "auto", description="`text` for people, `json` for programs; `auto` is `text`, coloured on a terminal."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least that is logged.")
+    shutdown_grace: Seconds = Field(10.0, description="Seconds that running turns get when the server is stopped.")
+    ping: Seconds = Field(15.0, description="Seconds between two heartbeats of a stream; 0 sends none.")
+    send_timeout: Seconds = Field(
+        30.0, gt=0, description="Seconds after which a reader that takes nothing from its stream is dropped."
+    )
+    stream_seconds: Seconds = Field(0.0, description="Longest life of a stream; readers resume. 0 sets no limit.")
+    max_wait: Seconds = Field(3600.0, description="Longest wait of one request; longer ones are cut to it.")
+    max_streams: Count = Field(10_000, description="Streams open at a time; more are told to come back (429).")
+    max_body_bytes: Count = Field(8 << 20, description="Largest body of a request (413).")
+    max_message_bytes: Count = Field(_limits.message_bytes, description="Largest message (413).")
+    max_sessions: Count = Field(_limits.sessions, description="Sessions that the server holds (507).")
+    max_total_bytes: Count = Field(_limits.total_bytes, description="Bytes of all transcripts together (507).")
+    max_queued_turns: Count = Field(_limits.queued_turns, description="Turns that wait in one session (429).")
+    turn_seconds: Seconds = Field(_limits.turn_seconds, gt=0, description="Longest time that one turn may take.")
+    session_events: Count = Field(_limits.session_events, description="Events of one session kept for resuming.")
+    all_events: Count = Field(_limits.all_events, description="Events of all sessions kept for resuming.")
+
+    @property
+    def limits(self) -> Limits:
+        """What the sessions may take."""
+        return Limits(
+            sessions=self.max_sessions,
+            message_bytes=self.max_message_bytes,
+            total_bytes=self.max_total_bytes,
+            queued_turns=self.max_queued_turns,
+            turn_seconds=self.turn_seconds,
+            session_events=self.session_events,
+            all_events=self.all_events,
+        )
+
+
+def flag_of(name: str) -> str:
+    """Name the flag of `cfs serve` that sets a field."""
+    extra = Settings.model_fields[name].json_schema_extra
+    given = extra.get("flag") if isinstance(extra, dict) else None
+    return str(given or "--" + name.replace("_", "-"))
+
+
+def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
+    """Read the settings; raises `ConfigurationError` naming the first one that cannot be used."""
+    if config is not None and not config.is_file():
+        raise ConfigurationError(f"{config}: there is no such configuration file")
+
+    class Configured(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the signature is the library's
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config)
+
+    try:
+        return Configured(**dict(flags or {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        raise ConfigurationError(f"setting {name!r}: {first['msg'].lower()}{_given(first)}") from None
+    except ValueError as error:  # a file that is no TOML, an unreadable one
+        raise ConfigurationError(f"{config}: {error}") from None
+
+
+def _given(problem: Any) -> str:
+    return "" if problem["type"] == "extra_forbidden" else f" (given: {problem['input']!r})"

@@ -1,0 +1,163 @@
+"""Event logs as Server-Sent Events (H2, S11).
+
+A stream is a cursor in a log and nothing else: what happens while its reader is slow stays in the log, once for all
+readers, and goes out in one piece when the reader takes more. Closing a stream cancels nothing.
+"""
+
+from collections.abc import AsyncIterator, Callable
+
+import anyio
+from prometheus_client import Gauge
+from sse_starlette.event import ServerSentEvent
+from sse_starlette.sse import EventSourceResponse, SendTimeoutError
+from starlette.types import Message, Receive, Scope, Send
+
+from cfs.errors import TooMany
+from cfs_server.sessions.events import Event, EventLog, Stale
+from cfs_server.sessions.turns import Turn
+from cfs_server.settings import Settings
+
+MEDIA_TYPE = "text/event-stream"
+_CHUNK_BYTES = 64 << 10
+_RETRY_SECONDS = 5.0
+_HEADERS = {"Cache-Control": "no-cache"}  # X-Accel-Buffering: no is the library's own
+
+Frames = AsyncIterator[bytes]
+
+
+class Streams:
+    """Makes the streams of one application and counts those that are open (H7)."""
+
+    def __init__(self, settings: Settings, gauge: Gauge) -> None:
+        self.open = 0
+        self._settings = settings
+        self._gauge = gauge
+
+    def response(self, frames: Frames) -> "EventStream":
+        """Answer by a stream of these frames."""
+        return EventStream(frames, self, self._settings)
+
+    def enter(self) -> None:
+        """Count a stream in; raises `TooMany` at the limit."""
+        if self.open >= self._settings.max_streams:
+            raise TooMany(f"{self.open} streams are open already; close some", retry_after=_RETRY_SECONDS)
+        self.open += 1
+        self._gauge.inc()
+
+    def leave(self) -> None:
+        """Count a stream out."""
+        self.open -= 1
+        self._gauge.dec()
+
+
+class EventStream(EventSourceResponse):
+    """A stream that has a place among the open ones, and ends quietly when its reader takes nothing any more."""
+
+    def __init__(self, frames: Frames, streams: Streams, settings: Settings) -> None:
+        super().__init__(
+            frames,
+            headers=_HEADERS,
+            ping=settings.ping,
+            sep="\n",
+            ping_message_factory=lambda: ServerSentEvent(comment="ping", sep="\n"),
+            send_timeout=settings.send_timeout,
+        )
+        self._streams = streams
+        self._lifetime = settings.stream_seconds or None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the frames until the log, the reader or the stream's time is at its end."""
+        if scope["cfs.head"]:
+            await super().__call__({**scope, "method": "HEAD"}, receive, send)
+            return
+        self._streams.enter()
+        try:
+            await super().__call__(scope, receive, send)
+        except SendTimeoutError:
+            return  # the reader will resume where it was; the server below closes the connection
+        finally:
+            self._streams.leave()
+
+    async def _stream_response(self, send: Send) -> None:
+        with anyio.move_on_after(self._lifetime) as life:
+            await super()._stream_response(send)
+        if life.cancelled_caught:
+            await send(_END)
+
+
+_END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
+
+
+def frame(log: EventLog, number: int, kind: str, data: str) -> bytes:
+    """Write one event; JSON has no line break, so the data is one line."""
+    return f"id: {log.token(number)}\nevent: {kind}\ndata: {data}\n\n".encode()
+
+
+async def follow(log: EventLog, after: int, on_stale: Callable[[Stale], str]) -> Frames:
+    """Write every event of a log after a number, several in one piece where several wait."""
+    async for events in _batches(log, after):
+        if isinstance(events, Stale):
+            yield frame(log, events.last, "stale", on_stale(events))
+            continue
+        for piece in _pieces([frame(log, number, event.type, event.json) for number, event in events]):
+            yield piece
+    if log.goodbye:
+        yield frame(log, log.last, "goodbye", f'{{"last":{log.last}}}')
+
+
+async def follow_turn(log: EventLog, after: int, turn: Turn, on_stale: Callable[[Stale], str]) -> Frames:
+    """Write the events of one turn, from its first to its last."""
+    async for events in _batches(log, after):
+        if isinstance(events, Stale):
+            yield frame(log, events.last, "stale", on_stale(events))
+            if turn.result.done():
+                return
+            continue
+        own = [(number, event) for number, event in events if _belongs(event, turn)]
+        end = next((index for index, (_, event) in enumerate(own, 1) if _ends(event, turn)), None)
+        for piece in _pieces([frame(log, number, event.type, event.json) for number, event in own[:end]]):
+            yield piece
+        if end is not None:
+            return
+    if log.goodbye:
+        yield frame(log, log.last, "goodbye", f'{{"last":{log.last}}}')
+
+
+def _belongs(event: Event, turn: Turn) -> bool:
+    if event.type == "session.deleted":
+        return "renamed_to" not in event.data
+    return event.data.get("turn") == turn.id
+
+
+def _ends(event: Event, turn: Turn) -> bool:
+    if event.type in ("turn.finished", "turn.failed", "session.deleted"):
+        return True
+    return not turn.generate and event.type == "message.added"
+
+
+async def _batches(log: EventLog, after: int) -> AsyncIterator[list[tuple[int, Event]] | Stale]:
+    """Yield what is new in a log, all of it at a time, until the log is closed and read to its end."""
+    while True:
+        events = log.since(after)
+        if isinstance(events, Stale):
+            yield events
+            after = events.last
+        elif events:
+            yield list(enumerate(events, after + 1))
+            after += len(events)
+        elif log.closed:
+            return
+        else:
+            await log.pulse.wait()
+
+
+def _pieces(frames: list[bytes]) -> list[bytes]:
+    pieces: list[list[bytes]] = [[]]
+    size = 0
+    for one in frames:
+        if size > _CHUNK_BYTES:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(one)
+        size += len(one)
+    return [b"".join(piece) for piece in pieces if piece]

@@ -1,0 +1,69 @@
+"""Short words for what engine tests do all the time."""
+
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cfs.wire import Message, Settings
+from cfs_server.engine.frames import Options
+from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
+from cfs_server.engine.supervisor import LlamaEngine
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Everything that one generation yielded."""
+
+    deltas: tuple[Delta, ...]
+    finished: Finished
+
+    @property
+    def text(self) -> str:
+        """The whole reply."""
+        return "".join(delta.text for delta in self.deltas)
+
+
+def user(content: str) -> Message:
+    """Make a user's message."""
+    return Message(role="user", content=content)
+
+
+def request(content: str | Sequence[Message], key: str | None = None, **changes: Any) -> GenerationRequest:
+    """Make a request, greedy unless `temperature` says otherwise; other keywords are settings."""
+    number = next(_numbers)
+    messages = (user(content),) if isinstance(content, str) else tuple(content)
+    outer = {name: changes.pop(name) for name in ("json_schema", "tools") if name in changes}
+    settings = Settings(**{"temperature": 0.0, "max_tokens": 24} | changes)
+    return GenerationRequest(f"turn-{number}", key or f"session-{number}", messages, settings, **outer)
+
+
+async def collect(engine: Engine, wanted: GenerationRequest) -> Answer:
+    """Run a generation to its end."""
+    items = [item async for item in engine.generate(wanted)]
+    finished = items[-1]
+    assert isinstance(finished, Finished)
+    deltas = tuple(item for item in items[:-1] if isinstance(item, Delta))
+    assert len(deltas) == len(items) - 1
+    return Answer(deltas, finished)
+
+
+async def ask(engine: Engine, content: str | Sequence[Message], key: str | None = None, **changes: Any) -> Answer:
+    """Make a request and run it to its end."""
+    return await collect(engine, request(content, key, **changes))
+
+
+@asynccontextmanager
+async def running(model: Path | None, **options: Any) -> AsyncIterator[LlamaEngine]:
+    """Run an engine; at the end nothing may be wrong inside of it."""
+    engine = LlamaEngine(str(model) if model else None, Options(**{"threads": 1} | options))
+    await engine.start()
+    try:
+        yield engine
+        assert await engine.check_integrity() == []
+    finally:
+        await engine.stop()

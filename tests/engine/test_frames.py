@@ -1,0 +1,60 @@
+"""Frames arrive as they were sent, whatever is in them and however the bytes are cut."""
+
+import io
+import socket
+import threading
+
+import pytest
+
+from cfs_server.engine import frames
+
+SAMPLES: list[frames.Frame] = [
+    frames.Load("/a/model.gguf", "name", frames.Options(parallel=3), extra_buffers=False),
+    frames.Generate(
+        "1", "s", [{"role": "user", "content": "你好\x00\n\ud800"}], {"seed": None}, {"type": "object"}, [{}]
+    ),
+    frames.Cancel("1"),
+    frames.Forget("s"),
+    frames.AskStats(3, check=True),
+    frames.Ready(2048, 16384, has_chat_template=True, parameters=3),
+    frames.LoadFailed("no"),
+    frames.Step(
+        frames.Counters(1, 2, 3),
+        [frames.Started("1", 10, 5)],
+        [frames.Text("1", "👩‍🚀", 2)],
+        [frames.Ended("1", "error", 3, "ContextTooLong", "too long")],
+    ),
+    frames.Stats(3, frames.Counters(), 1, 2, 3, 4, 5, {"a": 0.5}, ["bad"]),
+    frames.Log("error", "x" * 70_000),
+]
+
+
+@pytest.mark.parametrize("frame", SAMPLES, ids=lambda frame: type(frame).__name__)
+def test_a_frame_is_what_it_was(frame: frames.Frame) -> None:
+    """Encoding and decoding give an equal frame."""
+    stream = io.BytesIO(frames.encode(frame))
+    assert frames.read(stream) == frame
+    assert frames.read(stream) is None
+
+
+def test_every_kind_of_frame_is_sampled() -> None:
+    """A new kind needs a sample above."""
+    assert {type(frame) for frame in SAMPLES} == set(frames.Frame.__args__)
+
+
+def test_frames_follow_each_other_on_a_socket() -> None:
+    """A reader gets them one by one, and `None` when the other side has gone, also in the middle of a frame."""
+    here, there = socket.socketpair()
+
+    def speak() -> None:
+        with there:
+            for frame in SAMPLES:
+                frames.send(there, frame)
+            there.sendall(frames.encode(SAMPLES[-1])[:100])
+
+    thread = threading.Thread(target=speak)
+    thread.start()
+    with here, here.makefile("rb") as stream:
+        assert [frames.read(stream) for _ in SAMPLES] == SAMPLES
+        assert frames.read(stream) is None
+    thread.join()

@@ -1,0 +1,192 @@
+"""What `--model` may name, and the one line that tells why a model cannot be used (E2, E5)."""
+
+import os
+import re
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import gguf
+import pytest
+
+from cfs_server.engine import models
+from cfs_server.engine.interface import ModelLoadError
+from cfs_server.engine.supervisor import LlamaEngine
+
+
+def foreign(path: Path) -> None:
+    """Write a proper GGUF of an architecture that nobody has heard of."""
+    writer = gguf.GGUFWriter(path, "no-such-architecture")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+
+
+BAD: dict[str, tuple[Callable[[Path, bytes], object], str]] = {
+    "missing": (lambda path, good: None, "no such file or directory"),
+    "directory": (lambda path, good: path.mkdir(), "this is a directory, not a GGUF file"),
+    "empty": (lambda path, good: path.touch(), "the file is empty"),
+    "pipe": (lambda path, good: os.mkfifo(path), "not a regular file"),
+    "text": (lambda path, good: path.write_text("Dear reader,\n"), r"not a GGUF file \(it begins with b'Dear'\)"),
+    "lfs pointer": (
+        lambda path, good: path.write_text("version https://git-lfs.github.com/spec/v1"),
+        "Git LFS pointer",
+    ),
+    "cut in the start": (lambda path, good: path.write_bytes(good[:10]), "truncated or damaged"),
+    "cut in the header": (lambda path, good: path.write_bytes(good[:500]), "truncated or damaged"),
+    "cut in the weights": (lambda path, good: path.write_bytes(good[:-5000]), "truncated or damaged"),
+    "future version": (lambda path, good: path.write_bytes(good[:4] + struct.pack("<I", 99) + good[8:]), "version 99"),
+    "unknown architecture": (lambda path, good: foreign(path), "unknown model architecture: 'no-such-architecture'"),
+    "noise": (
+        lambda path, good: path.write_bytes(good[:100] + os.urandom(len(good) - 100)),
+        "truncated or damaged|load",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+async def test_a_bad_model_is_told_in_one_line(case: str, tmp_path: Path, tiny: Path) -> None:
+    """The line names the file and the reason; nothing is left running."""
+    make, reason = BAD[case]
+    path = tmp_path / "model.gguf"
+    make(path, tiny.read_bytes())
+    with pytest.raises(ModelLoadError, match=reason) as failure:
+        await LlamaEngine(str(path)).start()
+    line = str(failure.value)
+    assert line.startswith(f"{path}: ")
+    assert "\n" not in line
+    assert len(line) < len(str(path)) + 200
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read(tmp_path: Path, tiny: Path) -> None:
+    """Permissions are a reason of their own."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(tiny.read_bytes())
+    path.chmod(0)
+    with pytest.raises(ModelLoadError, match="permission denied"):
+        models.resolve(str(path))
+
+
+def test_the_embedded_model_is_the_default(demo: Path) -> None:
+    """It is inside the package and small."""
+    found = models.resolve(None)
+    assert found == models.ModelFile(demo, "cfs-demo")
+    assert demo.stat().st_size <= 8 << 20
+
+
+@pytest.mark.parametrize(
+    "spec", ["hf:", "hf:owner", "hf:owner/repo", "hf:owner/repo:", "hf:/:", "hf:a/b:../../c", "hf:a b/c:d"]
+)
+def test_a_malformed_name_of_the_hub_is_refused_before_any_request(spec: str) -> None:
+    """The line says how such a name is written."""
+    with pytest.raises(ModelLoadError, match="hf:OWNER/REPO:FILE"):
+        models.resolve(spec)
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the model hub's protocol as a download needs: files of `maker/model`, and a gated repository."""
+
+    content = b""
+    requests: tuple[str, ...] = ()
+
+    def do_HEAD(self) -> None:
+        """Describe a file."""
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        """Send a file."""
+        self._answer(body=True)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Stay silent."""
+
+    def _answer(self, *, body: bool) -> None:
+        type(self).requests += (f"{self.command} {self.path}",)
+        if self.path == "/maker/model/resolve/main/good.gguf":
+            headers = {"X-Repo-Commit": "a" * 40, "ETag": '"1234"', "Content-Length": str(len(self.content))}
+            return self._send(200, headers, self.content if body else b"")
+        if self.path.startswith("/maker/model/"):
+            return self._send(404, {"X-Error-Code": "EntryNotFound"})
+        if self.path.startswith("/maker/gated/"):
+            return self._send(403, {"X-Error-Code": "GatedRepo"})
+        return self._send(404, {"X-Error-Code": "RepoNotFound"})
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
+        self.send_response(status)
+        for name, value in ({"Content-Length": "0"} | headers).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def hub(tiny: Path) -> Iterator[str]:
+    """Serve a stand-in of the hub; the value is its address."""
+    Hub.content = tiny.read_bytes()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def resolve_with(endpoint: str, home: Path, spec: str, **more: str) -> str:
+    """Resolve in a process of its own, whose hub is `endpoint`; returns the path, or the error's line."""
+    program = """
+import sys
+from cfs_server.engine.interface import ModelLoadError
+from cfs_server.engine.models import resolve
+try:
+    print(resolve(sys.argv[1]))
+except ModelLoadError as error:
+    print("refused:", error)
+"""
+    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"} | more
+    command = [sys.executable, "-c", program, spec]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
+    return done.stdout.strip()
+
+
+def test_a_model_of_the_hub_is_fetched_once(hub: str, tmp_path: Path, tiny: Path) -> None:
+    """The file arrives whole; a second start finds it, even when the hub is gone."""
+    found = resolve_with(hub, tmp_path, "hf:maker/model:good.gguf")
+    path = re.search(r"PosixPath\('(.+?)'\)", found)
+    assert path, found
+    assert Path(path[1]).read_bytes() == tiny.read_bytes()
+    assert "name='maker/model:good.gguf'" in found
+    assert resolve_with("http://127.0.0.1:9", tmp_path, "hf:maker/model:good.gguf") == found
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("hf:maker/model:absent.gguf", "the repository has no file absent.gguf"),
+        ("hf:nobody/nothing:x.gguf", "no such repository"),
+        ("hf:maker/gated:x.gguf", "access must be requested"),
+    ],
+)
+def test_what_the_hub_does_not_have_is_told_in_one_line(hub: str, tmp_path: Path, spec: str, reason: str) -> None:
+    """The line says whether it is the file, the repository, or the right to see it."""
+    line = resolve_with(hub, tmp_path, spec)
+    assert line.startswith(f"refused: {spec}: ")
+    assert reason in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param({"HF_HUB_OFFLINE": "1"}, id="told to be offline"),
+        pytest.param({}, id="no answer", marks=pytest.mark.slow),  # the hub's client tries for 24 seconds
+    ],
+)
+def test_a_hub_that_cannot_be_reached(tmp_path: Path, more: dict[str, str]) -> None:
+    """No network is no traceback."""
+    line = resolve_with("http://127.0.0.1:9", tmp_path, "hf:maker/model:good.gguf", **more)
+    assert line == "refused: hf:maker/model:good.gguf: http://127.0.0.1:9 cannot be reached and there is no local copy"

@@ -1,0 +1,220 @@
+"""The worker process can die at any time; what stays is a server with its sessions, and a new worker (E1)."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from cfs.errors import EngineError, WorkerCrashed
+from cfs_server.engine.interface import Delta, ModelLoadError
+from cfs_server.engine.llama import probe
+from cfs_server.engine.supervisor import LlamaEngine, ProbePolicy
+from tests.engine.support import Answer, ask, collect, request, running
+
+
+async def kill_worker(engine: LlamaEngine, number: signal.Signals = signal.SIGKILL) -> int:
+    """Kill the worker process as the kernel would, out of memory."""
+    pid = (await engine.stats()).worker_pid
+    assert pid is not None
+    os.kill(pid, number)
+    return pid
+
+
+async def begin(engine: LlamaEngine, content: str) -> asyncio.Task[Answer]:
+    """Start a long turn, read in a task, and return when it speaks."""
+    wanted = request(content, max_tokens=1900)
+    speaking = asyncio.Event()
+
+    async def read() -> Answer:
+        async for item in engine.generate(wanted):
+            assert isinstance(item, Delta), "it ended before it was killed"
+            speaking.set()
+        raise AssertionError
+
+    task = asyncio.create_task(read())
+    await speaking.wait()
+    return task
+
+
+async def test_running_turns_fail_and_the_next_one_works(tiny: Path) -> None:
+    """`kill -9` in the middle of ten streams: each gets the reason, and a new worker serves the next turn."""
+    async with running(tiny, parallel=10) as engine:
+        turns = await asyncio.gather(*(begin(engine, f"turn {number}") for number in range(10)))
+        first = await kill_worker(engine)
+        results = await asyncio.gather(*turns, return_exceptions=True)
+        assert all(isinstance(result, WorkerCrashed) and "SIGKILL" in result.detail for result in results)
+        assert (await ask(engine, "still there?", max_tokens=5)).finished.usage.completion_tokens == 5
+        stats = await engine.stats()
+        assert stats.restarts == 1
+        assert stats.worker_pid != first
+        assert stats.tokens_generated >= 15, "what the dead worker did still counts"
+
+
+async def test_waiting_turns_go_on_with_the_next_worker(tiny: Path) -> None:
+    """Turns that had not begun when the worker died do not notice."""
+    async with running(tiny, parallel=1) as engine:
+        speaking = await begin(engine, "first")
+        waiting = [asyncio.create_task(ask(engine, f"{number}", max_tokens=5)) for number in range(5)]
+        while (await engine.stats()).waiting < 5:
+            await asyncio.sleep(0)
+        await kill_worker(engine)
+        with pytest.raises(WorkerCrashed):
+            await speaking
+        for answer in await asyncio.gather(*waiting):
+            assert answer.finished.usage.completion_tokens == 5
+
+
+async def test_turns_can_come_and_go_while_there_is_no_worker(tiny: Path) -> None:
+    """Between two workers a turn waits, a cancelled one ends, and stats say what is going on."""
+    async with running(tiny) as engine:
+        speaking = await begin(engine, "first")
+        await kill_worker(engine)
+        with pytest.raises(WorkerCrashed):
+            await speaking
+        assert not engine.ready
+        assert (await engine.stats()).state == "restarting"
+        unwanted = request("never mind")
+        cancelled = asyncio.create_task(collect(engine, unwanted))
+        waiting = asyncio.create_task(ask(engine, "later", max_tokens=5))
+        await asyncio.sleep(0)
+        engine.cancel(unwanted.id)
+        engine.forget("anything")
+        assert (await cancelled).finished.reason == "cancelled"
+        assert (await waiting).finished.usage.completion_tokens == 5
+        assert engine.ready
+
+
+async def test_a_worker_that_is_told_to_end_is_replaced_as_well(tiny: Path) -> None:
+    """SIGTERM to the worker alone is a crash like any other; again and again."""
+    async with running(tiny) as engine:
+        for count in range(1, 4):
+            await kill_worker(engine, signal.SIGTERM)
+            assert (await ask(engine, "hello", max_tokens=3)).text is not None
+            assert (await engine.stats()).restarts == count
+
+
+async def test_a_model_that_vanished_is_told_to_those_who_wait(tiny: Path, tmp_path: Path) -> None:
+    """When no new worker can be started, turns fail with the reason in place of waiting for ever."""
+    model = tmp_path / "model.gguf"
+    model.write_bytes(tiny.read_bytes())
+    engine = LlamaEngine(str(model))
+    await engine.start()
+    try:
+        model.unlink()
+        await kill_worker(engine)
+        for _ in range(2):
+            with pytest.raises(WorkerCrashed, match=r"cannot be started again: .*model\.gguf"):
+                await ask(engine, "anyone?")
+    finally:
+        await engine.stop()
+
+
+async def test_stop_leaves_nothing_behind(tiny: Path) -> None:
+    """After `stop` there is no process, thread, descriptor or task of the engine; running turns have failed."""
+
+    def census() -> tuple[int, int, int]:
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join(5)
+        return len(os.listdir("/proc/self/fd")), len(psutil.Process().children()), len(asyncio.all_tasks())
+
+    async def life() -> None:
+        engine = LlamaEngine(str(tiny))
+        await engine.start()
+        turn = await begin(engine, "endless")
+        waiting = asyncio.create_task(engine.stats())
+        await engine.stop()
+        with pytest.raises(EngineError, match="stopped"):
+            await turn
+        assert (await waiting) is not None
+        assert (await engine.stats()).state == "stopped"
+        with pytest.raises(EngineError, match="does not run"):
+            await ask(engine, "too late")
+
+    await life()  # the first time, the event loop itself opens what it keeps
+    before = census()
+    threads = threading.active_count()
+    for _ in range(3):
+        await life()
+    assert census() == before
+    assert threading.active_count() <= threads
+
+
+async def test_stop_while_the_worker_is_being_replaced(tiny: Path) -> None:
+    """The end may come at any moment."""
+    engine = LlamaEngine(str(tiny))
+    await engine.start()
+    await kill_worker(engine)
+    await engine.stop()
+    assert psutil.Process().children() == []
+
+
+def test_the_worker_dies_with_its_server(tiny: Path) -> None:
+    """A server that is killed leaves no worker behind."""
+    program = f"""
+import asyncio
+from cfs_server.engine.supervisor import LlamaEngine
+
+async def main():
+    engine = LlamaEngine({str(tiny)!r})
+    await engine.start()
+    print((await engine.stats()).worker_pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        worker = psutil.Process(int(server.stdout.readline()))
+        server.kill()
+        worker.wait(timeout=30)
+
+
+async def test_a_probe_that_dies_turns_the_fast_code_off(tiny: Path) -> None:
+    """On a machine whose native code crashes, the engine says so and runs without it (ENGINE.md)."""
+    crash = (sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    engine = LlamaEngine(str(tiny), probing=ProbePolicy(needed=lambda: True, command=crash))
+    info = await engine.start()
+    try:
+        assert info.notes == (probe.NOTE,)
+        assert (await ask(engine, "and yet", max_tokens=3)).finished.usage.completion_tokens == 3
+    finally:
+        await engine.stop()
+
+
+async def test_the_probe_passes_here(tiny: Path) -> None:
+    """The real probe, with a real model; a bad model is not its business."""
+    assert await probe.survives(tiny)
+    assert await probe.survives(tiny.parent / "missing.gguf")
+
+
+async def test_a_probe_that_hangs_is_ended(tiny: Path) -> None:
+    """It says nothing then, and leaves no process."""
+    forever = (sys.executable, "-c", "import time; time.sleep(1000)")
+    assert await probe.survives(tiny, forever, timeout=0.2)
+    assert psutil.Process().children() == []
+
+
+def test_the_probe_is_for_processors_with_amx(tmp_path: Path) -> None:
+    """Others are spared the time."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags\t\t: fpu avx512f amx_bf16 amx_tile amx_int8\n")
+    assert probe.is_needed(cpuinfo)
+    cpuinfo.write_text("flags\t\t: fpu avx2\n")
+    assert not probe.is_needed(cpuinfo)
+    assert not probe.is_needed(tmp_path / "missing")
+
+
+async def test_a_bad_model_leaves_no_process(tmp_path: Path, tiny: Path) -> None:
+    """Also when it is the library that finds out."""
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(tiny.read_bytes()[:-1000])
+    with pytest.raises(ModelLoadError):
+        await LlamaEngine(str(broken)).start()
+    assert psutil.Process().children() == []

@@ -1,0 +1,129 @@
+"""No import goes against the arrows of docs/architecture.md, which is where this test reads them."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROLE_FOLDERS = ("client", "filesystem", "webdav", "server", "fuse_bridge", "agent_runtime")
+
+
+class Import(NamedTuple):
+    """One import statement: who imports what, and where it stands."""
+
+    importer: str
+    imported: str
+    place: str
+
+
+def table(name: str) -> list[list[list[str]]]:
+    """Rows of a table of docs/architecture.md: each cell as the list of names that it holds in backticks."""
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    found = re.search(rf"<!-- table: {name} -->\n\n(.*?)\n\n", text, re.DOTALL)
+    assert found, f"docs/architecture.md has no table {name!r}"
+    rows = found[1].splitlines()[2:]
+    return [[re.findall(r"`([^`]+)`", cell) for cell in row.strip("|").split("|")] for row in rows]
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of ours, by its dotted name."""
+    for folder in ROLE_FOLDERS:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield ".".join(path.relative_to(ROOT / folder).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+def imports_of(module: str, source: str, *, is_package: bool = False) -> Iterator[Import]:
+    """All imports of a module, also those inside functions; `from a import b` counts as both a and a.b."""
+    parts = module.split(".") if is_package else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = parts[: len(parts) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            yield Import(module, name, f"{module}:{node.lineno}")
+
+
+def all_imports() -> Iterator[Import]:
+    """Every import statement in our packages."""
+    for module, path in modules():
+        yield from imports_of(module, path.read_text(encoding="utf-8"), is_package=path.name == "__init__.py")
+
+
+def within(name: str, package: str) -> bool:
+    """Whether a dotted name is a package or something below it."""
+    return name == package or name.startswith(package + ".")
+
+
+def innermost(name: str, packages: list[str]) -> str | None:
+    """The most specific of several packages that a name is in."""
+    return max((package for package in packages if within(name, package)), key=len, default=None)
+
+
+ROOMS = {row[0][0]: row[1] for row in table("rooms")}
+TOP = sorted({room.split(".")[0] for room in ROOMS})
+IMPORTS = list(all_imports())
+
+
+def test_the_table_names_every_package() -> None:
+    """A new package needs a row before anything in it can be imported."""
+    on_disk = {path.parent.name for folder in ROLE_FOLDERS for path in (ROOT / folder).glob("*/__init__.py")}
+    assert on_disk == set(TOP)
+
+
+def test_role_folders_are_no_packages() -> None:
+    """An __init__.py in a role folder would make a second copy of our code importable from the repository's root."""
+    assert [folder for folder in ROLE_FOLDERS if (ROOT / folder / "__init__.py").exists()] == []
+
+
+def test_no_arrow_makes_a_circle() -> None:
+    """Follow the arrows between packages from each room: none leads back to where it began."""
+    for start in TOP:
+        ahead = list(ROOMS[start])
+        seen: set[str] = set()
+        while ahead:
+            room = ahead.pop()
+            assert room != start, f"the table lets {start} import itself by way of others"
+            if room not in seen:
+                seen.add(room)
+                ahead += ROOMS.get(room, [])
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_imports_only_what_the_table_allows(room: str) -> None:
+    """A module follows the row of the innermost room that it is in, and may import from that room itself."""
+    wrong = [
+        f"{place} imports {imported}"
+        for importer, imported, place in IMPORTS
+        if innermost(importer, list(ROOMS)) == room
+        and imported.split(".")[0] in TOP
+        and not any(within(imported, allowed) for allowed in [room, *ROOMS[room]])
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("libraries", "homes", "banned"), table("libraries"))
+def test_library_stays_behind_its_wall(libraries: list[str], homes: list[str], banned: list[str]) -> None:
+    """A library that should be easy to replace is imported in one place only."""
+    wrong = [
+        f"{place} imports {imported}"
+        for importer, imported, place in IMPORTS
+        if imported.split(".")[0] in libraries
+        and not (any(within(importer, home) for home in homes) and not any(within(importer, ban) for ban in banned))
+    ]
+    assert wrong == []
+
+
+def test_relative_imports_and_imports_in_functions_are_seen() -> None:
+    """The reading of imports itself: absolute, relative, nested."""
+    source = "import a.b\nfrom . import c\nfrom ..d import e\ndef f():\n    from g import h\n"
+    assert [name for _, name, _ in imports_of("p.q.r", source)] == ["a.b", "p.q.c", "p.d.e", "g.h"]
+    assert [name for _, name, _ in imports_of("p.q", "from . import c", is_package=True)] == ["p.q.c"]

@@ -1,0 +1,49 @@
+"""A package's list of public names is true, and what it lists can be imported and has been described."""
+
+import importlib
+import inspect
+import pkgutil
+from types import ModuleType
+
+import pytest
+
+PACKAGES = ["cfs", "cfs_filesystem", "cfs_webdav", "cfs_server", "cfs_fuse", "cfs_agents"]
+
+
+def submodules(package: str) -> list[str]:
+    """A package and every module below it; programs (`__main__`) are not for importing."""
+    root = importlib.import_module(package)
+    found = pkgutil.walk_packages(root.__path__, package + ".")
+    return [package, *(module.name for module in found if not module.name.endswith("__main__"))]
+
+
+MODULES = [name for package in PACKAGES for name in submodules(package)]
+INITS = [name for name in MODULES if hasattr(importlib.import_module(name), "__path__")]
+
+
+def public_names(module: ModuleType) -> set[str]:
+    """What a module's namespace offers without an underscore, other modules left out."""
+    return {name for name, value in vars(module).items() if not name.startswith("_") and not inspect.ismodule(value)}
+
+
+@pytest.mark.parametrize("name", INITS)
+def test_list_of_public_names_is_the_namespace(name: str) -> None:
+    """`__all__` of a package, or nothing where it has none, is exactly what can be seen in it."""
+    package = importlib.import_module(name)
+    assert public_names(package) == set(getattr(package, "__all__", []))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_public_names_are_described(name: str) -> None:
+    """Each module, and each public class and function that it defines, has a docstring of its own."""
+    module = importlib.import_module(name)
+    bare = [
+        public
+        for public, value in vars(module).items()
+        if not public.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == name
+        and not value.__doc__
+    ]
+    assert module.__doc__
+    assert bare == []

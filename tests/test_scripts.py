@@ -1,0 +1,194 @@
+"""The two commands of the README, and what they stand on, do what they say."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = sorted(path for path in (ROOT / "scripts").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+PROGRAMS = [*SCRIPTS, ROOT / ".ci/run", ROOT / "examples/tour.sh"]
+SHELL = [path for path in PROGRAMS if "bash" in path.read_text().splitlines()[0]]
+
+
+class Running(NamedTuple):
+    """A server that scripts/up started, and what it printed until it was ready."""
+
+    process: subprocess.Popen[str]
+    port: int
+    printed: list[str]
+    seconds: float
+
+    @property
+    def commands(self) -> list[str]:
+        """The commands that it tells the user to try."""
+        return [line.strip() for line in self.printed if line.strip().startswith("curl ")]
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def shell(command: str, *, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a line as a user would type it."""
+    return subprocess.run(
+        ["bash", "-c", command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def start(port: int, *arguments: str) -> Running:
+    """Run scripts/up and read what it prints until the three commands are there."""
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [ROOT / "scripts/up", *arguments],
+        cwd="/",
+        env=os.environ | {"PORT": str(port)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert process.stdout
+    running = Running(process, port, [], 0.0)
+    for line in process.stdout:
+        running.printed.append(line)
+        if len(running.commands) == 3:
+            return running._replace(seconds=time.monotonic() - began)
+    process.wait(10)
+    process.stdout.close()
+    pytest.fail("scripts/up ended before it was ready:\n" + "".join(running.printed))
+
+
+def stop(running: Running) -> int:
+    """End a server as a supervisor would, and return its exit status."""
+    running.process.send_signal(signal.SIGTERM)
+    running.process.communicate(timeout=30)
+    return running.process.returncode
+
+
+@pytest.fixture(scope="module")
+def up() -> Iterator[Running]:
+    """One server that scripts/up started, with the embedded model."""
+    running = start(free_port())
+    yield running
+    stop(running)
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.name)
+def test_program_may_be_run(path: Path) -> None:
+    """Each script is executable and names its interpreter."""
+    assert os.access(path, os.X_OK)
+    assert path.read_text().startswith("#!/usr/bin/env ")
+
+
+@pytest.mark.parametrize("path", SHELL, ids=lambda path: path.name)
+def test_shell_script_is_sound(path: Path) -> None:
+    """It parses, stops at the first error, is short, and shellcheck (where there is one) has nothing to say."""
+    text = path.read_text()
+    assert "\nset -euo pipefail\n" in text
+    assert 3 <= len(text.splitlines()) <= 45
+    assert shell(f"bash -n {path}").returncode == 0
+    if shutil.which("shellcheck"):
+        assert shell(f"shellcheck {path}").stdout == ""
+
+
+def test_second_installation_has_nothing_to_do() -> None:
+    """With the same pyproject.toml, constraints and Python, pip is not even started."""
+    shell(f"{ROOT}/scripts/install server")
+    began = time.monotonic()
+    again = shell(f"{ROOT}/scripts/install server", cwd=Path("/"))
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == "CFS [server] is installed in .venv.\n"
+    assert time.monotonic() - began < 5
+
+
+def test_python_that_is_too_old_is_told_in_a_sentence(tmp_path: Path) -> None:
+    """Nobody gets a stack trace for an interpreter that we do not support."""
+    old = tmp_path / "python-of-old"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    done = shell(f"PYTHON={old} {ROOT}/scripts/lib/find-python")
+    assert done.returncode == 1
+    assert "needs Python 3.11 or newer" in done.stderr
+
+
+def test_bench_without_a_name_says_which_there_are() -> None:
+    """The list is made from the folder."""
+    done = shell(f"{ROOT}/scripts/bench")
+    assert done.returncode == 2
+    assert done.stderr.startswith("usage: scripts/bench NAME")
+
+
+def test_up_prints_three_commands_that_work(up: Running) -> None:
+    """The commands name the right port; a reply streams, the next turn knows the name, and both can be read."""
+    streamed, asked, read = (shell(command) for command in up.commands)
+    assert all(str(up.port) in command for command in up.commands)
+    assert re.search(r"^id: ?\d+", streamed.stdout, re.MULTILINE), streamed.stdout + streamed.stderr
+    assert streamed.stdout.count("event: token") > 1
+    assert "Alice" in asked.stdout, asked.stdout + asked.stderr
+    assert [line.split(": ")[0] for line in read.stdout.splitlines()] == ["User", "Assistant"] * 2
+    assert read.stdout.startswith("User: My name is Alice.\n")
+
+
+def test_up_is_ready_in_ten_seconds(up: Running) -> None:
+    """Once everything is installed, a user does not wait."""
+    assert up.seconds < 10
+
+
+def test_tour_of_the_readme_works(up: Running) -> None:
+    """Every curl of the README's tour, in its order, is answered without an error."""
+    blocks = re.findall(r"<!-- tested -->\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    commands = [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
+    assert len(commands) > 10
+    for command in commands:
+        done = shell(command.replace("localhost:8000", f"localhost:{up.port}").replace("curl ", "curl -sS -f ", 1))
+        endless = " -m " in command
+        assert done.returncode == (28 if endless else 0), f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout or "-X DELETE" in command, command
+
+
+def test_example_works(up: Running) -> None:
+    """The example talks to the server that it is pointed at, and cleans up after itself."""
+    done = shell(f"{ROOT}/examples/tour.sh http://localhost:{up.port}")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("User: My name is Alice.") == 2
+    assert "tour-" not in shell(f"curl -s localhost:{up.port}/v1/sessions").stdout
+
+
+def test_second_server_on_the_port_says_so(up: Running) -> None:
+    """It ends with an error of its own, and does not announce the first server as itself."""
+    done = shell(f"PORT={up.port} {ROOT}/scripts/up")
+    assert done.returncode != 0
+    assert "curl" not in done.stdout
+    assert str(up.port) in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_sigterm_ends_the_server_cleanly() -> None:
+    """No stack trace, status 0, and the port is free again; arguments of scripts/up reach `cfs serve`."""
+    port = free_port()
+    running = start(free_port(), "--port", str(port))
+    assert all(f"localhost:{port}/" in command for command in running.commands)
+    running.process.send_signal(signal.SIGTERM)
+    rest = running.process.communicate(timeout=30)[0]
+    assert running.process.returncode == 0
+    assert "Traceback" not in rest
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0

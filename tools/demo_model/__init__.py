@@ -1,0 +1,1 @@
+"""The pieces that make the embedded demonstration model: dialogues, tokenizer, network, export."""

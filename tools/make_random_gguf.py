@@ -1,0 +1,188 @@
+"""Write a random-weight GGUF of a given shape: for tests and benches of the engine, where only counts and times matter.
+
+The file is a llama-architecture model with a byte-level BPE tokenizer and a ChatML template; the same seed makes the
+same file. The rows of the special tokens are zero, so that greedy decoding practically never ends by itself.
+
+    python tools/make_random_gguf.py --shape 0.5b --type q8_0 /tmp/half.gguf
+"""
+
+import argparse
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from string import ascii_letters, digits
+
+import gguf
+import numpy as np
+
+CHAT_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}"
+    "{% for call in message.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}"
+    "<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+BLOCK = 32
+"""Values in one Q8_0 block: a scale in half precision and 32 signed bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a llama-architecture model."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    feed_forward: int
+    vocabulary: int
+    context: int
+    tied: bool
+
+
+SHAPES = {
+    "tiny": Shape(2, 64, 4, 2, 128, 512, 2048, tied=False),
+    "small": Shape(6, 256, 8, 4, 768, 4096, 4096, tied=False),
+    "0.5b": Shape(24, 896, 14, 2, 4864, 151_936, 32_768, tied=True),
+}
+
+
+def byte_letters() -> list[str]:
+    """Return the printable stand-ins of the 256 bytes that byte-level BPE uses (as in GPT-2)."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in printable}
+    missing = [byte for byte in range(256) if byte not in letters]
+    letters |= {byte: chr(256 + place) for place, byte in enumerate(missing)}
+    return [letters[byte] for byte in range(256)]
+
+
+def vocabulary(size: int) -> tuple[list[str], list[str]]:
+    """Make `size` tokens and the merges that form them: bytes, pairs, triples of letters, special tokens."""
+    tokens, merges = byte_letters(), []
+    wanted = size - len(SPECIALS)
+    letters = ascii_letters + digits
+    pairs = list(product(letters, letters))
+    triples = ((a + b, c) for (a, b), c in product(pairs, letters))
+    for left, right in [*pairs, *(triples if wanted > len(tokens) + len(pairs) else ())]:
+        if len(tokens) >= wanted:
+            break
+        tokens.append(left + right)
+        merges.append(f"{left} {right}")
+    if len(tokens) != wanted:
+        raise SystemExit(f"a vocabulary of {size} tokens is too small or too large for this tool")
+    return [*tokens, *SPECIALS], merges
+
+
+class RandomModel:
+    """Writes one model; tensors are made one after the other from one generator."""
+
+    def __init__(self, path: Path, shape: Shape, kind: str, seed: int) -> None:
+        self.shape, self.kind = shape, kind
+        self.random = np.random.default_rng(seed)
+        self.writer = gguf.GGUFWriter(path, "llama")
+
+    def write(self) -> None:
+        """Write metadata, tokenizer and tensors, and close the file."""
+        self._describe()
+        self._tokenizer()
+        self._tensors()
+        self.writer.write_header_to_file()
+        self.writer.write_kv_data_to_file()
+        self.writer.write_tensors_to_file()
+        self.writer.close()
+
+    def _describe(self) -> None:
+        shape, writer = self.shape, self.writer
+        writer.add_name("random")
+        writer.add_context_length(shape.context)
+        writer.add_embedding_length(shape.width)
+        writer.add_block_count(shape.layers)
+        writer.add_feed_forward_length(shape.feed_forward)
+        writer.add_head_count(shape.heads)
+        writer.add_head_count_kv(shape.kv_heads)
+        writer.add_layer_norm_rms_eps(1e-5)
+        writer.add_rope_dimension_count(shape.width // shape.heads)
+        writer.add_vocab_size(shape.vocabulary)
+        q8 = self.kind == "q8_0"
+        writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0 if q8 else gguf.LlamaFileType.MOSTLY_F16)
+
+    def _tokenizer(self) -> None:
+        writer, size = self.writer, self.shape.vocabulary
+        tokens, merges = vocabulary(size)
+        kinds = [gguf.TokenType.NORMAL] * (size - len(SPECIALS)) + [gguf.TokenType.CONTROL] * len(SPECIALS)
+        writer.add_tokenizer_model("gpt2")
+        writer.add_tokenizer_pre("gpt-2")
+        writer.add_token_list(tokens)
+        writer.add_token_types(kinds)
+        writer.add_token_merges(merges)
+        writer.add_bos_token_id(size - 3)
+        writer.add_eos_token_id(size - 1)
+        writer.add_add_bos_token(False)
+        writer.add_chat_template(CHAT_TEMPLATE)
+
+    def _tensors(self) -> None:
+        shape = self.shape
+        kv_width = shape.width // shape.heads * shape.kv_heads
+        self._matrix("token_embd", shape.vocabulary, shape.width, special_rows=True)
+        for layer in range(shape.layers):
+            block = f"blk.{layer}"
+            self._ones(f"{block}.attn_norm")
+            self._matrix(f"{block}.attn_q", shape.width, shape.width)
+            self._matrix(f"{block}.attn_k", kv_width, shape.width)
+            self._matrix(f"{block}.attn_v", kv_width, shape.width)
+            self._matrix(f"{block}.attn_output", shape.width, shape.width)
+            self._ones(f"{block}.ffn_norm")
+            self._matrix(f"{block}.ffn_gate", shape.feed_forward, shape.width)
+            self._matrix(f"{block}.ffn_up", shape.feed_forward, shape.width)
+            self._matrix(f"{block}.ffn_down", shape.width, shape.feed_forward)
+        self._ones("output_norm")
+        if not shape.tied:
+            self._matrix("output", shape.vocabulary, shape.width, special_rows=True)
+
+    def _ones(self, name: str) -> None:
+        self.writer.add_tensor(f"{name}.weight", np.ones(self.shape.width, dtype=np.float32))
+
+    def _matrix(self, name: str, rows: int, columns: int, *, special_rows: bool = False) -> None:
+        if self.kind == "q8_0":
+            data = self._q8_0(rows, columns)
+            quantised = gguf.GGMLQuantizationType.Q8_0
+        else:
+            data = self.random.standard_normal((rows, columns), dtype=np.float32) * np.float32(columns**-0.5)
+            data = data.astype(np.float16)
+            quantised = None
+        if special_rows:
+            data[-len(SPECIALS) :] = 0
+        self.writer.add_tensor(f"{name}.weight", data, raw_dtype=quantised)
+
+    def _q8_0(self, rows: int, columns: int) -> np.ndarray:
+        blocks = rows * columns // BLOCK
+        data = np.empty((blocks, 2 + BLOCK), dtype=np.uint8)
+        data[:, 2:] = np.frombuffer(self.random.bytes(blocks * BLOCK), dtype=np.uint8).reshape(blocks, BLOCK)
+        scale = np.float16(columns**-0.5 / 74)  # a uniform signed byte has a standard deviation of 74
+        data[:, :2] = np.frombuffer(scale.tobytes(), dtype=np.uint8)
+        return data.reshape(rows, columns // BLOCK * (2 + BLOCK))
+
+
+def make(path: Path, shape: str = "tiny", kind: str = "f16", seed: int = 1, context: int | None = None) -> Path:
+    """Write a model to `path` and return the path."""
+    sizes = SHAPES[shape]
+    RandomModel(path, replace(sizes, context=context or sizes.context), kind, seed).write()
+    return path
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("path", type=Path, help="file to write")
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--type", choices=["f16", "q8_0"], default="f16", dest="kind")
+    parser.add_argument("--context", type=int, help="trained context written into the file")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    make(arguments.path, arguments.shape, arguments.kind, arguments.seed, arguments.context)
+    print(f"{arguments.path}: {arguments.path.stat().st_size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Train the embedded demonstration model and write it as a GGUF file.
+
+    pip install torch tokenizers gguf
+    python tools/train_demo_model.py --minutes 90 --out server/cfs_server/models/cfs-demo.gguf
+
+A run that was stopped goes on where its last checkpoint was when it is started again with the same --folder.
+"""
+
+import argparse
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import torch
+
+from demo_model.dialogues import dialogue
+from demo_model.network import Shape
+from demo_model.tokenizer import Vocabulary, learn
+from demo_model.training import Plan, Trainer
+
+
+def _texts(seed: int, count: int = 6000) -> Iterator[str]:
+    rng = Random(seed)
+    for _ in range(count):
+        yield "".join(span.text for span in dialogue(rng).spans())
+
+
+def _vocabulary(folder: Path, seed: int) -> Vocabulary:
+    path = folder / "vocabulary.json"
+    if not path.exists():
+        learn(_texts(seed)).save(path)
+    return Vocabulary.load(path)
+
+
+def main() -> None:
+    """Train as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=90, help="training time in all, earlier runs included")
+    parser.add_argument("--out", type=Path, required=True, help="the GGUF file to write")
+    parser.add_argument("--folder", type=Path, default=Path("build/demo-model"), help="vocabulary and checkpoint")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tokens", type=int, default=Plan.tokens, help="tokens of one batch")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=Shape.layers)
+    parser.add_argument("--width", type=int, default=Shape.width)
+    parser.add_argument("--export-every", type=float, default=Plan.export_every, help="minutes between exports")
+    parser.add_argument("--steady", type=float, default=Plan.steady, help="share of the time at the full rate")
+    parser.add_argument(
+        "--compile", action="store_true", help="compile the network (a minute's start, 10-15 %% faster)"
+    )
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    vocabulary = _vocabulary(arguments.folder, arguments.seed)
+    shape = Shape(len(vocabulary.tokens), width=arguments.width, layers=arguments.layers)
+    plan = Plan(
+        arguments.minutes, arguments.seed, tokens=arguments.tokens, steady=arguments.steady, export_every=arguments.export_every,
+        compile=arguments.compile,
+    )  # fmt: skip
+    trainer = Trainer(vocabulary, shape, plan, arguments.folder)
+    if (arguments.folder / "checkpoint.pt").exists():
+        trainer.load()
+    signal.signal(signal.SIGTERM, trainer.stop)
+    signal.signal(signal.SIGINT, trainer.stop)
+    trainer.run(arguments.out)
+
+
+if __name__ == "__main__":
+    main()
