@@ -6,8 +6,8 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends g++ gcc \
     && rm -rf /var/lib/apt/lists/*
 
-# Without GGML_NATIVE the image runs on any x86-64 machine with AVX2 (2013 and later), not only on one like the
-# builder's; other architectures ignore these flags. For the machine you build on: --build-arg CMAKE_ARGS=-DGGML_NATIVE=ON
+# Without GGML_NATIVE the image runs on any x86-64 machine with AVX2, not only on one like the builder's; other
+# architectures ignore these flags. For the machine you build on: --build-arg CMAKE_ARGS=-DGGML_NATIVE=ON
 ARG CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON"
 
 ENV PATH=/opt/cfs/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1

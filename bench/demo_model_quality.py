@@ -54,7 +54,7 @@ class Model:
 
     def __init__(self, path: Path, temperature: float = 0.0) -> None:
         self.temperature = temperature
-        self.llama = llama_cpp.Llama(str(path), n_ctx=2048, n_threads=2, seed=1, verbose=False)
+        self.llama = llama_cpp.Llama(str(path), n_ctx=2048, n_threads=1, n_threads_batch=1, seed=1, verbose=False)
         self.vocabulary = llama_cpp.llama_model_get_vocab(self.llama.model)
 
     def reply(self, prompt: str) -> Reply:

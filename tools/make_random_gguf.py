@@ -3,7 +3,7 @@
 The file is a llama-architecture model with a byte-level BPE tokenizer and a ChatML template; the same seed makes the
 same file. The rows of the special tokens are zero, so that greedy decoding practically never ends by itself.
 
-    python tools/make_random_gguf.py --shape 0.5b --type q8_0 /tmp/half.gguf
+    python tools/make_random_gguf.py --shape 0.5b --type q8_0 half.gguf
 """
 
 import argparse

@@ -55,9 +55,13 @@ def main() -> None:
     vocabulary = _vocabulary(arguments.folder, arguments.seed)
     shape = Shape(len(vocabulary.tokens), width=arguments.width, layers=arguments.layers)
     plan = Plan(
-        arguments.minutes, arguments.seed, tokens=arguments.tokens, steady=arguments.steady, export_every=arguments.export_every,
+        minutes=arguments.minutes,
+        seed=arguments.seed,
+        tokens=arguments.tokens,
+        steady=arguments.steady,
+        export_every=arguments.export_every,
         compile=arguments.compile,
-    )  # fmt: skip
+    )
     trainer = Trainer(vocabulary, shape, plan, arguments.folder)
     if (arguments.folder / "checkpoint.pt").exists():
         trainer.load()

@@ -6,7 +6,7 @@ The server builds these models and the SDK reads them; neither has a second copy
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 Role = Literal["system", "user", "assistant", "tool"]
 State = Literal["idle", "generating", "waiting_for_agent"]
@@ -28,6 +28,22 @@ EventType = Literal[
 
 MAX_SESSION_ID_BYTES = 255
 """Longest component of a session id, as for a file name (S1)."""
+
+ID_PATTERN = r"^[^./\x00-\x1f\x7f][^/\x00-\x1f\x7f]{0,62}(/[A-Za-z0-9_-]{1,64}){0,15}$"
+"""What every session id may look like that has 63 characters at most; the server judges longer ones by their bytes."""
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_Integral = BeforeValidator(_whole)
+"""Lets 5.0 pass as an integer, as JSON has only one kind of number."""
+
+TRANSCRIPT_PATTERN = r"^($|System: |User: |Assistant: |Tool: )"
+"""How a transcript begins (S6)."""
+
+_NewId = Field(json_schema_extra={"pattern": ID_PATTERN})
 
 
 class _Wire(BaseModel):
@@ -56,18 +72,23 @@ class Message(_Wire):
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
-class SettingsPatch(_Wire):
-    """A change of settings (S9): a key that is absent stays, a key that is null goes back to its default."""
+class TurnSettings(_Wire):
+    """Settings for one turn only: a key that is absent is the session's, a key that is null is the default (S9)."""
 
-    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000), _Integral] | None = None
     temperature: Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1_000_000), _Integral] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**32), _Integral] | None = None
     stop: Annotated[tuple[StopString, ...], Field(max_length=16)] | None = None
     system: Annotated[str, StringConstraints(max_length=262_144)] | None = None
     prompt_style: Literal["auto", "chat", "transcript"] | None = None
+
+
+class SettingsPatch(TurnSettings):
+    """A change of settings (S9): a key that is absent stays, a key that is null goes back to its default."""
+
     driver: Literal["model", "agent"] | None = None
 
 
@@ -99,9 +120,9 @@ class Settings(_Wire):
 class Usage(_Wire):
     """What one turn cost. `cached_tokens` of the `prompt_tokens` needed no new evaluation."""
 
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: Annotated[int, _Integral] = 0
+    cached_tokens: Annotated[int, _Integral] = 0
+    completion_tokens: Annotated[int, _Integral] = 0
     queue_seconds: float = 0.0
     first_token_seconds: float = 0.0
     total_seconds: float = 0.0
@@ -147,9 +168,9 @@ class SessionTree(SessionInfo):
 class NewSession(_Wire):
     """Body of `POST /v1/sessions`."""
 
-    id: str | None = None
+    id: Annotated[str | None, _NewId] = None
     settings: SettingsPatch = SettingsPatch()
-    transcript: str | None = None
+    transcript: Annotated[str | None, Field(json_schema_extra={"pattern": TRANSCRIPT_PATTERN})] = None
 
 
 class NewMessage(_Wire):
@@ -161,7 +182,7 @@ class NewMessage(_Wire):
 
     content: str
     role: Role = "user"
-    settings: SettingsPatch = SettingsPatch()
+    settings: TurnSettings = TurnSettings()
     generate: bool | None = None
     response_format: dict[str, Any] | None = None
 
@@ -204,14 +225,14 @@ class Cancelled(_Wire):
 class ForkRequest(_Wire):
     """Body of `POST .../fork`: the copy's id, and how many messages of the history it takes (all unless set)."""
 
-    id: str | None = None
-    at: Annotated[int, Field(ge=0)] | None = None
+    id: Annotated[str | None, _NewId] = None
+    at: Annotated[int, Field(ge=0), _Integral] | None = None
 
 
 class RenameRequest(_Wire):
     """Body of `POST .../rename`."""
 
-    id: str
+    id: Annotated[str, _NewId]
 
 
 class ClaimRequest(_Wire):

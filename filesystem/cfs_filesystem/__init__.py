@@ -1,3 +1,48 @@
 """Logical paths, grants and handles: the gate every access passes."""
 
-__all__: list[str] = []
+from cfs_filesystem._base import FileSystemBase, StateModule
+from cfs_filesystem._builtin import BuiltinFileSystem, builtin_grant
+from cfs_filesystem._disk import DiskFileSystem
+from cfs_filesystem._errors import (
+    TABLE,
+    AccessDeniedError,
+    ConflictError,
+    FileSystemError,
+    InvalidArgumentError,
+    InvalidPathError,
+    NotFoundError,
+    error_for_status,
+)
+from cfs_filesystem._handle import FsHandle
+from cfs_filesystem._memory import InMemoryFileSystem
+from cfs_filesystem._paths import validate_path, validate_prefix
+from cfs_filesystem._router import RouterFileSystem
+from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, EntryMeta, Grant, GrantedOperation, Operation, Path
+
+__all__ = [
+    "OPERATIONS",
+    "READ_OPERATIONS",
+    "TABLE",
+    "AccessDeniedError",
+    "BuiltinFileSystem",
+    "ConflictError",
+    "DiskFileSystem",
+    "EntryMeta",
+    "FileSystemBase",
+    "FileSystemError",
+    "FsHandle",
+    "Grant",
+    "GrantedOperation",
+    "InMemoryFileSystem",
+    "InvalidArgumentError",
+    "InvalidPathError",
+    "NotFoundError",
+    "Operation",
+    "Path",
+    "RouterFileSystem",
+    "StateModule",
+    "builtin_grant",
+    "error_for_status",
+    "validate_path",
+    "validate_prefix",
+]

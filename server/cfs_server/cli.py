@@ -2,7 +2,7 @@
 
 import inspect
 from pathlib import Path
-from typing import Annotated, Any, Optional, Union, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
@@ -35,7 +35,10 @@ def _parameter(name: str) -> inspect.Parameter:
     flag = f"{flag_of(name)}/--no-{flag_of(name)[2:]}" if field.annotation is bool else flag_of(name)
     option = typer.Option(flag, help=help_text, show_default=False)
     return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Optional[_plain(field.annotation)], option]
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[_plain(field.annotation) | None, option],
     )
 
 
@@ -54,7 +57,8 @@ _CONFIG = inspect.Parameter(
     inspect.Parameter.KEYWORD_ONLY,
     default=None,
     annotation=Annotated[
-        Optional[Path], typer.Option("--config", envvar=CONFIG_VARIABLE, help="TOML file with settings.", show_default=False)
+        Path | None,
+        typer.Option("--config", envvar=CONFIG_VARIABLE, help="TOML file with settings.", show_default=False),
     ],
 )
 _PARAMETERS = [*map(_parameter, Settings.model_fields), _CONFIG]

@@ -53,8 +53,8 @@ class Guard:
             await self._app(inner, body.receive, exchange.send)
         except CfsError as error:
             await exchange.fail(error, inner, receive)
-        except Exception:  # a defect: the caller gets an answer, the operator the trace
-            _log.exception("request.defect", id=exchange.id, method=scope["method"], path=scope["path"])
+        except Exception:  # noqa: BLE001 - a defect: the caller gets an answer, the operator the trace
+            _log.exception("request.defect", id=exchange.id, method=exchange.method, path=exchange.path)
             await exchange.fail(ServerError("the server has a defect; its log has the details"), inner, receive)
         finally:
             self._done(exchange, inner)
@@ -62,13 +62,13 @@ class Guard:
     def _done(self, exchange: "Exchange", scope: Scope) -> None:
         route = getattr(scope.get("route"), "path_format", "none")
         answered = exchange.answered_at or time.perf_counter()
-        self._metrics.request(scope["method"], route, exchange.status, answered - exchange.began_at)
+        self._metrics.request(exchange.method, route, exchange.status, answered - exchange.began_at)
         write = _log.debug if scope["path"] in _QUIET else _log.info
         write(
             "request",
             id=exchange.id,
             method=exchange.method,
-            path=scope["path"],
+            path=exchange.path,
             status=exchange.status,
             ms=round((time.perf_counter() - exchange.began_at) * 1000, 1),
         )
@@ -82,6 +82,7 @@ class Exchange:
         self.answered_at: float | None = None
         self.status = 499  # as long as nothing has been sent: the client left
         self.method = scope["method"]
+        self.path = _raw_path(scope).decode("latin-1")  # with its escapes: no line of the log can be forged
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         self._send = send
@@ -142,10 +143,12 @@ class Body:
 
 def decode_path(scope: Scope) -> str:
     """Decode the path as it came over the wire; raises `InvalidRequest` for what is no plain text."""
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    raw = _raw_path(scope)
     path = _decode(raw, "path")
     if b"%2f" in raw.lower():
-        raise InvalidRequest("a '/' in the path must not be encoded: no id contains one, and sub-sessions use it plainly")
+        raise InvalidRequest(
+            "a '/' in the path must not be encoded: no id contains one, and sub-sessions use it plainly"
+        )
     if _CONTROL.search(path):
         raise InvalidRequest("the path must not contain control characters")
     return path
@@ -154,6 +157,11 @@ def decode_path(scope: Scope) -> str:
 def decode_query(raw: bytes) -> str:
     """Check that the query is UTF-8 behind its escapes."""
     return _decode(raw, "query")
+
+
+def _raw_path(scope: Scope) -> bytes:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw
 
 
 def _decode(raw: bytes, part: str) -> str:

@@ -61,7 +61,8 @@ def configure(form: Literal["auto", "text", "json"], level: str) -> None:
 def _renderers(form: str) -> list[Processor]:
     if form == "json":
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
-    return [structlog.dev.ConsoleRenderer(colors=form == "auto" and sys.stderr.isatty())]
+    colors = form == "auto" and sys.stderr.isatty()
+    return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
 
 
 def _as_it_is(_: Any, __: str, event: Any) -> Any:

@@ -9,6 +9,7 @@ from cfs_server.sessions.store import SessionStore
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _ENGINE_COUNTERS = ("prompt_tokens_evaluated", "tokens_generated", "steps", "restarts")
 _ENGINE_GAUGES = ("running", "waiting", "sequences_resident", "sequences_parked", "cells_used")
 
@@ -40,7 +41,7 @@ class Metrics:
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request that has been answered."""
-        self._requests.labels(method, route, str(status)).observe(seconds)
+        self._requests.labels(method if method in _METHODS else "other", route, str(status)).observe(seconds)
 
     async def watch(self, store: SessionStore) -> None:
         """Count the turns of all sessions as they finish, until the store closes."""

@@ -28,7 +28,15 @@ _TEXT = {"type": "string"}
 _STATE_HEADERS = {
     "ETag": {"description": "Name of this version.", "schema": _TEXT},
     "Last-Modified": {"description": "When the session last changed.", "schema": _TEXT},
-    "X-CFS-State": {"description": "What the session does now.", "schema": {"enum": ["idle", "generating", "waiting_for_agent"]}},
+    "X-CFS-State": {
+        "description": "What the session does now.",
+        "schema": {"enum": ["idle", "generating", "waiting_for_agent"]},
+    },
+}
+_EVENT = {
+    "type": "object",
+    "description": "One event of the stream.",
+    "properties": {"id": _TEXT, "event": _TEXT, "data": _TEXT},
 }
 _RETRY = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
 
@@ -44,7 +52,11 @@ def problems(*kinds: type[CfsError]) -> Responses:
     """Document errors, with those that any request can meet."""
     answers: Responses = {}
     for status in sorted({400, 500, *(TABLE[kind].status for kind in kinds)}):
-        names = sorted(kind.title for kind, row in TABLE.items() if row.status == status and (kind in kinds or status in (400, 500)))
+        names = sorted(
+            kind.title
+            for kind, row in TABLE.items()
+            if row.status == status and (kind in kinds or status in (400, 500))
+        )
         answers[status] = {
             "description": ", ".join(names),
             "content": {MEDIA_TYPE: {"schema": schema(wire.Problem)}},
@@ -53,7 +65,9 @@ def problems(*kinds: type[CfsError]) -> Responses:
     return answers
 
 
-def answer(description: str, *, state: bool = False, location: bool = False, **content: type[BaseModel] | None) -> dict[str, Any]:
+def answer(
+    description: str, *, state: bool = False, location: bool = False, **content: type[BaseModel] | None
+) -> dict[str, Any]:
     """Document a success: `json=Model`, `text=None` or `events=None` name what it may be."""
     media = {"json": "application/json", "text": "text/plain", "events": "text/event-stream"}
     headers = dict(_STATE_HEADERS) if state else {}
@@ -61,7 +75,10 @@ def answer(description: str, *, state: bool = False, location: bool = False, **c
         headers["Location"] = {"description": "Path of the session.", "schema": _TEXT}
     found: dict[str, Any] = {"description": description}
     if content:
-        found["content"] = {media[key]: {"schema": schema(model) if model else _TEXT} for key, model in content.items()}
+        plain = {"text": _TEXT, "events": _EVENT}
+        found["content"] = {
+            media[key]: {"schema": schema(model) if model else plain[key]} for key, model in content.items()
+        }
     if headers:
         found["headers"] = headers
     return found
@@ -78,13 +95,28 @@ def body(*, required: bool = True, **content: type[BaseModel] | None) -> dict[st
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """Make the document: FastAPI's, with the schemas of the wire models, and HEAD beside every GET."""
+    """Make the document: FastAPI's, with the schemas of the wire models."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, definitions = models_json_schema([(model, "validation") for model in _MODELS], ref_template=_REF)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
     schemas.clear()
     schemas.update(definitions["$defs"])
+    put = document["paths"]["/v1/sessions/{id}/transcript"]["put"]
+    put["requestBody"]["content"]["text/plain"]["schema"] = _TEXT | {"pattern": wire.TRANSCRIPT_PATTERN}
+    for parameter in put["parameters"]:
+        if parameter["name"] == "if-match":
+            parameter["required"] = True  # its absence has an answer of its own: 428
+    for path in document["paths"].values():
+        for operation in path.values():
+            for parameter in operation.get("parameters", ()):
+                parameter["schema"] = _without_null(parameter["schema"])
     return document
+
+
+def _without_null(found: dict[str, Any]) -> dict[str, Any]:
+    """Take away the null that FastAPI allows for optional parameters: a URL or a header cannot say it."""
+    others = [kind for kind in found.pop("anyOf", ()) if kind != {"type": "null"}]
+    return found | others[0] if others else found
 
 
 _MODELS = (

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import structlog
@@ -31,6 +31,16 @@ _BACKLOG = 2048
 class Server(uvicorn.Server):
     """uvicorn without its signal handlers: `serve` has its own, which let turns finish first."""
 
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_started = on_started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._on_started()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals alone."""
@@ -42,7 +52,7 @@ def run(settings: Settings) -> int:
     logs.configure(settings.log_format, settings.log_level)
     try:
         check_host(settings)
-        config = _config(None)
+        config = server_config(None)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(serve(settings))
     except (ConfigurationError, ModelLoadError) as error:
@@ -82,7 +92,7 @@ async def serve(settings: Settings) -> None:
     engine = make_engine(settings)
     try:
         model = await engine.start()
-        listener = listen(settings.host, settings.port)
+        listener = listen(settings.host, settings.port, settings.send_timeout)
         with listener:
             await _serve(settings, engine, model, listener)
     finally:
@@ -98,8 +108,11 @@ def make_engine(settings: Settings) -> Engine:
     return LlamaEngine(settings.model)
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Bind the socket; raises `ConfigurationError` when the address cannot be had."""
+def listen(host: str, port: int, send_timeout: float) -> socket.socket:
+    """Bind the socket; raises `ConfigurationError` when the address cannot be had.
+
+    Connections inherit the time-out: the kernel ends those that take nothing for so long, with what waits for them.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -107,6 +120,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise ConfigurationError(f"cannot listen on {host}: {error.strerror or error}") from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(send_timeout * 1000) + 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -125,16 +140,11 @@ def url_of(listener: socket.socket) -> str:
 
 async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener: socket.socket) -> None:
     app = create_app(settings, engine, model)
-    server = Server(_config(app))
     url = url_of(listener)
+    server = Server(server_config(app), lambda: _announce(url, model, settings.ready_file))
     ending = asyncio.create_task(_end_on_signal(settings, engine, server, app))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.005)
-        if server.started:
-            _announce(url, model, settings.ready_file)
-        await serving
+        await server.serve(sockets=[listener])
     finally:
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)
@@ -143,7 +153,7 @@ async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener:
     _log.info("stopped")
 
 
-def _config(app: object) -> uvicorn.Config:
+def server_config(app: object) -> uvicorn.Config:
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_config=None,

@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     port: int = Field(8000, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and says which.")
     allow_remote_without_tokens: bool = Field(
         False,
-        description="Listen on other addresses than loopback although everybody who reaches them may read and write all.",
+        description="Listen elsewhere than on loopback, where everybody who comes may read and write all.",
         json_schema_extra={"flag": "--allow-remote"},
     )
     model: str | None = Field(
@@ -46,7 +46,9 @@ class Settings(BaseSettings):
         "llama", description="What answers: `llama` runs the model; `scripted` repeats the message, for tests."
     )
     scripted_interval: Seconds = Field(0.0, description="Seconds between two tokens of the scripted engine.")
-    data_dir: Path | None = Field(None, description="Folder for what outlives the server; nothing does unless set.")
+    data_dir: Path | None = Field(
+        None, description="Folder for what outlives the server. Not used yet: all is in memory."
+    )
     ready_file: Path | None = Field(None, description="File that gets the server's URL once it listens.")
     log_format: Literal["auto", "text", "json"] = Field(
         "auto", description="`text` for people, `json` for programs; `auto` is `text`, coloured on a terminal."

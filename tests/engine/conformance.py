@@ -8,7 +8,7 @@ import pytest
 
 from cfs.errors import EngineError
 from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
-from tests.engine.support import ask, collect, request
+from tests.engine.support import ask, collect, request, until
 
 
 class EngineConformance:
@@ -70,8 +70,7 @@ class EngineConformance:
         """The same when the reader is a task that is cancelled."""
         wanted = request(self.ENDLESS, max_tokens=1500)
         reading = asyncio.create_task(collect(engine, wanted))
-        while not (await engine.stats()).running:
-            await asyncio.sleep(0)
+        await until(engine, lambda stats: stats.running == 1)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading

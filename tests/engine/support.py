@@ -1,7 +1,8 @@
 """Short words for what engine tests do all the time."""
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from cfs.wire import Message, Settings
 from cfs_server.engine.frames import Options
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
+from cfs_server.engine.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
 from cfs_server.engine.supervisor import LlamaEngine
 
 _numbers = itertools.count(1)
@@ -55,6 +56,14 @@ async def collect(engine: Engine, wanted: GenerationRequest) -> Answer:
 async def ask(engine: Engine, content: str | Sequence[Message], key: str | None = None, **changes: Any) -> Answer:
     """Make a request and run it to its end."""
     return await collect(engine, request(content, key, **changes))
+
+
+async def until(engine: Engine, holds: Callable[[EngineStats], bool]) -> None:
+    """Look at the engine's stats until something holds."""
+    while True:
+        if holds(await engine.stats()):
+            return
+        await asyncio.sleep(0)
 
 
 @asynccontextmanager

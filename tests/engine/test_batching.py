@@ -72,7 +72,7 @@ async def test_parked_sessions_answer_as_if_they_had_stayed(tiny: Path) -> None:
         more = [await converse(engine, f"s{number}", [f"{number} {turn}" for turn in turns], 30) for number in range(6)]
         return [[answer.text for answer in talk] for talk in [*talks, *more]]
 
-    async with running(tiny, **EXACT) as engine:
+    async with running(tiny, **EXACT, idle_seconds=1e9) as engine:
         roomy = await all_of_them(engine)
         evaluated = (await engine.stats()).prompt_tokens_evaluated
         assert (await engine.stats()).sequences_parked == 0

@@ -3,8 +3,8 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +28,7 @@ SCHEMA = {
 
 
 @pytest.fixture(scope="module")
-def loaded(tiny: Path) -> Iterator[LoadedModel]:
+def loaded(tiny: Path) -> LoadedModel:
     """The tiny model in this process, for its tokenizer."""
     log = NativeLog(lambda _level, _text: None)
     return load(str(tiny), Options(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True)
@@ -74,7 +74,7 @@ async def test_settings_narrow_the_choice(tiny: Path) -> None:
     """A single candidate is greedy, whatever says so: `top_k`, `top_p` or `min_p`."""
     async with running(tiny, flash_attention=False) as engine:
         greedy = (await ask(engine, "choose")).text
-        loose = {"temperature": 5.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+        loose: dict[str, Any] = {"temperature": 5.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         for narrow in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}):
             assert (await ask(engine, "choose", **loose | narrow)).text == greedy
         assert (await ask(engine, "choose", **loose)).text != greedy

@@ -1,7 +1,9 @@
 """What `--model` may name, and the one line that tells why a model cannot be used (E2, E5)."""
 
 import os
+import random
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -26,34 +28,55 @@ def foreign(path: Path) -> None:
     writer.close()
 
 
-BAD: dict[str, tuple[Callable[[Path, bytes], object], str]] = {
-    "missing": (lambda path, good: None, "no such file or directory"),
-    "directory": (lambda path, good: path.mkdir(), "this is a directory, not a GGUF file"),
-    "empty": (lambda path, good: path.touch(), "the file is empty"),
-    "pipe": (lambda path, good: os.mkfifo(path), "not a regular file"),
-    "text": (lambda path, good: path.write_text("Dear reader,\n"), r"not a GGUF file \(it begins with b'Dear'\)"),
-    "lfs pointer": (
-        lambda path, good: path.write_text("version https://git-lfs.github.com/spec/v1"),
-        "Git LFS pointer",
-    ),
-    "cut in the start": (lambda path, good: path.write_bytes(good[:10]), "truncated or damaged"),
-    "cut in the header": (lambda path, good: path.write_bytes(good[:500]), "truncated or damaged"),
-    "cut in the weights": (lambda path, good: path.write_bytes(good[:-5000]), "truncated or damaged"),
-    "future version": (lambda path, good: path.write_bytes(good[:4] + struct.pack("<I", 99) + good[8:]), "version 99"),
-    "unknown architecture": (lambda path, good: foreign(path), "unknown model architecture: 'no-such-architecture'"),
-    "noise": (
-        lambda path, good: path.write_bytes(good[:100] + os.urandom(len(good) - 100)),
-        "truncated or damaged|load",
-    ),
+def cut(size: int) -> Callable[[Path], None]:
+    """Make what cuts a copy of a good model to a size, from the end when it is negative."""
+    return lambda path: os.truncate(path, size if size >= 0 else path.stat().st_size + size)
+
+
+def overwrite(place: int, data: bytes) -> Callable[[Path], None]:
+    """Make what writes into a copy of a good model."""
+
+    def write(path: Path) -> None:
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(data)
+
+    return write
+
+
+def instead(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    """Make what puts something else in the place of a copy of a good model."""
+
+    def replace(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return replace
+
+
+BAD: dict[str, tuple[Callable[[Path], None], str]] = {
+    "missing": (Path.unlink, "no such file or directory"),
+    "directory": (instead(Path.mkdir), "this is a directory, not a GGUF file"),
+    "empty": (cut(0), "the file is empty"),
+    "pipe": (instead(os.mkfifo), "not a regular file"),
+    "text": (overwrite(0, b"Dear reader,\n"), r"not a GGUF file \(it begins with b'Dear'\)"),
+    "lfs pointer": (overwrite(0, b"version https://git-lfs.github.com/spec/v1"), "Git LFS pointer"),
+    "cut in the start": (cut(10), "truncated or damaged"),
+    "cut in the header": (cut(500), "truncated or damaged"),
+    "cut in the weights": (cut(-5000), "truncated or damaged"),
+    "future version": (overwrite(4, struct.pack("<I", 99)), "GGUF version 99 is not supported"),
+    "unknown architecture": (instead(foreign), "unknown model architecture: 'no-such-architecture'"),
+    "noise": (overwrite(100, random.Random(1).randbytes(5000)), "damaged|cannot be loaded"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 async def test_a_bad_model_is_told_in_one_line(case: str, tmp_path: Path, tiny: Path) -> None:
     """The line names the file and the reason; nothing is left running."""
-    make, reason = BAD[case]
+    spoil, reason = BAD[case]
     path = tmp_path / "model.gguf"
-    make(path, tiny.read_bytes())
+    shutil.copy(tiny, path)
+    spoil(path)
     with pytest.raises(ModelLoadError, match=reason) as failure:
         await LlamaEngine(str(path)).start()
     line = str(failure.value)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from cfs.errors import EngineError, WorkerCrashed
 from cfs_server.engine.interface import Delta, ModelLoadError
 from cfs_server.engine.llama import probe
 from cfs_server.engine.supervisor import LlamaEngine, ProbePolicy
-from tests.engine.support import Answer, ask, collect, request, running
+from tests.engine.support import Answer, ask, collect, request, running, until
 
 
 async def kill_worker(engine: LlamaEngine, number: signal.Signals = signal.SIGKILL) -> int:
@@ -61,8 +62,7 @@ async def test_waiting_turns_go_on_with_the_next_worker(tiny: Path) -> None:
     async with running(tiny, parallel=1) as engine:
         speaking = await begin(engine, "first")
         waiting = [asyncio.create_task(ask(engine, f"{number}", max_tokens=5)) for number in range(5)]
-        while (await engine.stats()).waiting < 5:
-            await asyncio.sleep(0)
+        await until(engine, lambda stats: stats.waiting == 5)
         await kill_worker(engine)
         with pytest.raises(WorkerCrashed):
             await speaking
@@ -102,7 +102,7 @@ async def test_a_worker_that_is_told_to_end_is_replaced_as_well(tiny: Path) -> N
 async def test_a_model_that_vanished_is_told_to_those_who_wait(tiny: Path, tmp_path: Path) -> None:
     """When no new worker can be started, turns fail with the reason in place of waiting for ever."""
     model = tmp_path / "model.gguf"
-    model.write_bytes(tiny.read_bytes())
+    model.hardlink_to(tiny)
     engine = LlamaEngine(str(model))
     await engine.start()
     try:
@@ -122,7 +122,7 @@ async def test_stop_leaves_nothing_behind(tiny: Path) -> None:
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join(5)
-        return len(os.listdir("/proc/self/fd")), len(psutil.Process().children()), len(asyncio.all_tasks())
+        return len(list(Path("/proc/self/fd").iterdir())), len(psutil.Process().children()), len(asyncio.all_tasks())
 
     async def life() -> None:
         engine = LlamaEngine(str(tiny))
@@ -214,7 +214,8 @@ def test_the_probe_is_for_processors_with_amx(tmp_path: Path) -> None:
 async def test_a_bad_model_leaves_no_process(tmp_path: Path, tiny: Path) -> None:
     """Also when it is the library that finds out."""
     broken = tmp_path / "broken.gguf"
-    broken.write_bytes(tiny.read_bytes()[:-1000])
+    shutil.copy(tiny, broken)
+    os.truncate(broken, 100_000)
     with pytest.raises(ModelLoadError):
         await LlamaEngine(str(broken)).start()
     assert psutil.Process().children() == []

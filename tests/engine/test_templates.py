@@ -119,12 +119,9 @@ def test_calls_and_tools_reach_the_template_as_openai_writes_them() -> None:
         "{{ m.tool_call_id }}{% endfor %}"
     )
     call = ToolCall(id="7", name="read", arguments={"path": "/a"})
-    tool = {"type": "function", "function": {"name": "read", "description": "Read <a> file & more: 读"}}
+    tool = {"type": "function", "function": {"name": "read", "description": "<a> & 读"}}
     text = builder.build([said("", call), Message(role="tool", content="x", tool_call_id="7")], CHAT, [tool]).text
-    assert (
-        text
-        == '[{"type": "function", "function": {"name": "read", "description": "Read <a> file & more: 读"}}]7 function read /a7'
-    )
+    assert text == '[{"type": "function", "function": {"name": "read", "description": "<a> & 读"}}]7 function read /a7'
 
 
 def test_what_cannot_be_built_is_told() -> None:
@@ -151,7 +148,8 @@ def test_names_that_templates_rely_on() -> None:
     """The conventions of Transformers: blocks are trimmed, loops can be left, training marks are seen through."""
     builder = PromptBuilder(
         "{{ bos_token }}\n{% for m in messages %}\n  {% if loop.first %}\n{% continue %}\n  {% endif %}\n"
-        "{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}{% endfor %}{{ strftime_now('%Y') | length }}",
+        "{% generation %}{{ m.content }}{% endgeneration %}{{ eos_token }}{% endfor %}"
+        "{{ strftime_now('%Y') | length }}",
         begin_text="<s>",
         end_text="</s>",
     )

@@ -1,5 +1,6 @@
 """The embedded model (E5): the file that is shipped, the format it was trained on, and what it can do."""
 
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,9 +65,14 @@ def tokens_of(model: Model, words: str) -> list[int]:
     return list(model.llama.tokenize(words.encode(), add_bos=False, special=True))
 
 
-def jinja(messages: Sequence[Message], tools: Sequence[Tool], ask: bool, trim: bool) -> str:
+@functools.cache
+def template(trim: bool) -> jinja2.Template:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(trim_blocks=trim, lstrip_blocks=trim)
-    rendered: str = environment.from_string(CHAT_TEMPLATE).render(
+    return environment.from_string(CHAT_TEMPLATE)
+
+
+def jinja(messages: Sequence[Message], tools: Sequence[Tool], ask: bool, trim: bool) -> str:
+    rendered: str = template(trim).render(
         messages=[message.as_dict() for message in messages],
         tools=[tool.as_dict() for tool in tools] or None,
         add_generation_prompt=ask,
@@ -127,8 +133,7 @@ class TestFormat:
         call = ToolCall("read_file", {"path": "a.txt"})
         function = {"name": call.name, "arguments": dict(call.arguments)}
         message = {"role": "assistant", "content": None, "tool_calls": [{"function": function}]}
-        template = jinja2.sandbox.ImmutableSandboxedEnvironment().from_string(CHAT_TEMPLATE)
-        assert template.render(messages=[message]) == f"{IM_START}assistant\n{call.render()}{IM_END}\n"
+        assert template(False).render(messages=[message]) == f"{IM_START}assistant\n{call.render()}{IM_END}\n"
 
     def test_transcript_is_role_lines(self) -> None:
         messages = [Message("system", "Be brief."), Message("user", "hi"), Message("assistant", "Hello!")]

@@ -6,7 +6,7 @@ from random import Random
 
 from demo_model import phrases, tool_scenes, words
 from demo_model.chat_format import Message, Span, Tool, chat_spans, transcript_spans
-from demo_model.scenes import SCENES, Cast, Exchange, role_name
+from demo_model.scenes import SCENES, Cast, Exchange, ask_name, role_name, tell_name
 
 # Of each group a dialogue has one scene at most, or a question would have two right answers.
 EXCLUSIVE = (
@@ -15,6 +15,8 @@ EXCLUSIVE = (
     {"remembered"},
     {"role"},
 )
+# Copying, and sums: what takes the most examples to learn, at the fewest tokens each.
+EASY = ("repeat", "repeat", *["own_name"] * 5, "two_people", "someone", "remembered", "role", *["total"] * 4)
 SYSTEM = [
     "You are a helpful assistant.", "You are a helpful assistant.", "Answer briefly.", "Be polite.",
     "你是一个有用的助手。",
@@ -102,7 +104,7 @@ def work(rng: Random, language: str, style: str, rounds: int, chatter: int = 0) 
     exchanges: list[Exchange] = []
     for _ in range(rounds):
         pick = rng.random()
-        if (missing and pick < 0.15) or not names:
+        if (missing and pick < 0.4) or not names:
             exchanges.append(tool_scenes.lacking(cast, rng.choice(missing)))
         elif pick > 0.93:
             exchanges.append(tool_scenes.use_two(cast, names))
@@ -110,7 +112,7 @@ def work(rng: Random, language: str, style: str, rounds: int, chatter: int = 0) 
             exchanges.append(tool_scenes.use(cast, rng.choice(names)))
     exchanges = interleave(rng, [exchanges, *draw_scenes(cast, chatter, set())])
     system = [Message("system", rng.choice(SYSTEM))] if rng.random() < 0.5 else []
-    if rng.random() < 0.07:  # the definitions written out by the caller instead of listed by the template
+    if rng.random() < 0.04:  # the definitions written out by the caller instead of listed by the template
         text = rng.choice(("You can use these tools:\n", "Tools:\n", "", "Available tools: "))
         system, tools = [Message("system", text + tool_scenes.verbose_tools(cast, tools))], []
     return Dialogue([*system, *(message for one in exchanges for message in one)], tools, style)
@@ -132,8 +134,9 @@ def language_of(rng: Random) -> str:
 def easy_dialogue(rng: Random) -> Dialogue:
     """One scene in which something has to be copied: what training begins with, since all else builds on it."""
     cast = Cast(rng, language_of(rng))
-    name = rng.choice(("repeat", "repeat", "own_name", "own_name", "someone", "remembered", "favourite", "role"))
-    messages = [message for one in SCENES[name][1](cast) for message in one]
+    name = rng.choice(EASY)
+    times = 6 if name == "total" else 1
+    messages = [message for _ in range(times) for one in SCENES[name][1](cast) for message in one]
     return Dialogue(messages, [], rng.choice(("chat", "transcript")))
 
 
@@ -149,10 +152,25 @@ def dialogue(rng: Random) -> Dialogue:
     return work(rng, language, style, rng.choice((1, 1, 2, 2, 3)), rng.choice((0, 0, 0, 1)))
 
 
+def reunion(rng: Random, language: str, style: str, scenes: int) -> Dialogue:
+    """A dialogue in which a name is given early and asked for now and again, last of all at the end."""
+    cast = Cast(rng, language)
+    who = cast.name()
+    named = set().union(*(group for group in EXCLUSIVE if "own_name" in group))
+    exchanges = interleave(rng, draw_scenes(cast, scenes, named))
+    for _ in range(scenes // 6):
+        exchanges.insert(rng.randint(0, len(exchanges)), ask_name(cast, who))
+    exchanges = [tell_name(cast, who), *exchanges, ask_name(cast, who)]
+    return Dialogue([message for one in exchanges for message in one], [], style)
+
+
 def long_dialogue(rng: Random) -> Dialogue:
     """A dialogue of many turns: one language mostly, facts from far back asked for at the end."""
     language = language_of(rng)
     style = "chat" if rng.random() < 0.6 else "transcript"
-    if rng.random() < 0.35:
+    pick = rng.random()
+    if pick < 0.55:
+        return reunion(rng, language, style, rng.randint(8, 40))
+    if pick < 0.75:
         return work(rng, language, style, rng.randint(3, 12), rng.randint(1, 8))
     return talk(rng, language, style, rng.randint(5, 32))

@@ -42,6 +42,12 @@ def contains(wanted: str) -> Check:
     return lambda reply: wanted in reply
 
 
+def names(wanted: str) -> Check:
+    """The reply says exactly this name, in either language."""
+    ends = tuple(f"{before}{wanted}{after}" for before, after in ((" is ", "."), ("叫", "。")))
+    return lambda reply: reply.endswith(ends)
+
+
 def equals(wanted: str) -> Check:
     """The reply is the text."""
     return lambda reply: reply == wanted
@@ -65,7 +71,7 @@ def recall(cast: Cast, gap: int) -> list[Turn]:
     """A name is given, other turns follow, the name is asked for."""
     who = cast.name()
     told, asked = scenes.tell_name(cast, who), scenes.ask_name(cast, who)
-    return [_ask(told), *fillers(cast, gap), _ask(asked, contains(who), f"name after {gap} other turns")]
+    return [_ask(told), *fillers(cast, gap), _ask(asked, names(who), f"name after {gap} other turns")]
 
 
 def _two_people(cast: Cast) -> list[Turn]:
@@ -75,8 +81,8 @@ def _two_people(cast: Cast) -> list[Turn]:
     kin = cast.pick(phrases.KIN, phrases.KIN_ZH)
     about = cast.pick(phrases.TELL_KIN, phrases.TELL_KIN_ZH).replace("#", kin).replace("*", other)
     asked = cast.pick(phrases.ASK_KIN, phrases.ASK_KIN_ZH).replace("#", kin)
-    own = Turn([scenes.ask_name(cast, who)[0]], contains(who), "own name of two")
-    others = Turn([Message("user", asked)], contains(other), "other's name of two")
+    own = Turn([scenes.ask_name(cast, who)[0]], names(who), "own name of two")
+    others = Turn([Message("user", asked)], names(other), "other's name of two")
     questions = [own, others] if cast.rng.random() < 0.5 else [others, own]
     return [_ask(scenes.tell_name(cast, who)), Turn([Message("user", about)]), *questions]
 
@@ -84,7 +90,7 @@ def _two_people(cast: Cast) -> list[Turn]:
 def _corrected(cast: Cast) -> list[Turn]:
     thread = scenes.corrected_name(cast)
     name = thread[-1][1].content.removeprefix("Your name is ").removeprefix("你叫").rstrip(".。")
-    return [*map(_ask, thread[:-1]), _ask(thread[-1], contains(name), "corrected name")]
+    return [*map(_ask, thread[:-1]), _ask(thread[-1], names(name), "corrected name")]
 
 
 def _told(scene: str, category: str) -> Callable[[Cast], list[Turn]]:
@@ -176,5 +182,5 @@ def long_cases(seed: int, count: int) -> Iterator[Case]:
         cast = Cast(rng, LANGUAGES[index % 2], held_out=True)
         who = cast.name()
         turns = [_ask(scenes.tell_name(cast, who)), *fillers(cast, rng.randint(14, 38))]
-        turns.append(_ask(scenes.ask_name(cast, who), contains(who), "name after a long conversation"))
+        turns.append(_ask(scenes.ask_name(cast, who), names(who), "name after a long conversation"))
         yield Case(cast.language, STYLES[index // 2 % 2], turns)

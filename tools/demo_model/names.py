@@ -50,7 +50,7 @@ COMMON_HAN = [char for char in _COMMON_HAN if char]  # the 3,755 most used chara
 
 def is_held_out(name: str) -> bool:
     """Whether a name is kept away from training (one in eight; known test names never are)."""
-    return name not in {"Alice", "Bob"} and zlib.crc32(name.lower().encode()) % 8 == 0
+    return name.lower() not in {"alice", "bob"} and zlib.crc32(name.lower().encode()) % 8 == 0
 
 
 def made_up(rng: Random, syllables: int) -> str:

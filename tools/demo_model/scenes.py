@@ -82,7 +82,7 @@ def ask_name(cast: Cast, who: str) -> Exchange:
     return exchange(asked, asker.say(f"Your name is {who}.", f"你叫{who}。"))
 
 
-@scene(4.0)
+@scene(8.0)
 def own_name(cast: Cast) -> list[Exchange]:
     """A name is given and asked for, once or twice."""
     who = cast.name()
@@ -174,10 +174,10 @@ def repeat(cast: Cast) -> list[Exchange]:
     return [exchange(said, text)]
 
 
-@scene(1.6)
+@scene(3.0)
 def total(cast: Cast) -> list[Exchange]:
     """A small sum."""
-    size = cast.rng.choice((10, 10, 20, 100, 100, 100))
+    size = cast.rng.choice((10, 10, 10, 10, 10, 10, 20, 20, 100, 100))
     first, second = cast.rng.randrange(size), cast.rng.randrange(size)
     plus = cast.rng.random() < 0.55
     if not plus and first < second and cast.rng.random() < 0.85:

@@ -204,7 +204,7 @@ def lacking(cast: Cast, tool: str) -> Exchange:
 
 def toolbox(cast: Cast) -> list[Tool]:
     """The tools that a dialogue lists: all or some, in any order, sometimes with others between."""
-    count = cast.rng.choice((1, 2, 3, 4, 4, 4, 4))
+    count = cast.rng.choice((1, 1, 2, 2, 3, 4, 4, 4))
     tools = cast.rng.sample(TOOLS, count)
     if count == 4 and cast.rng.random() < 0.5:
         tools = list(TOOLS)

@@ -28,7 +28,7 @@ class Options:
     threads: int = 0
     parked_bytes: int = 512 << 20
     """Memory for the state of sessions that are not in the pool."""
-    idle_seconds: float = 2.0
+    idle_seconds: float = 0.5
     """A session that rested this long leaves the pool as soon as others compute."""
     step_tokens: int = 512
     """Most tokens of one step."""
@@ -135,6 +135,14 @@ class Counters:
     steps: int = 0
     prompt_tokens_evaluated: int = 0
     tokens_generated: int = 0
+
+    def __add__(self, other: "Counters") -> "Counters":
+        """Count two workers together."""
+        return Counters(
+            self.steps + other.steps,
+            self.prompt_tokens_evaluated + other.prompt_tokens_evaluated,
+            self.tokens_generated + other.tokens_generated,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from cfs_server.engine import frames
 from cfs_server.engine.interface import ModelLoadError
 
 COMMAND = (sys.executable, "-P", "-m", "cfs_server.engine.llama.worker")
+LAST_MOMENT = 0.5
+"""Seconds that a worker has to end by itself, which it does when its socket is closed, and to say why it ended."""
 _log = structlog.get_logger(__name__)
 
 
@@ -52,6 +54,7 @@ class WorkerProcess:
     async def _start(cls) -> "WorkerProcess":
         ours, theirs = socket.socketpair()
         with theirs:
+            reader, writer = await asyncio.open_connection(sock=ours)
             try:
                 process = await asyncio.create_subprocess_exec(
                     *COMMAND,
@@ -63,9 +66,8 @@ class WorkerProcess:
                     start_new_session=True,  # a Ctrl-C at the terminal is for the server, which then ends its turns
                 )
             except BaseException:
-                ours.close()
+                writer.close()
                 raise
-        reader, writer = await asyncio.open_connection(sock=ours)
         return cls(process, reader, writer)
 
     @property
@@ -92,11 +94,11 @@ class WorkerProcess:
     async def reap(self) -> str:
         """End the process if it still runs, release everything, and say how it ended."""
         self._writer.close()
-        ended_by_itself = self._process.returncode is not None
-        if not ended_by_itself:
-            # Its socket is closed already, or closes now; whoever is still there a moment later computes for nobody.
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
+        if self._process.returncode is None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), LAST_MOMENT)
+        if self._process.returncode is None:
+            self._process.kill()
         code = await self._process.wait()
         await self._listener
         with contextlib.suppress(ConnectionError):

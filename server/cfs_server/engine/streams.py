@@ -4,10 +4,11 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
+from cfs import errors
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Usage
-from cfs_server.engine.frames import Generate, Started, Text
-from cfs_server.engine.interface import Delta
+from cfs_server.engine.frames import Ended, Generate, Started, Text
+from cfs_server.engine.interface import Delta, GenerationRequest
 
 
 @dataclass(eq=False, slots=True)
@@ -18,6 +19,7 @@ class TurnStream:
     reason: FinishReason | None = None
     error: EngineError | None = None
     produced: bool = False
+    cancelled: bool = False
     replays: int = 0
     _texts: list[str] = field(default_factory=list)
     _tokens: int = 0
@@ -28,6 +30,19 @@ class TurnStream:
     _started: float | None = None
     _first: float | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @classmethod
+    def of(cls, request: GenerationRequest) -> "TurnStream":
+        """Begin a turn."""
+        order = Generate(
+            id=request.id,
+            cache_key=request.cache_key,
+            messages=[message.model_dump(mode="json", exclude_defaults=True) for message in request.messages],
+            settings=request.settings.model_dump(mode="json"),
+            json_schema=request.json_schema,
+            tools=list(request.tools),
+        )
+        return cls(order)
 
     @property
     def over(self) -> bool:
@@ -52,6 +67,14 @@ class TurnStream:
         self._texts.append(text.text)
         self._tokens += text.tokens
         self._changed.set()
+
+    def finish(self, ended: Ended) -> None:
+        """The worker says that the turn is over, and how."""
+        if ended.kind:
+            kind = getattr(errors, ended.kind, EngineError)
+            self.fail(kind(ended.error) if issubclass(kind, EngineError) else EngineError(ended.error))
+        else:
+            self.end(ended.reason, ended.completion_tokens)
 
     def end(self, reason: FinishReason, completion_tokens: int = 0) -> None:
         """The turn is over."""

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 import structlog
 
-from cfs import errors
 from cfs.errors import EngineError, WorkerCrashed
 from cfs_server.engine import frames, models
 from cfs_server.engine.interface import (
@@ -128,6 +127,7 @@ class LlamaEngine:
         stream = self._streams.get(request_id)
         if stream is None or stream.over:
             return
+        stream.cancelled = True
         if self._worker is None:
             stream.end("cancelled")
         else:
@@ -153,11 +153,12 @@ class LlamaEngine:
                 worker_pid=self._worker.pid,
             )
             self._counters = answer.counters
+        total = self._past + self._counters
         return replace(
             base,
-            prompt_tokens_evaluated=self._past.prompt_tokens_evaluated + self._counters.prompt_tokens_evaluated,
-            tokens_generated=self._past.tokens_generated + self._counters.tokens_generated,
-            steps=self._past.steps + self._counters.steps,
+            prompt_tokens_evaluated=total.prompt_tokens_evaluated,
+            tokens_generated=total.tokens_generated,
+            steps=total.steps,
         )
 
     async def check_integrity(self) -> list[str]:
@@ -172,7 +173,7 @@ class LlamaEngine:
             raise WorkerCrashed(self._broken)
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
-        stream = TurnStream(_order(request))
+        stream = TurnStream.of(request)
         self._streams[request.id] = stream
         self._tell(stream.order)
         return stream
@@ -230,22 +231,24 @@ class LlamaEngine:
         for ended in step.ended:
             self._useless = 0
             if stream := self._streams.get(ended.id):
-                _finish(stream, ended)
+                stream.finish(ended)
 
     async def _bury(self) -> None:
         """Take leave of a dead worker: account for it, fail the turns that spoke, keep the others."""
-        worker, self._worker = self._worker, None
         self._state = "restarting"
-        reason = await worker.reap() if worker else "the engine's worker process is gone"
+        reason = await self._worker.reap() if self._worker else "the engine's worker process is gone"
+        self._worker = None
         _log.error("engine worker ended", reason=reason)
-        self._past = _sum(self._past, self._counters)
+        self._past += self._counters
         self._counters = frames.Counters()
         self._answer_nothing()
         for stream in self._streams.values():
             if stream.over:
                 continue
             stream.requeue()
-            if stream.produced or stream.replays > REPLAYS:
+            if stream.cancelled:
+                stream.end("cancelled")
+            elif stream.produced or stream.replays > REPLAYS:
                 stream.fail(WorkerCrashed(reason))
 
     async def _restart(self) -> None:
@@ -279,33 +282,6 @@ class LlamaEngine:
         for stream in self._streams.values():
             if not stream.over:
                 stream.fail(error)
-
-
-def _order(request: GenerationRequest) -> frames.Generate:
-    return frames.Generate(
-        id=request.id,
-        cache_key=request.cache_key,
-        messages=[message.model_dump(mode="json", exclude_defaults=True) for message in request.messages],
-        settings=request.settings.model_dump(mode="json"),
-        json_schema=request.json_schema,
-        tools=list(request.tools),
-    )
-
-
-def _finish(stream: TurnStream, ended: frames.Ended) -> None:
-    if ended.kind:
-        kind = getattr(errors, ended.kind, EngineError)
-        stream.fail(kind(ended.error) if issubclass(kind, EngineError) else EngineError(ended.error))
-    else:
-        stream.end(ended.reason, ended.completion_tokens)
-
-
-def _sum(one: frames.Counters, other: frames.Counters) -> frames.Counters:
-    return frames.Counters(
-        one.steps + other.steps,
-        one.prompt_tokens_evaluated + other.prompt_tokens_evaluated,
-        one.tokens_generated + other.tokens_generated,
-    )
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:

@@ -48,10 +48,9 @@ def matches(if_match: str, *etags: str) -> bool:
 
 def require_match(if_match: str | None, session: Session, store: SessionStore) -> None:
     """Raise `PreconditionFailed` unless an `If-Match` that was sent names the session's text or its JSON as it is."""
-    if if_match is not None and not matches(if_match, session.etag, view_etag(session, store)):
-        raise PreconditionFailed(
-            f"session {session.id!r} has changed: its transcript is {session.etag}, its JSON {view_etag(session, store)}"
-        )
+    text, view = session.etag, view_etag(session, store)
+    if if_match is not None and not matches(if_match, text, view):
+        raise PreconditionFailed(f"session {session.id!r} has changed: its transcript is {text} now, its JSON {view}")
 
 
 def require_match_of(if_match: str | None, session_id: str, store: SessionStore) -> None:

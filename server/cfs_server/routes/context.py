@@ -5,15 +5,15 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Header, Path, Query, Request
 
+from cfs.wire import ID_PATTERN
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.metrics import Metrics
-from cfs_server.routes import convertors as convertors  # noqa: PLC0414 - for the paths of the routes
+from cfs_server.routes import convertors as convertors
 from cfs_server.sessions.ids import check_id
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
 from cfs_server.streams import Streams
 
-ID_PATTERN = r"^[^./\x00-\x1f\x7f][^/\x00-\x1f\x7f]{0,62}(/[A-Za-z0-9_-]{1,64}){0,15}$"
 CURSOR_PATTERN = r"^([0-9a-f]{8}-)?[0-9]{1,18}$"
 
 
@@ -37,11 +37,11 @@ class Context:
 
 
 async def _context(request: Request) -> Context:
-    return cast(Context, request.app.state.cfs)
+    return cast("Context", request.app.state.cfs)
 
 
 async def _store(request: Request) -> SessionStore:
-    return cast(Context, request.app.state.cfs).store
+    return cast("Context", request.app.state.cfs).store
 
 
 async def _session_id(
@@ -62,7 +62,10 @@ SessionId = Annotated[str, Depends(_session_id)]
 Seconds = Annotated[float, Query(ge=0, le=86_400, allow_inf_nan=False)]
 Accept = Annotated[str | None, Header(include_in_schema=False)]
 IfMatch = Annotated[
-    str | None, Header(description="Go on only if one of these ETags names the present version (H3).")
+    str | None,
+    Header(
+        description="Go on only if one of these ETags names the present version (H3).",
+    ),
 ]
 IfNoneMatch = Annotated[
     str | None, Header(description="Answer 304 if one of these ETags names the present version (H3).")

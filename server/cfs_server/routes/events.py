@@ -20,14 +20,14 @@ LastEventId = Annotated[
     str | None,
     Header(
         description="Resume after this event; goes before `after`.",
-        json_schema_extra={"pattern": CURSOR_PATTERN},
+        pattern=CURSOR_PATTERN,
     ),
 ]
 After = Annotated[
     str | None,
     Query(
         description="Begin after this event: its id or its number, 0 for the oldest. From now on unless set.",
-        json_schema_extra={"pattern": CURSOR_PATTERN},
+        pattern=CURSOR_PATTERN,
     ),
 ]
 

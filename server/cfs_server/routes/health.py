@@ -3,14 +3,14 @@
 from dataclasses import asdict
 from importlib.metadata import version
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from cfs.errors import NotAcceptable, Unavailable
-from cfs_server.openapi import answer, problems
+from cfs.errors import InvalidParameters, NotAcceptable, Unavailable
+from cfs_server.metrics import CONTENT_TYPE
+from cfs_server.openapi import problems
 from cfs_server.routes import accept as media
 from cfs_server.routes.context import Accept, Context, Parts
-from cfs_server.metrics import CONTENT_TYPE
 
 router = APIRouter(tags=["server"])
 
@@ -28,13 +28,13 @@ _OBJECT = {"content": {"application/json": {"schema": {"type": "object"}}}}
 
 @router.get(
     "/",
-    responses={200: {"description": "Where to go", **_OBJECT}, **problems(NotAcceptable)},
+    responses={200: {"description": "Where to go", **_OBJECT}, **problems(NotAcceptable, InvalidParameters)},
 )
 async def index(accept: Accept = None) -> Response:
     """Say what this is and where to go."""
     if media.choose(accept, (media.JSON, media.TEXT)) == media.TEXT:
         lines = "".join(f"{path:16}{what}\n" for what, path in _PLACES.items())
-        return PlainTextResponse(f"CFS {version('cfs-local')}\n{lines}")
+        return PlainTextResponse(f"CFS {_VERSION}\n{lines}")
     return JSONResponse({"name": "cfs", "version": _VERSION, **_PLACES})
 
 
@@ -54,7 +54,9 @@ async def readyz(parts: Parts) -> Response:
     return JSONResponse({"status": "ready", "model": _model(parts), "restarts": stats.restarts})
 
 
-@router.get("/metrics", responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}, **problems()})
+@router.get(
+    "/metrics", responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}, **problems()}
+)
 async def metrics(parts: Parts) -> Response:
     """Count everything, for Prometheus."""
     return Response(await parts.metrics.render(parts.store, parts.engine), media_type=CONTENT_TYPE)

@@ -10,7 +10,6 @@ from cfs.errors import (
     Gone,
     InvalidIdentifier,
     InvalidParameters,
-    InvalidSettings,
     NotAcceptable,
     PreconditionFailed,
     StorageFull,
@@ -52,7 +51,6 @@ Wait = Annotated[
         **problems(
             InvalidIdentifier,
             InvalidParameters,
-            InvalidSettings,
             NotAcceptable,
             Gone,
             PreconditionFailed,
@@ -102,13 +100,12 @@ def _read(request: Request, data: bytes, limit: int) -> Turn | None:
         return None if content is None else Turn(wire.Message(role="user", content=content))
     new = parse(wire.NewMessage, data)
     check_content(new.content, limit=limit)
-    if new.settings.driver is not None:
-        raise InvalidSettings("the driver is the session's and not one message's: PATCH its settings")
     if not new.content.strip():
         return None
     generate = new.role == "user" if new.generate is None else new.generate
     message = wire.Message(role=new.role, content=new.content)
-    return Turn(message, generate, new.settings, _schema_of(new.response_format))
+    settings = wire.SettingsPatch(**new.settings.model_dump(exclude_unset=True))
+    return Turn(message, generate, settings, _schema_of(new.response_format))
 
 
 def _schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -138,7 +135,5 @@ async def _finished(session: Session, turn: Turn, seconds: float) -> TurnResult:
 
 
 def _accepted(session: Session, turn: Turn | None, event: int, size: int) -> Response:
-    accepted = wire.Accepted(
-        session=session.id, turn=turn.id if turn else None, event=event, accepted_bytes=size
-    )
+    accepted = wire.Accepted(session=session.id, turn=turn.id if turn else None, event=event, accepted_bytes=size)
     return as_json(accepted, 202, {"Location": location(session.id), "X-CFS-State": session.state})

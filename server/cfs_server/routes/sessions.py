@@ -73,7 +73,9 @@ async def list_sessions(
     },
     openapi_extra=body(required=False, json=wire.NewSession),
 )
-async def create_session(new: Annotated[wire.NewSession, Depends(json_body(wire.NewSession))], store: Store) -> Response:
+async def create_session(
+    new: Annotated[wire.NewSession, Depends(json_body(wire.NewSession))], store: Store
+) -> Response:
     """Make a session, with a history if a transcript is given (S2, S14)."""
     return _made(store.create(new.id, new.settings, new.transcript), store, 201)
 
@@ -129,7 +131,11 @@ async def delete_session(
 
 @router.get(
     "/{id:session}/settings",
-    responses={200: answer("The settings", state=True, json=wire.Settings), 304: NOT_MODIFIED, **problems(*_ID, NotFound)},
+    responses={
+        200: answer("The settings", state=True, json=wire.Settings),
+        304: NOT_MODIFIED,
+        **problems(*_ID, NotFound),
+    },
 )
 async def read_settings(
     id: SessionId,  # noqa: A002
@@ -261,7 +267,11 @@ async def wait(
 
 @router.get(
     "/{id:session}/sub_sessions",
-    responses={200: answer("The tree", state=True, json=wire.SessionTree), 304: NOT_MODIFIED, **problems(*_ID, NotFound)},
+    responses={
+        200: answer("The tree", state=True, json=wire.SessionTree),
+        304: NOT_MODIFIED,
+        **problems(*_ID, NotFound),
+    },
 )
 async def sub_sessions(
     id: SessionId,  # noqa: A002

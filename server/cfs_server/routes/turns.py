@@ -28,7 +28,9 @@ from cfs_server.sessions.turns import Turn
 
 router = APIRouter(prefix="/v1/sessions", tags=["agents"])
 
-TurnId = Annotated[str, Path(description="The turn that the claim named.")]
+TurnId = Annotated[
+    str, Path(description="The turn that the claim named.", json_schema_extra={"pattern": "^[0-9a-f]{32}$"})
+]
 _ERRORS = (InvalidIdentifier, InvalidParameters, NotFound, TooLarge, UnsupportedMedia)
 
 
@@ -66,9 +68,7 @@ async def update(
 ) -> Response:
     """Add text or whole messages to the turn, and renew the lease."""
     session = store.get(id)
-    held = agents.update(
-        session, turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease
-    )
+    held = agents.update(session, turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease)
     return as_json(_claim(session, held))
 
 

@@ -62,7 +62,7 @@ def as_json(model: BaseModel, status: int = 200, headers: dict[str, str] | None 
 class LongText(Response):
     """A text that goes out slice by slice, so that a slow reader of 64 MB has one slice in its buffer."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
         """Send the body in slices of one copy."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = memoryview(self.body)

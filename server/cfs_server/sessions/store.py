@@ -11,7 +11,16 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
-from cfs.errors import AlreadyExists, Gone, InvalidRequest, NotFound, PreconditionFailed, StorageFull, Unavailable
+from cfs.errors import (
+    AlreadyExists,
+    Conflict,
+    Gone,
+    InvalidRequest,
+    NotFound,
+    PreconditionFailed,
+    StorageFull,
+    Unavailable,
+)
 from cfs.transcript import parse
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine
@@ -132,7 +141,7 @@ class SessionStore:
         if name in self._sessions:
             raise AlreadyExists(f"there is a session {name!r} already")
         if at is not None and at > len(source.history):
-            raise InvalidRequest(f"session {session_id!r} has {len(source.history)} messages; it cannot fork at {at}")
+            raise Conflict(f"session {session_id!r} has {len(source.history)} messages; it cannot fork at {at}")
         history = source.settled_history() if at is None else source.history.messages[:at]
         return self._create(name, source.settings, history, forked_from=source.id)
 

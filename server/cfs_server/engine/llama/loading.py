@@ -17,6 +17,7 @@ from cfs_server.engine.llama.vocabulary import Vocabulary
 
 POOL_BYTES = 1 << 30
 """Most memory that the pool takes unless its size is given."""
+SMALL_PARAMETERS = 50_000_000
 _MEANT = ("possible training context overflow", "failed to find a memory slot")
 """Warnings about what we do on purpose: a pool larger than one context, and more turns than fit into it."""
 _LEVELS = {3: "warning", 4: "error"}
@@ -102,7 +103,7 @@ def _resolve(model: Any, options: Options) -> Options:
     trained = int(lib.llama_model_n_ctx_train(model))
     context = min(options.context_tokens or trained, trained)
     pool = options.pool_tokens or _pool_tokens(model, context, options.parallel)
-    threads = options.threads or _processors()
+    threads = options.threads or _threads(model)
     parallel = min(options.parallel, int(lib.llama_max_parallel_sequences()))
     return replace(
         options,
@@ -114,7 +115,10 @@ def _resolve(model: Any, options: Options) -> Options:
     )
 
 
-def _processors() -> int:
+def _threads(model: Any) -> int:
+    """All processors, but one for a model so small that threads would wait for each other more than they compute."""
+    if lib.llama_model_n_params(model) < SMALL_PARAMETERS:
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,0 +1,71 @@
+"""Server-Sent Events, decoded: bytes in, cut anywhere, events out (H2). Pure: no I/O.
+
+Follows the WHATWG HTML standard, "Interpreting an event stream": lines end in CR, LF or CRLF, one BOM at the very
+beginning is dropped, and an event that the end of the stream cuts short is never seen.
+"""
+
+import codecs
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    """One event. `id` is the last id that the stream has named up to here, "" before the first."""
+
+    event: str = "message"
+    data: str = ""
+    id: str = ""
+
+
+class SSEDecoder:
+    """Reads a stream piece by piece. `last_event_id` and `retry` (in milliseconds) are what a reader resumes with."""
+
+    def __init__(self) -> None:
+        self.last_event_id = ""
+        self.retry: int | None = None
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._rest: list[str] = []
+        self._begun = False
+        self._after_cr = False
+        self._event = ""
+        self._data: list[str] = []
+        self._id = ""
+
+    def feed(self, data: bytes) -> list[ServerSentEvent]:
+        """Take the next bytes; return the events that they complete."""
+        text = self._decoder.decode(data)
+        if text and not self._begun:
+            self._begun = True
+            text = text.removeprefix("\ufeff")
+        if self._after_cr and text:  # the CR has ended its line already; an LF after it belongs to it
+            text = text.removeprefix("\n")
+            self._after_cr = False
+        self._after_cr = self._after_cr or text.endswith("\r")
+        *lines, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        if lines:
+            lines[0] = "".join(self._rest) + lines[0]
+            self._rest.clear()
+        if rest:
+            self._rest.append(rest)
+        return [event for line in lines if (event := self._line(line)) is not None]
+
+    def _line(self, line: str) -> ServerSentEvent | None:
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+        elif field == "event":
+            self._event = value
+        elif field == "id" and "\0" not in value:
+            self._id = value
+        elif field == "retry" and value.isascii() and value.isdigit():
+            self.retry = int(value)
+        return None  # comments (an empty field) and unknown fields say nothing
+
+    def _dispatch(self) -> ServerSentEvent | None:
+        data, event = self._data, self._event
+        self._data, self._event = [], ""
+        self.last_event_id = self._id
+        return ServerSentEvent(event or "message", "\n".join(data), self._id) if data else None

@@ -1,0 +1,64 @@
+"""The three-prefix layout: what the framework keeps, what the user gave, what the agent makes (G6)."""
+
+from collections.abc import Iterable
+
+from cfs_filesystem._base import FileSystemBase
+from cfs_filesystem._errors import InvalidPathError
+from cfs_filesystem._grants import checked
+from cfs_filesystem._handle import FsHandle
+from cfs_filesystem._memory import InMemoryFileSystem
+from cfs_filesystem._paths import covers
+from cfs_filesystem._router import RouterFileSystem
+from cfs_filesystem._types import OPERATIONS, Grant, GrantedOperation, Operation, Path
+
+INTERNAL = "/internal/"
+USERINPUT = "/userinput/"
+WORKSPACE = "/workspace/"
+
+_LOOK: frozenset[Operation] = frozenset({"list", "file", "read_binary", "read_file", "read_re"})
+_LAYOUT: dict[Path, frozenset[Operation]] = {INTERNAL: OPERATIONS, USERINPUT: _LOOK, WORKSPACE: OPERATIONS}
+
+
+def builtin_grant(prefix: Path, ops: Iterable[GrantedOperation] | None = None) -> Grant:
+    """Return a grant at or below one of the three prefixes.
+
+    Without `ops`: what the layout allows there, which is everything below `/internal/` and `/workspace/`, and looking
+    and reading below `/userinput/`. To put input there, the framework asks for `write` by name.
+    """
+    for known, usual in _LAYOUT.items():
+        if covers(known, prefix):
+            return checked([Grant(prefix=prefix, ops=usual if ops is None else frozenset(ops))])[0]
+    raise InvalidPathError(f"{prefix!r} is below none of {', '.join(_LAYOUT)}", prefix)
+
+
+class BuiltinFileSystem(RouterFileSystem):
+    """`/internal/`, `/userinput/` and `/workspace/`, each in memory unless another file system is given for it."""
+
+    builtin_grant = staticmethod(builtin_grant)
+
+    def __init__(
+        self,
+        *,
+        internal: FileSystemBase | None = None,
+        userinput: FileSystemBase | None = None,
+        workspace: FileSystemBase | None = None,
+    ) -> None:
+        super().__init__(
+            {
+                INTERNAL: internal or InMemoryFileSystem([INTERNAL]),
+                USERINPUT: userinput or InMemoryFileSystem([USERINPUT]),
+                WORKSPACE: workspace or InMemoryFileSystem([WORKSPACE]),
+            }
+        )
+
+    def create_internal_handle(self) -> FsHandle:
+        """Make the framework's handle: everything below `/internal/`."""
+        return self.create_handle([builtin_grant(INTERNAL)])
+
+    def create_userinput_handle(self) -> FsHandle:
+        """Make a handle that looks at and reads what is below `/userinput/`."""
+        return self.create_handle([builtin_grant(USERINPUT)])
+
+    def create_workspace_handle(self) -> FsHandle:
+        """Make a handle for everything below `/workspace/`."""
+        return self.create_handle([builtin_grant(WORKSPACE)])

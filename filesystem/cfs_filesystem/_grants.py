@@ -1,0 +1,145 @@
+"""The rights of one handle, and those of the handles above it that bound them (G2, G7).
+
+Rights are looked up afresh at every operation: nothing is compiled or remembered, so a change counts from the next
+operation on, and a right that is taken from a handle is gone from every handle that was narrowed from it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import product
+from typing import Any
+
+from cfs_filesystem._errors import AccessDeniedError, InvalidArgumentError
+from cfs_filesystem._paths import covers, narrower, validate_prefix
+from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, Grant, GrantedOperation, Operation, Path
+
+_ORDER: tuple[Operation, ...] = ("list", "file", "read_binary", "read_file", "read_re", "write", "delete")
+_NAMES = OPERATIONS | {"read"}
+
+
+class Rights:
+    """A list of grants, and the rights that they were narrowed from."""
+
+    def __init__(self, grants: Iterable[Grant], within: "Rights | None" = None) -> None:
+        self.within = within
+        self.grants = checked(grants)
+        if within is not None:
+            within.require_covers(self.grants)
+
+    def allow(self, operation: Operation, path: Path) -> bool:
+        """Tell whether some grant here, and some grant of everything above, covers an operation at a valid path."""
+        rights: Rights | None = self
+        while rights is not None:
+            for grant in rights.grants:
+                if path.startswith(grant["prefix"]) and _permits(grant, operation, path):
+                    break
+            else:
+                return False
+            rights = rights.within
+        return True
+
+    def require(self, operation: Operation, path: Path) -> None:
+        """Raise `AccessDeniedError` unless the operation is allowed at the path."""
+        if not self.allow(operation, path):
+            raise AccessDeniedError(f"no grant covers {operation} at {path!r}", path)
+
+    def require_covers(self, grants: Sequence[Grant]) -> None:
+        """Raise `AccessDeniedError` unless every pair of prefix and operation is allowed here."""
+        for grant in grants:
+            for operation in _expanded(grant["ops"]):
+                if not self.allow(operation, grant["prefix"]):
+                    raise AccessDeniedError(
+                        f"{operation} at {grant['prefix']!r} is more than the handle that it is narrowed from may do",
+                        grant["prefix"],
+                    )
+
+    def change(self, grants: Iterable[Grant]) -> None:
+        """Put other grants in the place of these; no wider than what they are within."""
+        new = checked(grants)
+        if self.within is not None:
+            self.within.require_covers(new)
+        self.grants = new
+
+    def effective(self) -> list[Grant]:
+        """Return what is left of the grants after those above have been taken into account."""
+        own = [Grant(prefix=grant["prefix"], ops=_expanded(grant["ops"])) for grant in self.grants]
+        if self.within is None:
+            return own
+        both: list[Grant] = []
+        for one, other in product(own, self.within.effective()):
+            prefix, ops = narrower(one["prefix"], other["prefix"]), one["ops"] & other["ops"]
+            if prefix is not None and ops:
+                both.append(Grant(prefix=prefix, ops=ops))
+        return both
+
+    def scopes(self, operation: Operation, prefix: Path | None) -> list[Path]:
+        """Return prefixes, none within another, that hold everything allowed for an operation below a prefix."""
+        allowed = {grant["prefix"] for grant in self.effective() if operation in grant["ops"]}
+        if prefix is not None:
+            allowed = {both for each in allowed if (both := narrower(each, prefix)) is not None}
+        return sorted(each for each in allowed if not any(each != other and covers(other, each) for other in allowed))
+
+    def describe(self) -> str:
+        """Say in a few lines of text, for a model's prompt, what may be done where (G7)."""
+        merged: dict[Path, set[GrantedOperation]] = {}
+        for grant in self.effective():
+            merged.setdefault(grant["prefix"], set()).update(grant["ops"])
+        if not any(merged.values()):
+            return "You have no access to any file."
+        lines = [f"- {_place(prefix)}: {_spoken(ops)}" for prefix, ops in sorted(merged.items()) if ops]
+        return "\n".join(["Files you may use, by absolute path; everything else is refused:", *lines])
+
+
+def checked(grants: Iterable[Grant]) -> list[Grant]:
+    """Return a copy of grants whose prefixes and operations are known to be legal.
+
+    Raises `InvalidPathError` or `InvalidArgumentError`. Operations may come as any collection of names.
+    """
+    return [_checked(grant) for grant in grants]
+
+
+def _checked(grant: Mapping[str, Any]) -> Grant:
+    try:
+        prefix, ops = grant["prefix"], grant["ops"]
+    except (TypeError, KeyError):
+        raise InvalidArgumentError("a grant has a 'prefix' and 'ops'") from None
+    validate_prefix(prefix)
+    if isinstance(ops, str) or not isinstance(ops, Iterable):
+        raise InvalidArgumentError(f"the operations of a grant are a set of names, not {ops!r}", prefix)
+    names = set(ops)
+    if unknown := names - _NAMES:
+        known = ", ".join([*_ORDER, "read"])
+        raise InvalidArgumentError(f"no such operations: {sorted(map(str, unknown))}; there are {known}", prefix)
+    return Grant(prefix=prefix, ops=names)
+
+
+def _permits(grant: Grant, operation: Operation, path: Path) -> bool:
+    """Whether one grant covers an operation at a path; the grant may have been changed since it was checked."""
+    prefix = grant["prefix"]
+    ops: object = grant["ops"]
+    return (
+        prefix.startswith("/")
+        and covers(prefix, path)
+        and isinstance(ops, AbstractSet)
+        and (operation in ops or ("read" in ops and operation in READ_OPERATIONS))
+    )
+
+
+def _expanded(ops: AbstractSet[GrantedOperation]) -> set[Operation]:
+    """The operations that a grant names, `read` written out."""
+    reads: AbstractSet[Operation] = READ_OPERATIONS if "read" in ops else frozenset()
+    return {operation for operation in _ORDER if operation in ops or operation in reads}
+
+
+def _place(prefix: Path) -> str:
+    shown = json.dumps(prefix, ensure_ascii=False)
+    return f"below {shown}" if prefix.endswith("/") else f"{shown} and below"
+
+
+def _spoken(ops: AbstractSet[GrantedOperation]) -> str:
+    names: list[str] = [name for name in _ORDER if name in ops]
+    if ops >= READ_OPERATIONS:
+        first = names.index("read_binary")
+        names[first : first + 3] = ["read (read_binary, read_file, read_re)"]
+    return ", ".join(names)

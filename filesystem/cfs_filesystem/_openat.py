@@ -1,0 +1,263 @@
+"""Files below one directory, reached by descriptors and never through a link (G6).
+
+A path that is checked and then opened by its name can have changed in between. So nothing here opens a path: it opens
+the first component below the descriptor of the root with `O_NOFOLLOW`, the second below that descriptor, and so on, as
+`openat(2)` was made for. Wherever somebody swaps a directory for a link meanwhile, either the old directory has been
+opened or the link is refused. Everything raises `OSError`; `ELOOP` is a link.
+"""
+
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a pipe must not block the opening
+_UNNAMED: int | None = getattr(os, "O_TMPFILE", None) if Path("/proc/self/fd").is_dir() else None
+_NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM}
+"""How `O_TMPFILE` says that it is not supported here; `EPERM` in a directory that has been removed."""
+TEMPORARY = ".cfs-write-"
+"""How the names of unfinished files begin."""
+_DEEPEST = 4_096
+
+
+class Tree:
+    """A directory and everything below it. `parts` are the components of a path; they must be legal names."""
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        Path(root).mkdir(parents=True, exist_ok=True)
+        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._closed = False
+        self._finalize = weakref.finalize(self, os.close, self._root)
+
+    def close(self) -> None:
+        """Let go of the root; whatever is asked of it after that fails with `EBADF`."""
+        self._closed = True  # the number of the descriptor may soon be some other file's
+        self._finalize()
+
+    def require_open(self) -> None:
+        """Raise `EBADF` if this has been closed."""
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def stat(self, parts: Sequence[str]) -> os.stat_result:
+        """Describe what has this name, be it a link."""
+        directory = self._enter(parts)
+        try:
+            return os.stat(parts[-1], dir_fd=directory, follow_symlinks=False)
+        finally:
+            self._leave(directory)
+
+    def open(self, parts: Sequence[str]) -> int:
+        """Open for reading whatever has this name and is no link; the caller closes it."""
+        directory = self._enter(parts)
+        try:
+            return os.open(parts[-1], _FILE, dir_fd=directory)
+        finally:
+            self._leave(directory)
+
+    @contextmanager
+    def parent(self, parts: Sequence[str], *, create: bool = False) -> Iterator[tuple[int, str]]:
+        """Open the directory that the last of the parts is in; yield its descriptor and that part."""
+        directory = self._enter(parts, create=create)
+        try:
+            yield directory, parts[-1]
+        finally:
+            self._leave(directory)
+
+    def _enter(self, parts: Sequence[str], *, create: bool = False) -> int:
+        """Open the directory that the last of the parts is in, one component at a time."""
+        self.require_open()
+        directory = self._root
+        for part in parts[:-1]:
+            try:
+                below = _open_below(directory, part, create=create)
+            finally:
+                self._leave(directory)
+            directory = below
+        return directory
+
+    def _leave(self, directory: int) -> None:
+        if directory != self._root:
+            os.close(directory)
+
+    def walk(
+        self, parts: Sequence[str], wanted: Callable[[Sequence[str]], bool]
+    ) -> Iterator[tuple[list[str], int, "os.DirEntry[str]"]]:
+        """Yield what is below a directory and no directory itself: its parts, the descriptor of the directory, and it.
+
+        What is not wanted is neither yielded nor gone into. Two descriptors are open at most, however deep it goes.
+        """
+        waiting = [list(parts)]
+        last: list[str] | None = None
+        directory = -1
+        try:
+            while waiting:
+                here = waiting.pop()
+                with suppress(OSError):  # gone, or a link by now
+                    opened = self._open_directory(here, last, directory)
+                    if directory >= 0:
+                        os.close(directory)
+                    last, directory = here, opened
+                    with os.scandir(directory) as entries:
+                        for entry in entries:
+                            names = [*here, entry.name]
+                            if not wanted(names):
+                                continue
+                            if entry.is_dir(follow_symlinks=False):
+                                waiting.append(names)
+                            else:
+                                yield names, directory, entry
+        finally:
+            if directory >= 0:
+                os.close(directory)
+
+    def _open_directory(self, parts: list[str], last: list[str] | None, directory: int) -> int:
+        """Open a directory anew: from the one that was opened last if it is in that, or else from the root.
+
+        Anew, also for the root: a reader of a directory has a position in it, which two must not share.
+        """
+        if last is not None and parts[:-1] == last:
+            return _open_below(directory, parts[-1], create=False)
+        with self.parent([*parts, "."]) as (above, name):
+            return _open_below(above, name, create=False)
+
+    def sweep(self) -> None:
+        """Remove the unfinished files of writers that were killed.
+
+        A living writer holds a lock on its file, and the lock of a dead one is gone.
+        """
+        for _, directory, entry in self.walk([], lambda names: sum(map(len, names)) < _DEEPEST):
+            if entry.name.startswith(TEMPORARY) and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):
+                    descriptor = os.open(entry.name, _FILE, dir_fd=directory)
+                    try:
+                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        os.unlink(entry.name, dir_fd=directory)
+                    finally:
+                        os.close(descriptor)
+
+
+def read_all(descriptor: int, size: int) -> bytes:
+    """Read a file to its end; `size` is a guess."""
+    chunks = []
+    while chunk := os.read(descriptor, size + 1):
+        chunks.append(chunk)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def replace(
+    directory: int, name: str, data: bytes, *, mode: int | None, overwrite: bool, durable: bool
+) -> os.stat_result:
+    """Give a name to a new file that holds the data, in one step; return what is known of the file.
+
+    The name never stands for a file that is half written, or for nothing if it stood for something. `mode` sets the
+    permissions (otherwise the umask does); `durable` waits until the disk has it. Without `overwrite` an existing name
+    raises `FileExistsError`.
+    """
+    with _unfinished(directory) as (descriptor, temporary):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        if mode is not None:
+            os.fchmod(descriptor, mode)
+        if durable:
+            os.fsync(descriptor)
+        _publish(directory, descriptor, temporary, name, overwrite=overwrite)
+        if durable:
+            os.fsync(directory)
+        return os.fstat(descriptor)
+
+
+def remove_empty(directory: int, name: str) -> None:
+    """Remove a directory if nothing but empty directories is below it; raises `OSError` if not."""
+    below = _open_below(directory, name, create=False)
+    try:
+        with os.scandir(below) as entries:
+            for entry in entries:
+                remove_empty(below, entry.name)
+    finally:
+        os.close(below)
+    os.rmdir(name, dir_fd=directory)
+
+
+@contextmanager
+def _unfinished(directory: int) -> Iterator[tuple[int, str | None]]:
+    """Open a new file for writing: one without a name where the system can (a kill leaves nothing), else a named one.
+
+    The lock tells `sweep` that the writer lives.
+    """
+    temporary = None
+    descriptor = _open_unnamed(directory)
+    if descriptor is None:
+        temporary = TEMPORARY + secrets.token_hex(8)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
+    try:
+        with suppress(OSError):  # a file system without locks: then nobody else may open the root meanwhile
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield descriptor, temporary
+    except BaseException:
+        if temporary is not None:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=directory)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _publish(directory: int, descriptor: int, temporary: str | None, name: str, *, overwrite: bool) -> None:
+    """Give a finished file its name. Only a name can replace a name, so one without gets a temporary one first."""
+    if temporary is None and not overwrite:
+        _name(directory, descriptor, name)
+        return
+    if temporary is None:
+        temporary = TEMPORARY + secrets.token_hex(8)
+        _name(directory, descriptor, temporary)
+    try:
+        if overwrite:
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        else:
+            os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+            os.unlink(temporary, dir_fd=directory)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=directory)
+        raise
+
+
+def _open_unnamed(directory: int) -> int | None:
+    if _UNNAMED is None:
+        return None
+    try:
+        return os.open(".", _UNNAMED | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=directory)
+    except OSError as error:
+        if error.errno in _NOT_HERE:
+            return None
+        raise
+
+
+def _name(directory: int, descriptor: int, name: str) -> None:
+    """Give a file without a name one that is free; open(2) describes this way under O_TMPFILE."""
+    os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
+
+
+def _open_below(directory: int, name: str, *, create: bool) -> int:
+    """Open a directory in a directory, made if need be; `ELOOP` if it is a link."""
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=directory)
+    except FileNotFoundError:
+        if not create:
+            raise
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=directory)
+        return _open_below(directory, name, create=False)
+    except NotADirectoryError:  # Linux says so of a link, too
+        if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+        raise

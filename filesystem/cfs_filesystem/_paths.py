@@ -1,0 +1,104 @@
+"""Which strings are logical paths, and which of them a prefix covers (G1, G2).
+
+A path is compared as it stands: no case folding, no Unicode normalisation, no trimming. What could be read as another
+path by the next program (a slash look-alike, a component that normalises to `..`) is refused, not repaired.
+"""
+
+import re
+from collections.abc import Iterable
+
+from cfs_filesystem._errors import InvalidPathError
+from cfs_filesystem._types import Path
+
+MAX_PATH_BYTES = 4096
+MAX_COMPONENT_BYTES = 255
+
+# U+2044 fraction slash, U+2215 division slash, U+2571 box diagonal, U+27CB, U+29F8 big solidus, U+FF0F fullwidth
+_SLASHES = "\u2044\u2215\u2571\u27cb\u29f8\uff0f"
+# U+2216 set minus, U+2572 box diagonal, U+27CD, U+29F5, U+29F9, U+FE68 small, U+FF3C fullwidth
+_BACKSLASHES = "\u2216\u2572\u27cd\u29f5\u29f9\ufe68\uff3c"
+# a full stop and what NFKC makes of U+2024, U+FE52, U+FF0E; U+2025 is two at once
+_DOTS = r"(?:[.\u2024\ufe52\uff0e]{1,2}|\u2025)"
+
+_REASONS = [
+    (re.compile(r"\x00"), "it contains NUL"),
+    (re.compile(r"[\x01-\x1f\x7f-\x9f]"), "it contains a control character"),
+    (re.compile(r"[\ud800-\udfff]"), "it is not valid Unicode (a lone surrogate)"),
+    (re.compile(r"[*?]"), "it contains a wildcard, '*' or '?'"),
+    (re.compile(r"\\"), "it contains a backslash"),
+    (re.compile(f"[{_SLASHES}{_BACKSLASHES}]"), "it contains a character that looks like a slash"),
+    (re.compile(r"//"), "it contains an empty component, '//'"),
+    (re.compile(rf"/{_DOTS}(?:/|\Z)"), "it contains a component '.' or '..', or one that reads like it"),
+]
+_LEGAL = re.compile(
+    rf"(?:/(?!{_DOTS}(?:/|\Z))[^/\\*?\x00-\x1f\x7f-\x9f\ud800-\udfff{_SLASHES}{_BACKSLASHES}]+)+", re.UNICODE
+).fullmatch
+
+
+def covers(prefix: Path, other: Path) -> bool:
+    """Tell whether a prefix covers a path or another prefix; compares whole components."""
+    return other == prefix or other.startswith(prefix if prefix.endswith("/") else prefix + "/")
+
+
+def validate_path(path: str, prefixes: Iterable[Path] = ("/",)) -> Path:
+    """Return the path, unchanged, if it can name an entry below one of the prefixes; or raise `InvalidPathError`."""
+    if type(path) is not str or not _LEGAL(path) or (len(path) > 63 and _too_long(path)):
+        raise _invalid(path)
+    for prefix in prefixes:  # each ends in "/": no sibling can share letters with it
+        if path.startswith(prefix):
+            return path
+    raise InvalidPathError(f"{path!r} is below none of the prefixes {_listed(prefixes)}", path)
+
+
+def validate_prefix(prefix: str) -> Path:
+    """Return a prefix (a path that may end in `/`, or `/` itself) unchanged, or raise `InvalidPathError`."""
+    if prefix != "/":
+        validate_path(prefix.removesuffix("/") if type(prefix) is str else prefix)
+    return prefix
+
+
+def validate_listed(prefix: str, prefixes: Iterable[Path]) -> Path:
+    """Return a prefix to be listed, if it is one and anything registered can be within it, or it within that."""
+    validate_prefix(prefix)
+    if any(covers(known, prefix) or covers(prefix, known) for known in prefixes):
+        return prefix
+    raise InvalidPathError(f"{prefix!r} is below none of the prefixes {_listed(prefixes)}", prefix)
+
+
+def narrower(one: Path, other: Path) -> Path | None:
+    """Return the prefix that covers just what both cover; None if that is nothing."""
+    if covers(one, other):
+        return other
+    return one if covers(other, one) else None
+
+
+def _too_long(path: str) -> bool:
+    """Whether a legal path of more than 63 characters (252 bytes at most below that) is over a limit."""
+    encoded = path.encode()
+    return len(encoded) > MAX_PATH_BYTES or (
+        len(encoded) > MAX_COMPONENT_BYTES
+        and any(len(component) > MAX_COMPONENT_BYTES for component in encoded.split(b"/"))
+    )
+
+
+def _invalid(path: object) -> InvalidPathError:
+    return InvalidPathError(_why_not(path), path if isinstance(path, str) else None)
+
+
+def _why_not(path: object) -> str:
+    """Explain what is wrong with a path that is not legal."""
+    if type(path) is not str:
+        return f"a path is a plain string, not {type(path).__name__}"
+    shown = ascii(path if len(path) <= 200 else path[:200] + "...")
+    if not path.startswith("/"):
+        return f"{shown} is not absolute: a path begins with '/'"
+    for pattern, reason in _REASONS:
+        if pattern.search(path):
+            return f"{shown} is no path: {reason}"
+    if path.endswith("/"):
+        return f"{shown} names no entry: it ends in '/'"
+    return f"{shown} is too long: {MAX_COMPONENT_BYTES} bytes a component, {MAX_PATH_BYTES} in all"
+
+
+def _listed(prefixes: Iterable[Path]) -> str:
+    return ", ".join(map(repr, prefixes))

@@ -1,0 +1,37 @@
+"""The words of the gate: paths, operations, grants, and what is known of an entry (G1, G2)."""
+
+from collections.abc import Set as AbstractSet
+from typing import Literal, TypeAlias, TypedDict, get_args
+
+Path: TypeAlias = str
+"""A logical absolute path. `validate_path` is the only judge of which strings are one; nothing ever changes one."""
+
+Operation = Literal["list", "file", "read_binary", "read_file", "read_re", "write", "delete"]
+"""What can be done through a handle."""
+
+GrantedOperation: TypeAlias = Operation | Literal["read"]
+"""What a grant may name: an operation, or `read` for the three that read content."""
+
+OPERATIONS: frozenset[Operation] = frozenset(get_args(Operation))
+READ_OPERATIONS: frozenset[Operation] = frozenset({"read_binary", "read_file", "read_re"})
+
+
+class Grant(TypedDict):
+    """A right to do `ops` at a prefix.
+
+    `/a` is the entry `/a` and all that is below it; `/a/` is only what is below. Neither has anything to do with `/ab`.
+    """
+
+    prefix: Path
+    ops: AbstractSet[GrantedOperation]
+
+
+class EntryMeta(TypedDict):
+    """What is known of an entry without reading it: `size` in bytes, `updated_at` in seconds since 1970.
+
+    A file system that knows more returns a subclass with more keys.
+    """
+
+    path: Path
+    size: int
+    updated_at: float

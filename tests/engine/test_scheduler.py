@@ -1,0 +1,90 @@
+"""The scheduler against the real library, step by step in this process: what the books do not foresee."""
+
+from array import array
+from pathlib import Path
+
+import pytest
+
+from cfs.wire import Settings
+from cfs_server.engine.frames import Ended, Forget, Log, Options, Stats, Step
+from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
+from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.scheduler import Scheduler
+from cfs_server.engine.llama.sequences import Generation
+from cfs_server.engine.llama.text import TextStream
+
+
+class Desk:
+    """A scheduler on a small pool, and everything that it said."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.model = model
+        self.said: list[Step | Stats | Log] = []
+        self.scheduler = Scheduler(model, self.said.append)
+
+    def put(self, name: str, prompt: int, tokens: int, *, first: int = 20) -> None:
+        """Hand in a turn whose prompt is some tokens."""
+        log = array("i", [first, *range(21, 20 + prompt)])
+        settings = Settings(temperature=0, max_tokens=tokens)
+        sampler = Sampler(self.model.vocabulary, settings, None)
+        self.scheduler.inbox.put(Generation(name, f"key-{name}", log, prompt, tokens, sampler, TextStream()))
+
+    def run(self, *names: str) -> dict[str, Ended]:
+        """Step until these turns have ended."""
+        ended: dict[str, Ended] = {}
+        while not ended.keys() >= set(names):
+            self.scheduler.take_work()
+            self.scheduler.step()
+            assert self.scheduler.check_integrity() == []
+            ended = {end.id: end for step in self.said if isinstance(step, Step) for end in step.ended}
+        return ended
+
+
+@pytest.fixture
+def desk(tiny: Path) -> Desk:
+    """Four turns side by side in a pool of 256 cells."""
+    options = Options(parallel=4, pool_tokens=256, threads=1)
+    return Desk(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
+
+
+def test_a_pool_with_less_room_than_booked_parks_and_goes_on(desk: Desk) -> None:
+    """When the library finds no room although there should be some, turns are put aside, not failed."""
+    desk.model.context.cells = 100_000
+    names = [f"t{number}" for number in range(4)]
+    for name in names:
+        desk.put(name, prompt=40, tokens=100)
+    ended = desk.run(*names)
+    assert {(end.reason, end.completion_tokens) for end in ended.values()} == {("length", 100)}
+
+
+def test_a_turn_that_alone_finds_no_room_fails(desk: Desk) -> None:
+    """There is nobody to put aside for it; the next one is served."""
+    desk.model.context.cells = 100_000
+    desk.put("big", prompt=300, tokens=5)
+    assert desk.run("big")["big"].error == "the pool has no room for this turn"
+    desk.put("small", prompt=10, tokens=5)
+    assert desk.run("small")["small"].reason == "length"
+
+
+def test_a_batch_that_the_library_refuses_fails_its_turns_only(desk: Desk) -> None:
+    """An impossible token is a defect of ours; the worker outlives it and nothing is left of the turn."""
+    desk.put("bad", prompt=10, tokens=5, first=10**6)
+    assert desk.run("bad")["bad"].kind == "EngineError"
+    assert desk.scheduler._residency.cells_used == 0
+    desk.put("good", prompt=10, tokens=5)
+    assert desk.run("good")["good"].reason == "length"
+    desk.scheduler.inbox.put(Forget("key-good"))
+    desk.scheduler.take_work()
+    assert desk.scheduler._residency.cells_used == 0
+
+
+def test_sessions_that_rest_leave_the_pool_while_others_compute(tiny: Path) -> None:
+    """Idle cells make every step slower; with no patience at all they are parked at the next step of another."""
+    options = Options(parallel=4, pool_tokens=1024, threads=1, idle_seconds=0.0)
+    desk = Desk(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
+    desk.put("first", prompt=40, tokens=5)
+    desk.run("first")
+    desk.put("second", prompt=40, tokens=5)
+    desk.run("second")
+    assert [kept.key for kept in desk.scheduler._residency.resident] == ["key-second"]
+    assert desk.scheduler._residency.parked == 1

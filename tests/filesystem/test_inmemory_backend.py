@@ -1,0 +1,169 @@
+"""Entries in memory: one truth under many threads, and no copies of the index (G6)."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from cfs_filesystem import ConflictError, FileSystemError, InMemoryFileSystem, NotFoundError
+from tests.filesystem.support import everything, paths
+
+
+def test_a_single_look_does_not_copy_the_index() -> None:
+    """Among 10,000 entries: the snapshot is the same live mapping each time, and shows what comes later."""
+    memory = InMemoryFileSystem()
+    handle = everything(memory)
+    for number in range(10_000):
+        memory._write_impl(f"/d{number % 100}/e{number}", b"x", True)
+    before = memory._snapshot_impl(())
+    handle.file("/d7/e7")
+    handle.write("/new", "x")
+    assert "/new" in before
+    assert before == memory._snapshot_impl(())
+    with pytest.raises(TypeError):
+        before["/x"] = handle.file("/new")  # type: ignore[index]
+    assert len(handle.list()) == 10_001
+    assert len(handle.list("/d7/")) == 100
+    memory.check_integrity()
+
+
+def test_a_reader_keeps_what_it_was_given() -> None:
+    handle = everything(InMemoryFileSystem())
+    handle.write("/a", "old")
+    before = handle.file("/a")
+    handle.write("/a", "newer")
+    assert before["size"] == 3
+    assert handle.file("/a")["size"] == 5
+
+
+def _all(count: int, action: Callable[[int], object]) -> list[str]:
+    """Do something in many threads at once; the names of the errors, or what was returned."""
+    ready = threading.Barrier(count)
+
+    def work(number: int) -> str:
+        ready.wait()
+        try:
+            return str(action(number))
+        except FileSystemError as error:
+            return type(error).__name__
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(work, range(count)))
+
+
+def test_of_many_that_create_an_entry_one_does() -> None:
+    memory = InMemoryFileSystem()
+    handle = everything(memory)
+    for attempt in range(20):
+
+        def create(number: int, path: str = f"/{attempt}") -> int:
+            handle.write(path, str(number), overwrite=False)
+            return number
+
+        done = _all(8, create)
+        assert sorted(done)[1:] == ["ConflictError"] * 7
+        assert handle.read_file(f"/{attempt}") == min(done)
+
+
+def test_of_many_that_delete_an_entry_one_does() -> None:
+    memory = InMemoryFileSystem()
+    handle = everything(memory)
+    for attempt in range(20):
+        handle.write(f"/a/{attempt}", "x")
+
+        def delete(_: int, path: str = f"/a/{attempt}") -> str:
+            handle.delete(path)
+            return "deleted"
+
+        done = _all(8, delete)
+        assert done.count("deleted") == 1
+        assert set(done) <= {"deleted", "ConflictError", "NotFoundError"}
+    handle.write("/a", "the directory has gone with its last entry")
+    memory.check_integrity()
+
+
+def test_a_delete_that_lost_a_race_is_a_conflict() -> None:
+    memory = InMemoryFileSystem()
+    with pytest.raises(ConflictError, match="somebody else"):
+        memory._delete_impl("/gone")
+    with pytest.raises(NotFoundError):
+        memory._read_binary_impl("/gone")
+
+
+def test_listing_while_others_write() -> None:
+    """A listing is of whole entries, each with its true path and size, at any moment."""
+    memory = InMemoryFileSystem()
+    handle = everything(memory)
+    stop = threading.Event()
+
+    def write(name: str) -> None:
+        number = 0
+        while not stop.is_set():
+            handle.write(f"/{name}/{number % 50}", "x" * (number % 7))
+            if number % 3 == 0:
+                handle.delete(f"/{name}/{number % 50}")
+            number += 1
+
+    with ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write, name) for name in "ab"]
+        for _ in range(200):
+            metas = handle.list()
+            assert paths(metas) == sorted(paths(metas))
+            assert all(meta["size"] < 7 for meta in metas)
+        stop.set()
+        for writer in writers:
+            writer.result()
+    memory.check_integrity()
+
+
+_PATHS = st.sampled_from(["/a", "/b", "/a/a", "/a/b", "/a/a/a", "/b/c/d", "/a/a/b", "/b/c"])
+
+
+class AgainstADictionary(RuleBasedStateMachine):
+    """Any sequence of operations does what it does to a dictionary of path and content."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory = InMemoryFileSystem()
+        self.handle = everything(self.memory)
+        self.model: dict[str, str] = {}
+
+    def _blocked(self, path: str) -> bool:
+        return any(path.startswith(other + "/") or other.startswith(path + "/") for other in self.model)
+
+    @rule(path=_PATHS, text=st.text(max_size=3), overwrite=st.booleans())
+    def write(self, path: str, text: str, overwrite: bool) -> None:
+        if self._blocked(path) or (path in self.model and not overwrite):
+            with pytest.raises(ConflictError):
+                self.handle.write(path, text, overwrite=overwrite)
+        else:
+            assert self.handle.write(path, text, overwrite=overwrite)["size"] == len(text.encode())
+            self.model[path] = text
+
+    @rule(path=_PATHS)
+    def delete(self, path: str) -> None:
+        if path in self.model:
+            self.handle.delete(path)
+            del self.model[path]
+        else:
+            with pytest.raises(NotFoundError):
+                self.handle.delete(path)
+
+    @rule()
+    def restore(self) -> None:
+        other = InMemoryFileSystem()
+        other.restore(self.memory.serialize())
+        self.memory, self.handle = other, everything(other)
+
+    @invariant()
+    def same(self) -> None:
+        self.memory.check_integrity()
+        assert {path: self.handle.read_file(path) for path in paths(self.handle.list())} == self.model
+
+
+TestAgainstADictionary = AgainstADictionary.TestCase
+TestAgainstADictionary.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)

@@ -1,0 +1,244 @@
+"""Lines and matches: what is returned, and what a hostile pattern cannot do (G3)."""
+
+import re
+from functools import partial
+
+import pytest
+import regex
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cfs_filesystem import FsHandle, InMemoryFileSystem, InvalidArgumentError, NotFoundError, _text
+from cfs_filesystem._text import matches_of
+from tests.filesystem.support import everything, refusal
+
+
+@pytest.fixture
+def handle() -> FsHandle:
+    return everything(InMemoryFileSystem())
+
+
+# -- lines ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["0\n1\n2\n3\n", "0\n1\n2\n3", "\n\n\n\n", "0\r\n1\r2\x0b3\x0c4\u2028\n\x855\n6\n"])
+def test_every_range_of_lines(handle: FsHandle, text: str) -> None:
+    """A line ends with a newline and nothing else; line ends are returned as stored."""
+    handle.write("/a", text)
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text)
+    for index in range(len(lines)):
+        assert handle.read_file("/a", index) == "".join(lines[index:])
+        for count in range(1, len(lines) + 2):
+            assert handle.read_file("/a", index, count) == "".join(lines[index : index + count])
+    for count in range(1, len(lines) + 2):
+        assert handle.read_file("/a", line=count) == "".join(lines[:count])
+    for index in (len(lines), len(lines) + 1, 10**9):
+        with pytest.raises(NotFoundError, match=f"it has {len(lines)}, counted from 0"):
+            handle.read_file("/a", index)
+        with pytest.raises(NotFoundError):
+            handle.read_file("/a", index, 1)
+
+
+def test_an_empty_file_has_no_lines_but_can_be_read_from_the_start(handle: FsHandle) -> None:
+    """So a program that reads a file in pieces need not ask for its size first."""
+    handle.write("/a", "")
+    assert handle.read_file("/a") == handle.read_file("/a", 0) == handle.read_file("/a", 0, 10) == ""
+    with pytest.raises(NotFoundError, match="it has 0"):
+        handle.read_file("/a", 1)
+
+
+@given(st.text(alphabet="ab\n\r", max_size=30), st.integers(1, 4))
+def test_pieces_make_up_the_whole(text: str, count: int) -> None:
+    handle = everything(InMemoryFileSystem())
+    handle.write("/a", text)
+    pieces: list[str] = []
+    index = 0
+    while index == 0 or "".join(pieces) != text:
+        pieces.append(handle.read_file("/a", index, count))
+        index += count
+    assert "".join(pieces) == text
+    if text:
+        with pytest.raises(NotFoundError):
+            handle.read_file("/a", index)
+
+
+@pytest.mark.parametrize(("index", "line"), [(-1, None), (None, 0), (0, -1), (1.0, None), ("0", None), (None, True)])
+def test_numbers_that_mean_no_lines(handle: FsHandle, index: int | None, line: int | None) -> None:
+    handle.write("/a", "x\n")
+    with pytest.raises(InvalidArgumentError, match=r"index is a|line is a"):
+        handle.read_file("/a", index, line)
+
+
+def test_text_that_is_no_utf8(handle: FsHandle) -> None:
+    handle.write("/a", b"good \xff bad")
+    for action in (lambda: handle.read_file("/a"), lambda: handle.read_re("/a", "x")):
+        with pytest.raises(InvalidArgumentError, match=r"byte 5.*read_binary"):
+            action()
+    assert handle.read_binary("/a") == b"good \xff bad"
+
+
+def test_a_byte_order_mark_is_kept(handle: FsHandle) -> None:
+    handle.write("/a", b"\xef\xbb\xbfx")
+    assert handle.read_file("/a") == "\ufeffx"
+
+
+# -- matches ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_match_is_returned_in_order(handle: FsHandle) -> None:
+    handle.write("/a", "one 1\ntwo 22\nthree 333\n")
+    assert handle.read_re("/a", r"\d+") == ["1", "22", "333"]
+    assert handle.read_re("/a", r"(\w+) (\d+)") == ["one 1", "two 22", "three 333"], "the match, not its groups"
+    assert handle.read_re("/a", r"(?m)^t\w+") == ["two", "three"]
+    assert handle.read_re("/a", r"(?m)\d$") == ["1", "2", "3"]
+    assert handle.read_re("/a", "none") == []
+    assert handle.read_re("/a", "two.*three", 5) == []
+    assert handle.read_re("/a", "(?s)two.*three") == ["two 22\nthree"]
+    handle.write("/empty", "")
+    assert handle.read_re("/empty", "x*") == [""]
+    assert handle.read_re("/empty", "x", 3) == []
+
+
+_PATTERNS = st.sampled_from(
+    [
+        "a",
+        "ab",
+        "a+b",
+        "a{1,3}",
+        "x*",
+        "a*?b",
+        "(?:ab|a)c?",
+        "b?",
+        "(?<=a)b",
+        "(?<!a)b",
+        "a(?=b)",
+        r"\bab",
+        "(?m)^a",
+        "$",
+        "",
+    ]
+)
+
+
+@settings(max_examples=200)
+@given(_PATTERNS, st.text(alphabet="aabbc\n ", max_size=60), st.integers(1, 9))
+def test_windows_find_what_the_whole_has(pattern: str, text: str, window: int) -> None:
+    """With an overlap of more than a match and its surroundings, windows of any size make no difference."""
+    text = re.sub("a{4,}", "aaa", text)
+    whole = [match[0] for match in regex.finditer(pattern, text)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_text, "WINDOW", window)
+        found = matches_of(text, pattern, 12, 10)
+    assert found == whole == matches_of(text, pattern, None, 10)
+
+
+def test_a_match_across_windows_needs_an_overlap(handle: FsHandle) -> None:
+    """Each match is reported once; one that is longer than the overlap may be missed."""
+    text = "." * (_text.WINDOW - 3) + "needle" + "." * 10 + "needle" + "." * _text.WINDOW * 2 + "needle"
+    handle.write("/a", text)
+    assert handle.read_re("/a", "needle") == ["needle"] * 3
+    assert handle.read_re("/a", "needle", 6) == ["needle"] * 3
+    assert handle.read_re("/a", "needle", 10**9) == ["needle"] * 3
+    assert handle.read_re("/a", "needle", 0) == ["needle"] * 2
+
+
+def test_a_huge_overlap_does_not_loop(handle: FsHandle) -> None:
+    handle.write("/a", "ab" + "-" * _text.WINDOW * 3 + "ab")
+    for overlap in (0, 1, _text.WINDOW - 1, _text.WINDOW, _text.WINDOW + 1, 10**12):
+        assert handle.read_re("/a", "ab", overlap) == ["ab", "ab"]
+
+
+@pytest.mark.parametrize("overlap", [-1, 1.5, "2", True])
+def test_an_overlap_that_is_none(handle: FsHandle, overlap: int) -> None:
+    handle.write("/a", "x")
+    with pytest.raises(InvalidArgumentError, match="overlap"):
+        handle.read_re("/a", "x", overlap)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(", ")", "[", "a**", "\\", "(?P<a>x)(?P<a>", "(?<=", r"\p{Foo}", r"\N{no such name}", "(?a)(?u)x",
+        r"\L<words>", "x{0,99999999999999}", "(?:" * 500 + "a" + ")*" * 500, "(?z)", r"\2(a)",
+    ],
+    ids=lambda pattern: pattern[:20],
+)  # fmt: skip
+def test_what_is_no_pattern(handle: FsHandle, pattern: str) -> None:
+    handle.write("/a", "x")
+    with pytest.raises(InvalidArgumentError, match="not a regular expression"):
+        handle.read_re("/a", pattern)
+
+
+@pytest.mark.parametrize("pattern", [None, b"x", 1, re.compile("x")])
+def test_a_pattern_is_a_string(handle: FsHandle, pattern: object) -> None:
+    handle.write("/a", "x")
+    with pytest.raises(InvalidArgumentError, match="a pattern is a string"):
+        handle.read_re("/a", pattern)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("(a|aa)+$", "a" * 100 + "b"),
+        ("(?:(?:a|aa)+b?)+$", "a" * 100 + "!"),
+        ("(?:a|b|ab)*c", "ab" * 200),
+        ("(.+)+(.+)+=x", "=" * 2000),
+        ("(?:abc){e<=3}(?:abd){e<=3}zz", "abd" * 3000),
+        ("(?r)x(?:a|aa)+", "y" + "a" * 100),
+    ],
+)
+def test_a_catastrophic_pattern_is_given_up(pattern: str, text: str) -> None:
+    """If this does not end, the time limit of the test run says so."""
+    memory = InMemoryFileSystem()
+    memory.match_seconds = 0.05
+    handle = everything(memory)
+    handle.write("/a", text)
+    for overlap in (None, 50):
+        error = refusal(partial(handle.read_re, "/a", pattern, overlap))
+        assert error is None or "given up" in error.detail
+
+
+def test_the_limit_is_for_all_matches_together() -> None:
+    """Many matches that are each quick do not add up to more than the limit."""
+    memory = InMemoryFileSystem()
+    memory.match_seconds = 0.02
+    handle = everything(memory)
+    handle.write("/a", "a" * 2_000_000)
+    with pytest.raises(InvalidArgumentError, match="given up"):
+        handle.read_re("/a", "a")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "((a{1000}){1000}){1000}", "(?:(?:a{1000}){1000}){1000}", "(((((((a{10}){10}){10}){10}){10}){10}){10})",
+        "(?x) ( ( a {999} ) # comment )\n {999} ) {999}", "([)]{999}){999}", r"(\({999}){999}", "a{99999999}",
+        "a{999999999999999999999}", "(a{ 999}){ 999}", "(?R)", "(a(?1)?b)", "(?P<x>a(?&x)?)", "(?P<x>a(?P>x)?)",
+        "a" * 4097,
+    ],
+    ids=lambda pattern: pattern[:30],
+)  # fmt: skip
+def test_what_would_cost_too_much_before_the_first_character(handle: FsHandle, pattern: str) -> None:
+    """Compiling writes counted repeats out, and a call of itself nests without end: refused unseen."""
+    handle.write("/a", "x")
+    with pytest.raises(InvalidArgumentError):
+        handle.read_re("/a", pattern)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}",
+        r"(\d{4})-(\d{2})-(\d{2})",
+        "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+        "([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})",
+        r"(?:\d{1,3}\.){3}\d{1,3}",
+        "(commit|tree) [0-9a-f]{40}",
+        r"(?i)(error|warn(?:ing)?)\b.{0,200}",
+        r"(?P<key>\w+)=(?(key)\w+)",
+        r"(?>a+)(?-i:b)(?#comment)",
+    ],
+)
+def test_patterns_of_every_day_are_not_refused(handle: FsHandle, pattern: str) -> None:
+    handle.write("/a", "x")
+    assert handle.read_re("/a", pattern) == []

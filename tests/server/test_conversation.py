@@ -1,0 +1,153 @@
+"""The server with the real worker and the embedded model, spoken to by curl (issue: must be seen to work)."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+
+import httpx
+import psutil
+import pytest
+
+from cfs.sse import ServerSentEvent, SSEDecoder
+from tests.server.support import EventStream, Process, data, kinds, serving, spoken
+
+NAMES = ["Alice", "Tom", "Maria", "Peter", "Anna"]
+
+
+def curl(*arguments: str) -> str:
+    """Run curl as a user would; what it prints."""
+    return subprocess.run(["curl", "-sS", *arguments], capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_the_three_commands_of_the_readme(model_server: Process) -> None:
+    url = f"{model_server.url}/v1/sessions/chat1"
+    stream = curl("-N", "-d", "My name is Alice.", "-H", "Accept: text/event-stream", f"{url}/messages")
+    events = SSEDecoder().feed(stream.encode())
+    assert stream.count("\nid: ") + stream.startswith("id: ") == len(events), "an id on each"
+    assert kinds(events)[:2] == ["message.added", "turn.started"]
+    assert kinds(events)[-2:] == ["message.added", "turn.finished"]
+    assert kinds(events).count("token") > 3
+    assert spoken(events).strip() == data(events[-1])["reply"]
+    reply = json.loads(curl("-d", "What is my name?", f"{url}/messages?wait=true"))
+    assert "Alice" in reply["reply"]
+    assert reply["usage"]["cached_tokens"] > 0, "the first turn was not read again"
+    lines = curl("-H", "Accept: text/plain", url).splitlines()
+    assert [line.partition(": ")[0] for line in lines] == ["User", "Assistant"] * 2
+    assert lines[0] == "User: My name is Alice."
+
+
+def test_curl_takes_a_file_and_chinese_and_an_ampersand_as_they_are(model_server: Process) -> None:
+    url = f"{model_server.url}/v1/sessions/%E4%BD%A0%E5%A5%BD"
+    curl("--data-binary", "你好 & a=b%20c\n", f"{url}/messages?wait=true")
+    assert json.loads(curl(url))["history"][0]["content"] == "你好 & a=b%20c"
+    assert curl("-o", os.devnull, "-w", "%{http_code}", "-X", "DELETE", url) == "204"
+
+
+async def test_tokens_arrive_while_the_model_goes_on(model_server: Process) -> None:
+    body = json.dumps({"content": "Tell me a joke.", "settings": {"max_tokens": 200, "seed": 1}}).encode()
+    headers = {"Content-Type": "application/json"}
+    async with await EventStream.open(model_server.url, "/v1/sessions/slowly/messages", headers, body) as stream:
+        first = await stream.until("token")
+        async with httpx.AsyncClient(base_url=model_server.url) as client:
+            meanwhile = (await client.get("/v1/sessions/slowly")).json()
+        rest = await stream.rest()
+    assert first[-1].event == "token"
+    assert meanwhile["partial"] is None or data(rest[-1])["reply"].startswith(meanwhile["partial"].strip())
+    times = [json.loads(event.data)["time"] for event in [*first, *rest] if event.event == "token"]
+    assert times == sorted(times)
+    assert len(set(times)) > 3, "not in one piece"
+
+
+async def test_fifty_conversations_at_once_are_answered_each_by_its_own_name(model_server: Process) -> None:
+    async with httpx.AsyncClient(base_url=model_server.url, timeout=110) as client:
+
+        async def converse(n: int) -> tuple[str, str]:
+            name, url = NAMES[n % len(NAMES)], f"/v1/sessions/crowd{n}"
+            cold = {"temperature": 0.0, "max_tokens": 24}
+            await client.post(f"{url}/messages?wait=true", json={"content": f"My name is {name}.", "settings": cold})
+            asked = {"content": "What is my name?", "settings": cold}
+            return name, (await client.post(f"{url}/messages?wait=true", json=asked)).json()["reply"]
+
+        answers = await asyncio.gather(*(converse(n) for n in range(50)))
+        wrong = [(name, reply) for name, reply in answers if name not in reply]
+        assert wrong == []
+        async with await EventStream.open(model_server.url, "/v1/events?after=0") as stream:
+            marks = [event async for event in _marks(stream, "crowd", 100)]
+    running: set[str] = set()
+    together = 0
+    for kind, session in marks:
+        if kind == "turn.started":
+            assert session not in running, "the turns of one session never overlap"
+            running.add(session)
+        else:
+            running.remove(session)
+        together = max(together, len(running))
+    assert together > 1, "those of different sessions do"
+
+
+async def _marks(stream: EventStream, prefix: str, turns: int):  # type: ignore[no-untyped-def]
+    """The beginnings and ends of so many turns."""
+    ends = 0
+    while ends < turns:
+        (event,) = await stream.take(1)
+        assert event.event != "stale"
+        session = json.loads(event.data)["session"]
+        if session.startswith(prefix) and event.event in ("turn.started", "turn.finished"):
+            ends += event.event == "turn.finished"
+            yield event.event, session
+
+
+async def test_cancel_stops_the_model_and_the_next_turn_runs(model_server: Process) -> None:
+    url = "/v1/sessions/stopped"
+    async with httpx.AsyncClient(base_url=model_server.url, timeout=60) as client:
+        endless = {"max_tokens": 2000, "stop": ["\0never"], "temperature": 5.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0}
+        await client.post("/v1/sessions", json={"id": "stopped", "settings": endless})
+        await client.post(f"{url}/messages", json={"content": "Count to a thousand."})
+        async with await EventStream.open(model_server.url, f"{url}/events?after=0") as stream:
+            await stream.until("token")
+            await client.post(f"{url}/messages", json={"content": "Hello.", "settings": {"max_tokens": 5}})
+            assert (await client.post(f"{url}/cancel")).json() == {"running": 1, "queued": 0}
+            cancelled = (await stream.until("turn.finished"))[-1]
+            next_turn = (await stream.until("turn.finished"))[-1]
+        assert data(cancelled)["finish_reason"] == "cancelled"
+        assert data(cancelled)["reply"].endswith("[Cancelled]")
+        assert data(next_turn)["finish_reason"] in ("stop", "length")
+        assert await tokens_generated(client) == await tokens_generated(client), "the model stands still"
+
+
+async def tokens_generated(client: httpx.AsyncClient) -> float:
+    lines = (await client.get("/metrics")).text.splitlines()
+    return float(next(line for line in lines if line.startswith("cfs_engine_tokens_generated_total ")).split()[1])
+
+
+@pytest.mark.timeout(120)
+async def test_the_worker_dies_during_ten_streams_and_nothing_else_does() -> None:
+    with serving("--log-format", "json") as process:
+        async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
+            await client.post("/v1/sessions/0/messages?wait=true", content="My name is Alice.")
+            history = (await client.get("/v1/sessions/0")).json()["history"]
+            long = {"max_tokens": 1500, "stop": ["\0never"], "temperature": 5.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0}
+            body = json.dumps({"content": "Tell me a long story.", "settings": long}).encode()
+            headers = {"Content-Type": "application/json"}
+            streams = [
+                await EventStream.open(process.url, f"/v1/sessions/{n}/messages", headers, body) for n in range(10)
+            ]
+            await streams[0].until("token")
+            (worker,) = psutil.Process(process.process.pid).children()
+            worker.send_signal(signal.SIGKILL)
+            ends: list[ServerSentEvent] = [(await stream.rest())[-1] for stream in streams]
+            for end in ends:  # failed, or replayed by the engine
+                assert end.event == "turn.finished" or data(end)["reply"].startswith("[Error: ")
+            assert "turn.failed" in kinds(ends)
+            for stream in streams:
+                stream.close()
+            answers = [await client.post(f"/v1/sessions/{n}/messages?wait=30", content="Hello!") for n in range(10)]
+            assert [answer.json()["error"] for answer in answers] == [None] * 10
+            assert (await client.get("/v1/sessions/0")).json()["history"][:2] == history
+            ready = (await client.get("/readyz")).json()
+            assert (ready["status"], ready["restarts"]) == ("ready", 1)
+            process.signal()
+            assert (await asyncio.to_thread(process.ended))[0] == 0
+        assert not psutil.pid_exists(worker.pid)

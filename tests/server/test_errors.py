@@ -1,0 +1,124 @@
+"""Every route fails in the same shape (H5): the table of routes is walked, so a new one is covered when it is added."""
+
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute, iter_route_contexts
+from structlog.testing import capture_logs
+
+from cfs.errors import TABLE
+from cfs.wire import Problem
+from cfs_server.app import create_app
+from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.settings import Settings
+from tests.server.support import House, house
+
+APP = create_app(Settings(), ScriptedEngine())
+ROUTES = sorted(
+    (method, str(route.path_format))
+    for route in iter_route_contexts(APP.routes)
+    if isinstance(route.original_route, APIRoute)
+    for method in route.methods or ()
+)
+NEED_A_SESSION = [route for route in ROUTES if "{id}" in route[1] and not route[1].endswith("/messages")]
+
+
+def problem_in(answer: httpx.Response) -> Problem:
+    """Read the answer as a problem, with everything that it must have."""
+    assert answer.headers["content-type"] == "application/problem+json"
+    problem = Problem.model_validate_json(answer.content)
+    assert problem.status == answer.status_code
+    assert problem.type.removeprefix("urn:cfs:error:") in {row.slug for row in TABLE.values()}
+    assert problem.detail
+    return problem
+
+
+def test_the_walk_sees_all_routes() -> None:
+    assert len(ROUTES) >= 22
+    assert len(NEED_A_SESSION) >= 14
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+async def test_every_route_fails_in_one_shape(home: House, method: str, path: str) -> None:
+    for broken in (path.format(id="%FF", turn="x") + "?a=%FF", path.format(id="a", turn="x") + "?a=%zz"):
+        assert problem_in(await home.client.request(method, broken)).status == 400
+    if method in ("POST", "PUT", "PATCH"):
+        too_large = await home.client.request(method, path.format(id="a", turn="x"), content=b"x" * (9 << 20))
+        assert problem_in(too_large).status == 413
+    wrong_method = await home.client.request("PROPFIND", path.format(id="a", turn="x"))
+    assert problem_in(wrong_method).status == 405
+    assert method in wrong_method.headers["Allow"]
+
+
+NOTHING: dict[str, Any] = {}
+BODIES: dict[str, dict[str, Any]] = {
+    "/transcript": {"content": b"User: x\n", "headers": {"If-Match": "*"}},
+    "/rename": {"json": {"id": "b"}},
+    "/update": {"json": {"claim": "x"}},
+    "/finish": {"json": {"claim": "x"}},
+    "/settings": {"json": {}},
+}
+
+
+@pytest.mark.parametrize(("method", "path"), NEED_A_SESSION)
+async def test_every_route_of_a_session_says_when_there_is_none(home: House, method: str, path: str) -> None:
+    body = next((body for end, body in BODIES.items() if path.endswith(end) and method != "GET"), NOTHING)
+    assert problem_in(await home.client.request(method, path.format(id="none", turn="x"), **body)).status == 404
+    assert problem_in(await home.client.request(method, path.format(id=".x", turn="x"), **body)).status == 422
+    assert len(home.store) == 0
+
+
+async def test_a_defect_is_told_without_its_details_and_the_server_goes_on(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def defect(_: str) -> None:
+        raise RuntimeError("secret of the house")
+
+    with capture_logs() as log:
+        monkeypatch.setattr(home.store, "get", defect)
+        answer = await home.client.get("/v1/sessions/a")
+        assert problem_in(answer).status == 500
+        assert "secret" not in answer.text
+        monkeypatch.undo()
+        assert (await home.client.get("/v1/sessions/a")).status_code == 404
+    (told,) = [entry for entry in log if entry["event"] == "request.defect"]
+    assert (told["exc_info"], told["path"]) == (True, "/v1/sessions/a"), "the log has the trace"
+
+
+async def test_the_framework_s_pages_with_foreign_scripts_are_off_and_the_document_is_on(home: House) -> None:
+    assert (await home.client.get("/docs")).status_code == 404
+    assert (await home.client.get("/redoc")).status_code == 404
+    assert (await home.client.get("/openapi.json")).json()["openapi"].startswith("3.")
+
+
+async def test_the_index_says_where_to_go(home: House) -> None:
+    places = (await home.client.get("/")).json()
+    assert places["sessions"] == "/v1/sessions"
+    assert "/v1/sessions" in (await home.client.get("/", headers={"Accept": "text/plain"})).text
+
+
+async def test_readiness_names_the_model_and_metrics_count_what_happened() -> None:
+    async with house() as home:
+        ready = (await home.client.get("/readyz")).json()
+        assert (ready["status"], ready["model"]["name"]) == ("ready", "scripted")
+        await home.say("a", "one two", wait="true")
+        while True:
+            lines = (await home.client.get("/metrics")).text.splitlines()
+            if 'cfs_turns_total{result="stop"} 1.0' in lines:
+                break
+        for line in (
+            'cfs_sessions{state="idle"} 1.0',
+            'cfs_tokens_total{kind="completion"} 2.0',
+            "cfs_streams_open 0.0",
+            "cfs_turns_queued 0.0",
+            "cfs_engine_ready 1.0",
+            "cfs_engine_tokens_generated_total 2.0",
+            'cfs_request_seconds_count{method="POST",route="/v1/sessions/{id}/messages",status="200"} 1.0',
+        ):
+            assert line in lines, line
+        await home.engine.stop()
+        not_ready = await home.client.get("/readyz")
+        assert problem_in(not_ready).status == 503
+        assert not_ready.json()["model"]["name"] == "scripted"
+        assert not_ready.headers["Retry-After"] == "1"

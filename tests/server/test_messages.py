@@ -1,0 +1,279 @@
+"""Writing to a session over HTTP, and the forms of the answer (S3, S4, S5, H1)."""
+
+import asyncio
+import json
+
+import pytest
+
+from cfs_server.engine.scripted import failing
+from tests.server.support import EVENTS, JSON, TEXT, EventStream, House, house, until
+
+
+async def test_a_message_is_accepted_at_once_and_answered_later(home: House) -> None:
+    home.engine.hold()
+    answer = await home.say("a", "hello")
+    assert answer.status_code == 202
+    accepted = answer.json()
+    assert accepted["session"] == "a"
+    assert accepted["turn"]
+    assert accepted["accepted_bytes"] == 5
+    assert answer.headers["Location"] == "/v1/sessions/a"
+    assert answer.headers["X-CFS-State"] == "generating"
+    home.engine.release()
+    assert await home.text("a") == "User: hello\nAssistant: hello\n"
+
+
+async def test_the_event_number_of_the_acceptance_is_that_of_the_message(home: House) -> None:
+    number = (await home.say("a", "hello")).json()["event"]
+    events = home.store.get("a").log.since(number - 1)
+    assert isinstance(events, list)
+    assert (events[0].type, events[0].data["message"]["content"]) == ("message.added", "hello")
+
+
+async def test_wait_answers_with_the_finished_reply(home: House) -> None:
+    reply = (await home.say("a", "hello there", wait="true")).json()
+    assert (reply["reply"], reply["finish_reason"], reply["error"]) == ("hello there", "stop", None)
+    assert reply["usage"]["completion_tokens"] == 2
+
+
+async def test_a_wait_that_is_too_short_names_the_turn_which_goes_on(home: House) -> None:
+    home.engine.hold()
+    answer = await home.say("a", "hello", wait="0.05")
+    assert answer.status_code == 504
+    running = home.store.get("a").running
+    assert running is not None
+    assert answer.json()["turn"] == running.id
+    home.engine.release()
+    assert await home.text("a") == "User: hello\nAssistant: hello\n"
+
+
+async def test_a_failed_turn_is_a_finished_one_with_an_error() -> None:
+    async with house(failing("out of memory", after=["half"])) as home:
+        answer = await home.say("a", "hello", wait="true")
+        assert answer.status_code == 200
+        reply = answer.json()
+        assert (reply["finish_reason"], reply["error"]) == ("error", "out of memory")
+        assert await home.text("a") == "User: hello\nAssistant: [Error: out of memory]\n"
+
+
+async def test_a_client_that_hangs_up_while_it_waits_cancels_nothing_and_frees_its_wait(home: House) -> None:
+    home.engine.hold()
+    stream = await asyncio.create_task(_post_and_leave(home))
+    await until(lambda: not (_requests_in_flight(home)))
+    assert home.store.get("a").state == "generating"
+    home.engine.release()
+    assert await home.text("a") == "User: x\nAssistant: x\n"
+    await stream.wait_closed()
+
+
+async def _post_and_leave(home: House) -> asyncio.StreamWriter:
+    host, port = home.url.removeprefix("http://").split(":")
+    _, writer = await asyncio.open_connection(host, int(port))
+    writer.write(b"POST /v1/sessions/a/messages?wait=true HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+    await until(lambda: not ("a" not in [session.id for session in home.store]))
+    assert _requests_in_flight(home) == 1
+    writer.transport.abort()
+    return writer
+
+
+def _requests_in_flight(home: House) -> int:
+    return len(home.server.server_state.tasks)
+
+
+@pytest.mark.parametrize(
+    ("body", "stored"),
+    [
+        (b"hello", "hello"),
+        (b"hello\n", "hello"),
+        (b"User: hello\n", "hello"),
+        (b"a=b&c=d%20e", "a=b&c=d%20e"),
+        ("你好\r\n".encode(), "你好\r"),
+        (b'{"content": "x"}', '{"content": "x"}'),
+    ],
+)
+@pytest.mark.parametrize(
+    "media",
+    ["text/plain", "application/x-www-form-urlencoded", "application/octet-stream", None, "text/plain; charset=UTF-8"],
+)
+async def test_any_body_that_is_no_json_is_the_message_itself(
+    home: House, body: bytes, stored: str, media: str | None
+) -> None:
+    headers = {"Content-Type": media} if media else {}
+    answer = await home.client.post("/v1/sessions/a/messages?wait=true", content=body, headers=headers)
+    assert answer.status_code == 200
+    assert home.store.get("a").history.messages[0].content == stored
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", b"  \n", b"User: ", b"User: \n"])
+async def test_an_empty_write_makes_the_session_and_nothing_else(home: House, body: bytes) -> None:
+    for params in ({}, {"wait": "true"}):
+        answer = await home.client.post("/v1/sessions/a/messages", content=body, params=params)
+        assert (answer.status_code, answer.json()["turn"]) == (202, None)
+    assert home.store.get("a").idle
+    assert await home.text("a") == ""
+
+
+async def test_json_says_the_role_the_settings_of_this_turn_and_whether_to_answer(home: House) -> None:
+    post = home.client.post
+    await post("/v1/sessions/a/messages", json={"content": "be brief", "role": "system"})
+    await post("/v1/sessions/a/messages", json={"content": "User: is data here", "generate": False})
+    answer = await post("/v1/sessions/a/messages?wait=true", json={"content": "x y z", "settings": {"max_tokens": 2}})
+    assert answer.json()["finish_reason"] == "length"
+    assert [(message.role, message.content) for message in home.store.get("a").history.messages] == [
+        ("system", "be brief"),
+        ("user", "User: is data here"),
+        ("user", "x y z"),
+        ("assistant", "x y"),
+    ]
+    assert home.store.get("a").settings.max_tokens == 512, "only this turn's"
+
+
+@pytest.mark.parametrize(
+    ("given", "schema"),
+    [
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_schema", "json_schema": {"schema": {"type": "array"}}}, {"type": "array"}),
+        ({"type": "json_schema", "json_schema": {"name": "n", "strict": True, "schema": {}}}, {}),
+        ({"type": "text"}, None),
+        (None, None),
+    ],
+)
+async def test_a_response_format_reaches_the_engine_as_a_schema(
+    home: House, given: dict[str, object] | None, schema: dict[str, object] | None
+) -> None:
+    await home.client.post("/v1/sessions/a/messages?wait=true", json={"content": "x", "response_format": given})
+    assert home.engine.requests[0].json_schema == schema
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"type": "yaml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {}}, 1]
+)
+async def test_an_unknown_response_format_is_refused(home: House, given: object) -> None:
+    answer = await home.client.post("/v1/sessions/a/messages", json={"content": "x", "response_format": given})
+    assert answer.status_code == 422
+    assert len(home.store) == 0
+
+
+async def test_the_driver_cannot_be_set_for_one_message(home: House) -> None:
+    body = {"content": "x", "settings": {"driver": "agent"}}
+    answer = await home.client.post("/v1/sessions/a/messages", json=body)
+    assert (answer.status_code, answer.json()["type"]) == (422, "urn:cfs:error:invalid-parameters")
+
+
+@pytest.mark.parametrize(
+    ("accept", "media"),
+    [
+        ("text/event-stream", "text/event-stream"),
+        ("text/event-stream, */*;q=0.1", "text/event-stream"),
+        ("*/*", "application/json"),
+        ("application/json, text/event-stream;q=0.5", "application/json"),
+        ("text/*", "text/event-stream"),
+    ],
+)
+async def test_the_form_of_the_answer_is_the_one_that_the_client_likes_best(
+    home: House, accept: str, media: str
+) -> None:
+    answer = await home.client.post("/v1/sessions/a/messages", content=b"x", headers={"Accept": accept})
+    assert answer.headers["content-type"].partition(";")[0] == media
+
+
+async def test_nothing_is_stored_for_a_client_that_would_accept_no_answer(home: House) -> None:
+    answer = await home.client.post("/v1/sessions/a/messages", content=b"x", headers={"Accept": "image/png"})
+    assert answer.status_code == 406
+    assert len(home.store) == 0
+
+
+async def test_fifty_sessions_written_at_once_get_their_own_answers_side_by_side(home: House) -> None:
+    names = [f"s{n}" for n in range(50)]
+    home.engine.hold()
+    for name in names:
+        assert (await home.say(name, f"answer of {name}")).status_code == 202
+    assert (await home.engine.stats()).running == 50, "all turns run before any has ended"
+    home.engine.release()
+    texts = await asyncio.gather(*(home.text(name) for name in names))
+    assert texts == [f"User: answer of {name}\nAssistant: answer of {name}\n" for name in names]
+
+
+async def test_the_turns_of_one_session_never_overlap_and_keep_their_order(home: House) -> None:
+    await asyncio.gather(*(home.say("a", f"m{n}") for n in range(20)))
+    history = (await home.text("a")).splitlines()
+    assert [line.partition(": ")[0] for line in history] == ["User", "Assistant"] * 20
+    assert [line.split()[1] for line in history[::2]] == [line.split()[1] for line in history[1::2]]
+    events = home.store.get("a").log.since(0)
+    assert isinstance(events, list)
+    marks = [event.type for event in events if event.type in ("turn.started", "turn.finished")]
+    assert marks == ["turn.started", "turn.finished"] * 20
+
+
+async def test_tokens_arrive_one_by_one(home: House) -> None:
+    home.engine.hold()
+    async with await EventStream.open(home.url, "/v1/sessions/a/messages", body=b"one two three") as stream:
+        await stream.until("turn.started")
+        for word in ("one", " two", " three"):
+            home.engine.step()
+            (event,) = await stream.take(1)
+            assert json.loads(event.data)["data"]["text"] == word
+        home.engine.release()
+        assert [event.event for event in await stream.rest()] == ["message.added", "turn.finished"]
+
+
+async def test_cancel_stops_the_engine_keeps_the_text_and_runs_the_next_turn(home: House) -> None:
+    home.engine.hold()
+    await home.say("a", "one two three four")
+    await home.say("a", "next")
+    home.engine.step(2)
+    await home.until("a", "token", 2)
+    answer = await home.client.post("/v1/sessions/a/cancel")
+    assert answer.json() == {"running": 1, "queued": 0}
+    await home.until("a", "turn.finished")
+    spoken = (await home.engine.stats()).tokens_generated
+    assert spoken == 2
+    home.engine.release()
+    assert await home.text("a") == (
+        "User: one two three four\nAssistant: one two [Cancelled]\nUser: next\nAssistant: next\n"
+    )
+    assert (await home.engine.stats()).tokens_generated == spoken + 1
+
+
+async def test_cancel_takes_what_waits_and_what_is_below_if_asked(home: House) -> None:
+    home.engine.hold()
+    for name in ("a", "a", "a/b"):
+        await home.say(name, "x")
+    answer = await home.client.post("/v1/sessions/a/cancel", json={"queued": True, "cascade": True})
+    assert answer.json() == {"running": 2, "queued": 1}
+
+
+async def test_text_is_read_as_it_stands_while_a_turn_runs(home: House) -> None:
+    home.engine.hold()
+    await home.say("a", "one two")
+    answer = await home.client.get("/v1/sessions/a", headers=TEXT)
+    assert (answer.text, answer.headers["X-CFS-State"]) == ("User: one two\n", "generating")
+    late = await home.client.get("/v1/sessions/a", params={"wait": 0.05}, headers=TEXT)
+    assert (late.status_code, late.text) == (200, "User: one two\n")
+    assert (late.headers["X-CFS-State"], late.headers["X-CFS-Settled"]) == ("generating", "false")
+
+
+async def test_the_json_shows_the_partial_reply_and_what_waits(home: House) -> None:
+    home.engine.hold()
+    await home.say("a", "one two")
+    await home.say("a", "later")
+    home.engine.step()
+    await home.until("a", "token")
+    shown = (await home.client.get("/v1/sessions/a")).json()
+    assert (shown["partial"], [message["content"] for message in shown["queue"]]) == ("one", ["later"])
+
+
+async def test_a_json_body_may_have_a_charset_and_a_suffix(home: House) -> None:
+    for media in ("application/json; charset=utf-8", "application/vnd.cfs+json"):
+        body = json.dumps({"content": "x"})
+        answer = await home.client.post("/v1/sessions/a/messages", content=body, headers=JSON | {"Content-Type": media})
+        assert answer.status_code == 202
+    assert home.store.get("a").history.messages[0].content == "x"
+
+
+async def test_a_message_is_refused_while_the_server_goes_down(home: House) -> None:
+    await home.store.drain(0)
+    answer = await home.client.post("/v1/sessions/a/messages", content=b"x", headers=EVENTS)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
+    assert (await home.client.get("/readyz")).status_code == 503
+    assert (await home.client.get("/healthz")).status_code == 200

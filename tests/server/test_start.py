@@ -1,0 +1,188 @@
+"""How `cfs serve` starts, and how it refuses to (E2, G9, P3)."""
+
+import json
+import os
+import signal
+import socket
+import struct
+from importlib import resources
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cfs_server.engine.interface import ModelLoadError
+from cfs_server.serve import is_loopback
+from cfs_server.settings import ConfigurationError, Settings, load
+from tests.server.support import run_cfs, serving
+
+SCRIPTED = ("--engine", "scripted")
+MODEL = resources.files("cfs_server.models") / "cfs-demo.gguf"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def nobody_listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def bad_models(folder: Path) -> dict[str, Path]:
+    whole = MODEL.read_bytes()
+    contents = {
+        "empty": b"",
+        "text": b"I am no model at all, but long enough to be read.\n" * 4,
+        "truncated": whole[: len(whole) // 2],
+        "head only": whole[:24],
+        "another version": b"GGUF" + struct.pack("<IQQ", 99, 0, 0),
+        "noise behind the head": whole[:24] + os.urandom(100_000),
+    }
+    found = {"missing": folder / "missing.gguf", "folder": folder}
+    for name, content in contents.items():
+        found[name] = folder / f"{name.replace(' ', '-')}.gguf"
+        found[name].write_bytes(content)
+    return found
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["missing", "folder", "empty", "text", "truncated", "head only", "another version", "noise behind the head"],
+)
+def test_a_model_that_cannot_be_loaded_is_told_in_one_line_before_anything_listens(tmp_path: Path, kind: str) -> None:
+    path = bad_models(tmp_path)[kind]
+    port = free_port()
+    ready = tmp_path / "ready"
+    ended = run_cfs("serve", "--model", str(path), "--port", str(port), "--ready-file", str(ready))
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("20")]  # without the log's lines
+    assert (ended.returncode, ended.stdout, len(lines)) == (2, "", 1), ended.stderr
+    assert lines[0].startswith(f"cfs: {path}: ")
+    assert nobody_listens(port)
+    assert not ready.exists()
+
+
+def test_a_port_in_use_is_told_in_one_line() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = run_cfs("serve", *SCRIPTED, "--port", str(port))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"cfs: cannot listen on 127.0.0.1:{port}: ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])  # noqa: S104 - refused, that is the point
+def test_other_addresses_than_loopback_are_refused_as_long_as_there_are_no_tokens(host: str) -> None:
+    ended = run_cfs("serve", *SCRIPTED, "--host", host)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert "--allow-remote" in ended.stderr
+
+
+@pytest.mark.parametrize("how", ["flag", "environment"])
+def test_the_risk_can_be_accepted_and_is_told_loudly(how: str) -> None:
+    flags = ["--allow-remote"] if how == "flag" else []
+    env = {"CFS_ALLOW_REMOTE_WITHOUT_TOKENS": "1"} if how == "environment" else {}
+    with serving(*SCRIPTED, "--host", "0.0.0.0", *flags, **env) as process:  # noqa: S104
+        port = process.url.rpartition(":")[2]
+        assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
+        process.signal()
+        assert "NO ACCESS CONTROL" in process.ended()[1]
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.8.8", True),
+        ("::1", True),
+        ("localhost", True),
+        ("0.0.0.0", False),  # noqa: S104
+        ("10.0.0.1", False),
+    ],
+)
+def test_loopback_is_what_only_this_machine_reaches(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback
+
+
+def test_a_free_port_is_said_on_stdout_and_in_the_ready_file_which_goes_with_the_server(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    with serving(*SCRIPTED, "--ready-file", str(ready)) as process:
+        assert httpx.get(f"{process.url}/readyz").json()["model"]["name"] == "scripted"
+        assert ready.read_text() == process.url + "\n"
+        process.signal(signal.SIGINT)
+        assert process.ended()[0] == 0
+    assert not ready.exists()
+
+
+def test_json_logs_are_json_line_by_line() -> None:
+    with serving(*SCRIPTED, "--log-format", "json") as process:
+        httpx.get(f"{process.url}/v1/sessions/caf%C3%A9", headers={"X-Request-ID": "r1"})
+        process.signal()
+        lines = [json.loads(line) for line in process.ended()[1].splitlines()]
+    (request,) = [line for line in lines if line["event"] == "request"]
+    assert (request["id"], request["method"], request["path"], request["status"]) == (
+        "r1",
+        "GET",
+        "/v1/sessions/caf%C3%A9",
+        404,
+    )
+    assert request["ms"] >= 0
+    assert {"ready", "stopping", "stopped"} <= {line["event"] for line in lines}
+
+
+def test_a_flag_goes_before_the_environment_the_environment_before_the_file_the_file_before_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "cfs.toml"
+    file.write_text('port = 1\nping = 1.5\nmax_sessions = 1\nmodel = "file.gguf"\n')
+    monkeypatch.setenv("CFS_PORT", "2")
+    monkeypatch.setenv("CFS_PING", "2.5")
+    monkeypatch.setenv("CFS_URL", "ignored: it belongs to the clients")
+    monkeypatch.setenv("CFS_MODEL", "")
+    settings = load({"port": 3}, file)
+    assert (settings.port, settings.ping, settings.max_sessions, settings.model) == (3, 2.5, 1, "file.gguf")
+    assert settings.shutdown_grace == Settings.model_fields["shutdown_grace"].default
+    assert settings.limits.sessions == 1
+
+
+def test_the_same_holds_for_the_program(tmp_path: Path) -> None:
+    file = tmp_path / "cfs.toml"
+    file.write_text('host = "0.0.0.0"\nengine = "scripted"\nport = 70000\n')
+    refused = run_cfs("serve", CFS_CONFIG=str(file))
+    assert (refused.returncode, refused.stderr.count("\n"), "port" in refused.stderr) == (2, 1, True)
+    refused = run_cfs("serve", "--config", str(file), "--port", "0")
+    assert (refused.returncode, "--allow-remote" in refused.stderr) == (2, True)
+    with serving(CFS_CONFIG=str(file), CFS_HOST="127.0.0.1") as process:
+        assert process.url.startswith("http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("colour = 1", "colour"),
+        ("port = 'x'", "port"),
+        ("port = ", "cfs.toml"),
+        ("ping = -1", "ping"),
+        ("max_streams = 0", "max_streams"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_told_by_name(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "cfs.toml"
+    file.write_text(content)
+    with pytest.raises(ConfigurationError, match=said) as refused:
+        load({}, file)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_configuration_file_that_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no such configuration file"):
+        load({}, tmp_path / "none.toml")
+
+
+def test_errors_of_the_engine_and_of_the_configuration_are_told_apart_from_defects() -> None:
+    assert not issubclass(ModelLoadError, ConfigurationError)
