@@ -1,5 +1,13 @@
 # The server with its embedded model. Build: docker build -t cfs .   Run: docker run -p 127.0.0.1:8000:8000 cfs
 
+FROM python:3.12-slim AS pins
+
+# llama.cpp takes minutes to compile. It is compiled from a file that names its version and nothing else, so that its
+# layer stays as it is when other versions change.
+COPY constraints.txt /
+RUN grep -i '^llama' /constraints.txt > /llama.txt
+
+
 FROM python:3.12-slim AS builder
 
 RUN apt-get update \
@@ -8,18 +16,17 @@ RUN apt-get update \
 
 # Without GGML_NATIVE the image runs on any x86-64 machine with AVX2, not only on one like the builder's; other
 # architectures ignore these flags. For the machine you build on: --build-arg CMAKE_ARGS=-DGGML_NATIVE=ON
-ARG CMAKE_ARGS="-DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON"
+# LLAVA_BUILD is for pictures and sound, which CFS has no use for.
+ARG CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_NATIVE=OFF -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON"
 
 ENV PATH=/opt/cfs/bin:$PATH PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /opt/cfs
 WORKDIR /src
+COPY --from=pins /llama.txt ./
+RUN CMAKE_ARGS="$CMAKE_ARGS" pip install --no-deps -r llama.txt
 
-# The slow part first, in a layer that only a change of the pinned versions renews.
-COPY constraints.txt ./
-RUN CMAKE_ARGS="$CMAKE_ARGS" pip install -c constraints.txt llama-cpp-python
-
-# Then the other dependencies, and last what changes with every commit.
-COPY pyproject.toml ./
+# The other dependencies, and last what changes with every commit.
+COPY pyproject.toml constraints.txt ./
 RUN python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; extra = p["optional-dependencies"]; \
         print(*p["dependencies"], *extra["server"], *extra["webdav"], sep="\n")' > requirements.txt \
     && pip install -c constraints.txt -r requirements.txt

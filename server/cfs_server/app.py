@@ -48,6 +48,8 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
         app.include_router(module.router)
     errors.install(app)
     app.add_exception_handler(ClientLeft, nobody_listens)
-    app.add_middleware(Guard, metrics=metrics, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(
+        Guard, metrics=metrics, max_body_bytes=settings.max_body_bytes, allowed_hosts=settings.host_names
+    )
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     return app

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cfs.errors import CfsError, InvalidRequest, ServerError, TooLarge
 from cfs_server.errors import problem_response
 from cfs_server.metrics import Metrics
+from cfs_server.origin import check_caller
 
 _log = structlog.get_logger("cfs.request")
 
@@ -32,10 +33,13 @@ _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 class Guard:
     """Wraps the application."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, max_body_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, *, metrics: Metrics, max_body_bytes: int, allowed_hosts: frozenset[str] | None
+    ) -> None:
         self._app = app
         self._metrics = metrics
         self._max_body_bytes = max_body_bytes
+        self._allowed_hosts = allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request; other kinds of scope pass untouched."""
@@ -47,9 +51,11 @@ class Guard:
         inner["cfs.head"] = scope["method"] == "HEAD"
         body = Body(receive, self._max_body_bytes)
         try:
+            headers = dict(scope["headers"])
+            check_caller(headers, self._allowed_hosts)
             inner["path"] = decode_path(scope)
             decode_query(scope["query_string"])
-            await body.check_announced(dict(scope["headers"]))
+            await body.check_announced(headers)
             await self._app(inner, body.receive, exchange.send)
         except CfsError as error:
             await exchange.fail(error, inner, receive)

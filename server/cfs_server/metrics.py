@@ -45,11 +45,15 @@ class Metrics:
 
     async def watch(self, store: SessionStore) -> None:
         """Count the turns of all sessions as they finish, until the store closes."""
-        async for item in store.bus.log.follow(store.bus.log.last):
-            if isinstance(item, Event) and item.type in ("turn.finished", "turn.failed"):
-                self._turns.labels(item.data["finish_reason"]).inc()
-                for kind in ("prompt", "cached", "completion"):
-                    self._tokens.labels(kind).inc(max(0, item.data["usage"][f"{kind}_tokens"]))
+        async for events in store.bus.log.follow(store.bus.log.last):
+            for event in events if isinstance(events, list) else ():
+                if event.type in ("turn.finished", "turn.failed"):
+                    self._count(event)
+
+    def _count(self, event: Event) -> None:
+        self._turns.labels(event.data["finish_reason"]).inc()
+        for kind in ("prompt", "cached", "completion"):
+            self._tokens.labels(kind).inc(max(0, event.data["usage"][f"{kind}_tokens"]))
 
     async def render(self, store: SessionStore, engine: Engine) -> bytes:
         """Write everything in Prometheus' text format."""

@@ -40,6 +40,9 @@ _EVENT = {
 }
 _RETRY = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
 
+_ANYWHERE = (400, 403, 500)
+"""Statuses of what any request can meet before it reaches its route."""
+
 Responses = dict[int | str, dict[str, Any]]
 
 
@@ -51,11 +54,9 @@ def schema(model: type[BaseModel]) -> dict[str, str]:
 def problems(*kinds: type[CfsError]) -> Responses:
     """Document errors, with those that any request can meet."""
     answers: Responses = {}
-    for status in sorted({400, 500, *(TABLE[kind].status for kind in kinds)}):
+    for status in sorted({*_ANYWHERE, *(TABLE[kind].status for kind in kinds)}):
         names = sorted(
-            kind.title
-            for kind, row in TABLE.items()
-            if row.status == status and (kind in kinds or status in (400, 500))
+            kind.title for kind, row in TABLE.items() if row.status == status and (kind in kinds or status in _ANYWHERE)
         )
         answers[status] = {
             "description": ", ".join(names),

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import signal
 import socket
@@ -17,6 +16,7 @@ from cfs_server import logs
 from cfs_server.app import create_app
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
 from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.origin import is_loopback
 from cfs_server.routes.context import Context
 from cfs_server.settings import ConfigurationError, Settings
 
@@ -77,14 +77,6 @@ def check_host(settings: Settings) -> None:
         "NO ACCESS CONTROL: everybody who reaches this address may read, write and delete every session",
         host=settings.host,
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def serve(settings: Settings) -> None:
@@ -154,6 +146,7 @@ async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener:
 
 
 def server_config(app: object) -> uvicorn.Config:
+    """Say how uvicorn serves an application: quietly, and closing within seconds when it is told to end."""
     return uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_config=None,

@@ -39,6 +39,11 @@ class Settings(BaseSettings):
         description="Listen elsewhere than on loopback, where everybody who comes may read and write all.",
         json_schema_extra={"flag": "--allow-remote"},
     )
+    allowed_hosts: str = Field(
+        "",
+        description="Names, separated by commas, under which the server may be called besides loopback ones;"
+        " browsers send them. With `--allow-remote` any, unless set.",
+    )
     model: str | None = Field(
         None, description="Path of a GGUF file, or `hf:OWNER/REPO:FILE`; the embedded model unless set."
     )
@@ -70,6 +75,12 @@ class Settings(BaseSettings):
     turn_seconds: Seconds = Field(_limits.turn_seconds, gt=0, description="Longest time that one turn may take.")
     session_events: Count = Field(_limits.session_events, description="Events of one session kept for resuming.")
     all_events: Count = Field(_limits.all_events, description="Events of all sessions kept for resuming.")
+
+    @property
+    def host_names(self) -> frozenset[str] | None:
+        """Names under which the server may be called; None for any."""
+        names = frozenset(name.strip().lower() for name in self.allowed_hosts.split(",") if name.strip())
+        return None if self.allow_remote_without_tokens and not names else names
 
     @property
     def limits(self) -> Limits:

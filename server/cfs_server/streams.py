@@ -93,34 +93,30 @@ def frame(log: EventLog, number: int, kind: str, data: str) -> bytes:
     return f"id: {log.token(number)}\nevent: {kind}\ndata: {data}\n\n".encode()
 
 
-async def follow(log: EventLog, after: int, on_stale: Callable[[Stale], str]) -> Frames:
-    """Write every event of a log after a number, several in one piece where several wait."""
-    async for events in _batches(log, after):
+async def follow(log: EventLog, after: int, on_stale: Callable[[Stale], str], turn: Turn | None = None) -> Frames:
+    """Write every event of a log after a number, several in one piece where several wait.
+
+    With `turn` only its events are written, and the stream ends with its last one.
+    """
+    async for events in log.follow(after):
         if isinstance(events, Stale):
             yield frame(log, events.last, "stale", on_stale(events))
-            continue
-        for piece in _pieces([frame(log, number, event.type, event.json) for number, event in events]):
-            yield piece
-    if log.goodbye:
-        yield frame(log, log.last, "goodbye", f'{{"last":{log.last}}}')
-
-
-async def follow_turn(log: EventLog, after: int, turn: Turn, on_stale: Callable[[Stale], str]) -> Frames:
-    """Write the events of one turn, from its first to its last."""
-    async for events in _batches(log, after):
-        if isinstance(events, Stale):
-            yield frame(log, events.last, "stale", on_stale(events))
-            if turn.result.done():
-                return
-            continue
-        own = [(number, event) for number, event in events if _belongs(event, turn)]
-        end = next((index for index, (_, event) in enumerate(own, 1) if _ends(event, turn)), None)
-        for piece in _pieces([frame(log, number, event.type, event.json) for number, event in own[:end]]):
-            yield piece
-        if end is not None:
+            ended = turn is not None and turn.result.done()
+        else:
+            events, ended = (events, False) if turn is None else _of_turn(events, turn)
+            for piece in _pieces([frame(log, log.number_of(event), event.type, event.json) for event in events]):
+                yield piece
+        if ended:
             return
     if log.goodbye:
         yield frame(log, log.last, "goodbye", f'{{"last":{log.last}}}')
+
+
+def _of_turn(events: list[Event], turn: Turn) -> tuple[list[Event], bool]:
+    """Pick the events of a turn, up to its last; and tell whether that is among them."""
+    own = [event for event in events if _belongs(event, turn)]
+    end = next((index for index, event in enumerate(own, 1) if _ends(event, turn)), None)
+    return own[:end], end is not None
 
 
 def _belongs(event: Event, turn: Turn) -> bool:
@@ -133,22 +129,6 @@ def _ends(event: Event, turn: Turn) -> bool:
     if event.type in ("turn.finished", "turn.failed", "session.deleted"):
         return True
     return not turn.generate and event.type == "message.added"
-
-
-async def _batches(log: EventLog, after: int) -> AsyncIterator[list[tuple[int, Event]] | Stale]:
-    """Yield what is new in a log, all of it at a time, until the log is closed and read to its end."""
-    while True:
-        events = log.since(after)
-        if isinstance(events, Stale):
-            yield events
-            after = events.last
-        elif events:
-            yield list(enumerate(events, after + 1))
-            after += len(events)
-        elif log.closed:
-            return
-        else:
-            await log.pulse.wait()
 
 
 def _pieces(frames: list[bytes]) -> list[bytes]:

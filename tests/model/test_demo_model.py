@@ -191,13 +191,14 @@ class TestAbility:
         assert call == {"name": "write_file", "arguments": {"path": path, "content": "seven green kettles"}}
 
     def test_closes_in_words_after_a_tool_result(self, model: Model) -> None:
-        call = Message("assistant", "", ToolCall("list_directory", {"path": "docs"}))
-        messages = [Message("user", "List the directory docs."), call, Message("tool", "guide.md\nnotes.txt")]
-        reply = model.reply(chat_prompt(messages, TOOLS))
-        assert reply.ended
-        assert TOOL_CALL not in reply.text
-        assert "guide.md" in reply.text
-        assert "notes.txt" in reply.text
+        call = Message("assistant", "", ToolCall("write_file", {"path": "plan_b.md", "content": "seven kettles"}))
+        messages = [Message("user", 'Write "seven kettles" to plan_b.md.'), call]
+        done = model.reply(chat_prompt([*messages, Message("tool", "Wrote 13 bytes to plan_b.md")], TOOLS))
+        assert done.ended
+        assert done.text == "I wrote the file plan_b.md."
+        failed = model.reply(chat_prompt([*messages, Message("tool", "Error: permission denied")], TOOLS))
+        assert failed.ended
+        assert failed.text == "I could not write plan_b.md: permission denied."
 
     def test_answers_in_words_without_tools(self, model: Model) -> None:
         reply = model.reply(chat_prompt([Message("user", "Read the file notes.txt")]))

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from cfs_server.engine.interface import ModelLoadError
-from cfs_server.serve import is_loopback
+from cfs_server.origin import is_loopback
 from cfs_server.settings import ConfigurationError, Settings, load
 from tests.server.support import run_cfs, serving
 

@@ -179,8 +179,8 @@ async def test_deleting_cancels_everything_and_wakes_every_reader() -> None:
             with pytest.raises(Gone):
                 await turn.result
         assert session.key in d.engine.forgotten
-        last = [item async for item in session.log.follow(session.log.last - 1)]
-        assert [event.type for event in last] == ["session.deleted"]  # type: ignore[union-attr]
+        last = [event async for events in session.log.follow(session.log.last - 1) for event in events]  # type: ignore[union-attr]
+        assert [event.type for event in last] == ["session.deleted"]
 
 
 async def test_a_reader_that_waits_costs_one_future_and_frees_it_when_it_goes() -> None:

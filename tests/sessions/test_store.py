@@ -6,6 +6,7 @@ import pytest
 
 from cfs.errors import (
     AlreadyExists,
+    Conflict,
     InvalidIdentifier,
     InvalidRequest,
     InvalidTranscript,
@@ -15,7 +16,6 @@ from cfs.errors import (
     Unavailable,
 )
 from cfs.wire import SettingsPatch
-from cfs_server.sessions.events import Event, Goodbye
 from cfs_server.sessions.limits import Limits
 from tests.sessions.support import Desk, desk
 
@@ -132,7 +132,7 @@ async def test_a_fork_goes_on_on_its_own() -> None:
         assert await d.text("a") == "User: one\nAssistant: one\n"
         assert fork.settings.seed == 5
         assert d.store.fork("a", at=1).history.text == "User: one\n"
-        with pytest.raises(InvalidRequest, match="2 messages"):
+        with pytest.raises(Conflict, match="2 messages"):
             d.store.fork("a", at=3)
         with pytest.raises(AlreadyExists):
             d.store.fork("a", "b")
@@ -238,9 +238,9 @@ async def test_draining_lets_turns_finish_refuses_new_ones_and_says_goodbye() ->
         d.engine.release()
         await draining
         assert session.history.text == "User: one\nAssistant: one\n"
-        seen = [item async for item in session.log.follow(session.log.last - 1)]
-        assert isinstance(seen[0], Event)
-        assert seen[1] == Goodbye(session.log.last)
+        assert session.log.closed
+        assert session.log.goodbye
+        assert d.store.bus.log.goodbye
 
 
 async def test_turns_that_outlast_the_grace_time_are_marked() -> None:

@@ -174,7 +174,7 @@ def repeat(cast: Cast) -> list[Exchange]:
     return [exchange(said, text)]
 
 
-@scene(3.0)
+@scene(6.0)
 def total(cast: Cast) -> list[Exchange]:
     """A small sum."""
     size = cast.rng.choice((10, 10, 10, 10, 10, 10, 20, 20, 100, 100))

@@ -25,10 +25,10 @@ class Plan:
 
     minutes: float
     seed: int
-    tokens: int = 4096  # of one batch, padding included
-    matrix_rate: float = 0.01
+    tokens: int = 3072  # of one batch, padding included
+    matrix_rate: float = 0.01  # twice that is too much noise for batches this small: copying stays blurred
     other_rate: float = 0.002
-    steady: float = 0.35  # the share of the time before the rates begin to fall
+    steady: float = 0.3  # the share of the time before the rates begin to fall
     average: float = 0.995  # of the running mean of the weights, which is what is exported
     export_every: float = 5.0  # minutes
     compile: bool = False
@@ -45,7 +45,7 @@ class Plan:
             return Mix(easy=0.6, long=0.0)
         if done < 0.6:
             return Mix(easy=0.3, long=0.02)
-        return Mix(easy=0.4, long=0.05)
+        return Mix(easy=0.2, long=0.06)
 
 
 class Trainer:

@@ -30,7 +30,7 @@ from cfs_server.routes.waiting import attend
 from cfs_server.sessions.content import check_content, decode_message
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn, TurnResult
-from cfs_server.streams import follow_turn
+from cfs_server.streams import follow
 
 router = APIRouter(prefix="/v1/sessions", tags=["messages"])
 
@@ -83,7 +83,7 @@ async def post_message(
         return _accepted(session, None, session.log.last, 0)
     session, event = store.submit(id, turn)
     if chosen == media.EVENTS:
-        frames = follow_turn(session.log, event.number - 1, turn, lambda stale: stale_json(stale, session, store))
+        frames = follow(session.log, event.number - 1, lambda stale: stale_json(stale, session, store), turn)
         return parts.streams.response(frames)
     if wait != "false":
         seconds = parts.wait_limit(None if wait == "true" else float(wait))

@@ -54,13 +54,6 @@ class Stale:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class Goodbye:
-    """The server is shutting down: the last thing a stream says."""
-
-    last: int
-
-
 class EventLog:
     """Events in the order of their numbers, the newest `capacity` of them at least.
 
@@ -70,12 +63,12 @@ class EventLog:
     def __init__(self, capacity: int, number_of: Callable[[Event], int]) -> None:
         self.nonce = secrets.token_hex(4)
         self.closed = False
+        self.goodbye = False
         self.pulse = Pulse()
         self._capacity = capacity
-        self._number_of = number_of
+        self.number_of = number_of
         self._events: list[Event] = []
         self._first = 1
-        self.goodbye = False
 
     @property
     def last(self) -> int:
@@ -92,7 +85,7 @@ class EventLog:
         self.pulse.fire()
 
     def close(self, *, goodbye: bool = False) -> None:
-        """Let the readers end once they have read everything, with a `Goodbye` if the server is going."""
+        """Let the readers end once they have read everything; `goodbye` tells them that the server is going."""
         self.closed, self.goodbye = True, goodbye
         self.pulse.fire()
 
@@ -118,28 +111,24 @@ class EventLog:
         """Write the cursor that resumes after the event of this number."""
         return f"{self.nonce}-{number}"
 
-    async def follow(self, after: int) -> AsyncIterator[Event | Stale | Goodbye]:
-        """Yield every event after a number, as they come, until the log is closed."""
+    async def follow(self, after: int) -> AsyncIterator[list[Event] | Stale]:
+        """Yield what comes after a number, as it comes and all of it at a time, until the log is closed."""
         while True:
             events = self.since(after)
             if isinstance(events, Stale):
                 yield events
                 after = events.last
-                continue
-            for event in events:
-                yield event
-                after = self._number_of(event)
-            if after != self.last:
-                continue
-            if self.closed:
-                if self.goodbye:
-                    yield Goodbye(after)
+            elif events:
+                yield events
+                after += len(events)
+            elif self.closed:
                 return
-            await self.pulse.wait()
+            else:
+                await self.pulse.wait()
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless the numbers follow one another."""
-        numbers = [self._number_of(event) for event in self._events]
+        numbers = [self.number_of(event) for event in self._events]
         if numbers != list(range(self._first, self._first + len(numbers))):
             raise AssertionError(f"event numbers skip or repeat: {numbers[:20]}")
 

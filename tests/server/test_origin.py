@@ -1,0 +1,60 @@
+"""No page of another site talks to the server, and none that points its own name at it."""
+
+import httpx
+import pytest
+
+from cfs.errors import Forbidden
+from cfs_server.origin import check_caller
+from cfs_server.settings import Settings
+from tests.server.support import house
+
+OURS = frozenset({"cfs.example"})
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:8000", "127.9.9.9", "CFS.example:1"]
+)
+def test_loopback_names_and_allowed_ones_are_ours(host: str) -> None:
+    check_caller({b"host": host.encode()}, OURS)
+    check_caller({b"host": host.encode(), b"origin": f"http://{host}".encode()}, OURS)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:8000", "localhost.evil.example", "10.0.0.1:8000", "xlocalhost", "[::2]:80"]
+)
+def test_any_other_name_is_refused_unless_all_are_allowed(host: str) -> None:
+    with pytest.raises(Forbidden, match="not called"):
+        check_caller({b"host": host.encode()}, OURS)
+    check_caller({b"host": host.encode()}, None)
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://localhost:9000", "http://localhost", "file://"]
+)
+def test_a_page_of_another_site_is_refused_even_where_any_name_is_allowed(origin: str) -> None:
+    with pytest.raises(Forbidden, match="another site"):
+        check_caller({b"host": b"localhost:8000", b"origin": origin.encode()}, None)
+
+
+def test_programs_send_no_origin() -> None:
+    check_caller({b"host": b"localhost:8000"}, frozenset())
+    check_caller({}, frozenset())
+
+
+def test_the_names_come_from_the_settings() -> None:
+    assert Settings().host_names == frozenset()
+    assert Settings(allowed_hosts=" A.example, b.example ").host_names == frozenset({"a.example", "b.example"})
+    assert Settings(allow_remote_without_tokens=True).host_names is None
+    assert Settings(allow_remote_without_tokens=True, allowed_hosts="a").host_names == frozenset({"a"})
+
+
+async def test_a_cross_site_message_is_refused_and_stored_nowhere() -> None:
+    async with house() as h:
+        for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
+            refused = await h.client.post("/v1/sessions/a/messages", content="hi", headers=headers)
+            assert (refused.status_code, refused.json()["type"]) == (403, "urn:cfs:error:forbidden")
+        assert (await h.client.get("/v1/sessions/a")).status_code == httpx.codes.NOT_FOUND
+        own = f"http://{h.client.base_url.netloc.decode()}"
+        assert (
+            await h.client.post("/v1/sessions/a/messages", content="hi", headers={"Origin": own})
+        ).status_code == 202
