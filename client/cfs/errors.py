@@ -3,7 +3,7 @@
     CfsError
     ├── InvalidRequest          malformed: the same request can never succeed
     │   ├── InvalidIdentifier   not a legal session id (S1)
-    │   ├── InvalidSettings     unknown key or value out of range (S9)
+    │   ├── InvalidSettings     a setting that cannot be set here (S9)
     │   ├── InvalidTranscript   text that does not read as turns (S6)
     │   └── InvalidParameters   a parameter or a member of the body is not what the API takes (H5)
     ├── UnsupportedMedia        body is not UTF-8, or of a type we do not read
@@ -76,7 +76,7 @@ class InvalidIdentifier(InvalidRequest):
 
 
 class InvalidSettings(InvalidRequest):
-    """A setting is unknown or out of range (S9)."""
+    """A setting that cannot be set here; unknown keys and values out of range are `InvalidParameters` (S9)."""
 
     title = "Invalid settings"
 

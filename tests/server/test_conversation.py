@@ -13,7 +13,58 @@ import pytest
 from cfs.sse import ServerSentEvent, SSEDecoder
 from tests.server.support import EventStream, Process, data, kinds, serving, spoken
 
-NAMES = ["Alice", "Tom", "Maria", "Peter", "Anna"]
+NAMES = [
+    "Alice",
+    "Tom",
+    "Maria",
+    "Peter",
+    "Anna",
+    "Laura",
+    "Paul",
+    "Emma",
+    "Lucas",
+    "Julia",
+    "David",
+    "Sarah",
+    "Daniel",
+    "Sophie",
+    "Martin",
+    "Helen",
+    "Oscar",
+    "Clara",
+    "Felix",
+    "Nina",
+    "Robert",
+    "Diana",
+    "Simon",
+    "Karen",
+    "Victor",
+    "Linda",
+    "George",
+    "Eva",
+    "Frank",
+    "Susan",
+    "Henry",
+    "Marta",
+    "Ivan",
+    "Rosa",
+    "Jack",
+    "Olga",
+    "Kevin",
+    "Paula",
+    "Leon",
+    "Vera",
+    "Mark",
+    "Irene",
+    "Noah",
+    "Sandra",
+    "Otto",
+    "Teresa",
+    "Philip",
+    "Wendy",
+    "Ralph",
+    "Zoe",
+]
 
 
 def curl(*arguments: str) -> str:
@@ -64,13 +115,13 @@ async def test_fifty_conversations_at_once_are_answered_each_by_its_own_name(mod
     async with httpx.AsyncClient(base_url=model_server.url, timeout=110) as client:
 
         async def converse(n: int) -> tuple[str, str]:
-            name, url = NAMES[n % len(NAMES)], f"/v1/sessions/crowd{n}"
+            name, url = NAMES[n], f"/v1/sessions/crowd{n}"
             cold = {"temperature": 0.0, "max_tokens": 24}
             await client.post(f"{url}/messages?wait=true", json={"content": f"My name is {name}.", "settings": cold})
             asked = {"content": "What is my name?", "settings": cold}
             return name, (await client.post(f"{url}/messages?wait=true", json=asked)).json()["reply"]
 
-        answers = await asyncio.gather(*(converse(n) for n in range(50)))
+        answers = await asyncio.gather(*(converse(n) for n in range(len(NAMES))))
         wrong = [(name, reply) for name, reply in answers if name not in reply]
         assert wrong == []
         async with await EventStream.open(model_server.url, "/v1/events?after=0") as stream:

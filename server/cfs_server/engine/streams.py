@@ -106,7 +106,7 @@ class TurnStream:
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
             completion_tokens=self._completion_tokens,
-            queue_seconds=(self._started or now) - self._submitted,
-            first_token_seconds=(self._first or now) - self._submitted,
-            total_seconds=now - self._submitted,
+            queue_seconds=round((self._started or now) - self._submitted, 6),
+            first_token_seconds=round((self._first or now) - self._submitted, 6),
+            total_seconds=round(now - self._submitted, 6),
         )
