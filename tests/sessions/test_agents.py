@@ -1,7 +1,5 @@
 """Sessions that an agent answers (S10)."""
 
-import asyncio
-
 import pytest
 
 from cfs.errors import Conflict, Forbidden, NotFound
@@ -86,15 +84,20 @@ async def test_when_the_lease_ends_the_message_waits_for_the_next_agent() -> Non
         assert await d.text("a") == "User: one\nAssistant: answered\n"
 
 
-async def test_renewing_keeps_the_turn() -> None:
+async def test_each_call_renews_the_lease() -> None:
     async with desk() as d:
         d.store.create("a", AGENT)
         d.say("a", "one")
-        turn = claim(d, lease=0.01)
-        update(d, turn, lease=60)
-        await asyncio.sleep(0.02)  # longer than the first lease
+        turn = claim(d, lease=60)
+        first = turn.lease
+        assert first is not None
+        update(d, turn, lease=120)
+        assert turn.lease is not None
+        assert first.timer.cancelled()
+        assert turn.lease.secret == first.secret
+        assert turn.lease.expires_at > first.expires_at + 30
         finish(d, turn, reply="still mine")
-        assert "still mine" in await d.text("a")
+        assert turn.lease.timer.cancelled()
 
 
 async def test_only_the_holder_may_touch_a_turn() -> None:
