@@ -5,7 +5,7 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from llama_cpp import llama_cpp as lib
 
@@ -26,12 +26,14 @@ _LEVELS = {3: "warning", 4: "error"}
 class NativeLog:
     """Receives the library's log; keeps the last errors and hands warnings and errors on."""
 
+    _installed: ClassVar[Any] = None  # the library calls it for as long as the process lives, whoever else forgets it
+
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self.errors: list[str] = []
         self._report = report
         self._lock = threading.Lock()
-        self._callback = lib.llama_log_callback(self._receive)
-        lib.llama_log_set(self._callback, ctypes.c_void_p(0))
+        NativeLog._installed = lib.llama_log_callback(self._receive)
+        lib.llama_log_set(NativeLog._installed, ctypes.c_void_p(0))
 
     def _receive(self, level: int, text: bytes, _data: Any) -> None:
         name = _LEVELS.get(level)
