@@ -60,7 +60,7 @@ async def stream(url: str, path: str) -> AsyncIterator[asyncio.StreamReader]:
     """Open a stream of events."""
     host, _, port = url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=8192)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode())
     head = await reader.readuntil(b"\r\n\r\n")
     assert b" 200 " in head.splitlines()[0], head
     try:
@@ -122,7 +122,7 @@ async def bench_streams(subscribers: int, tokens: int, *, same: bool) -> Streams
                 for n in range(subscribers)
             ]
             await asyncio.sleep(1)
-            memory = (resident(process) - before) / max(1, subscribers) / 1024
+            memory = (resident(process) - before) / subscribers / 1024 if subscribers else 0.0
             readers = [asyncio.create_task(drain(reader)) for reader in idle]
             delays: list[float] = []
             words = " ".join(f"word{n}" for n in range(tokens)).encode()
@@ -177,7 +177,7 @@ class Caller:
     async def first_token(self, session: str) -> float:
         """Time from the request to the receipt of the first token; the rest of the turn is read, too."""
         body = b'{"content":"Hello!","settings":{"max_tokens":4,"temperature":0}}'
-        head = f"POST /v1/sessions/{session}/messages HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n"
+        head = f"POST /v1/sessions/{session}/messages HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n"
         began = time.perf_counter()
         self._writer.write(
             f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body

@@ -69,7 +69,7 @@ async def test_a_client_that_hangs_up_while_it_waits_cancels_nothing_and_frees_i
 async def _post_and_leave(home: House) -> asyncio.StreamWriter:
     host, port = home.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    writer.write(b"POST /v1/sessions/a/messages?wait=true HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+    writer.write(b"POST /v1/sessions/a/messages?wait=true HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nx")
     await until(lambda: not ("a" not in [session.id for session in home.store]))
     assert _requests_in_flight(home) == 1
     writer.transport.abort()
