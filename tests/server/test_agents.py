@@ -79,7 +79,9 @@ async def test_an_agent_that_hangs_up_while_it_waits_takes_no_message(home: Hous
     await home.create("a", driver="agent")
     host, port = home.url.removeprefix("http://").split(":")
     _, writer = await asyncio.open_connection(host, int(port))
-    head = f"POST {URL}/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n"
+    head = (
+        f"POST {URL}/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n"
+    )
     writer.write(head.encode() + b'{"wait": 30}')
     waiting = home.store.get("a").log.pulse
     await until(lambda: waiting.waiting > 0)
