@@ -179,7 +179,7 @@ async def test_the_worker_dies_during_ten_streams_and_nothing_else_does() -> Non
         async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
             await client.post("/v1/sessions/0/messages?wait=true", content="My name is Alice.")
             history = (await client.get("/v1/sessions/0")).json()["history"]
-            long = {"max_tokens": 1500, "stop": ["\0never"], "temperature": 5.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0}
+            long = {"max_tokens": 600, "stop": ["\0never"], "temperature": 5.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0}
             body = json.dumps({"content": "Tell me a long story.", "settings": long}).encode()
             headers = {"Content-Type": "application/json"}
             streams = [
