@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EISDIR}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_ATTEMPTS = 16
+_ATTEMPTS = 1000
 _PATIENCE = 10
 
 

@@ -327,11 +327,13 @@ def test_a_write_survives_the_removal_of_its_directory(place: Place) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         tidying = pool.submit(tidy)
-        for number in range(300):
-            place.handle.write("/a/b/c", str(number))
-            assert place.handle.read_file("/a/b/c") == str(number)
-            place.handle.delete("/a/b/c")
-        stop.set()
+        try:
+            for number in range(300):
+                place.handle.write("/a/b/c", str(number))
+                assert place.handle.read_file("/a/b/c") == str(number)
+                place.handle.delete("/a/b/c")
+        finally:
+            stop.set()
         tidying.result()
 
 
