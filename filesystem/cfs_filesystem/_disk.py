@@ -29,7 +29,9 @@ _T = TypeVar("_T")
 
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EISDIR}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_ATTEMPTS = 1000
+_CHANGED = {errno.ENOENT, errno.ENOTEMPTY}
+"""How a directory that was removed, or made, under our feet shows itself."""
+_ATTEMPTS = 100
 _PATIENCE = 10
 
 
@@ -82,13 +84,13 @@ class DiskFileSystem(FileSystemBase):
         parts = self._parts(path)
 
         def write() -> EntryMeta:
-            with self._tree.parent(parts, create=True) as (directory, name):
+            durable = self._durable
+            with self._tree.made_parent(parts, durable=durable) as (directory, name):
                 mode = self._mode_of(path, directory, name)
-                durable = self._durable
                 status = replace(directory, name, data, mode=mode, overwrite=overwrite, durable=durable)
                 return _meta(path, status)
 
-        return _again_while_directories_vanish(path, write)
+        return _again_while_directories_change(path, write)
 
     def _delete_impl(self, path: Path) -> None:
         try:
@@ -223,16 +225,18 @@ def _remove_directory(path: Path, directory: int, name: str) -> None:
         raise ConflictError(f"{path!r} is a directory: there are entries below it", path) from None
 
 
-def _again_while_directories_vanish(path: Path, action: Callable[[], _T]) -> _T:
-    """Do it again when a directory that was there, or was made just now, is removed under our feet."""
+def _again_while_directories_change(path: Path, action: Callable[[], _T]) -> _T:
+    """Do it again when a directory is removed or made by somebody else meanwhile.
+
+    Removing takes them one that was there, and nobody makes directories without end, so this comes to its own.
+    """
     for _ in range(_ATTEMPTS):
         try:
             return action()
-        except FileNotFoundError:
-            continue
         except OSError as error:
-            raise _translated(path, error, ConflictError) from None
-    raise ConflictError(f"the directories of {path!r} are being removed", path)
+            if error.errno not in _CHANGED:
+                raise _translated(path, error, ConflictError) from None
+    raise ConflictError(f"the directories of {path!r} are being made and removed all the time", path)
 
 
 def _translated(path: Path, error: OSError, absent: type[FileSystemError]) -> Exception:

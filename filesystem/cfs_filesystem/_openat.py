@@ -10,10 +10,11 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import stat
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -62,21 +63,47 @@ class Tree:
             self._leave(directory)
 
     @contextmanager
-    def parent(self, parts: Sequence[str], *, create: bool = False) -> Iterator[tuple[int, str]]:
+    def parent(self, parts: Sequence[str]) -> Iterator[tuple[int, str]]:
         """Open the directory that the last of the parts is in; yield its descriptor and that part."""
-        directory = self._enter(parts, create=create)
+        directory = self._enter(parts)
         try:
             yield directory, parts[-1]
         finally:
             self._leave(directory)
 
-    def _enter(self, parts: Sequence[str], *, create: bool = False) -> int:
+    @contextmanager
+    def made_parent(self, parts: Sequence[str], *, durable: bool = False) -> Iterator[tuple[int, str]]:
+        """The same, and directories that are missing come to be, in one step, when the block ends.
+
+        Until then they are apart, so nobody can remove them before the block has put something into them. If somebody
+        else made them meanwhile, that is `ENOTEMPTY`; if a directory was removed before it could be held, `ENOENT`.
+        Either means that the tree has changed: whoever tries again fails again only if it changes again.
+        """
+        with ExitStack() as stack:
+            self.require_open()
+            directory, missing = self._root, list(parts[:-1])
+            while missing:
+                try:
+                    directory = _opened(stack, directory, missing[0])
+                except FileNotFoundError:
+                    break
+                missing.pop(0)
+            if missing:
+                directory = stack.enter_context(_apart(directory, missing[0], durable=durable))
+            for part in missing[1:]:
+                os.mkdir(part, dir_fd=directory)
+                if durable:
+                    os.fsync(directory)
+                directory = _opened(stack, directory, part)
+            yield directory, parts[-1]
+
+    def _enter(self, parts: Sequence[str]) -> int:
         """Open the directory that the last of the parts is in, one component at a time."""
         self.require_open()
         directory = self._root
         for part in parts[:-1]:
             try:
-                below = _open_below(directory, part, create=create)
+                below = _open_below(directory, part)
             finally:
                 self._leave(directory)
             directory = below
@@ -123,24 +150,28 @@ class Tree:
         Anew, also for the root: a reader of a directory has a position in it, which two must not share.
         """
         if last is not None and parts[:-1] == last:
-            return _open_below(directory, parts[-1], create=False)
+            return _open_below(directory, parts[-1])
         with self.parent([*parts, "."]) as (above, name):
-            return _open_below(above, name, create=False)
+            return _open_below(above, name)
 
     def sweep(self) -> None:
-        """Remove the unfinished files of writers that were killed.
+        """Remove what writers that were killed had not finished.
 
-        A living writer holds a lock on its file, and the lock of a dead one is gone.
+        A living writer holds a lock on its file or directory, and the lock of a dead one is gone.
         """
-        for _, directory, entry in self.walk([], lambda names: sum(map(len, names)) < _DEEPEST):
-            if entry.name.startswith(TEMPORARY) and entry.is_file(follow_symlinks=False):
-                with suppress(OSError):
-                    descriptor = os.open(entry.name, _FILE, dir_fd=directory)
-                    try:
-                        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        os.unlink(entry.name, dir_fd=directory)
-                    finally:
-                        os.close(descriptor)
+        leftovers: list[Sequence[str]] = []
+
+        def finished(names: Sequence[str]) -> bool:
+            if names[-1].startswith(TEMPORARY):
+                leftovers.append(names)
+                return False
+            return sum(map(len, names)) < _DEEPEST
+
+        for _ in self.walk([], finished):
+            pass
+        for names in leftovers:
+            with suppress(OSError), self.parent(names) as (directory, name):
+                _remove_unlocked(directory, name)
 
 
 def read_all(descriptor: int, size: int) -> bytes:
@@ -176,7 +207,7 @@ def replace(
 
 def remove_empty(directory: int, name: str) -> None:
     """Remove a directory if nothing but empty directories is below it; raises `OSError` if not."""
-    below = _open_below(directory, name, create=False)
+    below = _open_below(directory, name)
     try:
         with os.scandir(below) as entries:
             for entry in entries:
@@ -247,17 +278,52 @@ def _name(directory: int, descriptor: int, name: str) -> None:
     os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
 
 
-def _open_below(directory: int, name: str, *, create: bool) -> int:
-    """Open a directory in a directory, made if need be; `ELOOP` if it is a link."""
+def _opened(stack: ExitStack, directory: int, name: str) -> int:
+    """Open a directory in a directory until the stack is unwound."""
+    below = _open_below(directory, name)
+    stack.callback(os.close, below)
+    return below
+
+
+def _open_below(directory: int, name: str) -> int:
+    """Open a directory in a directory; `ELOOP` if it is a link."""
     try:
         return os.open(name, _DIRECTORY, dir_fd=directory)
-    except FileNotFoundError:
-        if not create:
-            raise
-        with suppress(FileExistsError):
-            os.mkdir(name, dir_fd=directory)
-        return _open_below(directory, name, create=False)
     except NotADirectoryError:  # Linux says so of a link, too
         if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
         raise
+
+
+@contextmanager
+def _apart(directory: int, name: str, *, durable: bool) -> Iterator[int]:
+    """Make a directory that gets its name when the block ends; `ENOTEMPTY` if another one with entries has it."""
+    temporary = TEMPORARY + secrets.token_hex(8)
+    os.mkdir(temporary, dir_fd=directory)
+    try:
+        made = _open_below(directory, temporary)
+        try:
+            with suppress(OSError):
+                fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield made
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        finally:
+            os.close(made)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True, dir_fd=directory)
+        raise
+    if durable:
+        os.fsync(directory)
+
+
+def _remove_unlocked(directory: int, name: str) -> None:
+    """Remove a file, or a directory with all that is below it; raises `OSError` if somebody has locked it."""
+    descriptor = os.open(name, _FILE, dir_fd=directory)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            shutil.rmtree(name, dir_fd=directory)
+        else:
+            os.unlink(name, dir_fd=directory)
+    finally:
+        os.close(descriptor)

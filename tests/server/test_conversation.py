@@ -66,6 +66,9 @@ NAMES = [
     "Zoe",
 ]
 
+ENDLESS = {"stop": ["\0never"], "temperature": 5.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0}
+"""Settings under which hardly a reply ends by itself, for the next token can be any."""
+
 
 def curl(*arguments: str) -> str:
     """Run curl as a user would; what it prints."""
@@ -97,7 +100,7 @@ def test_curl_takes_a_file_and_chinese_and_an_ampersand_as_they_are(model_server
 
 
 async def test_tokens_arrive_while_the_model_goes_on(model_server: Process) -> None:
-    body = json.dumps({"content": "Tell me a joke.", "settings": {"max_tokens": 200, "seed": 1}}).encode()
+    body = json.dumps({"content": "Tell me a joke.", "settings": {**ENDLESS, "max_tokens": 300}}).encode()
     headers = {"Content-Type": "application/json"}
     async with await EventStream.open(model_server.url, "/v1/sessions/slowly/messages", headers, body) as stream:
         first = await stream.until("token")
@@ -108,7 +111,7 @@ async def test_tokens_arrive_while_the_model_goes_on(model_server: Process) -> N
     assert meanwhile["partial"] is None or data(rest[-1])["reply"].startswith(meanwhile["partial"].strip())
     times = [json.loads(event.data)["time"] for event in [*first, *rest] if event.event == "token"]
     assert times == sorted(times)
-    assert len(set(times)) > 1, "not in one piece"
+    assert len(set(times)) > 3, "not in one piece"
 
 
 async def test_fifty_conversations_at_once_are_answered_each_by_its_own_name(model_server: Process) -> None:
@@ -153,8 +156,7 @@ async def _marks(stream: EventStream, prefix: str, turns: int):  # type: ignore[
 async def test_cancel_stops_the_model_and_the_next_turn_runs(model_server: Process) -> None:
     url = "/v1/sessions/stopped"
     async with httpx.AsyncClient(base_url=model_server.url, timeout=60) as client:
-        endless = {"max_tokens": 2000, "stop": ["\0never"], "temperature": 5.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0}
-        await client.post("/v1/sessions", json={"id": "stopped", "settings": endless})
+        await client.post("/v1/sessions", json={"id": "stopped", "settings": {**ENDLESS, "max_tokens": 2000}})
         await client.post(f"{url}/messages", json={"content": "Count to a thousand."})
         async with await EventStream.open(model_server.url, f"{url}/events?after=0") as stream:
             await stream.until("token")
@@ -179,8 +181,7 @@ async def test_the_worker_dies_during_ten_streams_and_nothing_else_does() -> Non
         async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
             await client.post("/v1/sessions/0/messages?wait=true", content="My name is Alice.")
             history = (await client.get("/v1/sessions/0")).json()["history"]
-            long = {"max_tokens": 600, "stop": ["\0never"], "temperature": 5.0, "min_p": 0.0, "top_k": 0, "top_p": 1.0}
-            body = json.dumps({"content": "Tell me a long story.", "settings": long}).encode()
+            body = json.dumps({"content": "Tell me a long story.", "settings": {**ENDLESS, "max_tokens": 600}}).encode()
             headers = {"Content-Type": "application/json"}
             streams = [
                 await EventStream.open(process.url, f"/v1/sessions/{n}/messages", headers, body) for n in range(10)
