@@ -60,13 +60,17 @@ LogicalPath = Annotated[str, Depends(_path)]
 async def list_files(
     me: Me,
     prefix: Annotated[
-        str | None, Query(description="Logical path of an entry or, with a '/' at its end, of what is below.")
-    ] = None,
+        str,
+        Query(
+            description="Logical path of an entry or, with a '/' at its end, of what is below; all unless set.",
+            json_schema_extra={"pattern": r"^(/sessions/|/workspaces/)?$"},
+        ),
+    ] = "",
     after: Annotated[str, Query(description="Last path of the page before.")] = "",
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Response:
     """List the files that the caller may list, in the order of their paths, a page at a time."""
-    found = [meta for meta in await me.files.list(prefix) if meta["path"] > after]
+    found = [meta for meta in await me.files.list(prefix or None) if meta["path"] > after]
     page = wire.FilePage(
         files=tuple(_info(meta) for meta in found[:limit]),
         next=found[limit - 1]["path"] if len(found) > limit else None,
