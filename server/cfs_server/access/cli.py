@@ -10,13 +10,12 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from cfs_filesystem import OPERATIONS
 from cfs_server.access import tokens
 from cfs_server.access.tokens import Token, TokenGrant, TokenLimits, TokensError
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke access tokens.")
 
-_SHORT: dict[str, list[str]] = {"all": sorted(OPERATIONS), "ro": ["list", "file", "read"]}
+_SHORT: dict[str, list[str]] = {"all": ["list", "file", "read", "write", "delete"], "ro": ["list", "file", "read"]}
 _SPAN = re.compile(r"([0-9]{1,6})([mhdwy])")
 _SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 

@@ -49,6 +49,9 @@ def _placed(prefix: str) -> str:
     raise ValueError(f"{prefix!r} is neither '/' nor within {' or '.join(PLACES)}")
 
 
+_ORDER: list[GrantedOperation] = [
+    "list", "file", "read", "read_binary", "read_file", "read_re", "write", "delete",
+]  # fmt: skip
 PLACES = (SESSIONS, WORKSPACES)
 _Frozen = ConfigDict(extra="forbid", frozen=True)
 
@@ -161,7 +164,7 @@ def _table(token: Token) -> tomlkit.items.Table:
         table[key] = value
     grants = tomlkit.array().multiline(len(token.grants) > 1)
     for grant in token.grants:
-        grants.append(_inline(prefix=grant.prefix, ops=sorted(grant.ops)))
+        grants.append(_inline(prefix=grant.prefix, ops=sorted(grant.ops, key=_ORDER.index)))
     table["grants"] = grants
     if limits := token.limits.model_dump(exclude_none=True):
         table["limits"] = _inline(**limits)
