@@ -81,8 +81,10 @@ def revoke(name: Annotated[str, typer.Argument(help="Which one.")], file: File) 
 
 
 def _grant(text: str) -> TokenGrant:
-    prefix, equals, ops = text.partition("=")
-    names = _SHORT.get(ops if equals else "all") or [name.strip() for name in ops.split(",")]
+    prefix, equals, ops = text.rpartition("=")  # the last one: an id may hold others
+    if not equals:
+        prefix, ops = text, "all"
+    names = _SHORT.get(ops) or [name.strip() for name in ops.split(",")]
     return TokenGrant.model_validate({"prefix": prefix, "ops": names})
 
 

@@ -24,7 +24,16 @@ from pathlib import Path
 from typing import Annotated
 
 import tomlkit
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from cfs_filesystem import GrantedOperation, InvalidPathError, validate_prefix
 from cfs_server.sessions.paths import SESSIONS, WORKSPACES
@@ -55,6 +64,16 @@ def _placed(prefix: str) -> str:
 _ORDER: list[GrantedOperation] = [
     "list", "file", "read", "read_binary", "read_file", "read_re", "write", "delete",
 ]  # fmt: skip
+
+
+def _known(ops: object) -> object:
+    """Check the names of operations, to name the one that is wrong."""
+    unknown = [op for op in ops if op not in _ORDER] if isinstance(ops, list | set | frozenset) else []
+    if unknown:
+        raise ValueError(f"there is no operation {unknown[0]!r}; there are {', '.join(_ORDER)}")
+    return ops
+
+
 PLACES = (SESSIONS, WORKSPACES)
 _Frozen = ConfigDict(extra="forbid", frozen=True)
 
@@ -64,7 +83,7 @@ class TokenGrant(BaseModel):
 
     model_config = _Frozen
     prefix: Annotated[str, AfterValidator(_placed)]
-    ops: Annotated[frozenset[GrantedOperation], Field(min_length=1)]
+    ops: Annotated[frozenset[GrantedOperation], Field(min_length=1), BeforeValidator(_known)]
 
 
 class TokenLimits(BaseModel):
