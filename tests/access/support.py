@@ -3,7 +3,7 @@
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +40,24 @@ def basic(user: str, password: str) -> dict[str, str]:
 class Gated:
     """A running server with a tokens file, and a client for every token that was made for it."""
 
-    def __init__(self, home: House, path: Path, clients: dict[str, httpx.AsyncClient]) -> None:
+    def __init__(self, home: House, path: Path) -> None:
         self.home = home
         self.path = path
-        self.clients = clients
+        self._clients: dict[str, httpx.AsyncClient] = {}
+        self._opened = AsyncExitStack()
 
     def __getitem__(self, name: str) -> httpx.AsyncClient:
-        return self.clients[name]
+        return self._clients[name]
 
     def admit(self, name: str, secret: str) -> None:
-        """Make a client for a token that came later."""
-        self.clients[name] = client_of(self.home, secret)
+        """Make a client that shows a token."""
+        client = httpx.AsyncClient(base_url=self.home.url, headers=bearer(secret), timeout=30, trust_env=False)
+        self._opened.push_async_callback(client.aclose)
+        self._clients[name] = client
+
+    async def aclose(self) -> None:
+        """Close all clients."""
+        await self._opened.aclose()
 
     async def edit(self, old: str, new: str) -> None:
         """Change the text of the tokens file, as an editor would."""
@@ -79,18 +86,10 @@ class Gated:
         return found
 
 
-def client_of(home: House, secret: str) -> httpx.AsyncClient:
-    """Make a client that shows a token."""
-    return httpx.AsyncClient(base_url=home.url, headers=bearer(secret), timeout=30, trust_env=False)
-
-
 @asynccontextmanager
 async def gated(path: Path, secrets: dict[str, str], **changes: Any) -> AsyncIterator[Gated]:
     """Serve with a tokens file; `secrets` are those in it, by names."""
-    async with house(tokens=path, **changes) as home:
-        clients = {name: client_of(home, secret) for name, secret in secrets.items()}
-        try:
-            yield Gated(home, path, clients)
-        finally:
-            for client in clients.values():
-                await client.aclose()
+    async with house(tokens=path, **changes) as home, aclosing(Gated(home, path)) as gate:
+        for name, secret in secrets.items():
+            gate.admit(name, secret)
+        yield gate
