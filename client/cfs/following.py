@@ -43,10 +43,14 @@ class StreamEvent:
 
 @dataclass
 class Follower:
-    """A reader of one stream. `attempts` is how often in a row a lost connection is made again."""
+    """A reader of one stream. `attempts` is how often in a row a lost connection is made again.
+
+    With `announce` an event `connected`, which no server sends, begins what each connection brings.
+    """
 
     stream: api.Stream
     attempts: float = 8
+    announce: bool = False
     ended: bool = False
     _cursor: str = ""
     _turn: str | None = None
@@ -88,6 +92,8 @@ class Follower:
         """Begin reading a new connection; yields `stale` when what came before it cannot be asked for."""
         self._decoder = SSEDecoder()
         self._reached = True
+        if self.announce:
+            yield StreamEvent("connected", {})
         if self._again and not self._cursor and "after" not in self.stream.request.params:
             yield StreamEvent("stale", {})
 

@@ -29,7 +29,6 @@ class ScratchFiles:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: dict[str, Scratch] = {}
-        self._size = 0
 
     def names(self) -> list[str]:
         """List the names."""
@@ -79,25 +78,17 @@ class ScratchFiles:
 
     def remove(self, name: str) -> None:
         """Forget a file; whoever has it open keeps it. Raises `OSError` (ENOENT)."""
-        file = self.get(name)
+        self.get(name)
         with self._lock:
-            if self._files.pop(name, None) is file:
-                self._size -= len(file.data)
-                file.data = bytearray(file.data)
+            self._files.pop(name, None)
 
     def rename(self, name: str, new: str) -> None:
         """Give a file another name, over what is there; raises `OSError` (ENOENT)."""
         file = self.get(name)
-        if name == new:
-            return
         with self._lock:
-            replaced = self._files.get(new)
-            if replaced is not None:
-                self._size -= len(replaced.data)
-            del self._files[name]
+            self._files.pop(name, None)
             self._files[new] = file
 
     def _grow(self, more: int) -> None:
-        if more > 0 and self._size + more > CAP_BYTES:
+        if more > 0 and more + sum(len(file.data) for file in self._files.values()) > CAP_BYTES:
             raise OSError(errno.ENOSPC, "too many bytes of temporary files in this mount")
-        self._size += more

@@ -69,16 +69,17 @@ class AsyncClient:
         raise AssertionError("unreachable")  # pragma: no cover
 
     async def events(
-        self, stream: api.Stream, *, attempts: float = 8, timeout: float | None = None
+        self, stream: api.Stream, *, attempts: float = 8, timeout: float | None = None, announce: bool = False
     ) -> AsyncIterator[StreamEvent]:
         """Yield the events of a stream as they come, over lost connections, until it is over.
 
         A lost connection is made again, up to `attempts` times in a row with growing pauses; then `Unreachable` is
         raised. What was missed is told by a `stale` event. A message is never sent twice. After `timeout` seconds in
-        all `Timeout` is raised, at the latest with the next heartbeat. Leave the stream through
+        all `Timeout` is raised, at the latest with the next heartbeat. With `announce` an event `connected` says each
+        time that the connection is made. Leave the stream through
         `contextlib.aclosing`, and its connection is closed at once; that cancels nothing on the server.
         """
-        follower = Follower(stream, attempts)
+        follower = Follower(stream, attempts, announce)
         deadline = Deadline(timeout)
         while not follower.ended:
             try:
