@@ -5,8 +5,9 @@ import stat
 import time
 from typing import Any
 
+from cfs_fuse.places import NAME_MAX
+
 BLOCK = 4_096
-NAME_MAX = 255
 _NANO = 1_000_000_000
 _STAT_BLOCK = 512
 

@@ -23,6 +23,8 @@ from cfs_fuse.waiting import Patience
 GATHERED_BYTES = 64 << 20
 """How much one handle may gather beyond a transcript that it writes again."""
 
+OPENING_SECONDS = 5.0
+
 SEEN_SECONDS = 2.0
 """How long to wait until the bridge has heard of what it did itself; milliseconds as a rule."""
 
@@ -71,6 +73,18 @@ class Parts:
         """Wait until an event of a session has arrived here, so that the caller sees what it did."""
         with self.cache.lock:
             self.patience.briefly(self.cache.moved(entry), lambda: entry.gone or entry.event >= number, SEEN_SECONDS)
+
+    def settle(self, entry: Entry) -> None:
+        """Wait a while until a session is settled, before it is opened for reading.
+
+        Reading waits for that anyway, but `tail` asks for the size before it reads, and would show the end of a
+        transcript that has grown meanwhile. Not longer: libfuse lets nobody remove a file that is being opened.
+        """
+        with self.cache.lock:
+            if not self.cache.settled(entry):
+                self.patience.at_most(
+                    self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS
+                )
 
     def write_over(self, entry: Entry, body: bytes, base: bytes) -> None:
         """Judge a body that may hold the whole file, and do what it means (rules of `cfs.bodies`)."""

@@ -56,7 +56,7 @@ def run(options: Options, ready: Callable[[str], None]) -> None:
         _wait_for(cache)
         directory = options.directory.resolve()
         say = threading.Thread(target=_say_ready, args=(directory, lambda: ready(client.url)), daemon=True)
-        threads = {"max_threads": THREADS} if VERSION >= (3, 12) else {}
+        threads = {"max_threads": THREADS, "max_idle_threads": THREADS // 4} if VERSION >= (3, 12) else {}
         _log.info("mounting %s on %s", client.url, directory)
         try:
             Fuse(

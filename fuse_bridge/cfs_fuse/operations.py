@@ -169,6 +169,8 @@ class Operations:
                 entry = parts.cache.get(name)
                 if flags & os.O_ACCMODE != os.O_RDONLY:
                     parts.server.append(entry.id, b"")
+                elif not flags & os.O_NONBLOCK:
+                    parts.settle(entry)
                 handle: Handle = SessionHandle(parts, entry, flags)
             case ControlPlace(kind, name):
                 if flags & os.O_ACCMODE != os.O_RDONLY:

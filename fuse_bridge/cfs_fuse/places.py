@@ -10,6 +10,8 @@ ControlKind = Literal["live", "status", "events"]
 
 CONTROL_KINDS: tuple[ControlKind, ...] = ("live", "status", "events")
 SUB_SESSIONS = ".sub_sessions"
+NAME_MAX = 255
+"""Bytes of a name."""
 
 _SCRATCH = re.compile(
     r"\..*"  # dot files: swap files, locks, `rsync` and `gio` temporaries, .DS_Store, ._*, .Trash
@@ -75,11 +77,16 @@ Place = Directory | File
 
 
 def place_of(path: str) -> Place:
-    """Read a path as the kernel gives it; raises `OSError`: ENOENT, or EILSEQ for a name that is not UTF-8."""
+    """Read a path as the kernel gives it.
+
+    Raises `OSError`: ENOENT, EILSEQ for a name that is not UTF-8, ENAMETOOLONG for one the kernel lets pass.
+    """
     try:
-        path.encode()
+        encoded = path.encode()
     except UnicodeEncodeError:
         raise OSError(errno.EILSEQ, "a name must be UTF-8") from None
+    if len(encoded) > NAME_MAX and max(map(len, encoded.split(b"/"))) > NAME_MAX:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     match path.strip("/").split("/"):
         case [""]:
             return Root()

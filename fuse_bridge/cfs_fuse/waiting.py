@@ -52,16 +52,25 @@ class Patience:
                 condition.wait(POLL)
                 self._look()
 
+    def at_most(self, condition: threading.Condition, ready: Callable[[], bool], seconds: float) -> bool:
+        """Wait some seconds at most; the condition's lock is held. Returns whether it came true; raises as `until`."""
+        end = time.monotonic() + seconds
+        with self._place():
+            while not ready():
+                if (left := end - time.monotonic()) <= 0:
+                    return False
+                condition.wait(min(left, POLL))
+                self._look()
+        return True
+
     def briefly(self, condition: threading.Condition, ready: Callable[[], bool], seconds: float) -> bool:
-        """Wait some seconds at most for what is on its way; the condition's lock is held. Returns whether it came."""
+        """Wait for what is on its way already, as `at_most` does, but raise nothing and take nobody's place."""
         end = time.monotonic() + seconds
         while not ready():
             left = end - time.monotonic()
-            if left <= 0:
+            if left <= 0 or self._kernel.interrupted() or self._kernel.unmounting():
                 return False
             condition.wait(min(left, POLL))
-            if self._kernel.interrupted():
-                return ready()
         return True
 
     def call(self, work: Callable[[], T]) -> T:
