@@ -82,9 +82,7 @@ class Parts:
         """
         with self.cache.lock:
             if not self.cache.settled(entry):
-                self.patience.at_most(
-                    self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS
-                )
+                self.patience.at_most(self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS)
 
     def write_over(self, entry: Entry, body: bytes, base: bytes) -> None:
         """Judge a body that may hold the whole file, and do what it means (rules of `cfs.bodies`)."""

@@ -33,6 +33,14 @@ def mount(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mo
         yield here
 
 
+@pytest.fixture(autouse=True)
+def ended(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No program outlives the test that started it."""
+    yield
+    if "mount" in request.fixturenames:
+        request.getfixturevalue("mount").end_programs()
+
+
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A session's name that no other test uses."""

@@ -92,7 +92,9 @@ class Stage:
 
     def make(self, session: str, transcript: str = "", **settings: Any) -> None:
         """Make a session over HTTP."""
-        body: dict[str, Any] = {"id": session, "settings": settings} | ({"transcript": transcript} if transcript else {})
+        body: dict[str, Any] = {"id": session, "settings": settings} | (
+            {"transcript": transcript} if transcript else {}
+        )
         answer = self.client.post("/v1/sessions", json=body)
         assert answer.status_code == 201, answer.text
 
@@ -166,6 +168,7 @@ class Mount:
     path: Path
     process: subprocess.Popen[str]
     log: list[str] = field(default_factory=list)
+    programs: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __truediv__(self, name: str) -> Path:
         return self.path / name
@@ -184,7 +187,17 @@ class Mount:
     def start(self, *command: str, **options: Any) -> subprocess.Popen[str]:
         """Start a program that the test waits for later."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | options
-        return subprocess.Popen(command, env=environment(M=str(self.path)), **pipes)
+        process = subprocess.Popen(command, env=environment(M=str(self.path)), **pipes)
+        self.programs.append(process)
+        return process
+
+    def end_programs(self) -> None:
+        """End the programs that a test has started, and close their pipes."""
+        for process in self.programs:
+            if process.poll() is None:
+                process.kill()
+            process.communicate(timeout=GUARD_SECONDS)
+        self.programs.clear()
 
     def ended(self) -> int:
         """Wait for the end of the bridge."""
@@ -209,6 +222,7 @@ def mounting(url: str, path: Path, *flags: str, **env: str) -> Iterator[Mount]:
         assert line.startswith("ready"), "".join(mount.log)
         yield mount
     finally:
+        mount.end_programs()
         unmount(path)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(5)
