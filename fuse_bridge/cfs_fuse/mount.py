@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 READY_SECONDS = 10.0
 _LOOK_SECONDS = 0.002
+_ENDED_EARLY = 8
+"""Status of libfuse when a signal ended what had been mounted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +76,10 @@ def run(options: Options, ready: Callable[[str], None]) -> None:
                 **threads,
             )
         except RuntimeError as error:
-            raise CannotMountError(
-                f"libfuse could not mount on {directory} (status {error}); it says why above"
-            ) from None
+            if error.args != (_ENDED_EARLY,) or say.ident is None:
+                raise CannotMountError(
+                    f"libfuse could not mount on {directory} (status {error}); it says why above"
+                ) from None
         finally:
             watcher.stop()
 

@@ -12,7 +12,7 @@ from cfs_fuse.server import listing
 
 _log = logging.getLogger(__name__)
 
-FIRST_PAUSE = 0.05
+FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.5
 
 
@@ -24,6 +24,7 @@ class Watcher(threading.Thread):
         self._client = client
         self._cache = cache
         self._cursor: str | None = None
+        self._connected = False
         self._pause = FIRST_PAUSE
         self._stopped = threading.Event()
 
@@ -34,16 +35,18 @@ class Watcher(threading.Thread):
     def run(self) -> None:
         """Follow the server."""
         while not self._stopped.is_set():
+            self._connected = False
             try:
                 self._follow()
             except CfsError as error:
-                _log.warning("the server is away: %s", error.detail)
+                _log.warning("the connection to the server: %s", error.detail)
             except Exception:  # noqa: BLE001 - a mount that shows the past for ever would be worse
                 _log.exception("following the server failed")
                 self._cursor = None
-            self._cache.offline()
+            if not self._connected:  # a stream that was there and ended is made again at once: nobody needs to know
+                self._cache.offline()
+                self._pause = min(self._pause * 2, LONGEST_PAUSE)
             self._stopped.wait(self._pause)
-            self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
     def _follow(self) -> None:
         """Follow one connection to its end."""
@@ -70,4 +73,5 @@ class Watcher(threading.Thread):
             break
         self._cache.refresh(found, resumed=resumed)
         self._pause = FIRST_PAUSE
+        self._connected = True
         _log.info("following %s: %d sessions", self._client.url, len(found))

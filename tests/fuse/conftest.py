@@ -44,4 +44,5 @@ def ended(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A session's name that no other test uses."""
-    return request.node.name.replace("/", "_").replace("[", "-").replace("]", "")[:200]
+    found: str = request.node.name.replace("/", "_").replace("[", "-").replace("]", "")[:200]
+    return found

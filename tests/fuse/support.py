@@ -207,7 +207,8 @@ class Mount:
 @contextmanager
 def mounting(url: str, path: Path, *flags: str, **env: str) -> Iterator[Mount]:
     """Mount a server with a bridge of its own; whatever happens, nothing stays mounted."""
-    path.mkdir(exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir()
     command = [sys.executable, "-m", "cfs_fuse", str(path), "--url", url, *flags]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**env)
@@ -242,6 +243,11 @@ def unmount(path: Path) -> None:
 def mounted(path: Path) -> bool:
     """Whether something is mounted there, alive or dead."""
     return f" {path} " in Path("/proc/self/mounts").read_text(encoding="utf-8")
+
+
+def names(directory: Path) -> list[str]:
+    """List a directory."""
+    return sorted(found.name for found in directory.iterdir())
 
 
 def append(path: Path, text: str) -> None:

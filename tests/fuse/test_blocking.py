@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuse.support import GUARD_SECONDS, Mount, Stage, append, read_now, until
+from tests.fuse.support import GUARD_SECONDS, Mount, Stage, append, names, read_now, until
 
 READERS = 300
 PLACES = 128
@@ -56,7 +56,7 @@ def test_only_the_reader_of_that_session_waits(mount: Mount, stage: Stage, name:
     with stage.held():
         process = blocked_cat(mount, stage, name)
         assert (mount / f"{name}-other").read_text() == "User: x\nAssistant: x\n"
-        assert name in os.listdir(mount.path)
+        assert name in names(mount.path)
         assert (mount / name).stat().st_size == len("User: words to say\n")
         append(mount / name, "more")
         assert process.poll() is None
@@ -171,7 +171,7 @@ def test_three_hundred_readers_leave_the_mount_alive(mount: Mount, stage: Stage,
         for reader in readers:
             reader.start()
         until(lambda: len(failures) == READERS - PLACES)
-        assert name in os.listdir(mount.path)
+        assert name in names(mount.path)
         assert (mount / name).stat().st_size
         append(mount / f"{name}-other", "works")
         assert mount.shell("ls -l $M | wc -l").returncode == 0

@@ -1,21 +1,23 @@
 """Control files and settings: hidden, and there (F5, F6)."""
 
+import contextlib
 import errno
 import json
 import os
 from itertools import islice
+from pathlib import Path
 
 import pytest
 
-from tests.fuse.support import GUARD_SECONDS, Mount, Stage, append, until
+from tests.fuse.support import GUARD_SECONDS, Mount, Stage, append, names, until
 
 
 def test_control_directories_are_hidden(mount: Mount, stage: Stage, name: str) -> None:
     """`ls -a` does not show them, so `grep -r` and `find` do not go there; who knows them can look into them."""
     stage.make(name)
     until((mount / name).exists)
-    assert not {entry for entry in os.listdir(mount.path) if entry.startswith(".")} & {".live", ".status", ".events"}
-    assert name in os.listdir(mount / ".live")
+    assert not {entry for entry in names(mount.path) if entry.startswith(".")} & {".live", ".status", ".events"}
+    assert name in names(mount / ".live")
     assert (mount / ".live").is_dir()
 
 
@@ -62,10 +64,8 @@ def test_live_without_patience(mount: Mount, stage: Stage, name: str) -> None:
 
         def look() -> bytes:
             nonlocal got
-            try:
+            with contextlib.suppress(BlockingIOError):
                 got += os.read(descriptor, 10)
-            except BlockingIOError:
-                pass
             return got
 
         until(look)
@@ -82,7 +82,7 @@ def test_live_tells_of_a_cancel(mount: Mount, stage: Stage, name: str) -> None:
     until((mount / name).exists)
     with stage.held():
         process = mount.start("cat", str(mount / ".live" / name))
-        until(lambda: os.listdir(f"/proc/{process.pid}/fd").count("3"))
+        until(lambda: "3" in names(Path(f"/proc/{process.pid}/fd")))
         append(mount / name, "a b c")
         stage.step()
         until(lambda: stage.client.get(f"/v1/sessions/{name}").json()["partial"] == "a")
@@ -126,16 +126,16 @@ def test_sub_sessions(mount: Mount, stage: Stage, name: str) -> None:
     stage.say("root/coder/tester", "x")
     stage.say("root/coder", "y")
     below = mount / ".sub_sessions" / "root"
-    until(lambda: sorted(os.listdir(below)) == ["coder", "coder.tester"])
-    assert "root" in os.listdir(mount / ".sub_sessions")
-    assert "coder" not in os.listdir(mount.path)
+    until(lambda: sorted(names(below)) == ["coder", "coder.tester"])
+    assert "root" in names(mount / ".sub_sessions")
+    assert "coder" not in names(mount.path)
     assert (below / "coder.tester").read_text() == "User: x\nAssistant: x\n"
     append(below / "coder", "steer\n")
     assert stage.asked("root/coder") == ["y", "steer"]
     (below / "helper").write_text("hi\n")
     assert stage.asked("root/helper") == ["hi"]
     (below / "coder").unlink()
-    assert os.listdir(below) == ["helper"]
+    assert names(below) == ["helper"]
     with pytest.raises(OSError, match=r".*"):
         (below / "not allowed").write_text("x")
 

@@ -4,11 +4,12 @@ import errno
 import os
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.fuse.support import Mount, Stage, append, until
+from tests.fuse.support import Mount, Stage, append, mounting, names, until
 
 
 def test_write_is_one_message_and_read_waits_for_the_reply(mount: Mount, stage: Stage, name: str) -> None:
@@ -199,7 +200,7 @@ def test_conversation_into_a_new_file_is_imported(mount: Mount, stage: Stage, na
 def test_every_legal_name_works(mount: Mount, stage: Stage, odd: str) -> None:
     """Any name of a file that is no control file (S1)."""
     (mount / odd).write_text("hi\n")
-    assert odd in os.listdir(mount.path)
+    assert odd in names(mount.path)
     assert odd in stage.sessions()
     assert (mount / odd).read_text() == "User: hi\nAssistant: hi\n"
     (mount / odd).unlink()
@@ -328,12 +329,12 @@ def test_what_is_accepted_without_effect(mount: Mount, stage: Stage, name: str) 
 
 def test_what_there_is_not(mount: Mount, name: str) -> None:
     """Directories, links, devices: an error at once, never a hang."""
-    calls = [
+    calls: list[tuple[int, Callable[[], object]]] = [
         (errno.EPERM, lambda: (mount / name).mkdir()),
         (errno.EPERM, lambda: (mount / ".live").rmdir()),
         (errno.EOPNOTSUPP, lambda: (mount / name).symlink_to("x")),
         (errno.EOPNOTSUPP, lambda: os.mkfifo(mount / name)),
-        (errno.ENOENT, lambda: os.listdir(mount / name)),
+        (errno.ENOENT, lambda: names(mount / name)),
         (errno.ENOENT, lambda: (mount / ".live" / "nobody").read_text()),
         (errno.ENOENT, lambda: (mount / ".live" / "a" / "b").read_text()),
     ]
@@ -359,7 +360,7 @@ def test_stat_tells_the_truth(mount: Mount, stage: Stage, name: str) -> None:
 def test_df_answers(mount: Mount, stage: Stage, name: str) -> None:
     """What is used is what the transcripts take."""
     stage.make(name, "User: " + "x" * 100_000 + "\nAssistant: y\n")
-    until(lambda: name in os.listdir(mount.path))
+    until(lambda: name in names(mount.path))
     found = os.statvfs(mount.path)
     assert (found.f_blocks - found.f_bfree) * found.f_frsize >= 100_000
     assert found.f_namemax == 255
@@ -385,8 +386,6 @@ def test_two_writers_at_once(mount: Mount, stage: Stage, name: str) -> None:
 
 def test_every_write_is_a_message_if_wanted(stage: Stage, tmp_path: Path, mount: Mount, name: str) -> None:
     """`--commit=write` is literal, but for characters that a write cuts."""
-    from tests.fuse.support import mounting
-
     with mounting(stage.url, tmp_path / "literal", "--commit", "write") as literal:
         descriptor = os.open(literal / name, os.O_WRONLY | os.O_CREAT)
         for piece in (b"one", b"two", "你".encode()[:2], "你".encode()[2:]):
