@@ -30,7 +30,9 @@ def stage() -> Iterator[Stage]:
 def mount(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mount]:
     """That server, mounted."""
     with mounting(stage.url, tmp_path_factory.mktemp("mount") / "cfs") as here:
+        stage.mount = here
         yield here
+        stage.mount = None
 
 
 @pytest.fixture(autouse=True)

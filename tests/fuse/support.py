@@ -48,6 +48,7 @@ class Stage:
     house: House
     loop: asyncio.AbstractEventLoop
     client: httpx.Client
+    mount: "Mount | None" = None
 
     @property
     def url(self) -> str:
@@ -89,6 +90,7 @@ class Stage:
         params = {"wait": "true"} if wait else {}
         answer = self.client.post(f"/v1/sessions/{session}/messages", content=text.encode(), params=params)
         assert answer.status_code in (200, 202), answer.text
+        self._shown(session, wait=wait)
 
     def make(self, session: str, transcript: str = "", **settings: Any) -> None:
         """Make a session over HTTP."""
@@ -97,6 +99,17 @@ class Stage:
         )
         answer = self.client.post("/v1/sessions", json=body)
         assert answer.status_code == 201, answer.text
+        self._shown(session, wait=True)
+
+    def _shown(self, session: str, *, wait: bool) -> None:
+        """Wait until the mount shows what was done over HTTP: that takes milliseconds (F7)."""
+        if self.mount is None or "/" in session:
+            return
+        path = self.mount / session
+        until(path.exists)
+        if wait:
+            size = self.client.get(f"/v1/sessions/{session}").json()["size"]
+            until(lambda: path.stat().st_size == size)
 
     def text(self, session: str) -> str:
         """Read a transcript over HTTP, when it is settled."""
