@@ -36,6 +36,7 @@ def mount(
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="Least that is logged.")
     ] = "warning",
+    detach: Annotated[bool, typer.Option("--detach", hidden=True)] = False,
 ) -> None:
     """Show the server's sessions as files: echo, cat, tail -f, vim.
 
@@ -54,10 +55,19 @@ def mount(
             _in_background(directory)
             return
         options = Options(directory, url, token, commit_writes=commit == "write", shared=allow_other)
-        run(options, lambda server: typer.echo(f"ready: {server} on {directory}"))
+        run(options, lambda server: _say(f"ready: {server} on {directory}", detach=detach))
     except (CannotMountError, OSError) as error:
         typer.echo(f"cfs: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def _say(text: str, *, detach: bool) -> None:
+    typer.echo(text)
+    sys.stdout.flush()
+    if detach:  # whoever started this reads to the end of what they gave us as output
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nowhere, descriptor)
 
 
 def _in_background(directory: Path) -> None:
@@ -68,7 +78,7 @@ def _in_background(directory: Path) -> None:
     if arguments[:1] == ["mount"]:
         del arguments[0]
     process = subprocess.Popen(  # noqa: S603 - the same command
-        [sys.executable, "-m", "cfs_fuse", *arguments, "--foreground"],
+        [sys.executable, "-m", "cfs_fuse", *arguments, "--foreground", "--detach"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=None,
