@@ -66,7 +66,7 @@ class Guard:
             check_caller(headers, self._allowed_hosts)
             inner["path"] = decode_path(scope)
             decode_query(scope["query_string"])
-            exchange.principal = self._admit(headers, inner)
+            self._admit(exchange, headers, inner)
             await body.check_announced(headers)
             await self._app(inner, body.receive, exchange.send)
         except CfsError as error:
@@ -77,17 +77,17 @@ class Guard:
         finally:
             self._done(exchange, inner)
 
-    def _admit(self, headers: MutableMapping[bytes, bytes], scope: Scope) -> str | None:
-        """Find out who calls and whether that is not too often; return the name. Most paths need a caller (G9)."""
+    def _admit(self, exchange: "Exchange", headers: MutableMapping[bytes, bytes], scope: Scope) -> None:
+        """Find out who calls, and whether that is not too often. Most paths need a caller (G9)."""
         authorization = headers.get(b"authorization")
         principal = self._authenticate(None if authorization is None else authorization.decode("latin-1"))
         if principal is None:
             if scope["path"] in _OPEN:
-                return None
+                return
             raise Unauthorized("this server wants a token: send it as 'Authorization: Bearer TOKEN'")
         scope["cfs.principal"] = principal
+        exchange.principal = principal.name  # first, so that the log says who calls too often
         principal.rate.take()
-        return principal.name
 
     def _done(self, exchange: "Exchange", scope: Scope) -> None:
         route = getattr(scope.get("route"), "path_format", "none")

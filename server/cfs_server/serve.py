@@ -147,6 +147,8 @@ async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener:
     ending = asyncio.create_task(_end_on_signal(settings, engine, server, app))
     try:
         await server.serve(sockets=[listener])
+        if not server.started:
+            raise ConfigurationError("the application could not be started; its log says why")
     finally:
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)

@@ -75,6 +75,8 @@ async def all_events(
 class SessionView:
     """One session as its reader may see it: not any more once it has been renamed, or a right taken, out of sight."""
 
+    __slots__ = ("_session", "_sessions")
+
     def __init__(self, session: Session, sessions: SessionGate) -> None:
         self._session = session
         self._sessions = sessions
@@ -94,6 +96,8 @@ class SessionView:
 
 class AllView:
     """All sessions that a caller may read."""
+
+    __slots__ = ("_sessions",)
 
     def __init__(self, sessions: SessionGate) -> None:
         self._sessions = sessions

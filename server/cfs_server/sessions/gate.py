@@ -22,6 +22,7 @@ from cfs_server import rights
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.events import Event, EventLog
 from cfs_server.sessions.ids import new_id
+from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.paths import SESSIONS, id_of, path_of
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
@@ -33,11 +34,17 @@ _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 class SessionGate:
     """What one caller may do with the sessions of a store; new ones count for its account."""
 
+    __slots__ = ("_account", "_handle", "_store")  # every open stream has one
+
     def __init__(self, store: SessionStore, handle: FsHandle, account: Account) -> None:
         self._store = store
         self._handle = handle
         self._account = account
-        self.limits = store.limits
+
+    @property
+    def limits(self) -> Limits:
+        """What the sessions may take."""
+        return self._store.limits
 
     # -- rights ---------------------------------------------------------------------------------------------------
 
