@@ -163,6 +163,7 @@ def bench_changes(url: str, client: httpx.Client, base: Path, rounds: int) -> di
             seen.append((time.perf_counter() - began) * 1e3)
             size = path.stat().st_size
         woken = [wake(client, mount, f"w{number}") for number in range(rounds)]
+    client.delete("/v1/sessions/changes")
     return {
         "seen_p50_ms": statistics.median(seen),
         "seen_p99_ms": statistics.quantiles(seen, n=100)[98],
