@@ -89,9 +89,8 @@ class SessionView:
         return f'{{"asked":{stale.asked},"last":{stale.last},"session":{state}}}'
 
     def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
-        """Return the events up to the first that may not be seen, and whether that is all of them."""
-        seen = self._sessions.visible(events)
-        return seen, len(seen) == len(events)
+        """Leave out what happened under names that the caller may not see; the stream ends with such a name."""
+        return self._sessions.visible(events), self._sessions.may("read_binary", self._session.id)
 
 
 class AllView:
