@@ -8,6 +8,10 @@ from typing import Any
 from cfs_fuse.places import NAME_MAX
 
 BLOCK = 4_096
+
+READ_BYTES = 1 << 20
+"""What `cat`, `cp` and others then read at a time: the largest piece that the kernel asks for in one request."""
+
 _NANO = 1_000_000_000
 _STAT_BLOCK = 512
 
@@ -31,6 +35,7 @@ class Look:
             "st_nlink": 1,
             "st_size": size,
             "st_blocks": -(-size // _STAT_BLOCK),
+            "st_blksize": READ_BYTES,
             "st_mtime": when,
             "st_ctime": when,
             "st_atime": when,

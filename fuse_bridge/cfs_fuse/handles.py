@@ -32,7 +32,7 @@ SEEN_SECONDS = 2.0
 class Handle(Protocol):
     """An open file of any kind."""
 
-    def read(self, size: int, offset: int, *, blocking: bool) -> bytes:
+    def read(self, size: int, offset: int, *, blocking: bool) -> bytes | memoryview:
         """Return bytes from an offset; none at the end."""
         ...
 
@@ -81,8 +81,11 @@ class Parts:
         transcript that has grown meanwhile. Not longer: libfuse lets nobody remove a file that is being opened.
         """
         with self.cache.lock:
-            if not self.cache.settled(entry):
-                self.patience.at_most(self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS)
+            if self.cache.settled(entry):
+                return
+        self.transcripts.get(entry)
+        with self.cache.lock:
+            self.patience.at_most(self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS)
 
     def write_over(self, entry: Entry, body: bytes, base: bytes) -> None:
         """Judge a body that may hold the whole file, and do what it means (rules of `cfs.bodies`)."""
@@ -114,7 +117,7 @@ class SessionHandle:
         self._snapshot: bytes | None = None
         self._ended = False
 
-    def read(self, size: int, offset: int, *, blocking: bool) -> bytes:
+    def read(self, size: int, offset: int, *, blocking: bool) -> memoryview:
         """Return a part of the transcript; the first read waits until the session is settled (S7).
 
         All reads up to the end see one and the same text. Who reads on behind it, or from the beginning again, sees
@@ -125,7 +128,7 @@ class SessionHandle:
         if held is None or offset == 0 or (offset >= len(held) and self._ended):
             held = self._snapshot = self._settled(blocking=blocking)
         self._ended = offset >= len(held)
-        return held[offset : offset + size]
+        return memoryview(held)[offset : offset + size]
 
     def write(self, data: bytes, offset: int) -> None:
         """Gather bytes; what can be no message is refused at once, as many programs look away from `close`.
@@ -185,8 +188,12 @@ class SessionHandle:
     def _settled(self, *, blocking: bool) -> bytes:
         cache, entry = self._parts.cache, self._entry
         with cache.lock:
-            if not blocking and not cache.settled(entry):
-                raise Busy(f"session {entry.id!r} is generating")
+            settled = cache.settled(entry)
+        if not settled and not blocking:
+            raise Busy(f"session {entry.id!r} is generating")
+        if not settled:
+            self._parts.transcripts.get(entry)  # so that nothing has to be fetched when it is: events bring the rest
+        with cache.lock:
             self._parts.patience.until(cache.moved(entry), lambda: cache.settled(entry))
             cache.check(entry)
         return self._parts.transcripts.get(entry)

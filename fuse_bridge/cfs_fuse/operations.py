@@ -184,7 +184,7 @@ class Operations:
         return 0
 
     @_answering
-    def read(self, _path: str | None, size: int, offset: int, fi: Any) -> bytes:
+    def read(self, _path: str | None, size: int, offset: int, fi: Any) -> bytes | memoryview:
         """Read; the flags are those of this moment, which `fcntl` may have changed since the file was opened."""
         return self._handles[fi.fh].read(size, offset, blocking=not fi.flags & os.O_NONBLOCK)
 
