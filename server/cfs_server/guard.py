@@ -11,13 +11,14 @@ import time
 import uuid
 from collections.abc import Callable, MutableMapping
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cfs.errors import CfsError, InvalidRequest, ServerError, TooLarge, Unauthorized
 from cfs_server.access.principals import Principal
+from cfs_server.access.tokens import masked
 from cfs_server.errors import problem_response
 from cfs_server.metrics import Metrics
 from cfs_server.origin import check_caller
@@ -114,7 +115,7 @@ class Exchange:
         self.principal: str | None = None
         self.status = 499  # as long as nothing has been sent: the client left
         self.method = scope["method"]
-        self.path = _raw_path(scope).decode("latin-1")  # with its escapes: no line of the log can be forged
+        self.path = _shown(_raw_path(scope).decode("latin-1"))
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         self._send = send
@@ -194,6 +195,12 @@ def decode_query(raw: bytes) -> str:
 def _raw_path(scope: Scope) -> bytes:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw
+
+
+def _shown(path: str) -> str:
+    """Write a path for the log: with its escapes, so that no line can be forged, and without anybody's token."""
+    plain = unquote(path, "latin-1")
+    return path if masked(plain) == plain else quote(masked(plain), safe="/*", encoding="latin-1")
 
 
 def _decode(raw: bytes, part: str) -> str:

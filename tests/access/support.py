@@ -48,6 +48,10 @@ class Gated:
     def __getitem__(self, name: str) -> httpx.AsyncClient:
         return self.clients[name]
 
+    def admit(self, name: str, secret: str) -> None:
+        """Make a client for a token that came later."""
+        self.clients[name] = client_of(self.home, secret)
+
     async def edit(self, old: str, new: str) -> None:
         """Change the text of the tokens file, as an editor would."""
 
@@ -75,14 +79,16 @@ class Gated:
         return found
 
 
+def client_of(home: House, secret: str) -> httpx.AsyncClient:
+    """Make a client that shows a token."""
+    return httpx.AsyncClient(base_url=home.url, headers=bearer(secret), timeout=30, trust_env=False)
+
+
 @asynccontextmanager
 async def gated(path: Path, secrets: dict[str, str], **changes: Any) -> AsyncIterator[Gated]:
     """Serve with a tokens file; `secrets` are those in it, by names."""
     async with house(tokens=path, **changes) as home:
-        clients = {
-            name: httpx.AsyncClient(base_url=home.url, headers=bearer(secret), timeout=30, trust_env=False)
-            for name, secret in secrets.items()
-        }
+        clients = {name: client_of(home, secret) for name, secret in secrets.items()}
         try:
             yield Gated(home, path, clients)
         finally:

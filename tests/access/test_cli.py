@@ -17,12 +17,6 @@ from tests.access.support import granted, make
 from tests.server.support import run_cfs
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A place for a tokens file."""
-    return tmp_path / "tokens.toml"
-
-
 def token(file: Path, *arguments: str) -> CompletedProcess[str]:
     """Run `cfs token` with a file."""
     return run_cfs("token", *arguments, "--tokens", str(file))

@@ -37,12 +37,6 @@ expires = 2031-02-03T04:05:06+02:00
 """
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    """A place for a tokens file."""
-    return tmp_path / "tokens.toml"
-
-
 def test_what_was_made_is_what_is_read(file: Path) -> None:
     expires = datetime(2031, 2, 3, 4, 5, 6, tzinfo=UTC)
     grants = [granted("/sessions/alice"), granted("/workspaces/=list,file,read_binary")]
