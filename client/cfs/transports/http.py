@@ -70,20 +70,6 @@ class Client:
         raise AssertionError("unreachable")  # pragma: no cover
 
     def events(
-<<<<<<< HEAD
-        self, stream: api.Stream, *, attempts: float = 8, timeout: float | None = None, announce: bool = False
-    ) -> Iterator[StreamEvent]:
-        """Yield the events of a stream as they come, over lost connections, until it is over.
-
-        A lost connection is made again, up to `attempts` times in a row with growing pauses; then `Unreachable` is
-        raised. What was missed is told by a `stale` event. A message is never sent twice. After `timeout` seconds in
-        all `Timeout` is raised, at the latest with the next heartbeat. With `announce` an event `connected` says each
-        time that the connection is made. Leave the stream through
-        `contextlib.closing`, and its connection is closed at once; that cancels nothing on the server.
-        """
-        follower = Follower(stream, attempts, announce)
-        deadline = Deadline(timeout)
-=======
         self, stream: api.Stream, *, attempts: float = 8, deadline: Deadline | None = None, late: str = _LATE
     ) -> Generator[StreamEvent]:
         """Yield the events of a stream as they come, over lost connections, until it is over.
@@ -95,8 +81,7 @@ class Client:
         """
         follower = Follower(stream, attempts)
         deadline = deadline or Deadline(None)
->>>>>>> sdk
-        while not follower.ended:
+        while True:
             try:
                 with self._http.stream(**arguments(follower.request, stream_limits(deadline))) as response:
                     if response.status_code >= 400:
@@ -106,7 +91,7 @@ class Client:
                     for data in response.iter_bytes():
                         for event in follower.feed(data):
                             yield event
-                        if follower.ended:
+                        if follower.cut:
                             return
                         deadline.check(late)
                 follower.lost()
@@ -115,6 +100,8 @@ class Client:
                 follower.lost(lost_stream(error, follower.request, self.url))
             except CfsError as error:
                 follower.lost(error)
+            if follower.ended:
+                return
             time.sleep(follower.pause)
 
     def close(self) -> None:
