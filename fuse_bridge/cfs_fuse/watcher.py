@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from dataclasses import replace
 
 from cfs import api
 from cfs.errors import CfsError, NotFound
@@ -50,8 +51,8 @@ class Watcher(threading.Thread):
 
     def _follow(self) -> None:
         """Follow one connection to its end."""
-        stream = api.events(after=self._cursor)
-        for event in self._client.events(stream, attempts=0, announce=True):
+        stream = replace(api.events(after=self._cursor), announce=True)
+        for event in self._client.events(stream, attempts=0):
             if self._stopped.is_set():
                 return
             self._take(event)
