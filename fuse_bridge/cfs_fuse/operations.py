@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from cfs import api
+from cfs.attributes import PREFIX
 from cfs.bodies import judge
 from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound
 from cfs_fuse import xattrs
@@ -296,7 +297,7 @@ class Operations:
         """Read a setting; the kernel and `ls` ask for a lot of others, too."""
         if name.startswith("system."):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        place = place_of(path) if name.startswith(xattrs.PREFIX) else None
+        place = place_of(path) if name.startswith(PREFIX) else None
         if not isinstance(place, SessionPlace):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         return xattrs.read(self._parts, self._parts.cache.get(place.id), name)

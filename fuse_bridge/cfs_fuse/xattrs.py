@@ -1,13 +1,13 @@
 """Settings of a session as extended attributes `user.cfs.*` (F6, S9)."""
 
 import errno
-import json
 import logging
 from typing import Any
 
 from pydantic import ValidationError
 
 from cfs import api
+from cfs.attributes import CANCEL, PREFIX, read_settings, write_settings
 from cfs.errors import CfsError
 from cfs.wire import Settings, SettingsPatch
 from cfs_fuse.entries import Entry
@@ -15,41 +15,31 @@ from cfs_fuse.handles import SEEN_SECONDS, Parts
 
 _log = logging.getLogger(__name__)
 
-PREFIX = "user.cfs."
-CANCEL = "cancel"
-
-_TEXTS = frozenset({"system", "prompt_style", "driver"})
-"""Settings whose value is the text itself; all others are JSON."""
-
 
 def list_of(parts: Parts, entry: Entry) -> list[str]:
     """Name the settings that have a value."""
-    found = _settings(parts, entry).model_dump()
-    return [PREFIX + key for key, value in found.items() if value is not None]
+    return list(_values(parts, entry))
 
 
 def read(parts: Parts, entry: Entry, name: str) -> bytes:
     """Return a setting as text; raises `OSError` (ENODATA)."""
-    key = name.removeprefix(PREFIX)
-    if not name.startswith(PREFIX) or key not in Settings.model_fields:
-        raise OSError(errno.ENODATA, f"there is no attribute {name}")
-    value = getattr(_settings(parts, entry), key)
+    value = _values(parts, entry).get(name)
     if value is None:
         raise OSError(errno.ENODATA, f"{name} is not set")
-    return (value if key in _TEXTS else json.dumps(value, ensure_ascii=False)).encode()
+    return value
 
 
 def write(parts: Parts, entry: Entry, name: str, value: bytes) -> None:
     """Change a setting, or cancel the running turn by `user.cfs.cancel`; raises `OSError` (EINVAL, EOPNOTSUPP)."""
     if not name.startswith(PREFIX):
         raise OSError(errno.EOPNOTSUPP, f"only {PREFIX}* can be set")
-    key = name.removeprefix(PREFIX)
     try:
         text = value.decode()
-        if key == CANCEL:
+        if name == CANCEL:
             _cancel(parts, entry, text)
         else:
-            _change(parts, entry, {key: text if key in _TEXTS else json.loads(text)})
+            key = name.removeprefix(PREFIX)
+            _change(parts, entry, {key: getattr(read_settings({name: value}), key, value)})
     except (ValueError, CfsError) as error:
         reason = _reason(error)
         _log.error("%s: %s cannot be %r: %s", entry.id, name, value[:80], reason)
@@ -62,6 +52,11 @@ def remove(parts: Parts, entry: Entry, name: str) -> None:
     """Put a setting back to its default; raises `OSError` (ENODATA)."""
     read(parts, entry, name)
     _change(parts, entry, {name.removeprefix(PREFIX): None})
+
+
+def _values(parts: Parts, entry: Entry) -> dict[str, bytes]:
+    found = write_settings(SettingsPatch(**_settings(parts, entry).model_dump()))
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _settings(parts: Parts, entry: Entry) -> Settings:
@@ -77,7 +72,7 @@ def _settings(parts: Parts, entry: Entry) -> Settings:
 
 
 def _change(parts: Parts, entry: Entry, change: dict[str, Any]) -> None:
-    settings = parts.server.call(api.configure(entry.id, SettingsPatch.model_validate_json(json.dumps(change))))
+    settings = parts.server.call(api.configure(entry.id, SettingsPatch.model_validate(change)))
     with parts.cache.lock:
         parts.patience.briefly(
             parts.cache.moved(entry),

@@ -10,7 +10,9 @@ import pytest
 from cfs import Session
 from tests.server.support import Process, serving
 
-PAGE = (Path(__file__).parent.parent.parent / "docs/sdk.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parent.parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/sdk.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"<!-- tested -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -35,6 +37,12 @@ def test_the_snippets_of_the_page_run(
     assert "Assistant: " in shown
     assert "Unreachable no server answers at" in shown
     assert namespace["answer"].parsed.mood in ("good", "bad")
+
+
+def test_the_snippet_of_the_readme_runs(server: Process, capsys: pytest.CaptureFixture[str]) -> None:
+    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    exec(compile(snippet.replace("http://localhost:8000", server.url), "README.md", "exec"), {})  # noqa: S102
+    assert capsys.readouterr().out
 
 
 def test_the_page_names_every_method() -> None:

@@ -17,7 +17,7 @@ from cfs.errors import Busy, EngineError, Gone, Unsupported
 from cfs.ids import check_id
 from cfs.replies import as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transcript import render
-from cfs.transports.async_disk import AsyncDisk
+from cfs.transports.async_disk import AsyncDisk, AsyncTail
 from cfs.transports.os_errors import translated
 from cfs.turn import Outcome
 from cfs.wire import NewMessage, Settings, SettingsPatch
@@ -71,14 +71,18 @@ class AsyncFileTransport:
 
     async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
         """Append a message; read `.live`, or where there is none watch the file grow."""
-        live = await self._is_mount() and not await self._is_busy()
-        await self._write(message)
         said = ""
-        if live:  # what is said there is this turn's, as no other one ran
-            async with aclosing(self._live(deadline)) as pieces:
-                async for piece in pieces:
-                    said += piece
-                    yield piece
+        tail = None if await self._is_busy() else await self._tail()
+        try:
+            await self._write(message)
+            if tail is not None:  # it was open before the turn began, and no other one ran: so it shows this one
+                async with aclosing(_pieces(tail, deadline)) as pieces:
+                    async for piece in pieces:
+                        said += piece
+                        yield piece
+        finally:
+            if tail is not None:
+                await tail.close()
         async with aclosing(self._texts(deadline, _LATE_REPLY)) as texts:
             async for text in texts:
                 found = find_reply(text, turns_of(text), message.content)
@@ -193,26 +197,26 @@ class AsyncFileTransport:
             deadline.check(late)
             await asyncio.sleep(pauses.next())
 
-    async def _live(self, deadline: Deadline) -> AsyncGenerator[str]:
-        """Yield what the running turn says, as it says it."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        path = os.path.join(self._mount, ".live", self._id)  # noqa: PTH118
-        pauses = Pauses()
-        with translated(path):
-            try:
-                tail = await self._disk.tail(path)
-            except FileNotFoundError:
-                return
-            try:
-                while (data := await tail.read()) != b"":
-                    if data is None:
-                        deadline.check(_LATE_REPLY)
-                        await asyncio.sleep(pauses.next())
-                    elif text := decoder.decode(data):
-                        pauses = Pauses()
-                        yield text
-            finally:
-                await tail.close()
+    async def _tail(self) -> AsyncTail | None:
+        """Open what shows the next turn as it is generated, where there is such a thing."""
+        try:
+            return await self._disk.tail(os.path.join(self._mount, ".live", self._id))  # noqa: PTH118
+        except OSError:
+            return None
+
+
+async def _pieces(tail: AsyncTail, deadline: Deadline) -> AsyncGenerator[str]:
+    """Yield what a turn says, as it says it."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pauses = Pauses()
+    with translated(".live"):
+        while (data := await tail.read()) != b"":
+            if data is None:
+                deadline.check(_LATE_REPLY)
+                await asyncio.sleep(pauses.next())
+            elif text := decoder.decode(data):
+                pauses = Pauses()
+                yield text
 
 
 def _beyond(said: str, reply: str) -> str:

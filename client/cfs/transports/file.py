@@ -18,7 +18,7 @@ from cfs.errors import Busy, EngineError, Gone, Unsupported
 from cfs.ids import check_id
 from cfs.replies import as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transcript import render
-from cfs.transports.disk import Disk
+from cfs.transports.disk import Disk, Tail
 from cfs.transports.os_errors import translated
 from cfs.turn import Outcome
 from cfs.wire import NewMessage, Settings, SettingsPatch
@@ -72,14 +72,18 @@ class FileTransport:
 
     def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
         """Append a message; read `.live`, or where there is none watch the file grow."""
-        live = self._is_mount() and not self._is_busy()
-        self._write(message)
         said = ""
-        if live:  # what is said there is this turn's, as no other one ran
-            with closing(self._live(deadline)) as pieces:
-                for piece in pieces:
-                    said += piece
-                    yield piece
+        tail = None if self._is_busy() else self._tail()
+        try:
+            self._write(message)
+            if tail is not None:  # it was open before the turn began, and no other one ran: so it shows this one
+                with closing(_pieces(tail, deadline)) as pieces:
+                    for piece in pieces:
+                        said += piece
+                        yield piece
+        finally:
+            if tail is not None:
+                tail.close()
         with closing(self._texts(deadline, _LATE_REPLY)) as texts:
             for text in texts:
                 found = find_reply(text, turns_of(text), message.content)
@@ -194,26 +198,26 @@ class FileTransport:
             deadline.check(late)
             time.sleep(pauses.next())
 
-    def _live(self, deadline: Deadline) -> Generator[str]:
-        """Yield what the running turn says, as it says it."""
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        path = os.path.join(self._mount, ".live", self._id)  # noqa: PTH118
-        pauses = Pauses()
-        with translated(path):
-            try:
-                tail = self._disk.tail(path)
-            except FileNotFoundError:
-                return
-            try:
-                while (data := tail.read()) != b"":
-                    if data is None:
-                        deadline.check(_LATE_REPLY)
-                        time.sleep(pauses.next())
-                    elif text := decoder.decode(data):
-                        pauses = Pauses()
-                        yield text
-            finally:
-                tail.close()
+    def _tail(self) -> Tail | None:
+        """Open what shows the next turn as it is generated, where there is such a thing."""
+        try:
+            return self._disk.tail(os.path.join(self._mount, ".live", self._id))  # noqa: PTH118
+        except OSError:
+            return None
+
+
+def _pieces(tail: Tail, deadline: Deadline) -> Generator[str]:
+    """Yield what a turn says, as it says it."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pauses = Pauses()
+    with translated(".live"):
+        while (data := tail.read()) != b"":
+            if data is None:
+                deadline.check(_LATE_REPLY)
+                time.sleep(pauses.next())
+            elif text := decoder.decode(data):
+                pauses = Pauses()
+                yield text
 
 
 def _beyond(said: str, reply: str) -> str:
