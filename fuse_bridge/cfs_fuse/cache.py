@@ -3,10 +3,12 @@
 import threading
 from collections.abc import Iterable
 
-from cfs.errors import Gone, NotFound, Unreachable
+from cfs.errors import CfsError, Gone, NotFound, Unreachable
 from cfs.following import StreamEvent
 from cfs.wire import SessionInfo
 from cfs_fuse.entries import Entry
+
+_NOT_YET = Unreachable("the server has not answered yet")
 
 _TALK = frozenset({"token", "turn.started", "turn.finished", "turn.failed"})
 
@@ -21,7 +23,7 @@ class Cache:
         self.lock = threading.Lock()
         self.listed = threading.Condition(self.lock)
         self.changed_at = 0.0
-        self._online = False
+        self._away: CfsError | None = _NOT_YET
         self._entries: dict[str, Entry] = {}
         self._families: dict[str, set[str]] = {}
         self._moving: Entry | None = None
@@ -29,12 +31,12 @@ class Cache:
     @property
     def online(self) -> bool:
         """Whether the server is there."""
-        return self._online
+        return self._away is None
 
     # -- looking --------------------------------------------------------------------------------------------------
 
     def get(self, session_id: str) -> Entry:
-        """Return a session; raises `NotFound`, and `Unreachable` while the server is away."""
+        """Return a session; raises `NotFound`, and while the server is away what was wrong with it."""
         self._require_server()
         entry = self._entries.get(session_id)
         if entry is None:
@@ -42,7 +44,7 @@ class Cache:
         return entry
 
     def find(self, session_id: str) -> Entry | None:
-        """Return a session if there is one; raises `Unreachable` while the server is away."""
+        """Return a session if there is one; raises what is wrong with the server."""
         self._require_server()
         return self._entries.get(session_id)
 
@@ -77,14 +79,14 @@ class Cache:
     # -- waiting; the lock is held --------------------------------------------------------------------------------
 
     def check(self, entry: Entry) -> None:
-        """Raise `Unreachable` or `Gone` when there is nothing to wait for any more."""
+        """Raise `Gone`, or what is wrong with the server, when there is nothing to wait for any more."""
         self._require_server()
         if entry.gone:
             raise Gone(f"session {entry.id!r} has been deleted")
 
     def settled(self, entry: Entry) -> bool:
         """Tell whether a session and everything below it is idle (S13), or there is nothing to wait for."""
-        if not self._online or entry.gone:
+        if self._away is not None or entry.gone:
             return True
         below = entry.id + "/"
         family = self._families.get(entry.id.partition("/")[0], ())
@@ -117,16 +119,16 @@ class Cache:
             lost = [entry for name, entry in before.items() if self._entries.get(name) is not entry]
             for entry in lost:
                 entry.gone = True
-            self._online = True
+            self._away = None
             self._moving = None
             for entry in (*lost, *self._entries.values()):
                 self._wake(entry)
             self.listed.notify_all()
 
-    def offline(self) -> None:
-        """The server is away: wake everybody who waits."""
+    def offline(self, why: CfsError) -> None:
+        """The server is away, or lets this mount in no more: wake everybody who waits."""
         with self.lock:
-            self._online = False
+            self._away = why
             for entry in self._entries.values():
                 self._wake(entry)
             self.listed.notify_all()
@@ -146,8 +148,8 @@ class Cache:
     # -- within; the lock is held ---------------------------------------------------------------------------------
 
     def _require_server(self) -> None:
-        if not self._online:
-            raise Unreachable("the server is away; the mount works again as soon as it is back")
+        if self._away is not None:
+            raise type(self._away)(self._away.detail)
 
     def _create(self, event: StreamEvent) -> None:
         moving, self._moving = self._moving, None

@@ -5,7 +5,7 @@ import threading
 from dataclasses import replace
 
 from cfs import api
-from cfs.errors import CfsError, NotFound
+from cfs.errors import CfsError, NotFound, Unreachable
 from cfs.following import StreamEvent
 from cfs.transports.http import Client
 from cfs_fuse.cache import Cache
@@ -37,15 +37,17 @@ class Watcher(threading.Thread):
         """Follow the server."""
         while not self._stopped.is_set():
             self._connected = False
+            away: CfsError = Unreachable("the server is away; the mount works again as soon as it is back")
             try:
                 self._follow()
             except CfsError as error:
+                away = error
                 _log.warning("the connection to the server: %s", error.detail)
             except Exception:  # noqa: BLE001 - a mount that shows the past for ever would be worse
                 _log.exception("following the server failed")
                 self._cursor = None
             if not self._connected:  # a stream that was there and ended is made again at once: nobody needs to know
-                self._cache.offline()
+                self._cache.offline(away)
                 self._pause = min(self._pause * 2, LONGEST_PAUSE)
             self._stopped.wait(self._pause)
 

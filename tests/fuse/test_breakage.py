@@ -25,7 +25,7 @@ from tests.fuse.support import (
     unmount,
     until,
 )
-from tests.server.support import CFS, Process, environment
+from tests.server.support import CFS, Process, environment, run_cfs
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=reason_to_skip() or "")
 
@@ -169,6 +169,29 @@ def test_server_says_no(tmp_path: Path) -> None:
         append(mount / "f", "x" * 900)
         assert stage.text("f")
         assert fails(lambda: append(mount / "f", "x" * 900), errno.ENOSPC)
+
+
+def test_tokens(tmp_path: Path) -> None:
+    """Who may only read is told so when it opens a file to write: `echo` would not tell of it later."""
+    tokens = tmp_path / "tokens.toml"
+    grants = {"reader": "/sessions=ro", "writer": "/sessions"}
+    secrets = {
+        name: run_cfs("token", "create", name, "--grant", grant, "--tokens", str(tokens)).stdout.strip()
+        for name, grant in grants.items()
+    }
+    secret = tmp_path / "writer.token"
+    secret.write_text(secrets["writer"] + "\n")
+    with (
+        server(free_port(), "--tokens", str(tokens)) as running,
+        mounting(running.url, tmp_path / "w", "--token-file", str(secret)) as writer,
+        mounting(running.url, tmp_path / "r", CFS_TOKEN=secrets["reader"]) as reader,
+    ):
+        append(writer / "f", "hello")
+        until((reader / "f").exists)
+        assert (reader / "f").read_text() == "User: hello\nAssistant: hello\n"
+        assert fails(lambda: (reader / "f").open("a"), errno.EACCES)
+        assert fails((reader / "g").touch, errno.EACCES)
+        assert fails((reader / "f").unlink, errno.EACCES)
 
 
 def _has_size(path: Path, size: int) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cfs.errors import Gone, NotFound, Unreachable
+from cfs.errors import Gone, NotFound, Unauthorized, Unreachable
 from cfs.following import StreamEvent
 from cfs.transcript import Turn, render
 from cfs.wire import SessionInfo, Settings
@@ -183,11 +183,14 @@ def test_server_that_is_away(cache: Cache, source: Source) -> None:
     cache.apply(source.make("session.created", "f"))
     cache.apply(source.make("state.changed", "f", state="generating", queued=0))
     entry = cache.get("f")
-    cache.offline()
+    cache.offline(Unreachable("away"))
     assert cache.settled(entry)
     for look in (cache.roots, cache.totals, lambda: cache.get("f")):
         with pytest.raises(Unreachable):
             look()
+    cache.offline(Unauthorized("revoked"))
+    with pytest.raises(Unauthorized):
+        cache.get("f")
     cache.refresh([info("f", event=2, created=1.0, state="generating")], resumed=True)
     assert cache.get("f") is entry
     assert not cache.settled(entry)
