@@ -1,23 +1,20 @@
 """The kernel's requests, one method each: paths become places, errors become numbers, and nothing else happens here."""
 
 import errno
-import functools
 import itertools
-import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
-from cfs import api
 from cfs.attributes import PREFIX
-from cfs.bodies import judge
-from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound
 from cfs_fuse import xattrs
+from cfs_fuse.answering import accepting, answering, refusing
 from cfs_fuse.attributes import Attributes, filesystem
 from cfs_fuse.control import ControlHandle, EventsHandle, LiveHandle, StatusHandle, status
 from cfs_fuse.entries import Entry
-from cfs_fuse.handles import SEEN_SECONDS, Handle, Parts, ScratchHandle, SessionHandle
+from cfs_fuse.handles import Handle, Parts, ScratchHandle, SessionHandle
+from cfs_fuse.naming import Naming
 from cfs_fuse.places import (
     ControlDirectory,
     ControlPlace,
@@ -32,11 +29,6 @@ from cfs_fuse.places import (
 )
 from cfs_fuse.scratch import MODE
 
-_log = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
 NOMINAL_BYTES = 1 << 30
 RENAME_NOREPLACE = 1
 
@@ -45,28 +37,6 @@ _CONTROL: dict[str, Callable[[Parts, Entry], ControlHandle]] = {
     "status": StatusHandle,
     "events": EventsHandle,
 }
-
-
-def _answering(operation: Callable[P, R]) -> Callable[P, R]:
-    """Give errors of ours their numbers (DESIGN.md, the row "errors"), and say why in the log."""
-
-    @functools.wraps(operation)
-    def answer(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return operation(*args, **kwargs)
-        except CfsError as error:
-            level = logging.DEBUG if isinstance(error, NotFound) else logging.WARNING
-            _log.log(level, "%s: %s", operation.__name__, error.detail)
-            raise OSError(error.errno, error.detail) from error
-
-    return answer
-
-
-def _refusing(number: int) -> Callable[..., int]:
-    def refuse(*_: Any) -> int:
-        raise OSError(number, os.strerror(number))
-
-    return refuse
 
 
 class Operations:
@@ -78,6 +48,7 @@ class Operations:
 
     def __init__(self, parts: Parts, ready: Callable[[], None]) -> None:
         self._parts = parts
+        self._naming = Naming(parts)
         self._ready = ready
         self._handles: dict[int, Handle] = {}
         self._directories: dict[int, Place] = {}
@@ -89,7 +60,7 @@ class Operations:
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    @_answering
+    @answering
     def getattr(self, path: str | None, fi: Any = None) -> Attributes:
         """Describe a file or a directory."""
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
@@ -113,14 +84,14 @@ class Operations:
                 file = parts.scratch.get(name)
                 return parts.look.file(len(file.data), file.changed_at, mode=MODE)
 
-    @_answering
+    @answering
     def opendir(self, path: str) -> int:
         """Remember which directory it is: the kernel does not say it again."""
         number = next(self._numbers)
         self._directories[number] = place_of(path)
         return number
 
-    @_answering
+    @answering
     def readdir(self, _path: str | None, number: int) -> Iterator[tuple[str, int, int]]:
         """List a directory; control directories can be opened and are not shown."""
         cache, look = self._parts.cache, self._parts.look
@@ -142,23 +113,25 @@ class Operations:
         self._directories.pop(number, None)
         return 0
 
-    @_answering
+    @answering
     def statfs(self, _path: str) -> dict[str, int]:
         """Say how much there is."""
         return filesystem(*self._parts.cache.totals(), NOMINAL_BYTES)
 
     # -- open files -----------------------------------------------------------------------------------------------
 
-    @_answering
+    @answering
     def create(self, path: str, _mode: int, fi: Any) -> int:
         """Open a file that may have to be made."""
         place = place_of(path)
         if isinstance(place, SessionPlace) and self._parts.cache.find(place.id) is None:
-            fi.fh = self._keep(SessionHandle(self._parts, self._make(place.id, fi.flags), fi.flags))
+            fi.fh = self._keep(
+                SessionHandle(self._parts, self._naming.make(place.id, exclusive=bool(fi.flags & os.O_EXCL)), fi.flags)
+            )
             return 0
         return self._open(place, fi, fi.flags | os.O_CREAT)
 
-    @_answering
+    @answering
     def open(self, path: str, fi: Any) -> int:
         """Open a file; whoever may not write to it is told here, as many programs look away from `close`."""
         return self._open(place_of(path), fi, fi.flags)
@@ -184,30 +157,30 @@ class Operations:
         fi.fh = self._keep(handle)
         return 0
 
-    @_answering
+    @answering
     def read(self, _path: str | None, size: int, offset: int, fi: Any) -> bytes | memoryview:
         """Read; the flags are those of this moment, which `fcntl` may have changed since the file was opened."""
         return self._handles[fi.fh].read(size, offset, blocking=not fi.flags & os.O_NONBLOCK)
 
-    @_answering
+    @answering
     def write(self, _path: str | None, data: bytes, offset: int, fi: Any) -> int:
         """Write."""
         self._handles[fi.fh].write(data, offset)
         return len(data)
 
-    @_answering
+    @answering
     def flush(self, _path: str | None, fi: Any) -> int:
         """Somebody closes a descriptor of the file."""
         self._handles[fi.fh].commit()
         return 0
 
-    @_answering
+    @answering
     def fsync(self, _path: str | None, _data_only: int, fi: Any) -> int:
         """Somebody wants to be sure."""
         self._handles[fi.fh].commit()
         return 0
 
-    @_answering
+    @answering
     def release(self, _path: str | None, fi: Any) -> int:
         """The last descriptor is closed."""
         if (handle := self._handles.pop(fi.fh, None)) is not None:
@@ -216,44 +189,45 @@ class Operations:
 
     # -- names ----------------------------------------------------------------------------------------------------
 
-    @_answering
+    @answering
     def mknod(self, path: str, mode: int, _device: int) -> int:
         """Make a file without opening it."""
         place = place_of(path)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EOPNOTSUPP, "there are only sessions here")
         if isinstance(place, SessionPlace):
-            self._make(place.id, os.O_EXCL)
+            self._naming.make(place.id, exclusive=True)
         elif isinstance(place, ScratchPlace):
             self._parts.scratch.open(place.name, os.O_CREAT | os.O_EXCL)
         else:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         return 0
 
-    @_answering
+    @answering
     def unlink(self, path: str) -> int:
         """Delete a session with its sub-sessions; whoever waits for it is told."""
         match place_of(path):
             case SessionPlace(name):
-                self._delete(self._parts.cache.get(name))
+                self._naming.delete(self._parts.cache.get(name))
             case ScratchPlace(name):
                 self._parts.scratch.remove(name)
             case _:
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         return 0
 
-    @_answering
+    @answering
     def rename(self, old: str, new: str, flags: int) -> int:
         """Rename a session or a temporary file; over a live session it is judged as a body that is written to it."""
         if flags & ~RENAME_NOREPLACE:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        replacing = not flags & RENAME_NOREPLACE
         match place_of(old), place_of(new):
             case ScratchPlace(name), ScratchPlace(target):
                 self._parts.scratch.rename(name, target)
             case SessionPlace(name), SessionPlace(target):
-                self._rename(self._parts.cache.get(name), target, flags)
+                self._naming.rename(self._parts.cache.get(name), target, replacing=replacing)
             case ScratchPlace(name), SessionPlace(target):
-                self._publish(name, target, flags)
+                self._naming.publish(name, target, replacing=replacing)
             case _:
                 raise OSError(errno.EPERM, "a session cannot become a temporary file or a control file")
         return 0
@@ -266,33 +240,22 @@ class Operations:
             self._parts.scratch.truncate(self._parts.scratch.get(place.name), size)
         return 0
 
-    def chmod(self, _path: str | None, _mode: int) -> int:
-        """Accept it, without effect."""
-        return 0
-
-    def chown(self, _path: str | None, _user: int, _group: int) -> int:
-        """Accept it, without effect."""
-        return 0
-
-    def utimens(self, _path: str | None, _times: Any = None) -> int:
-        """Accept it, without effect."""
-        return 0
-
-    mkdir = _refusing(errno.EPERM)
-    rmdir = _refusing(errno.EPERM)
-    link = _refusing(errno.EOPNOTSUPP)
-    symlink = _refusing(errno.EOPNOTSUPP)
-    fallocate = _refusing(errno.EOPNOTSUPP)
+    chmod = chown = utimens = accepting
+    mkdir = refusing(errno.EPERM)
+    rmdir = refusing(errno.EPERM)
+    link = refusing(errno.EOPNOTSUPP)
+    symlink = refusing(errno.EOPNOTSUPP)
+    fallocate = refusing(errno.EOPNOTSUPP)
 
     # -- settings -------------------------------------------------------------------------------------------------
 
-    @_answering
+    @answering
     def listxattr(self, path: str) -> list[str]:
         """List the settings of a session."""
         place = place_of(path)
         return xattrs.list_of(self._parts, self._parts.cache.get(place.id)) if isinstance(place, SessionPlace) else []
 
-    @_answering
+    @answering
     def getxattr(self, path: str, name: str) -> bytes:
         """Read a setting; the kernel and `ls` ask for a lot of others, too."""
         if name.startswith("system."):
@@ -302,7 +265,7 @@ class Operations:
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
         return xattrs.read(self._parts, self._parts.cache.get(place.id), name)
 
-    @_answering
+    @answering
     def setxattr(self, path: str, name: str, value: bytes, _options: int) -> int:
         """Change a setting."""
         place = place_of(path)
@@ -311,7 +274,7 @@ class Operations:
         xattrs.write(self._parts, self._parts.cache.get(place.id), name, value)
         return 0
 
-    @_answering
+    @answering
     def removexattr(self, path: str, name: str) -> int:
         """Put a setting back to its default."""
         if name.startswith("system."):  # how the kernel sets an access list that says no more than the mode
@@ -328,51 +291,6 @@ class Operations:
         number = next(self._numbers)
         self._handles[number] = handle
         return number
-
-    def _make(self, session_id: str, flags: int) -> Entry:
-        """Make a session, or find that somebody else just did; the name is here when this returns."""
-        cache = self._parts.cache
-        try:
-            self._parts.server.call(api.create(session_id))
-        except AlreadyExists:
-            if flags & os.O_EXCL:
-                raise
-        with cache.lock:
-            self._parts.patience.briefly(cache.listed, lambda: cache.holds(session_id), SEEN_SECONDS)
-        return cache.get(session_id)
-
-    def _delete(self, entry: Entry) -> None:
-        cache = self._parts.cache
-        self._parts.server.call(api.delete(entry.id))
-        with cache.lock:
-            self._parts.patience.briefly(cache.moved(entry), lambda: entry.gone, SEEN_SECONDS)
-
-    def _rename(self, entry: Entry, target: str, flags: int) -> None:
-        cache = self._parts.cache
-        if (there := cache.find(target)) is None:
-            self._parts.server.call(api.rename(entry.id, target))
-            with cache.lock:
-                self._parts.patience.briefly(cache.listed, lambda: entry.id == target, SEEN_SECONDS)
-            return
-        if flags & RENAME_NOREPLACE:
-            raise AlreadyExists(f"there is a session {target!r} already")
-        if there is not entry:
-            if not entry.idle:
-                raise Conflict(f"session {entry.id!r} is generating")
-            self._parts.write_over(there, self._parts.transcripts.get(entry), b"")
-            self._delete(entry)
-
-    def _publish(self, name: str, target: str, flags: int) -> None:
-        """An editor or `rsync` has written a temporary file and puts it in the place of a session."""
-        body = bytes(self._parts.scratch.get(name).data)
-        there = self._parts.cache.find(target)
-        if there is not None and flags & RENAME_NOREPLACE:
-            raise AlreadyExists(f"there is a session {target!r} already")
-        if there is None:
-            judge(body, b"")  # so that nothing is made for what is refused
-            there = self._make(target, os.O_EXCL)
-        self._parts.write_over(there, body, b"")
-        self._parts.scratch.remove(name)
 
 
 def _given(path: str | None) -> str:
