@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
 from cfs.errors import (
     CfsError,
@@ -81,10 +81,13 @@ class Read(Generic[_T]):
 class Files:
     """What one caller may do with files. Everything raises errors of `cfs.errors`."""
 
-    def __init__(self, handle: FsHandle, usage: Usage, limit: int | None) -> None:
+    def __init__(
+        self, handle: FsHandle, usage: Usage, limit: int | None, searches: CapacityLimiter | None = None
+    ) -> None:
         self._handle = handle
         self._usage = usage
         self._limit = limit
+        self._searches = searches
 
     async def list(self, prefix: Path | None) -> list[EntryMeta]:
         """Return what is known of each entry at and below a prefix that may be listed; an unlisted one is empty."""
@@ -177,7 +180,8 @@ class Files:
         return await self._threaded(operation, path, alone if operation in ("write", "delete") else action)
 
     async def _threaded(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
-        return await to_thread.run_sync(self._told, operation, path, action)
+        limiter = self._searches if operation == "read_re" else None
+        return await to_thread.run_sync(self._told, operation, path, action, limiter=limiter)
 
     def _told(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
         """Do it, and say what goes wrong in the words of the API."""

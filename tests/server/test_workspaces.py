@@ -5,6 +5,7 @@ import errno
 import os
 import resource
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -19,10 +20,13 @@ from cfs_filesystem import (
     InMemoryFileSystem,
     RouterFileSystem,
 )
+from cfs_server.access.principals import Principal
+from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.files import Condition, Files, etag_of
 from cfs_server.sessions.paths import WORKSPACES
+from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces import Usage, Workspaces
-from tests.server.support import Process, serving
+from tests.server.support import Process, serving, until
 
 SCRIPTED = ("--engine", "scripted")
 NOTE = "/v1/files/workspaces/main/deep/note"
@@ -159,3 +163,35 @@ async def test_any_other_failure_of_the_disk_stays_one(tmp_path: Path) -> None:
     files = Files(handle, Usage(handle, Workspaces(tmp_path)), None)
     with pytest.raises(OSError, match="Input/output"):
         await files.write("/workspaces/main/a", b"x", overwrite=True, condition=None)
+
+
+class SlowSearches(InMemoryFileSystem):
+    """Searches until it is told to stop, and counts how many do so at once."""
+
+    def __init__(self) -> None:
+        super().__init__([WORKSPACES])
+        self.stop = threading.Event()
+        self.now = self.most = 0
+
+    def _read_re_impl(self, path: str, pattern: str, overlap: int | None) -> list[str]:  # noqa: ARG002
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.stop.wait(30)
+        self.now -= 1
+        return []
+
+
+async def test_many_searches_of_one_caller_leave_the_threads_to_the_others(tmp_path: Path) -> None:
+    """Twice as many searches as there are threads wait for one another, and nobody else waits for them."""
+    slow = SlowSearches()
+    handle = slow.create_handle([Grant(prefix="/", ops=OPERATIONS)])
+    handle.write("/workspaces/main/a", "x")
+    principal = Principal("alice", SessionStore(ScriptedEngine()), Workspaces(tmp_path))
+    files = Files(handle, Usage(handle, Workspaces(tmp_path)), None, principal.searches)
+    searches = [asyncio.create_task(files.read_re("/workspaces/main/a", "x", None)) for _ in range(80)]
+    await until(lambda: slow.now == 2)
+    for _ in range(20):
+        assert (await files.file("/workspaces/main/a"))["size"] == 1
+    slow.stop.set()
+    await asyncio.gather(*searches)
+    assert slow.most == 2
