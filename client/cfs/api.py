@@ -77,11 +77,13 @@ class Stream:
 
     `session` is whose events they are, None for all. With `one_turn` they are those of one turn and end with it: of
     the one that the request begins, or of `turn`.
+    With `announce` an event `connected`, which no server sends, begins what each connection brings.
     """
 
     request: Request
     session: str | None
     one_turn: bool = False
+    announce: bool = False
     turn: str | None = None
 
 

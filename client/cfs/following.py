@@ -92,6 +92,8 @@ class Follower:
         """Begin reading a new connection; yields `stale` when what came before it cannot be asked for."""
         self._decoder = SSEDecoder()
         self._reached = True
+        if self.stream.announce:
+            yield StreamEvent("connected", {})
         if self._again and not self._cursor and "after" not in self.stream.request.params:
             yield StreamEvent("stale", {})
 

@@ -1,0 +1,291 @@
+"""The file of access tokens (G9): names, hashes of secrets, grants. TOML, for people to read and to edit.
+
+    [tokens.alice]
+    hash = "sha256:..."
+    created = 2026-01-31T12:00:00Z
+    expires = 2027-01-31T12:00:00Z                                   # optional
+    grants = [{ prefix = "/sessions/alice", ops = ["list", "file", "read", "write", "delete"] }]
+    limits = { sessions = 100, bytes = 1000000, streams = 10, requests = 50 }      # optional, each of them
+
+The secrets themselves are nowhere. They have 256 random bits, so a plain hash of one cannot be turned around.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import tomlkit
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
+
+from cfs_filesystem import GrantedOperation, InvalidPathError, validate_prefix
+from cfs_server.sessions.paths import SESSIONS, WORKSPACES
+
+PREFIX = "cfs_"
+"""How every secret begins, so that scanners for leaked ones can tell."""
+NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+_SECRET_BYTES = 32
+_SECRET = re.compile(PREFIX + r"[A-Za-z0-9_-]{32,}")
+
+
+class TokensError(Exception):
+    """The file cannot be used, or the change not be made; the text says why in one line."""
+
+
+def _placed(prefix: str) -> str:
+    """Check that a prefix covers something that can exist."""
+    try:
+        validate_prefix(prefix)
+    except InvalidPathError as error:
+        raise ValueError(error.detail) from None
+    if any(place.startswith(prefix.removesuffix("/") + "/") or prefix.startswith(place) for place in PLACES):
+        return prefix
+    raise ValueError(f"{prefix!r} is neither '/' nor within {' or '.join(PLACES)}")
+
+
+_ORDER: list[GrantedOperation] = [
+    "list", "file", "read", "read_binary", "read_file", "read_re", "write", "delete",
+]  # fmt: skip
+
+
+def _known(ops: object) -> object:
+    """Check the names of operations, to name the one that is wrong."""
+    unknown = [op for op in ops if op not in _ORDER] if isinstance(ops, list | set | frozenset) else []
+    if unknown:
+        raise ValueError(f"there is no operation {unknown[0]!r}; there are {', '.join(_ORDER)}")
+    return ops
+
+
+PLACES = (SESSIONS, WORKSPACES)
+_Frozen = ConfigDict(extra="forbid", frozen=True)
+
+
+class TokenGrant(BaseModel):
+    """A right to do some operations below a prefix (G2)."""
+
+    model_config = _Frozen
+    prefix: Annotated[str, AfterValidator(_placed)]
+    ops: Annotated[frozenset[GrantedOperation], Field(min_length=1), BeforeValidator(_known)]
+
+
+class TokenLimits(BaseModel):
+    """What the bearer of a token may take (H7); None is the server's default for all tokens."""
+
+    model_config = _Frozen
+    sessions: Annotated[int, Field(ge=0)] | None = None
+    bytes: Annotated[int, Field(ge=0)] | None = None
+    streams: Annotated[int, Field(ge=0)] | None = None
+    requests: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+class Token(BaseModel):
+    """One entry of the file."""
+
+    model_config = _Frozen
+    hash: Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
+    created: AwareDatetime | None = None
+    expires: AwareDatetime | None = None
+    grants: tuple[TokenGrant, ...] = ()
+    limits: TokenLimits = TokenLimits()
+
+    def expired(self, now: datetime) -> bool:
+        """Whether its time is over."""
+        return self.expires is not None and self.expires <= now
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    tokens: dict[Annotated[str, StringConstraints(pattern=rf"^{NAME.pattern}$")], Token] = {}
+
+
+def digest(secret: str) -> str:
+    """Hash a secret as the file holds it."""
+    return "sha256:" + hashlib.sha256(secret.encode()).hexdigest()
+
+
+def masked(text: str) -> str:
+    """Take the secrets out of a text that goes where others read it, such as a log."""
+    return _SECRET.sub(PREFIX + "***", text)
+
+
+def load(path: Path) -> dict[str, Token]:
+    """Read the tokens by name; raises `TokensError`."""
+    try:
+        return _read(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TokensError(f"{path}: there is no such file; make a token with: cfs token create") from None
+    except OSError as error:
+        raise TokensError(f"{path}: {error.strerror}") from None
+    except ValidationError as error:
+        raise TokensError(f"{path}: {told(error)}") from None
+    except (ValueError, RecursionError) as error:
+        raise TokensError(f"{path}: this is no TOML file: {error}") from None
+    except TokensError as error:
+        raise TokensError(f"{path}: {error}") from None
+
+
+def _read(text: str) -> dict[str, Token]:
+    tokens = _File.model_validate(tomllib.loads(text)).tokens
+    names: dict[str, str] = {}
+    for name, token in tokens.items():
+        if (other := names.setdefault(token.hash, name)) != name:
+            raise TokensError(f"tokens.{name}.hash: {other!r} has the same one")
+    return tokens
+
+
+def told(error: ValidationError) -> str:
+    """Say in one line what pydantic found first, and where; without the input, which may be a secret."""
+    first = error.errors(include_input=False)[0]
+    place = masked(".".join(map(str, first["loc"])))
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    return f"{place}: {reason[:1].lower()}{masked(reason[1:])}"
+
+
+def create(
+    path: Path,
+    name: str,
+    grants: list[TokenGrant],
+    *,
+    expires: datetime | None = None,
+    limits: TokenLimits | None = None,
+) -> str:
+    """Add a token to the file, which is made if it does not exist; return its secret, which is told only here."""
+    if not NAME.fullmatch(name):
+        raise TokensError(f"a token's name has 1 to 64 letters, digits, '.', '_' or '-'; not {name!r}")
+    secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+    token = Token(
+        hash=digest(secret),
+        created=datetime.now(UTC).replace(microsecond=0),
+        expires=expires,
+        grants=tuple(grants),
+        limits=limits or TokenLimits(),
+    )
+
+    def add(text: str) -> str:
+        document = tomlkit.parse(text)
+        known = document.setdefault("tokens", tomlkit.table(is_super_table=True))
+        if name in known:
+            raise TokensError(f"{path}: there is a token {name!r} already; revoke it first")
+        if isinstance(known, tomlkit.items.InlineTable):
+            raise TokensError(f"{path}: write [tokens.NAME] for each token instead of tokens = {{...}} to add more")
+        known[name] = _table(token)
+        return tomlkit.dumps(document)
+
+    _change(path, add)
+    return secret
+
+
+def revoke(path: Path, name: str) -> None:
+    """Take a token out of the file; a running server stops taking it within seconds."""
+
+    def remove(text: str) -> str:
+        left = _read(text)
+        if left.pop(name, None) is None:
+            raise TokensError(f"{path}: there is no token {name!r}")
+        with contextlib.suppress(ValueError, TokensError):
+            if _read(cut := _without_tables(text, name)) == left:
+                return cut
+        document = tomlkit.parse(text)  # it is written in another way than by tables
+        del document["tokens"][name]
+        return tomlkit.dumps(document)
+
+    _change(path, remove, missing_ok=False)
+
+
+def _without_tables(text: str, name: str) -> str:
+    """Cut the tables of a token out, but for the comments behind them: those are about what comes next."""
+    kept: list[str] = []
+    cut: list[str] = []
+    within = False
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("["):
+            kept += _comments_at_end(cut)
+            cut = []
+            within = name in tomllib.loads(line).get("tokens", ())
+        (cut if within else kept).append(line)
+    return "".join(kept + _comments_at_end(cut))
+
+
+def _comments_at_end(lines: list[str]) -> list[str]:
+    start = len(lines)
+    while start and lines[start - 1].lstrip()[:1] in ("", "#"):
+        start -= 1
+    return lines[start:] if any(line.strip() for line in lines[start:]) else []
+
+
+def _table(token: Token) -> tomlkit.items.Table:
+    table = tomlkit.table()
+    for key, value in token.model_dump(exclude_none=True, exclude={"grants", "limits"}).items():
+        table[key] = value
+    grants = tomlkit.array().multiline(len(token.grants) > 1)
+    for grant in token.grants:
+        grants.append(_inline(prefix=grant.prefix, ops=sorted(grant.ops, key=_ORDER.index)))
+    table["grants"] = grants
+    if limits := token.limits.model_dump(exclude_none=True):
+        table["limits"] = _inline(**limits)
+    return table
+
+
+def _inline(**items: object) -> tomlkit.items.InlineTable:
+    table = tomlkit.inline_table()
+    table.update(items)
+    return table
+
+
+def _change(path: Path, change: Callable[[str], str], *, missing_ok: bool = True) -> None:
+    """Change the file in one step; only its owner may read a new one.
+
+    Who changes it at the same time waits: else one of the two changes would be lost.
+    """
+    path = path.resolve()  # through a link, which stays
+    try:
+        with _alone(path.parent):
+            exists = path.exists()
+            if exists or not missing_ok:
+                load(path)
+            _replace(path, change(path.read_text(encoding="utf-8") if exists else ""))
+    except OSError as error:
+        raise TokensError(f"{path}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Lock a directory: a lock of the file would stay with the old one when it is replaced."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, text: str) -> None:
+    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(made)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        if path.exists():
+            temporary.chmod(path.stat().st_mode & 0o777)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

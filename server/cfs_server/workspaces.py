@@ -1,0 +1,115 @@
+"""The workspaces of sessions: `/workspaces/<session>/...`, files of the disk (G6)."""
+
+import asyncio
+import math
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path as DiskPath
+
+from cfs.errors import StorageFull
+from cfs_filesystem import ConflictError, DiskFileSystem, EntryMeta, FileSystemError, FsHandle, Path
+from cfs_server.sessions.paths import WORKSPACES
+
+_TRUSTED_SECONDS = 10.0
+
+
+class Workspaces(DiskFileSystem):
+    """A folder of the disk with one folder for each workspace, made by the first file in it.
+
+    A workspace is called as the session is; it neither comes nor goes with it.
+    """
+
+    def __init__(self, root: DiskPath) -> None:
+        super().__init__(root, prefix=WORKSPACES)
+        self.changes = 0
+        """Writes and deletions so far."""
+
+    def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
+        if "/" not in path.removeprefix(WORKSPACES):
+            raise ConflictError(f"{path!r} names a workspace; a file in it has a longer path", path)
+        written = super()._write_impl(path, data, overwrite)
+        self.changes += 1
+        return written
+
+    def _delete_impl(self, path: Path) -> None:
+        super()._delete_impl(path)
+        self.changes += 1
+
+
+@asynccontextmanager
+async def open_workspaces(data_dir: DiskPath | None) -> AsyncIterator[Workspaces]:
+    """Open the workspaces below the data folder; without one they end with the server, as the sessions do."""
+    root = data_dir or DiskPath(await asyncio.to_thread(tempfile.mkdtemp, prefix="cfs-"))
+    workspaces = await asyncio.to_thread(Workspaces, root / "workspaces")
+    try:
+        yield workspaces
+    finally:
+        workspaces.close()
+        if data_dir is None:
+            await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
+
+
+class Usage:
+    """The bytes of files in the workspaces that one caller may write to, bounded (H7).
+
+    The disk is looked through when what is known is ten seconds old, and before something is refused if files have
+    been written or deleted since. What is written meanwhile is added. So a bound holds but for what programs write past
+    the gate in that time.
+    """
+
+    def __init__(self, handle: FsHandle, workspaces: Workspaces) -> None:
+        self._handle = handle
+        self._workspaces = workspaces
+        self._lock = threading.Lock()
+        self._bytes = 0
+        self._looked_at = -math.inf
+        self._seen = -1
+        """How many changes there had been then."""
+        self._coming = 0
+        """Bytes of writes that are under way: they may be on the disk, or not yet."""
+
+    @contextmanager
+    def room(self, path: Path, size: int, limit: int | None) -> Iterator[None]:
+        """Hold room for a file while it is written; raises `StorageFull` unless it is within the limit."""
+        if limit is None:
+            yield
+            return
+        growth = size - self._size(path)
+        held = max(growth, 0)
+        with self._lock:
+            if held:
+                self._require(held, limit)
+            self._coming += held
+        written = 0
+        try:
+            yield
+            written = growth
+        finally:
+            with self._lock:
+                self._coming -= held
+                self._bytes += written
+
+    def _require(self, more: int, limit: int) -> None:
+        if time.monotonic() - self._looked_at >= _TRUSTED_SECONDS:
+            self._look()
+        if self._bytes + self._coming + more > limit and self._seen != self._workspaces.changes:
+            self._look()
+        if self._bytes + self._coming + more > limit:
+            raise StorageFull(
+                f"your token may fill workspaces with {limit} bytes; {self._bytes} are there; delete some"
+            )
+
+    def _look(self) -> None:
+        self._looked_at, self._seen = time.monotonic(), self._workspaces.changes
+        scopes = self._handle.scopes("write", WORKSPACES)
+        self._bytes = sum(meta["size"] for scope in scopes for _, meta in self._workspaces.entries(scope))
+
+    def _size(self, path: Path) -> int:
+        try:
+            return self._workspaces.look(path)["size"]
+        except FileSystemError:
+            return 0
