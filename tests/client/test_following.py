@@ -1,6 +1,7 @@
 """Reading a turn from events, over lost connections and lost events. Nothing here touches a network (S11)."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,13 @@ def test_the_stream_of_all_sessions_outlives_each_of_them() -> None:
     list(follower.connected())
     kinds(follower, frame(1, "session.deleted"))
     assert not follower.ended
+
+
+def test_each_connection_can_be_announced() -> None:
+    follower = Follower(replace(api.events("a"), announce=True))
+    for expected in (["connected"], ["connected", "stale"]):
+        assert [event.type for event in follower.connected()] == expected
+        follower.lost()
 
 
 def test_what_no_new_connection_can_help_is_raised_at_once() -> None:

@@ -72,17 +72,10 @@ class AsyncFileTransport:
     async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
         """Append a message; read `.live`, or where there is none watch the file grow."""
         said = ""
-        tail = None if await self._is_busy() else await self._tail()
-        try:
-            await self._write(message)
-            if tail is not None:  # it was open before the turn began, and no other one ran: so it shows this one
-                async with aclosing(_pieces(tail, deadline)) as pieces:
-                    async for piece in pieces:
-                        said += piece
-                        yield piece
-        finally:
-            if tail is not None:
-                await tail.close()
+        async with aclosing(self._live(message, deadline)) as pieces:
+            async for piece in pieces:
+                said += piece
+                yield piece
         async with aclosing(self._texts(deadline, _LATE_REPLY)) as texts:
             async for text in texts:
                 found = find_reply(text, turns_of(text), message.content)
@@ -167,10 +160,10 @@ class AsyncFileTransport:
     async def _is_busy(self) -> bool:
         try:
             await self._disk.read(self._path)
-        except FileNotFoundError:
-            return False
-        except OSError:
+        except BlockingIOError:
             return True
+        except OSError:
+            return False  # what it is will show when the message is written
         return False
 
     async def _texts(self, deadline: Deadline, late: str) -> AsyncGenerator[str]:
@@ -182,8 +175,9 @@ class AsyncFileTransport:
                 try:
                     mark = await self._disk.mark(self._path)
                     if mark != seen:
-                        text = decode(await self._disk.read(self._path, waiting=deadline.seconds is None))
-                        seen = mark
+                        data = await self._disk.read(self._path, waiting=deadline.seconds is None)
+                        if mark == await self._disk.mark(self._path):  # else it changed meanwhile: half old, half new
+                            text, seen = decode(data), mark
                 except BlockingIOError:
                     pass
                 except FileNotFoundError:
@@ -197,26 +191,38 @@ class AsyncFileTransport:
             deadline.check(late)
             await asyncio.sleep(pauses.next())
 
-    async def _tail(self) -> AsyncTail | None:
-        """Open what shows the next turn as it is generated, where there is such a thing."""
+    async def _live(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
+        """Write a message and yield what its turn says, where the mount shows that; it says nothing elsewhere."""
+        tail = await self._listen()
+        if tail is None:
+            await self._write(message)
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        pauses = Pauses()
+        try:
+            await self._write(message)
+            with translated(self._path):
+                while (data := await tail.read()) != b"":
+                    if data is None:
+                        deadline.check(_LATE_REPLY)
+                        await asyncio.sleep(pauses.next())
+                    elif text := decoder.decode(data):
+                        pauses = Pauses()
+                        yield text
+        finally:
+            await tail.close()
+
+    async def _listen(self) -> AsyncTail | None:
+        """Open `.live`, which shows the next turn; None where there is none, or where another turn would be shown."""
+        if not await self._is_mount():
+            return None
+        await self.open()
+        if await self._is_busy():
+            return None
         try:
             return await self._disk.tail(os.path.join(self._mount, ".live", self._id))  # noqa: PTH118
         except OSError:
-            return None
-
-
-async def _pieces(tail: AsyncTail, deadline: Deadline) -> AsyncGenerator[str]:
-    """Yield what a turn says, as it says it."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    pauses = Pauses()
-    with translated(".live"):
-        while (data := await tail.read()) != b"":
-            if data is None:
-                deadline.check(_LATE_REPLY)
-                await asyncio.sleep(pauses.next())
-            elif text := decoder.decode(data):
-                pauses = Pauses()
-                yield text
+            return None  # of sub-sessions a mount may show none; the transcript has it all
 
 
 def _beyond(said: str, reply: str) -> str:

@@ -73,17 +73,10 @@ class FileTransport:
     def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
         """Append a message; read `.live`, or where there is none watch the file grow."""
         said = ""
-        tail = None if self._is_busy() else self._tail()
-        try:
-            self._write(message)
-            if tail is not None:  # it was open before the turn began, and no other one ran: so it shows this one
-                with closing(_pieces(tail, deadline)) as pieces:
-                    for piece in pieces:
-                        said += piece
-                        yield piece
-        finally:
-            if tail is not None:
-                tail.close()
+        with closing(self._live(message, deadline)) as pieces:
+            for piece in pieces:
+                said += piece
+                yield piece
         with closing(self._texts(deadline, _LATE_REPLY)) as texts:
             for text in texts:
                 found = find_reply(text, turns_of(text), message.content)
@@ -168,10 +161,10 @@ class FileTransport:
     def _is_busy(self) -> bool:
         try:
             self._disk.read(self._path)
-        except FileNotFoundError:
-            return False
-        except OSError:
+        except BlockingIOError:
             return True
+        except OSError:
+            return False  # what it is will show when the message is written
         return False
 
     def _texts(self, deadline: Deadline, late: str) -> Generator[str]:
@@ -183,8 +176,9 @@ class FileTransport:
                 try:
                     mark = self._disk.mark(self._path)
                     if mark != seen:
-                        text = decode(self._disk.read(self._path, waiting=deadline.seconds is None))
-                        seen = mark
+                        data = self._disk.read(self._path, waiting=deadline.seconds is None)
+                        if mark == self._disk.mark(self._path):  # else it changed meanwhile: half old, half new
+                            text, seen = decode(data), mark
                 except BlockingIOError:
                     pass
                 except FileNotFoundError:
@@ -198,26 +192,38 @@ class FileTransport:
             deadline.check(late)
             time.sleep(pauses.next())
 
-    def _tail(self) -> Tail | None:
-        """Open what shows the next turn as it is generated, where there is such a thing."""
+    def _live(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
+        """Write a message and yield what its turn says, where the mount shows that; it says nothing elsewhere."""
+        tail = self._listen()
+        if tail is None:
+            self._write(message)
+            return
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        pauses = Pauses()
+        try:
+            self._write(message)
+            with translated(self._path):
+                while (data := tail.read()) != b"":
+                    if data is None:
+                        deadline.check(_LATE_REPLY)
+                        time.sleep(pauses.next())
+                    elif text := decoder.decode(data):
+                        pauses = Pauses()
+                        yield text
+        finally:
+            tail.close()
+
+    def _listen(self) -> Tail | None:
+        """Open `.live`, which shows the next turn; None where there is none, or where another turn would be shown."""
+        if not self._is_mount():
+            return None
+        self.open()
+        if self._is_busy():
+            return None
         try:
             return self._disk.tail(os.path.join(self._mount, ".live", self._id))  # noqa: PTH118
         except OSError:
-            return None
-
-
-def _pieces(tail: Tail, deadline: Deadline) -> Generator[str]:
-    """Yield what a turn says, as it says it."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    pauses = Pauses()
-    with translated(".live"):
-        while (data := tail.read()) != b"":
-            if data is None:
-                deadline.check(_LATE_REPLY)
-                time.sleep(pauses.next())
-            elif text := decoder.decode(data):
-                pauses = Pauses()
-                yield text
+            return None  # of sub-sessions a mount may show none; the transcript has it all
 
 
 def _beyond(said: str, reply: str) -> str:
