@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -88,7 +89,7 @@ def test_background(stage: Stage, tmp_path: Path) -> None:
 
 @needs_fuse
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_ordinary_user(tmp_path: Path) -> None:
+def test_ordinary_user() -> None:
     """Somebody who may open the device mounts by fusermount3, writes, reads and unmounts."""
     script = (
         'set -e; mount --make-rprivate /; if [ -n "$HIDDEN" ]; then mkdir $T/keep; mount --bind $BASE $T/keep; '
@@ -98,16 +99,15 @@ def test_ordinary_user(tmp_path: Path) -> None:
         '"$PYTHON" -m cfs_fuse $T/m --url $URL --background; '
         "echo hi > $T/m/f; cat $T/m/f; stat -c %u $T/m/f; fusermount3 -u $T/m; ls -A $T/m'"
     )
-    tmp_path.chmod(0o755)
-    for above in tmp_path.parents[:2]:
-        above.chmod(0o755)
-    (tmp_path / "m").mkdir()
-    os.chown(tmp_path / "m", NOBODY, NOBODY)
-    with staging() as stage:
+    with tempfile.TemporaryDirectory() as name, staging() as stage:  # pytest's own folders are nobody else's
+        path = Path(name)
+        path.chmod(0o755)
+        (path / "m").mkdir()
+        os.chown(path / "m", NOBODY, NOBODY)
         base = Path(sys.base_prefix)
         hidden = [str(above) for above in reversed(base.parents) if not above.stat().st_mode & 1][:1]
         env = environment(HIDDEN=" ".join(hidden), BASE=str(base))
-        env |= {"T": str(tmp_path), "URL": stage.url, "PYTHON": sys.executable, "HOME": str(tmp_path)}
+        env |= {"T": str(path), "URL": stage.url, "PYTHON": sys.executable, "HOME": str(path)}
         done = subprocess.run(
             ["unshare", "-m", "bash", "-c", script],
             capture_output=True,
