@@ -1,1 +1,116 @@
-"""The wire contract, the SDK on top of it, and the command line."""
+"""The wire contract, the SDK on top of it, and the command line.
+
+What needs pydantic is loaded when it is first asked for, so that importing the package costs next to nothing.
+"""
+
+import importlib
+import typing
+
+from cfs.errors import (
+    AlreadyExists,
+    Busy,
+    CfsError,
+    Conflict,
+    ContextTooLong,
+    EngineError,
+    Forbidden,
+    Gone,
+    InvalidIdentifier,
+    InvalidParameters,
+    InvalidPath,
+    InvalidReply,
+    InvalidRequest,
+    InvalidSettings,
+    InvalidTranscript,
+    MethodNotAllowed,
+    NotAcceptable,
+    NotFound,
+    NotGranted,
+    PreconditionFailed,
+    PreconditionRequired,
+    RangeNotSatisfiable,
+    ServerError,
+    StorageFull,
+    Timeout,
+    TooLarge,
+    TooMany,
+    TooManyRounds,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+    Unsupported,
+    UnsupportedMedia,
+    WorkerCrashed,
+)
+
+if typing.TYPE_CHECKING:
+    from cfs.async_session import AsyncSession
+    from cfs.response import Response
+    from cfs.session import Session
+    from cfs.tools import FunctionTool, Tool
+    from cfs.wire import Settings, Usage
+
+__all__ = [
+    "AlreadyExists",
+    "AsyncSession",
+    "Busy",
+    "CfsError",
+    "Conflict",
+    "ContextTooLong",
+    "EngineError",
+    "Forbidden",
+    "FunctionTool",
+    "Gone",
+    "InvalidIdentifier",
+    "InvalidParameters",
+    "InvalidPath",
+    "InvalidReply",
+    "InvalidRequest",
+    "InvalidSettings",
+    "InvalidTranscript",
+    "MethodNotAllowed",
+    "NotAcceptable",
+    "NotFound",
+    "NotGranted",
+    "PreconditionFailed",
+    "PreconditionRequired",
+    "RangeNotSatisfiable",
+    "Response",
+    "ServerError",
+    "Session",
+    "Settings",
+    "StorageFull",
+    "Timeout",
+    "TooLarge",
+    "TooMany",
+    "TooManyRounds",
+    "Tool",
+    "Unauthorized",
+    "Unavailable",
+    "Unreachable",
+    "Unsupported",
+    "UnsupportedMedia",
+    "Usage",
+    "WorkerCrashed",
+]
+
+_LATER = {
+    "AsyncSession": "cfs.async_session",
+    "FunctionTool": "cfs.tools",
+    "Response": "cfs.response",
+    "Session": "cfs.session",
+    "Settings": "cfs.wire",
+    "Tool": "cfs.tools",
+    "Usage": "cfs.wire",
+}
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -25,10 +25,14 @@
     ├── TooMany                 a queue or rate is full; try again later (H7)
     ├── StorageFull             sessions or bytes are over the server's limit (H7)
     ├── Unavailable             the server or its engine cannot answer now
-    │   └── EngineError         a turn failed in the engine (S5)
-    │       ├── ContextTooLong
-    │       └── WorkerCrashed
+    │   ├── EngineError         a turn failed in the engine (S5)
+    │   │   ├── ContextTooLong
+    │   │   └── WorkerCrashed
+    │   └── Unreachable         no server answers, or the connection to it was lost (C9)
     ├── Timeout                 the answer did not come in time
+    ├── Unsupported             this way to the session cannot do that; another one can (C1)
+    ├── InvalidReply            the model's replies do not fit the form that was asked for (C7)
+    ├── TooManyRounds           the model goes on calling tools beyond the limit (C8)
     └── ServerError             a defect of ours
 
 `TABLE` maps each of them to its HTTP status and errno (DESIGN.md, the row "errors"); a problem document
@@ -228,10 +232,39 @@ class WorkerCrashed(EngineError):
     title = "Worker crashed"
 
 
+class Unreachable(Unavailable):
+    """No server answers there, or the connection was lost and could not be made again (C9)."""
+
+    title = "Unreachable"
+
+
 class Timeout(CfsError):
     """The answer did not come within the time that was asked for."""
 
     title = "Timed out"
+
+
+class Unsupported(CfsError):
+    """This way to the session cannot do that; the message says what to use instead (C1)."""
+
+    title = "Unsupported"
+
+
+class InvalidReply(CfsError):
+    """No reply had the form that was asked for; `last_reply` is the last one (C7)."""
+
+    title = "Invalid reply"
+
+    @property
+    def last_reply(self) -> str:
+        """Text of the last reply."""
+        return str(self.extra.get("last_reply", ""))
+
+
+class TooManyRounds(CfsError):
+    """The model was still calling tools when the limit of rounds was reached (C8)."""
+
+    title = "Too many rounds"
 
 
 class ServerError(CfsError):
@@ -276,7 +309,11 @@ TABLE: dict[type[CfsError], Row] = {
     EngineError: Row("engine-error", 502, errno.EIO),
     ContextTooLong: Row("context-too-long", 422, errno.EFBIG),
     WorkerCrashed: Row("worker-crashed", 502, errno.EIO),
+    Unreachable: Row("unreachable", 503, errno.ENOTCONN),
     Timeout: Row("timeout", 504, errno.ETIMEDOUT),
+    Unsupported: Row("unsupported", 501, errno.EOPNOTSUPP),
+    InvalidReply: Row("invalid-reply", 502, errno.EBADMSG),
+    TooManyRounds: Row("too-many-rounds", 508, errno.ELOOP),
     ServerError: Row("server-error", 500, errno.EIO),
 }
 

@@ -1,0 +1,309 @@
+"""Every REST call as a value: what to send, and how to read what comes back. Pure: no I/O (H1).
+
+A function of this module builds a `Call`; a client of `cfs.transports` sends it and returns what its `read` makes of
+the answer. Errors are those of `cfs.errors`, as the server raised them.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, ValidationError
+
+from cfs import wire
+from cfs.errors import CfsError, ServerError, from_problem
+from cfs.ids import check_id
+
+T = TypeVar("T")
+Model = TypeVar("Model", bound=BaseModel)
+
+ROOT = "/v1/sessions"
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+EVENTS = "text/event-stream"
+_LONGEST_WAIT = 86_400.0
+"""Seconds that a server accepts as the length of a wait; most cut it further."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server said: status, headers (names in lower case) and the whole body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to send. `path` is percent-encoded; `patience` is how many seconds the server was asked to wait."""
+
+    method: str
+    path: str
+    params: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    patience: float = 0.0
+
+    @property
+    def safe(self) -> bool:
+        """Whether sending it twice does no more than sending it once (RFC 9110, 9.2.1)."""
+        return self.method == "GET"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A request and the way to read its answer."""
+
+    request: Request
+    read: Callable[[Answer], T]
+
+    def result(self, answer: Answer) -> T:
+        """Read an answer; raises what it reports, and `ServerError` when it is none of ours."""
+        if answer.status >= 400:
+            raise error_of(answer)
+        try:
+            return self.read(answer)
+        except (ValidationError, ValueError) as error:
+            path, status = self.request.path, answer.status
+            raise ServerError(f"{path} answered {status} with something that is no answer of CFS: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A request that is answered by events.
+
+    `session` is whose events they are, None for all. With `one_turn` they are those of one turn and end with it: of
+    the one that the request begins, or of `turn`.
+    With `announce` an event `connected`, which no server sends, begins what each connection brings.
+    """
+
+    request: Request
+    session: str | None
+    one_turn: bool = False
+    announce: bool = False
+    turn: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """The text of a session, its version, and what the session did at that moment.
+
+    `settled` says whether a wait that was asked for came to its end; None when none was.
+    """
+
+    text: str
+    etag: str
+    state: str
+    settled: bool | None
+
+
+def authorization(token: str | None) -> dict[str, str]:
+    """Write the header that carries an access token; none without a token (G9)."""
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def error_of(answer: Answer) -> CfsError:
+    """Read the error that an answer reports (RFC 9457); without a problem document the status decides."""
+    try:
+        problem = json.loads(answer.body)
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {"detail": answer.body[:200].decode(errors="replace").strip() or None}
+    return from_problem(answer.status, problem)
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def list_sessions(prefix: str = "", after: str = "", limit: int = 100) -> Call[wire.SessionPage]:
+    """`GET /v1/sessions`: one page, in the order of the ids."""
+    params = {"prefix": prefix, "after": after, "limit": str(limit)}
+    return Call(Request("GET", ROOT, {key: value for key, value in params.items() if value}), _model(wire.SessionPage))
+
+
+def create(
+    session: str | None = None, settings: wire.SettingsPatch | None = None, transcript: str | None = None
+) -> Call[wire.SessionInfo]:
+    """`POST /v1/sessions`: make a session, with a history if a transcript is given (S2, S14)."""
+    new = wire.NewSession(
+        id=None if session is None else check_id(session),
+        settings=settings or wire.SettingsPatch(),
+        transcript=transcript,
+    )
+    return Call(_json("POST", ROOT, new), _model(wire.SessionInfo))
+
+
+def read(session: str, wait: float | None = None) -> Call[wire.SessionDetail]:
+    """`GET /v1/sessions/{id}`: the session with its messages, after up to `wait` seconds until it is settled."""
+    return Call(_read(session, JSON, wait), _model(wire.SessionDetail))
+
+
+def transcript(session: str, wait: float | None = None) -> Call[Transcript]:
+    """`GET /v1/sessions/{id}` as text, after up to `wait` seconds until it is settled (S6, S7)."""
+    return Call(_read(session, "text/plain", wait), _transcript)
+
+
+def delete(session: str) -> Call[None]:
+    """`DELETE /v1/sessions/{id}`, with everything below it (S2)."""
+    return Call(Request("DELETE", path_of(session)), _nothing)
+
+
+def settings(session: str) -> Call[wire.Settings]:
+    """`GET /v1/sessions/{id}/settings` (S9)."""
+    return Call(Request("GET", path_of(session, "settings")), _model(wire.Settings))
+
+
+def configure(session: str, patch: wire.SettingsPatch) -> Call[wire.Settings]:
+    """`PATCH /v1/sessions/{id}/settings`: what the patch does not name stays (S9)."""
+    return Call(_json("PATCH", path_of(session, "settings"), patch), _model(wire.Settings))
+
+
+def replace(session: str, text: str, etag: str) -> Call[wire.SessionInfo]:
+    """`PUT /v1/sessions/{id}/transcript`: an edited history in place of the version that `etag` names (S14)."""
+    headers = {"Content-Type": TEXT, "If-Match": etag}
+    request = Request("PUT", path_of(session, "transcript"), headers=headers, body=text.encode())
+    return Call(request, _model(wire.SessionInfo))
+
+
+def cancel(session: str, *, queued: bool = False, cascade: bool = False) -> Call[wire.Cancelled]:
+    """`POST /v1/sessions/{id}/cancel`: the running turn, those that wait, those below it (S12)."""
+    what = wire.CancelRequest(queued=queued, cascade=cascade)
+    return Call(_json("POST", path_of(session, "cancel"), what), _model(wire.Cancelled))
+
+
+def fork(session: str, copy: str | None = None, at: int | None = None) -> Call[wire.SessionInfo]:
+    """`POST /v1/sessions/{id}/fork`: copy the first `at` messages, or all, under another id (S14)."""
+    how = wire.ForkRequest(id=None if copy is None else check_id(copy), at=at)
+    return Call(_json("POST", path_of(session, "fork"), how), _model(wire.SessionInfo))
+
+
+def rename(session: str, to: str) -> Call[wire.SessionInfo]:
+    """`POST /v1/sessions/{id}/rename` (S14)."""
+    return Call(
+        _json("POST", path_of(session, "rename"), wire.RenameRequest(id=check_id(to))), _model(wire.SessionInfo)
+    )
+
+
+def wait(session: str, timeout: float) -> Call[wire.SessionInfo]:
+    """`GET /v1/sessions/{id}/wait`: until it and everything below it is idle; `Timeout` after some seconds (S13)."""
+    params = {"timeout": _seconds(timeout)}
+    return Call(Request("GET", path_of(session, "wait"), params, patience=timeout), _model(wire.SessionInfo))
+
+
+def sub_sessions(session: str) -> Call[wire.SessionTree]:
+    """`GET /v1/sessions/{id}/sub_sessions`: the tree below it, any depth."""
+    return Call(Request("GET", path_of(session, "sub_sessions")), _model(wire.SessionTree))
+
+
+# -- messages and events ----------------------------------------------------------------------------------------------
+
+
+def append(session: str, content: bytes) -> Call[wire.Accepted]:
+    """`POST /v1/sessions/{id}/messages` with plain text: one message, as if it were written to a file (S3, S4)."""
+    headers = {"Content-Type": TEXT, "Accept": JSON}
+    request = Request("POST", path_of(session, "messages"), headers=headers, body=content)
+    return Call(request, _model(wire.Accepted))
+
+
+def post(session: str, message: wire.NewMessage) -> Call[wire.Accepted]:
+    """`POST /v1/sessions/{id}/messages`: a structured message, accepted at once (S4)."""
+    return Call(_json("POST", path_of(session, "messages"), message), _model(wire.Accepted))
+
+
+def say(session: str, message: wire.NewMessage, wait: float) -> Call[wire.Reply]:
+    """`POST /v1/sessions/{id}/messages?wait=`: the finished reply.
+
+    `Timeout`, which names the `turn`, when it is not there after `wait` seconds; then the turn goes on.
+    """
+    request = _json("POST", path_of(session, "messages"), message, params={"wait": _seconds(wait)}, patience=wait)
+    return Call(request, _model(wire.Reply))
+
+
+def converse(session: str, message: wire.NewMessage) -> Stream:
+    """`POST /v1/sessions/{id}/messages` as a stream: the message's own turn, event by event."""
+    request = _json("POST", path_of(session, "messages"), message, accept=EVENTS)
+    return Stream(request, session, one_turn=True)
+
+
+def turn_events(session: str, turn: str) -> Stream:
+    """`GET /v1/sessions/{id}/events`: those of one turn, from its beginning to its end."""
+    return Stream(events(session, after="0").request, session, one_turn=True, turn=turn)
+
+
+def events(session: str | None = None, after: str | None = None) -> Stream:
+    """`GET /v1/sessions/{id}/events`, or of all sessions: what happens from now on, or after an event (S11)."""
+    path = "/v1/events" if session is None else path_of(session, "events")
+    params = {} if after is None else {"after": after}
+    return Stream(Request("GET", path, params, {"Accept": EVENTS}), session)
+
+
+# -- agents -----------------------------------------------------------------------------------------------------------
+
+
+def claim(session: str, lease: float = 30.0, wait: float = 0.0) -> Call[wire.Claim | None]:
+    """`POST /v1/sessions/{id}/claim`: the next message that waits; None after `wait` seconds without (S10)."""
+    request = _json("POST", path_of(session, "claim"), wire.ClaimRequest(lease=lease, wait=wait), patience=wait)
+    return Call(request, lambda answer: None if answer.status == 204 else wire.Claim.model_validate_json(answer.body))
+
+
+def update(session: str, turn: str, news: wire.AgentUpdate) -> Call[wire.Claim]:
+    """`POST /v1/sessions/{id}/turns/{turn}/update`: text or messages of a claimed turn; renews the lease (S10)."""
+    return Call(_json("POST", path_of(session, f"turns/{quote(turn, safe='')}/update"), news), _model(wire.Claim))
+
+
+def finish(session: str, turn: str, end: wire.AgentFinish) -> Call[wire.Reply]:
+    """`POST /v1/sessions/{id}/turns/{turn}/finish`: the end of a claimed turn (S10)."""
+    return Call(_json("POST", path_of(session, f"turns/{quote(turn, safe='')}/finish"), end), _model(wire.Reply))
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------
+
+
+def path_of(session: str, route: str = "") -> str:
+    """Write the path of a session or of one of its routes: percent-encoded, but for the slashes of sub-sessions."""
+    path = f"{ROOT}/{quote(check_id(session))}"
+    return f"{path}/{route}" if route else path
+
+
+def _json(
+    method: str,
+    path: str,
+    body: BaseModel,
+    *,
+    params: Mapping[str, str] | None = None,
+    accept: str = JSON,
+    patience: float = 0.0,
+) -> Request:
+    headers = {"Content-Type": JSON, "Accept": accept}
+    return Request(method, path, params or {}, headers, body.model_dump_json(exclude_unset=True).encode(), patience)
+
+
+def _read(session: str, accept: str, wait: float | None) -> Request:
+    params = {} if wait is None else {"wait": _seconds(wait)}
+    return Request("GET", path_of(session), params, {"Accept": accept}, patience=wait or 0.0)
+
+
+def _seconds(value: float) -> str:
+    return f"{min(value, _LONGEST_WAIT):.3f}"
+
+
+def _model(model: type[Model]) -> Callable[[Answer], Model]:
+    return lambda answer: model.model_validate_json(answer.body)
+
+
+def _transcript(answer: Answer) -> Transcript:
+    settled = answer.headers.get("x-cfs-settled")
+    return Transcript(
+        answer.body.decode(),
+        answer.headers.get("etag", ""),
+        answer.headers.get("x-cfs-state", "idle"),
+        None if settled is None else settled == "true",
+    )
+
+
+def _nothing(_: Answer) -> None:
+    return None

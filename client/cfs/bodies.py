@@ -1,0 +1,117 @@
+"""What a body that holds a whole file means for the session it is written to (S3, S14).
+
+Editors, `cp` and network file systems write the whole file again to add a line to it. The rules below tell such a body
+from a plain message and from an edit of the past. They are judged in this order; T is the transcript, B the body, and
+the base is what the writer is known to have had before it:
+
+1. B is empty or blank: nothing happens.
+2. B equals T: nothing happens.
+3. B is not UTF-8 (`UnsupportedMedia`), or its message is too big (`TooLarge`).
+4. B begins with the base: what follows is the message.
+5. B begins with all of T: what follows is the message.
+6. T is empty and B reads as a conversation: it becomes the history, and nothing is generated.
+7. B shares no turn with T and holds no turn of an assistant: all of it is the message.
+8. Anything else was edited or is out of date: it replaces the history where the writer named the present version,
+   and is refused elsewhere (`Conflict`).
+
+Pure: bytes in, a verdict out.
+"""
+
+import re
+from dataclasses import dataclass
+
+from cfs.errors import Conflict, TooLarge, UnsupportedMedia
+from cfs.transcript import PREFIXES, Turn, parse
+
+_TURN = re.compile(rf"^(?:{'|'.join(PREFIXES.values())})".encode(), re.MULTILINE)
+_ASSISTANT = re.compile(rf"^{PREFIXES['assistant']}".encode(), re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """The body adds nothing to the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """The body brings one message: this text, never blank."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """The body is the history of a session that has none yet."""
+
+    transcript: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """The body is the new history of a session whose present version the writer named."""
+
+    transcript: str
+
+
+Verdict = Nothing | Append | Import | Replace
+
+
+def has_turns(body: bytes) -> bool:
+    """Tell whether any line reads as the beginning of a turn; a body without one is a message, whatever T is."""
+    return _TURN.search(body) is not None
+
+
+def judge(
+    body: bytes, transcript: bytes, *, base: bytes = b"", may_replace: bool = False, limit: int | None = None
+) -> Verdict:
+    """Tell what a body means, by the rules above; `limit` is the size of the largest message in bytes.
+
+    An empty `base` stands for none known. Raises `UnsupportedMedia`, `TooLarge`, or `Conflict` (rule 8).
+    """
+    if not body.strip() or _same(body, transcript):
+        return Nothing()
+    text = _decode(body)
+    for known in (base, transcript):
+        if known and body.startswith(known):
+            return _message(body[len(known) :].decode(), limit)
+    if not transcript and not base:
+        return Import(text) if _is_conversation(text) else _message(text, limit)
+    if not (_ASSISTANT.search(body) or _turns(body) & (_turns(transcript) | _turns(base))):
+        return _message(text, limit)
+    if may_replace:
+        return Replace(text)
+    raise Conflict(
+        "this text is neither a message nor the transcript with something added: its past was edited, or the session"
+        " has gone on meanwhile; read it again, and only append"
+    )
+
+
+def _same(body: bytes, transcript: bytes) -> bool:
+    """Some editors drop the last line end."""
+    return body == transcript or (len(body) + 1 == len(transcript) and body + b"\n" == transcript)
+
+
+def _decode(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise UnsupportedMedia(f"a text must be UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def _message(text: str, limit: int | None) -> Append | Nothing:
+    if limit is not None and (size := len(text.encode())) > limit:
+        raise TooLarge(f"a message has {limit} bytes at most; this one has {size}")
+    return Append(text) if text.strip() else Nothing()
+
+
+def _is_conversation(text: str) -> bool:
+    """A text in which only users speak is somebody's message that was written with its prefix (S3)."""
+    if not text.startswith(tuple(PREFIXES.values())):
+        return False
+    return any(turn.role != "user" for turn in parse(text))
+
+
+def _turns(body: bytes) -> set[Turn]:
+    """The turns that a text holds, from its first line that reads as the beginning of one."""
+    first = _TURN.search(body)
+    return set(parse(body[first.start() :].decode())) if first else set()

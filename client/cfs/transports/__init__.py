@@ -1,0 +1,1 @@
+"""Ways to a session: over HTTP, or through files of a mount."""

@@ -1,0 +1,114 @@
+"""Where a server is and how long it may take: what both HTTP clients need before they send anything. No I/O."""
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from cfs import api
+from cfs.deadlines import Deadline
+from cfs.errors import CfsError, InvalidRequest, Timeout, Unreachable
+from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 30.0
+HEARTBEAT_SECONDS = 60.0
+"""A stream is silent for longer only when its connection is dead: the server sends a comment every few seconds."""
+
+RETRIES = 3
+_SHORTEST = 0.01
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server's URL, the headers of every request to it, and whether a proxy may be in between."""
+
+    url: str
+    headers: Mapping[str, str]
+    through_proxies: bool
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether certificates matter."""
+        return self.url.startswith("https:")
+
+
+def address_of(url: str | None = None, token: str | None = None) -> Address:
+    """Complete an address by `CFS_URL` and `CFS_TOKEN`; raises `InvalidRequest` when there is none."""
+    url = (url or os.environ.get(URL_VARIABLE, "")).rstrip("/")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidRequest(
+            f"{url!r} is no URL of a server: give one like http://127.0.0.1:8000, or set {URL_VARIABLE}"
+        )
+    headers = api.authorization(token or os.environ.get(TOKEN_VARIABLE))
+    return Address(url, headers, not _is_here(parts.hostname))
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def time_limits(request: api.Request, answer_seconds: float) -> httpx.Timeout:
+    """Bound every step of a request; the answer may take what the server was asked to wait besides."""
+    return httpx.Timeout(answer_seconds, connect=CONNECT_SECONDS, read=answer_seconds + request.patience)
+
+
+def stream_limits(deadline: Deadline) -> httpx.Timeout:
+    """Bound every step of a stream: silence means that its connection is dead, or that its time is over."""
+    silence = min(HEARTBEAT_SECONDS, max(deadline.left, _SHORTEST))
+    return httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS, read=silence)
+
+
+def arguments(request: api.Request, limits: httpx.Timeout) -> dict[str, Any]:
+    """Say it in httpx's words."""
+    return {
+        "method": request.method,
+        "url": request.path,
+        "params": dict(request.params),
+        "headers": dict(request.headers),
+        "content": request.body,
+        "timeout": limits,
+    }
+
+
+def may_repeat(request: api.Request, error: Exception) -> bool:
+    """Whether a request that failed so can be sent again without doing anything twice (C9)."""
+    if isinstance(error, _NOT_SENT):
+        return True
+    return request.safe and isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+
+
+def error_from(error: httpx.HTTPError | httpx.InvalidURL, request: api.Request, url: str) -> CfsError:
+    """Say in our words what kept a request from being answered."""
+    what = f"{request.method} {request.path}"
+    why = str(error) or type(error).__name__
+    if isinstance(error, _NOT_SENT):
+        return Unreachable(f"no server answers at {url} ({why}): start one with `cfs serve`, or give another URL")
+    if isinstance(error, httpx.TimeoutException):
+        return Timeout(f"{url} did not answer {what} in time")
+    if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
+        return InvalidRequest(f"{url!r} is no URL of a server: {why}")
+    return _lost(error, request, url)
+
+
+def lost_stream(error: httpx.HTTPError | httpx.InvalidURL, request: api.Request, url: str) -> CfsError:
+    """Say in our words what ended a stream: there silence is a lost connection, too."""
+    if isinstance(error, httpx.ReadTimeout):
+        return _lost(error, request, url)
+    return error_from(error, request, url)
+
+
+def _lost(error: Exception, request: api.Request, url: str) -> CfsError:
+    maybe = "" if request.safe else "; whether it was carried out is not known"
+    why = str(error) or type(error).__name__
+    what = f"{request.method} {request.path}"
+    return Unreachable(f"the connection to {url} was lost during {what} ({why}){maybe}")

@@ -1,0 +1,84 @@
+"""What can be in the way of a mount, found before and told in a sentence."""
+
+import errno
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+DEVICE = Path("/dev/fuse")
+
+
+class CannotMountError(Exception):
+    """Something is in the way; the text says what, and what to do about it."""
+
+
+def check_libfuse() -> None:
+    """Raise `CannotMountError` unless libfuse and its binding can be loaded."""
+    try:
+        from cfs_fuse import kernel  # noqa: F401
+    except ImportError as error:
+        raise CannotMountError(f"{error}: pip install 'cfs-local[fuse]'") from None
+    except (OSError, AttributeError) as error:
+        raise CannotMountError(
+            f"libfuse cannot be loaded ({error}): install fuse3 (Debian: apt install fuse3)"
+        ) from None
+
+
+def check_device() -> None:
+    """Raise `CannotMountError` unless this user may open the kernel's device."""
+    if not DEVICE.exists():
+        raise CannotMountError(
+            f"there is no {DEVICE}: load the module (modprobe fuse), or give it to the container"
+            " (--device /dev/fuse --cap-add SYS_ADMIN)"
+        )
+    if not os.access(DEVICE, os.R_OK | os.W_OK):
+        raise CannotMountError(f"you may not open {DEVICE}: its mode should be 0666 (chmod 0666 {DEVICE}, as root)")
+    if os.geteuid() != 0 and shutil.which("fusermount3") is None:
+        raise CannotMountError("fusermount3 is missing, which ordinary users need: install fuse3")
+
+
+def check_directory(directory: Path) -> None:
+    """Raise `CannotMountError` unless the directory is there and empty; one that a dead mount left is detached."""
+    try:
+        found = list(directory.iterdir())
+    except FileNotFoundError:
+        raise CannotMountError(f"{directory} does not exist: mkdir {directory}") from None
+    except NotADirectoryError:
+        raise CannotMountError(f"{directory} is not a directory") from None
+    except PermissionError:
+        raise CannotMountError(f"you may not read {directory}") from None
+    except OSError as error:
+        if error.errno != errno.ENOTCONN or not _is_dead(directory):
+            raise CannotMountError(f"{directory} cannot be read: {error.strerror}") from None
+        detach(directory)
+        found = list(directory.iterdir())
+    if os.path.ismount(directory):
+        raise CannotMountError(f"something is mounted on {directory} already: fusermount3 -u {directory}")
+    if found:
+        raise CannotMountError(f"{directory} is not empty: its files would be hidden; take another directory")
+    if not os.access(directory, os.W_OK):
+        raise CannotMountError(f"you may not write to {directory}, so you may not mount on it")
+
+
+def detach(directory: Path) -> None:
+    """Take down a mount, even one that is in use or whose process is dead; raises `CannotMountError`."""
+    commands = [["fusermount3", "-u", "-z", "--", str(directory)], ["umount", "-l", "--", str(directory)]]
+    reasons = []
+    for command in commands:
+        if shutil.which(command[0]) is None:
+            continue
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - no shell
+        if done.returncode == 0:
+            return
+        reasons.append(done.stderr.strip())
+    raise CannotMountError(f"the dead mount on {directory} cannot be detached: {'; '.join(reasons)}")
+
+
+def _is_dead(directory: Path) -> bool:
+    """A mount whose process has ended fails even here; a live one whose server is away does not."""
+    try:
+        directory.stat()
+    except OSError as error:
+        return error.errno == errno.ENOTCONN
+    return False

@@ -1,0 +1,93 @@
+"""The bridge's command of `cfs`: mount."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.command()
+def mount(
+    directory: Annotated[Path, typer.Argument(help="An empty directory to mount on.", show_default=False)],
+    url: Annotated[str, typer.Option(help="URL of the server.", envvar="CFS_URL")] = "http://127.0.0.1:8000",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="File that holds the access token; else it is taken from CFS_TOKEN.", show_default=False),
+    ] = None,
+    commit: Annotated[
+        Literal["close", "write"],
+        typer.Option(help="What makes a message: closing the file, or every single write."),
+    ] = "close",
+    background: Annotated[
+        bool, typer.Option("--background/--foreground", help="Return as soon as the mount is ready.")
+    ] = False,
+    allow_other: Annotated[
+        bool, typer.Option(help="Let all users of this machine in, with the rights that this mount has.")
+    ] = False,
+    log_file: Annotated[
+        Path | None, typer.Option(help="Where to log, else to standard error.", show_default=False)
+    ] = None,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], typer.Option(help="Least that is logged.")
+    ] = "warning",
+    detach: Annotated[bool, typer.Option("--detach", hidden=True)] = False,
+) -> None:
+    """Show the server's sessions as files: echo, cat, tail -f, vim.
+
+    Unmount by `fusermount3 -u DIRECTORY`, or end the process.
+    """
+    from cfs_fuse.checks import CannotMountError
+    from cfs_fuse.mount import Options, run  # everything heavy comes in here, so that --help is quick
+
+    logging.basicConfig(
+        filename=log_file, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        token = token_file.read_text(encoding="utf-8").strip() if token_file else None
+        if background:
+            _in_background(directory)
+            return
+        options = Options(directory, url, token, commit_writes=commit == "write", shared=allow_other)
+        run(options, lambda server: _say(f"ready: {server} on {directory}", detach=detach))
+    except (CannotMountError, OSError) as error:
+        typer.echo(f"cfs: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _say(text: str, *, detach: bool) -> None:
+    typer.echo(text)
+    sys.stdout.flush()
+    if detach:  # whoever started this reads to the end of what they gave us as output
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nowhere, descriptor)
+
+
+def _in_background(directory: Path) -> None:
+    """Start the same command again as a process of its own, and wait for its word."""
+    from cfs_fuse.checks import CannotMountError
+
+    arguments = [argument for argument in sys.argv[1:] if argument != "--background"]
+    if arguments[:1] == ["mount"]:
+        del arguments[0]
+    process = subprocess.Popen(  # noqa: S603 - the same command
+        [sys.executable, "-m", "cfs_fuse", *arguments, "--foreground", "--detach"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=None,
+        text=True,
+        start_new_session=True,
+        env=os.environ,
+    )
+    assert process.stdout is not None  # noqa: S101 - for the type checker
+    line = process.stdout.readline()
+    if not line.startswith("ready"):
+        raise CannotMountError(f"nothing is mounted on {directory}: the reason is above (status {process.wait()})")
+    typer.echo(line.strip())

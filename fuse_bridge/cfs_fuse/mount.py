@@ -1,0 +1,113 @@
+"""One mount, from its checks to its end (F1, F8)."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from cfs import api
+from cfs.errors import CfsError
+from cfs.transports.http import Client
+from cfs_fuse.attributes import Look
+from cfs_fuse.cache import Cache
+from cfs_fuse.checks import CannotMountError, check_device, check_directory, check_libfuse
+from cfs_fuse.handles import Parts
+from cfs_fuse.server import Server
+from cfs_fuse.waiting import Patience
+from cfs_fuse.watcher import Watcher
+
+_log = logging.getLogger(__name__)
+
+READY_SECONDS = 10.0
+_LOOK_SECONDS = 0.002
+_ENDED_EARLY = 8
+"""Status of libfuse when a signal ended what had been mounted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to mount where. `commit_writes` makes every write a message; `shared` lets other users in."""
+
+    directory: Path
+    url: str | None = None
+    token: str | None = None
+    commit_writes: bool = False
+    shared: bool = False
+
+
+def run(options: Options, ready: Callable[[str], None]) -> None:
+    """Mount and serve until unmounted; calls `ready` with the server's URL as soon as the mount can be used.
+
+    Raises `CannotMountError`.
+    """
+    check(options)
+    from cfs_fuse.kernel import THREADS, VERSION, Fuse, Requests
+    from cfs_fuse.operations import Operations
+
+    with Client(options.url, options.token) as client:
+        patience = Patience(Requests(), THREADS // 2)
+        cache = Cache()
+        watcher = Watcher(client, cache)
+        parts = Parts(
+            Server(client, patience), cache, patience, Look(shared=options.shared), commit_writes=options.commit_writes
+        )
+        watcher.start()
+        _wait_for(cache)
+        directory = options.directory.resolve()
+        say = threading.Thread(target=_say_ready, args=(directory, lambda: ready(client.url)), daemon=True)
+        threads = {"max_threads": THREADS, "max_idle_threads": THREADS // 4} if VERSION >= (3, 12) else {}
+        _log.info("mounting %s on %s", client.url, directory)
+        try:
+            Fuse(
+                Operations(parts, say.start),
+                str(directory),
+                raw_fi=True,
+                foreground=True,
+                allow_other=options.shared,
+                direct_io=True,
+                hard_remove=True,
+                attr_timeout=0,
+                entry_timeout=0,
+                fsname="cfs",
+                subtype="cfs",
+                **threads,
+            )
+        except RuntimeError as error:
+            if error.args != (_ENDED_EARLY,) or say.ident is None:
+                raise CannotMountError(
+                    f"libfuse could not mount on {directory} (status {error}); it says why above"
+                ) from None
+        finally:
+            watcher.stop()
+
+
+def check(options: Options) -> None:
+    """Raise `CannotMountError` for the first thing that is in the way."""
+    check_libfuse()
+    check_device()
+    check_directory(options.directory)
+    try:
+        with Client(options.url, options.token) as client:
+            client.call(api.list_sessions(limit=1))
+    except CfsError as error:
+        raise CannotMountError(error.detail) from None
+
+
+def _wait_for(cache: Cache) -> None:
+    with cache.lock:
+        if not cache.listed.wait_for(lambda: cache.online, READY_SECONDS):
+            raise CannotMountError("the server does not stream its events to this mount")
+
+
+def _say_ready(directory: Path, ready: Callable[[], None]) -> None:
+    """Wait until the mount is there for everybody: a directory that looks alike would take writes to the disk."""
+    end = time.monotonic() + READY_SECONDS
+    while not os.path.ismount(directory):
+        if time.monotonic() > end:
+            _log.error("nothing is mounted on %s", directory)
+            return
+        time.sleep(_LOOK_SECONDS)
+    ready()

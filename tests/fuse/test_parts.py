@@ -1,0 +1,159 @@
+"""The small parts of the bridge by themselves: paths, temporary files, waiting."""
+
+import errno
+import os
+import threading
+
+import pytest
+
+from cfs_fuse import scratch
+from cfs_fuse.places import (
+    ControlDirectory,
+    ControlPlace,
+    Families,
+    Family,
+    Place,
+    Root,
+    ScratchPlace,
+    SessionPlace,
+    name_below,
+    place_of,
+)
+from cfs_fuse.scratch import ScratchFiles
+from cfs_fuse.waiting import Patience
+
+PLACES: dict[str, Place] = {
+    "/": Root(),
+    "/chat1": SessionPlace("chat1"),
+    "/你好": SessionPlace("你好"),
+    "/a.b": SessionPlace("a.b"),
+    "/sedation": SessionPlace("sedation"),
+    "/.live": ControlDirectory("live"),
+    "/.live/chat1": ControlPlace("live", "chat1"),
+    "/.status/chat1": ControlPlace("status", "chat1"),
+    "/.events/a.b": ControlPlace("events", "a.b"),
+    "/.sub_sessions": Families(),
+    "/.sub_sessions/main": Family("main"),
+    "/.sub_sessions/main/coder": SessionPlace("main/coder"),
+    "/.sub_sessions/main/coder.tester": SessionPlace("main/coder/tester"),
+    "/.chat1.swp": ScratchPlace(".chat1.swp"),
+    "/chat1~": ScratchPlace("chat1~"),
+    "/4913": ScratchPlace("4913"),
+    "/#chat1#": ScratchPlace("#chat1#"),
+    "/.livery": ScratchPlace(".livery"),
+    "/Thumbs.db": ScratchPlace("Thumbs.db"),
+    "/sedAb12Cd": ScratchPlace("sedAb12Cd"),
+}
+
+
+@pytest.mark.parametrize("path", PLACES)
+def test_paths(path: str) -> None:
+    """Each path is one thing."""
+    assert place_of(path) == PLACES[path]
+
+
+@pytest.mark.parametrize(
+    ("path", "number"),
+    [
+        ("/a/b", errno.ENOENT),
+        ("/.live/a/b", errno.ENOENT),
+        ("/.sub_sessions/a/b/c", errno.ENOENT),
+        ("/\udcff", errno.EILSEQ),
+        ("/" + "x" * 256, errno.ENAMETOOLONG),
+        ("/.live/" + "你" * 86, errno.ENAMETOOLONG),
+    ],
+)
+def test_paths_of_nothing(path: str, number: int) -> None:
+    """What cannot be there is told by a number."""
+    with pytest.raises(OSError, match=r".*") as failure:
+        place_of(path)
+    assert failure.value.errno == number
+
+
+def test_names_of_sub_sessions_go_both_ways() -> None:
+    """A component has no dot in it, so nothing is lost."""
+    for session in ("main/coder", "main/coder/tester/x_y-z"):
+        assert place_of("/.sub_sessions/main/" + name_below("main", session)) == SessionPlace(session)
+
+
+def test_scratch_has_a_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENOSPC for too many files and too many bytes; what is removed makes room."""
+    monkeypatch.setattr(scratch, "CAP_BYTES", 10)
+    monkeypatch.setattr(scratch, "CAP_FILES", 2)
+    files = ScratchFiles()
+    first, second = (files.open(name, os.O_CREAT) for name in "ab")
+    files.write(first, b"12345678", 0)
+    for call in (
+        lambda: files.write(second, b"123", 0),
+        lambda: files.truncate(second, 3),
+        lambda: files.open("c", os.O_CREAT),
+    ):
+        with pytest.raises(OSError, match=r".*") as failure:
+            call()
+        assert failure.value.errno == errno.ENOSPC
+    files.write(first, b"xy", 0)
+    assert bytes(first.data) == b"xy345678"
+    files.remove("a")
+    files.write(second, b"123", 0)
+    files.rename("b", "c")
+    assert files.names() == ["c"]
+    with pytest.raises(FileExistsError):
+        files.open("c", os.O_CREAT | os.O_EXCL)
+    assert bytes(files.open("c", os.O_TRUNC).data) == b""
+
+
+class Caller:
+    """A caller whose signals the test sends."""
+
+    def __init__(self) -> None:
+        self.signalled = False
+        self.leaving = False
+
+    def interrupted(self) -> bool:
+        """As the kernel says."""
+        return self.signalled
+
+    def unmounting(self) -> bool:
+        """As libfuse says."""
+        return self.leaving
+
+
+def test_patience() -> None:
+    """Interrupted, unmounted, or one too many: each has its number, and a place is given back."""
+    caller = Caller()
+    patience = Patience(caller, 1)
+    condition = threading.Condition()
+    with condition:
+        patience.until(condition, lambda: True)
+        assert not patience.briefly(condition, lambda: False, 0.01)
+        assert not patience.at_most(condition, lambda: False, 0.01)
+        caller.signalled = True
+        with pytest.raises(InterruptedError):
+            patience.until(condition, lambda: False)
+        caller.signalled, caller.leaving = False, True
+        with pytest.raises(OSError, match="taken down") as failure:
+            patience.until(condition, lambda: False)
+        assert failure.value.errno == errno.EIO
+        caller.leaving = False
+        none = Patience(caller, 1)
+        none._places.acquire()
+        with pytest.raises(BlockingIOError):
+            none.until(condition, lambda: False)
+
+
+def test_calls_are_interruptible() -> None:
+    """A server that does not answer holds nobody."""
+    caller = Caller()
+    patience = Patience(caller, 1)
+    assert patience.call(lambda: 5) == 5
+    with pytest.raises(TimeoutError, match="its own"):
+        patience.call(_late)
+    answer = threading.Event()
+    caller.signalled = True
+    with pytest.raises(InterruptedError):
+        patience.call(lambda: answer.wait(10))
+    answer.set()
+
+
+def _late() -> None:
+    raise TimeoutError("its own")

@@ -1,0 +1,63 @@
+"""The SDK's own tests of a session, through a real mount (C1): files and HTTP are two ways to one thing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.async_conformance import AsyncConformance
+from tests.client.conformance import Conformance
+from tests.client.doors import Door, HttpDoor
+from tests.fuse.support import Mount, mounting, names, reason_to_skip, until
+
+pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=reason_to_skip() or "")
+
+
+class MountDoor(HttpDoor):
+    """A server, reached through its mount."""
+
+    mount: Mount
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """The directory."""
+        return {"mount": self.mount.path}
+
+    def write(self, session: str, message: str) -> None:
+        """Append to the file."""
+        with (self.mount / session).open("a") as file:
+            file.write(message)
+
+    def renew(self) -> None:
+        """Forget all sessions, here and in the mount."""
+        super().renew()
+        until(lambda: names(self.mount.path) == [])
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MountDoor]:
+    """A server and its mount."""
+    with MountDoor() as door, mounting(door.url, tmp_path_factory.mktemp("mount") / "cfs") as mount:
+        door.mount = mount
+        yield door
+
+
+@pytest.fixture
+def door(opened: MountDoor) -> Door:
+    """The mount, empty."""
+    opened.renew()
+    return opened
+
+
+class TestOverMount(Conformance):
+    """`Session`."""
+
+
+class TestAsyncOverMount(AsyncConformance):
+    """`AsyncSession`."""
+
+
+def test_root_is_a_mount(opened: MountDoor) -> None:
+    """The SDK sees by the hidden directories that it may rely on what only a mount of ours does."""
+    assert Path(opened.mount.path, ".live").is_dir()
