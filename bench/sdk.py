@@ -119,11 +119,10 @@ def measure(runs: int) -> Cost:
 def show(cost: Cost) -> None:
     """Print the table."""
     print(
-        f"\nOne message and its reply, medians of {cost.runs} interleaved runs (bar: {BAR_MS:g} ms beyond the turn)\n"
+        f"\nOne message and its reply in ms, medians of {cost.runs} interleaved runs (bar: {BAR_MS:g} ms beyond the turn)\n"
     )
-    print(
-        "| the turn, ms | bare HTTP, ms | Session.send, ms | AsyncSession.send, ms | beyond bare HTTP, ms | beyond the turn, ms | within |"
-    )
+    columns = ("the turn", "bare HTTP", "Session.send", "AsyncSession.send", "beyond bare HTTP", "beyond the turn")
+    print(f"| {' | '.join(columns)} | within |")
     print("|---|---|---|---|---|---|---|")
     print(
         f"| {cost.turns:.2f} | {cost.bare:.2f} | {cost.send:.2f} | {cost.async_send:.2f} | {cost.beyond_http:.2f} "
