@@ -118,9 +118,7 @@ def measure(runs: int) -> Cost:
 
 def show(cost: Cost) -> None:
     """Print the table."""
-    print(
-        f"\nOne message and its reply in ms, medians of {cost.runs} interleaved runs (bar: {BAR_MS:g} ms beyond the turn)\n"
-    )
+    print(f"\nA message and its reply in ms, medians of {cost.runs} runs (bar: {BAR_MS:g} ms beyond the turn)\n")
     columns = ("the turn", "bare HTTP", "Session.send", "AsyncSession.send", "beyond bare HTTP", "beyond the turn")
     print(f"| {' | '.join(columns)} | within |")
     print("|---|---|---|---|---|---|---|")
