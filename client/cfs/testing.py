@@ -148,7 +148,11 @@ def _history_in(data: bytes) -> list[Turn]:
 
 
 def _rewrite(path: Path, text: str) -> None:
-    """Turn a file's content into a text that begins as it does, so that no reader sees it shorter than before."""
+    """Turn a file's content into a text that begins as it does.
+
+    What has become wrong is cut off first, where the rest does not look complete; the new text comes by one write, and
+    nothing follows it that could cut off what somebody else appends to a text that is complete.
+    """
     new = text.encode()
     descriptor = os.open(path, os.O_RDWR)
     try:
@@ -156,7 +160,9 @@ def _rewrite(path: Path, text: str) -> None:
         same = next(
             (n for n, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), min(len(old), len(new))
         )
+        if same < len(old):
+            same = len(old[:same].rstrip(b"\n"))
+            os.ftruncate(descriptor, same)
         os.pwrite(descriptor, new[same:], same)
-        os.ftruncate(descriptor, len(new))
     finally:
         os.close(descriptor)

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-import psutil
 import pytest
 from pydantic import BaseModel
 
@@ -29,7 +28,7 @@ from cfs import (
     Timeout,
     TooManyRounds,
 )
-from tests.client.doors import Door, release_soon, whole
+from tests.client.doors import Door, descriptors, descriptors_end, release_soon, whole
 from tests.client.scripts import failing, in_turn
 
 ODD_TEXTS = [
@@ -152,7 +151,7 @@ class AsyncConformance:
     async def test_breaking_out_of_a_stream_stops_nothing_and_leaves_nothing_open(self, door: Door) -> None:
         async with await self.session(door, "early") as session:
             await session.send("warm up")
-            before = psutil.Process().num_fds()
+            before = descriptors()
             door.hold()
             async with aclosing(session.stream("one two three")) as pieces:
                 door.step()
@@ -163,7 +162,7 @@ class AsyncConformance:
                 await session.read(blocking=False)
             door.release()
             assert (await session.history)[-1] == "Assistant: one two three"
-        assert psutil.Process().num_fds() <= before
+        descriptors_end(before)
 
     async def test_a_stream_that_is_not_read_sends_nothing(self, door: Door) -> None:
         async with await self.session(door, "lazy") as session:

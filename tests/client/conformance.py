@@ -10,7 +10,6 @@ from collections.abc import Generator
 from contextlib import closing
 from typing import Any
 
-import psutil
 import pytest
 from pydantic import BaseModel
 
@@ -30,7 +29,7 @@ from cfs import (
     Timeout,
     TooManyRounds,
 )
-from tests.client.doors import Door, release_soon, whole
+from tests.client.doors import Door, descriptors, descriptors_end, release_soon, whole
 from tests.client.scripts import failing, in_turn
 
 ODD_TEXTS = [
@@ -153,7 +152,7 @@ class Conformance:
     def test_breaking_out_of_a_stream_stops_nothing_and_leaves_nothing_open(self, door: Door) -> None:
         with self.session(door, "early") as session:
             session.send("warm up")
-            before = psutil.Process().num_fds()
+            before = descriptors()
             door.hold()
             with closing(session.stream("one two three")) as pieces:
                 door.step()
@@ -164,7 +163,7 @@ class Conformance:
                 session.read(blocking=False)
             door.release()
             assert (session.history)[-1] == "Assistant: one two three"
-        assert psutil.Process().num_fds() <= before
+        descriptors_end(before)
 
     def test_a_stream_that_is_not_read_sends_nothing(self, door: Door) -> None:
         with self.session(door, "lazy") as session:

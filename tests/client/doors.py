@@ -2,10 +2,13 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
+
+import psutil
 
 from cfs import api
 from cfs.testing import AnsweringDirectory
@@ -189,3 +192,14 @@ class HttpDoor:
 def release_soon(door: Door) -> None:
     """Let the script go on when the caller is waiting already."""
     threading.Timer(0.05, door.release).start()
+
+
+def descriptors() -> int:
+    """Count what this process has open."""
+    return psutil.Process().num_fds()
+
+
+def descriptors_end(down_to: int) -> None:
+    """Wait until no more is open than that: what answers in this process opens and closes files, too."""
+    while descriptors() > down_to:
+        time.sleep(0.001)
