@@ -10,8 +10,8 @@ import mfusepy
 
 VERSION: tuple[int, int] = (mfusepy.fuse_version_major, mfusepy.fuse_version_minor)
 
-THREADS = 256 if VERSION >= (3, 12) else 10
-"""Threads that serve requests: as many as libfuse lets us have."""
+THREADS = 640 if VERSION >= (3, 12) else 10
+"""Threads that serve requests, made as they are needed: a reader who waits has one. Before 3.12 libfuse has ten."""
 
 _library = mfusepy._libfuse  # noqa: SLF001 - nothing else in the binding gives access to it
 _library.fuse_interrupted.restype = ctypes.c_int
