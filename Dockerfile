@@ -47,7 +47,7 @@ RUN apt-get update \
 COPY --from=builder /opt/cfs /opt/cfs
 
 # A container is reached from outside only through the ports that are published for it, so the server listens on all
-# of the container's own addresses. There are no tokens yet: publish on the host's loopback only.
+# of the container's own addresses. Without tokens (CFS_TOKENS) publish them on the host's loopback only.
 ENV PATH=/opt/cfs/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     CFS_HOST=0.0.0.0 \

@@ -3,6 +3,7 @@
     CfsError
     ├── InvalidRequest          malformed: the same request can never succeed
     │   ├── InvalidIdentifier   not a legal session id (S1)
+    │   ├── InvalidPath         not a legal path of a file (G1)
     │   ├── InvalidSettings     a setting that cannot be set here (S9)
     │   ├── InvalidTranscript   text that does not read as turns (S6)
     │   └── InvalidParameters   a parameter or a member of the body is not what the API takes (H5)
@@ -10,6 +11,7 @@
     ├── Unauthorized            no valid credentials
     ├── Forbidden               valid credentials, but not for this
     ├── NotFound                no such session, turn or route
+    │   ├── NotGranted          or none that the caller may know of (G9)
     │   └── Gone                it was there and has been deleted (S2)
     ├── MethodNotAllowed
     ├── NotAcceptable
@@ -17,6 +19,7 @@
     │   ├── AlreadyExists
     │   └── PreconditionFailed  If-Match names another version (H3)
     ├── PreconditionRequired    If-Match is missing where it is needed
+    ├── RangeNotSatisfiable     the range lies outside of the file
     ├── TooLarge                one message, body or id is over its limit (H7)
     ├── Busy                    a non-blocking read met a running turn (S7)
     ├── TooMany                 a queue or rate is full; try again later (H7)
@@ -79,6 +82,12 @@ class InvalidIdentifier(InvalidRequest):
     title = "Invalid session id"
 
 
+class InvalidPath(InvalidRequest):
+    """The string can never name a file here, or a link stands in its way (G1)."""
+
+    title = "Invalid path"
+
+
 class InvalidSettings(InvalidRequest):
     """A setting that cannot be set here; unknown keys and values out of range are `InvalidParameters` (S9)."""
 
@@ -117,6 +126,12 @@ class Forbidden(CfsError):
 
 class NotFound(CfsError):
     """There is no such thing, or none that the caller may know of."""
+
+    title = "Not found"
+
+
+class NotGranted(NotFound):
+    """No grant of the caller covers the name, so for this caller nothing is there, whether something is or not (G9)."""
 
     title = "Not found"
 
@@ -167,6 +182,12 @@ class TooLarge(CfsError):
     """A body, a message or a name is over its limit (H7)."""
 
     title = "Too large"
+
+
+class RangeNotSatisfiable(CfsError):
+    """The range that was asked for lies outside of the content (RFC 9110, 14)."""
+
+    title = "Range not satisfiable"
 
 
 class Busy(CfsError):
@@ -263,6 +284,7 @@ class Row(NamedTuple):
 TABLE: dict[type[CfsError], Row] = {
     InvalidRequest: Row("invalid-request", 400, errno.EINVAL),
     InvalidIdentifier: Row("invalid-identifier", 422, errno.EINVAL),
+    InvalidPath: Row("invalid-path", 400, errno.EINVAL),
     InvalidSettings: Row("invalid-settings", 422, errno.EINVAL),
     InvalidTranscript: Row("invalid-transcript", 422, errno.EINVAL),
     InvalidParameters: Row("invalid-parameters", 422, errno.EINVAL),
@@ -270,6 +292,7 @@ TABLE: dict[type[CfsError], Row] = {
     Unauthorized: Row("unauthorized", 401, errno.EACCES),
     Forbidden: Row("forbidden", 403, errno.EACCES),
     NotFound: Row("not-found", 404, errno.ENOENT),
+    NotGranted: Row("not-granted", 404, errno.ENOENT),
     Gone: Row("gone", 410, errno.ESTALE),
     MethodNotAllowed: Row("method-not-allowed", 405, errno.EOPNOTSUPP),
     NotAcceptable: Row("not-acceptable", 406, errno.EOPNOTSUPP),
@@ -278,6 +301,7 @@ TABLE: dict[type[CfsError], Row] = {
     PreconditionFailed: Row("precondition-failed", 412, errno.ESTALE),
     PreconditionRequired: Row("precondition-required", 428, errno.EPERM),
     TooLarge: Row("too-large", 413, errno.EFBIG),
+    RangeNotSatisfiable: Row("range-not-satisfiable", 416, errno.EINVAL),
     Busy: Row("busy", 409, errno.EAGAIN),
     TooMany: Row("too-many", 429, errno.EAGAIN),
     StorageFull: Row("storage-full", 507, errno.ENOSPC),

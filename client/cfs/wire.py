@@ -281,6 +281,53 @@ class Event(_Wire):
     data: dict[str, Any]
 
 
+class FileInfo(_Wire):
+    """What is known of a file without reading it; `size` is in bytes, `version` changes with every write (G2)."""
+
+    path: str
+    size: int
+    updated_at: float
+    version: str | None = None
+
+
+class FilePage(_Wire):
+    """A page of files in the order of their paths; `next` is the `after` of the next page."""
+
+    files: tuple[FileInfo, ...]
+    next: str | None = None
+
+
+class Matches(_Wire):
+    """What a regular expression matched in a file, in its order."""
+
+    matches: tuple[str, ...]
+
+
+class GrantInfo(_Wire):
+    """A right: some operations at and below a prefix (G2)."""
+
+    prefix: str
+    ops: tuple[str, ...]
+
+
+class Taken(_Wire):
+    """How much a principal may take, and how much it has taken; null is no bound of its own (H7)."""
+
+    sessions: int | None
+    bytes: int | None
+    streams: int | None
+    requests: float | None = None
+
+
+class WhoAmI(_Wire):
+    """The caller as the server knows it (G9)."""
+
+    name: str
+    grants: tuple[GrantInfo, ...]
+    limits: Taken
+    usage: Taken
+
+
 class Problem(BaseModel):
     """An error, in the one shape that every route uses (RFC 9457)."""
 

@@ -17,7 +17,16 @@ from cfs_filesystem._handle import FsHandle
 from cfs_filesystem._memory import InMemoryFileSystem
 from cfs_filesystem._paths import validate_path, validate_prefix
 from cfs_filesystem._router import RouterFileSystem
-from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, EntryMeta, Grant, GrantedOperation, Operation, Path
+from cfs_filesystem._types import (
+    OPERATIONS,
+    READ_OPERATIONS,
+    EntryMeta,
+    Grant,
+    GrantedOperation,
+    Operation,
+    Path,
+    VersionedEntryMeta,
+)
 
 __all__ = [
     "OPERATIONS",
@@ -41,6 +50,7 @@ __all__ = [
     "Path",
     "RouterFileSystem",
     "StateModule",
+    "VersionedEntryMeta",
     "builtin_grant",
     "error_for_status",
     "validate_path",

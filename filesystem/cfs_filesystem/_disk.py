@@ -23,7 +23,7 @@ from cfs_filesystem._errors import (
 )
 from cfs_filesystem._openat import TEMPORARY, Tree, read_all, remove_empty, replace
 from cfs_filesystem._paths import covers, validate_path
-from cfs_filesystem._types import EntryMeta, Grant, Path
+from cfs_filesystem._types import EntryMeta, Grant, Path, VersionedEntryMeta
 
 _T = TypeVar("_T")
 
@@ -212,7 +212,8 @@ class _DiskIndex(Mapping[Path, EntryMeta]):
 
 
 def _meta(path: Path, status: os.stat_result) -> EntryMeta:
-    return EntryMeta(path=path, size=status.st_size, updated_at=status.st_mtime)
+    version = f"{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"  # not mtime: anybody can set that back
+    return VersionedEntryMeta(path=path, size=status.st_size, updated_at=status.st_mtime, version=version)
 
 
 def _remove_directory(path: Path, directory: int, name: str) -> None:

@@ -56,6 +56,23 @@ class FsHandle:
         """Say in a few lines of text, for a model's prompt, what this handle may do where (G7)."""
         return self._rights.describe()
 
+    def allows(self, operation: Operation, path: Path) -> bool:
+        """Tell whether a grant covers an operation at a path; raises `InvalidPathError` for what is none.
+
+        For what is offered beside the operations here, and is to be judged by the same grants.
+        """
+        return self._rights.allow(operation, validate_path(path, self._filesystem.prefixes))
+
+    def require(self, operation: Operation, path: Path) -> None:
+        """Raise `AccessDeniedError` unless a grant covers an operation at a path."""
+        self._rights.require(operation, validate_path(path, self._filesystem.prefixes))
+
+    def scopes(self, operation: Operation, prefix: Path | None = None) -> builtins.list[Path]:
+        """Return the prefixes, none within another, that together are all that an operation may be done to."""
+        if prefix is not None:
+            validate_listed(prefix, self._filesystem.prefixes)
+        return self._rights.scopes(operation, prefix)
+
     # -- operations -----------------------------------------------------------------------------------------------
 
     def list(self, prefix: Path | None = None) -> builtins.list[EntryMeta]:

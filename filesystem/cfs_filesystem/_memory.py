@@ -1,15 +1,17 @@
 """Entries in memory, gone with the process unless serialized (G6)."""
 
+import secrets
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
 from cfs_filesystem._base import FileSystemBase, directories_of
 from cfs_filesystem._errors import ConflictError, NotFoundError
-from cfs_filesystem._types import EntryMeta, Grant, Path
+from cfs_filesystem._types import EntryMeta, Grant, Path, VersionedEntryMeta
 
 
 class InMemoryFileSystem(FileSystemBase):
@@ -20,6 +22,9 @@ class InMemoryFileSystem(FileSystemBase):
         self._lock = threading.Lock()
         self._contents: dict[Path, bytes] = {}
         self._index: dict[Path, EntryMeta] = {}
+        self._versions = count()
+        self._nonce = secrets.token_hex(4)
+        """Tells the versions of this life from those of another."""
         self._below: Counter[Path] = Counter()
         """How many entries are below each directory."""
 
@@ -63,7 +68,9 @@ class InMemoryFileSystem(FileSystemBase):
                 self._put(path, data, updated_at)
 
     def _put(self, path: Path, data: bytes, updated_at: float) -> EntryMeta:
-        meta = EntryMeta(path=path, size=len(data), updated_at=updated_at)  # a new one each time: readers hold the old
+        version = f"{self._nonce}-{next(self._versions)}"
+        # a new one each time: readers hold the old
+        meta = VersionedEntryMeta(path=path, size=len(data), updated_at=updated_at, version=version)
         self._contents[path] = data
         self._index[path] = meta
         return meta

@@ -35,3 +35,12 @@ class EntryMeta(TypedDict):
     path: Path
     size: int
     updated_at: float
+
+
+class VersionedEntryMeta(EntryMeta):
+    """What is known of an entry of a file system that can tell its versions apart.
+
+    Equal versions are equal contents. The other way round it need not be so.
+    """
+
+    version: str

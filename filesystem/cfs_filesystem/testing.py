@@ -119,6 +119,15 @@ class FileSystemConformance:
         assert known["size"] == len(handle.read_binary(self.at("a")))
         assert known["updated_at"] > 1e9
 
+    def test_a_version_changes_with_every_write(self, handle: Handle) -> None:
+        """Where there are versions, each write makes a new one, also of the same content, and reading makes none."""
+        versions = [handle.write(self.at("a"), "same").get("version") for _ in range(3)]
+        if versions == [None, None, None]:
+            pytest.skip("a file system without versions")
+        handle.read_binary(self.at("a"))
+        assert handle.file(self.at("a")).get("version") == versions[-1]
+        assert len({*versions, None}) == 4
+
     def test_what_is_returned_is_the_callers(self, handle: Handle) -> None:
         """Changing what an operation returned changes nothing in the file system."""
         for meta in (handle.write(self.at("a"), "x"), handle.file(self.at("a")), handle.list()[0]):

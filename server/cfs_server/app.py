@@ -1,22 +1,25 @@
 """The application: settings and an engine in, an ASGI application out. Nothing is global."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
 
 from cfs_server import errors, openapi
+from cfs_server.access.auth import Principals
+from cfs_server.access.principals import Principal
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.guard import Guard
 from cfs_server.metrics import Metrics
-from cfs_server.routes import events, health, messages, sessions, turns
+from cfs_server.routes import events, files, health, messages, sessions, turns, whoami
 from cfs_server.routes.context import Context
 from cfs_server.routes.waiting import ClientLeft, nobody_listens
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
 from cfs_server.streams import Streams
+from cfs_server.workspaces import open_workspaces
 
 
 def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = None) -> FastAPI:
@@ -25,14 +28,16 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with SessionStore(engine, settings.limits) as store:
+        async with SessionStore(engine, settings.limits) as store, open_workspaces(settings.data_dir) as workspaces:
+            principals = Principals(lambda name: Principal(name, store, workspaces), settings.principal_limits)
             streams = Streams(settings, metrics.streams)
-            app.state.cfs = Context(settings, engine, model, store, metrics, streams)
-            watching = asyncio.create_task(metrics.watch(store))
-            yield
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+            app.state.cfs = Context(settings, engine, model, store, workspaces, principals, metrics, streams)
+            watches = [metrics.watch(store)]
+            if settings.tokens is not None:
+                await principals.load(settings.tokens)
+                watches.append(principals.watch(settings.tokens))
+            async with background(watches):
+                yield
 
     app = FastAPI(
         title="CFS",
@@ -44,12 +49,28 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    for module in (sessions, messages, events, turns, health):
+    for module in (sessions, messages, events, turns, files, whoami, health):
         app.include_router(module.router)
     errors.install(app)
     app.add_exception_handler(ClientLeft, nobody_listens)
     app.add_middleware(
-        Guard, metrics=metrics, max_body_bytes=settings.max_body_bytes, allowed_hosts=settings.host_names
+        Guard,
+        metrics=metrics,
+        authenticate=lambda header: app.state.cfs.principals.authenticate(header),
+        max_body_bytes=settings.max_body_bytes,
+        allowed_hosts=settings.host_names,
     )
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     return app
+
+
+@asynccontextmanager
+async def background(work: Iterable[Coroutine[None, None, None]]) -> AsyncIterator[None]:
+    """Run some endless work for as long as the block lasts."""
+    tasks = [asyncio.create_task(each) for each in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

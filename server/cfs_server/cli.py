@@ -6,6 +6,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import typer
 
+from cfs_server.access.cli import app as token_app
 from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, Settings, flag_of, load
 
 app = typer.Typer(no_args_is_help=True)
@@ -65,6 +66,7 @@ _PARAMETERS = [*map(_parameter, Settings.model_fields), _CONFIG]
 serve.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
 serve.__annotations__ = {parameter.name: parameter.annotation for parameter in _PARAMETERS}
 app.command()(serve)
+app.add_typer(token_app, name="token")
 
 
 @app.callback()

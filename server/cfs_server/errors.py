@@ -9,13 +9,26 @@ from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from cfs.errors import CfsError, InvalidParameters, MethodNotAllowed, NotFound, ServerError, from_problem, to_problem
+from cfs.errors import (
+    CfsError,
+    InvalidParameters,
+    MethodNotAllowed,
+    NotFound,
+    ServerError,
+    Unauthorized,
+    from_problem,
+    to_problem,
+)
 
 MEDIA_TYPE = "application/problem+json"
+CHALLENGE = 'Bearer realm="cfs", Basic realm="cfs", charset="UTF-8"'
+"""What a 401 says that it would take (RFC 6750, RFC 7617)."""
 
 
 def problem_response(error: CfsError, **headers: str) -> Response:
     """Write an error as its problem document; `Retry-After` is rounded up, as it has whole seconds only."""
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = CHALLENGE
     if error.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after))
     return JSONResponse(to_problem(error), error.status, headers, MEDIA_TYPE)

@@ -1,21 +1,23 @@
 """What every request passes before it is routed: bytes become text once, and too much is refused (H5, H7).
 
 Plain ASGI, outermost. It decodes the path strictly (the server below replaces what is not UTF-8), caps the body,
-answers HEAD as GET without a body, names the request by an id, logs and counts it, and lets no exception through.
+answers HEAD as GET without a body, finds out who calls, names the request by an id, logs and counts it, and lets no
+exception through.
 """
 
 import asyncio
 import re
 import time
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cfs.errors import CfsError, InvalidRequest, ServerError, TooLarge
+from cfs.errors import CfsError, InvalidRequest, ServerError, TooLarge, Unauthorized
+from cfs_server.access.principals import Principal
 from cfs_server.errors import problem_response
 from cfs_server.metrics import Metrics
 from cfs_server.origin import check_caller
@@ -28,16 +30,25 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _DISCARDED_BODIES = 8
 _DISCARD_SECONDS = 10.0
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
+_OPEN = frozenset({"/", "/healthz", "/readyz", "/openapi.json"})
+"""What anybody may read: it says nothing of anybody's sessions."""
 
 
 class Guard:
     """Wraps the application."""
 
     def __init__(
-        self, app: ASGIApp, *, metrics: Metrics, max_body_bytes: int, allowed_hosts: frozenset[str] | None
+        self,
+        app: ASGIApp,
+        *,
+        metrics: Metrics,
+        authenticate: Callable[[str | None], Principal | None],
+        max_body_bytes: int,
+        allowed_hosts: frozenset[str] | None,
     ) -> None:
         self._app = app
         self._metrics = metrics
+        self._authenticate = authenticate
         self._max_body_bytes = max_body_bytes
         self._allowed_hosts = allowed_hosts
 
@@ -55,6 +66,7 @@ class Guard:
             check_caller(headers, self._allowed_hosts)
             inner["path"] = decode_path(scope)
             decode_query(scope["query_string"])
+            exchange.principal = self._admit(headers, inner)
             await body.check_announced(headers)
             await self._app(inner, body.receive, exchange.send)
         except CfsError as error:
@@ -65,6 +77,18 @@ class Guard:
         finally:
             self._done(exchange, inner)
 
+    def _admit(self, headers: MutableMapping[bytes, bytes], scope: Scope) -> str | None:
+        """Find out who calls and whether that is not too often; return the name. Most paths need a caller (G9)."""
+        authorization = headers.get(b"authorization")
+        principal = self._authenticate(None if authorization is None else authorization.decode("latin-1"))
+        if principal is None:
+            if scope["path"] in _OPEN:
+                return None
+            raise Unauthorized("this server wants a token: send it as 'Authorization: Bearer TOKEN'")
+        scope["cfs.principal"] = principal
+        principal.rate.take()
+        return principal.name
+
     def _done(self, exchange: "Exchange", scope: Scope) -> None:
         route = getattr(scope.get("route"), "path_format", "none")
         answered = exchange.answered_at or time.perf_counter()
@@ -73,6 +97,7 @@ class Guard:
         write(
             "request",
             id=exchange.id,
+            principal=exchange.principal,
             method=exchange.method,
             path=exchange.path,
             status=exchange.status,
@@ -86,6 +111,7 @@ class Exchange:
     def __init__(self, scope: Scope, send: Send) -> None:
         self.began_at = time.perf_counter()
         self.answered_at: float | None = None
+        self.principal: str | None = None
         self.status = 499  # as long as nothing has been sent: the client left
         self.method = scope["method"]
         self.path = _raw_path(scope).decode("latin-1")  # with its escapes: no line of the log can be forged

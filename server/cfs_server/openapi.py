@@ -25,6 +25,13 @@ _BODIES = (
     wire.Problem,
 )
 _TEXT = {"type": "string"}
+_BYTES = {"type": "string", "format": "binary"}
+_MEDIA = {
+    "json": "application/json",
+    "text": "text/plain",
+    "bytes": "application/octet-stream",
+    "events": "text/event-stream",
+}
 _STATE_HEADERS = {
     "ETag": {"description": "Name of this version.", "schema": _TEXT},
     "Last-Modified": {"description": "When the session last changed.", "schema": _TEXT},
@@ -40,7 +47,11 @@ _EVENT = {
 }
 _RETRY = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
 
-_ANYWHERE = (400, 403, 500)
+FILE_HEADERS = {name: _STATE_HEADERS[name] for name in ("ETag", "Last-Modified")}
+
+_CHALLENGE = {"WWW-Authenticate": {"description": "What credentials it takes.", "schema": _TEXT}}
+
+_ANYWHERE = (400, 401, 403, 429, 500)
 """Statuses of what any request can meet before it reaches its route."""
 
 Responses = dict[int | str, dict[str, Any]]
@@ -61,24 +72,29 @@ def problems(*kinds: type[CfsError]) -> Responses:
         answers[status] = {
             "description": ", ".join(names),
             "content": {MEDIA_TYPE: {"schema": schema(wire.Problem)}},
+            **({"headers": _CHALLENGE} if status == 401 else {}),
             **({"headers": _RETRY} if status in (429, 503) else {}),
         }
     return answers
 
 
 def answer(
-    description: str, *, state: bool = False, location: bool = False, **content: type[BaseModel] | None
+    description: str,
+    *,
+    state: bool = False,
+    location: bool = False,
+    headers: dict[str, Any] | None = None,
+    **content: type[BaseModel] | None,
 ) -> dict[str, Any]:
-    """Document a success: `json=Model`, `text=None` or `events=None` name what it may be."""
-    media = {"json": "application/json", "text": "text/plain", "events": "text/event-stream"}
-    headers = dict(_STATE_HEADERS) if state else {}
+    """Document a success: `json=Model`, `text=None`, `bytes=None` or `events=None` name what it may be."""
+    headers = dict(_STATE_HEADERS if state else headers or {})
     if location:
         headers["Location"] = {"description": "Path of the session.", "schema": _TEXT}
     found: dict[str, Any] = {"description": description}
     if content:
-        plain = {"text": _TEXT, "events": _EVENT}
+        plain = {"text": _TEXT, "bytes": _BYTES, "events": _EVENT}
         found["content"] = {
-            media[key]: {"schema": schema(model) if model else plain[key]} for key, model in content.items()
+            _MEDIA[key]: {"schema": schema(model) if model else plain[key]} for key, model in content.items()
         }
     if headers:
         found["headers"] = headers
@@ -90,8 +106,8 @@ NOT_MODIFIED = {"description": "The client has this version already."}
 
 def body(*, required: bool = True, **content: type[BaseModel] | None) -> dict[str, Any]:
     """Document a body that the route reads itself."""
-    media = {"json": "application/json", "text": "text/plain"}
-    types = {media[key]: {"schema": schema(model) if model else _TEXT} for key, model in content.items()}
+    plain = {"text": _TEXT, "bytes": _BYTES}
+    types = {_MEDIA[key]: {"schema": schema(model) if model else plain[key]} for key, model in content.items()}
     return {"requestBody": {"required": required, "content": types}}
 
 
@@ -131,4 +147,8 @@ _MODELS = (
     wire.Reply,
     wire.Cancelled,
     wire.Claim,
+    wire.FileInfo,
+    wire.FilePage,
+    wire.Matches,
+    wire.WhoAmI,
 )

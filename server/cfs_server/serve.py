@@ -13,6 +13,7 @@ import structlog
 import uvicorn
 
 from cfs_server import logs
+from cfs_server.access import tokens
 from cfs_server.app import create_app
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
 from cfs_server.engine.scripted import ScriptedEngine
@@ -51,7 +52,7 @@ def run(settings: Settings) -> int:
     """Serve until a signal comes; returns the process's exit code."""
     logs.configure(settings.log_format, settings.log_level)
     try:
-        check_host(settings)
+        check_access(settings)
         config = server_config(None)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(serve(settings))
@@ -63,15 +64,24 @@ def run(settings: Settings) -> int:
     return 0
 
 
-def check_host(settings: Settings) -> None:
-    """Refuse to listen where others can reach it as long as there are no tokens; raises `ConfigurationError` (G9)."""
+def check_access(settings: Settings) -> None:
+    """Check that the tokens can be read; without them refuse to listen where others come (G9).
+
+    Raises `ConfigurationError`.
+    """
+    if settings.tokens is not None:
+        try:
+            tokens.load(settings.tokens)
+        except tokens.TokensError as error:
+            raise ConfigurationError(str(error)) from None
+        return
     if is_loopback(settings.host):
         return
     if not settings.allow_remote_without_tokens:
         raise ConfigurationError(
-            f"listening on {settings.host} would let everybody who reaches it read and write all sessions, as there "
-            "are no access tokens yet: use --host 127.0.0.1 behind a proxy or tunnel that checks who calls, or accept "
-            "the risk with --allow-remote"
+            f"listening on {settings.host} would let everybody who reaches it read and write all sessions: make a token"
+            " with 'cfs token create NAME --grant / --tokens tokens.toml' and serve with --tokens tokens.toml, or use"
+            " --host 127.0.0.1, or accept the risk with --allow-remote"
         )
     _log.warning(
         "NO ACCESS CONTROL: everybody who reaches this address may read, write and delete every session",

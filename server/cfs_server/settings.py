@@ -11,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from cfs_server.access.limits import PrincipalLimits
 from cfs_server.sessions.limits import Limits
 
 ENV_PREFIX = "CFS_"
@@ -32,17 +33,20 @@ class Settings(BaseSettings):
     )
     _limits: ClassVar[Limits] = Limits()
 
-    host: str = Field("127.0.0.1", description="Address to listen on. Anything but loopback needs `--allow-remote`.")
+    host: str = Field("127.0.0.1", description="Address to listen on. Anything but loopback needs `--tokens`.")
     port: int = Field(8000, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and says which.")
+    tokens: Path | None = Field(
+        None, description="TOML file of access tokens (`cfs token create`); with it every caller needs one."
+    )
     allow_remote_without_tokens: bool = Field(
         False,
-        description="Listen elsewhere than on loopback, where everybody who comes may read and write all.",
+        description="Listen elsewhere than on loopback without tokens: everybody who comes may read and write all.",
         json_schema_extra={"flag": "--allow-remote"},
     )
     allowed_hosts: str = Field(
         "",
         description="Names, separated by commas, under which the server may be called besides loopback ones;"
-        " browsers send them. With `--allow-remote` any, unless set.",
+        " browsers send them. With `--tokens` or `--allow-remote` any, unless set.",
     )
     model: str | None = Field(
         None, description="Path of a GGUF file, or `hf:OWNER/REPO:FILE`; the embedded model unless set."
@@ -52,7 +56,8 @@ class Settings(BaseSettings):
     )
     scripted_interval: Seconds = Field(0.0, description="Seconds between two tokens of the scripted engine.")
     data_dir: Path | None = Field(
-        None, description="Folder for what outlives the server. Not used yet: all is in memory."
+        None,
+        description="Folder for what outlives the server: the workspaces. Unless set they end with it, as sessions do.",
     )
     ready_file: Path | None = Field(None, description="File that gets the server's URL once it listens.")
     log_format: Literal["auto", "text", "json"] = Field(
@@ -66,6 +71,14 @@ class Settings(BaseSettings):
     )
     stream_seconds: Seconds = Field(0.0, description="Longest life of a stream; readers resume. 0 sets no limit.")
     max_wait: Seconds = Field(3600.0, description="Longest wait of one request; longer ones are cut to it.")
+    token_sessions: int | None = Field(None, ge=0, description="Sessions that one token may hold (507).")
+    token_bytes: int | None = Field(
+        None, ge=0, description="Bytes of transcripts that one token may hold, and bytes of workspaces' files (507)."
+    )
+    token_streams: int | None = Field(None, ge=0, description="Streams that one token may have open (429).")
+    token_requests: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="Requests a second that one token may make in the long run (429)."
+    )
     max_streams: Count = Field(10_000, description="Streams open at a time; more are told to come back (429).")
     max_body_bytes: Count = Field(8 << 20, description="Largest body of a request (413).")
     max_message_bytes: Count = Field(_limits.message_bytes, description="Largest message (413).")
@@ -80,7 +93,13 @@ class Settings(BaseSettings):
     def host_names(self) -> frozenset[str] | None:
         """Names under which the server may be called; None for any."""
         names = frozenset(name.strip().lower() for name in self.allowed_hosts.split(",") if name.strip())
-        return None if self.allow_remote_without_tokens and not names else names
+        anywhere = self.allow_remote_without_tokens or self.tokens is not None
+        return None if anywhere and not names else names
+
+    @property
+    def principal_limits(self) -> PrincipalLimits:
+        """What one token may take unless its own limits say otherwise."""
+        return PrincipalLimits(self.token_sessions, self.token_bytes, self.token_streams, self.token_requests)
 
     @property
     def limits(self) -> Limits:

@@ -4,7 +4,8 @@ A stream is a cursor in a log and nothing else: what happens while its reader is
 readers, and goes out in one piece when the reader takes more. Closing a stream cancels nothing.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from typing import Protocol
 
 import anyio
 from prometheus_client import Gauge
@@ -13,6 +14,7 @@ from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.types import Message, Receive, Scope, Send
 
 from cfs.errors import TooMany
+from cfs_server.access.principals import Principal
 from cfs_server.sessions.events import Event, EventLog, Stale
 from cfs_server.sessions.turns import Turn
 from cfs_server.settings import Settings
@@ -33,27 +35,32 @@ class Streams:
         self._settings = settings
         self._gauge = gauge
 
-    def response(self, frames: Frames) -> "EventStream":
+    def response(self, frames: Frames, principal: Principal) -> "EventStream":
         """Answer by a stream of these frames."""
-        return EventStream(frames, self, self._settings)
+        return EventStream(frames, self, principal, self._settings)
 
-    def enter(self) -> None:
-        """Count a stream in; raises `TooMany` at the limit."""
+    def enter(self, principal: Principal) -> None:
+        """Count a stream in; raises `TooMany` at the server's limit, or the principal's."""
+        most = principal.limits.streams
+        if most is not None and principal.streams >= most:
+            raise TooMany(f"your token may have {most} streams open; close some", retry_after=_RETRY_SECONDS)
         if self.open >= self._settings.max_streams:
             raise TooMany(f"{self.open} streams are open already; close some", retry_after=_RETRY_SECONDS)
         self.open += 1
+        principal.streams += 1
         self._gauge.inc()
 
-    def leave(self) -> None:
+    def leave(self, principal: Principal) -> None:
         """Count a stream out."""
         self.open -= 1
+        principal.streams -= 1
         self._gauge.dec()
 
 
 class EventStream(EventSourceResponse):
     """A stream that has a place among the open ones, and ends quietly when its reader takes nothing any more."""
 
-    def __init__(self, frames: Frames, streams: Streams, settings: Settings) -> None:
+    def __init__(self, frames: Frames, streams: Streams, principal: Principal, settings: Settings) -> None:
         super().__init__(
             frames,
             headers=_HEADERS,
@@ -63,6 +70,7 @@ class EventStream(EventSourceResponse):
             send_timeout=settings.send_timeout,
         )
         self._streams = streams
+        self._principal = principal
         self._lifetime = settings.stream_seconds or None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,13 +78,13 @@ class EventStream(EventSourceResponse):
         if scope["cfs.head"]:
             await super().__call__({**scope, "method": "HEAD"}, receive, send)
             return
-        self._streams.enter()
+        self._streams.enter(self._principal)
         try:
             await super().__call__(scope, receive, send)
         except SendTimeoutError:
             return  # the reader will resume where it was; the server below closes the connection
         finally:
-            self._streams.leave()
+            self._streams.leave(self._principal)
 
     async def _stream_response(self, send: Send) -> None:
         with anyio.move_on_after(self._lifetime) as life:
@@ -93,17 +101,32 @@ def frame(log: EventLog, number: int, kind: str, data: str) -> bytes:
     return f"id: {log.token(number)}\nevent: {kind}\ndata: {data}\n\n".encode()
 
 
-async def follow(log: EventLog, after: int, on_stale: Callable[[Stale], str], turn: Turn | None = None) -> Frames:
+class View(Protocol):
+    """What the reader of a log may see of it, at the moment of asking."""
+
+    def stale(self, stale: Stale) -> str | None:
+        """Say that events are lost; None when the reader may not know even that, and the stream is over."""
+
+    def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
+        """Return the events that may be seen, and whether the stream goes on after them."""
+
+
+async def follow(log: EventLog, after: int, view: View, turn: Turn | None = None) -> Frames:
     """Write every event of a log after a number, several in one piece where several wait.
 
     With `turn` only its events are written, and the stream ends with its last one.
     """
     async for events in log.follow(after):
         if isinstance(events, Stale):
-            yield frame(log, events.last, "stale", on_stale(events))
+            said = view.stale(events)
+            if said is None:
+                return
+            yield frame(log, events.last, "stale", said)
             ended = turn is not None and turn.result.done()
         else:
-            events, ended = (events, False) if turn is None else _of_turn(events, turn)
+            seen, goes_on = view.visible(events)
+            events, ended = (seen, False) if turn is None else _of_turn(seen, turn)
+            ended = ended or not goes_on
             for piece in _pieces([frame(log, log.number_of(event), event.type, event.json) for event in events]):
                 yield piece
         if ended:

@@ -25,6 +25,7 @@ from cfs_filesystem import (
     Operation,
     Path,
 )
+from cfs_filesystem._paths import covers
 from cfs_filesystem.testing import invoke
 from tests.filesystem.support import everything, grant, paths
 
@@ -302,6 +303,8 @@ def test_ten_thousand_random_questions_against_a_model() -> None:
                 assert may, (grants, fewer)
                 seen["narrowed"] += 1
                 grants = fewer
+        assert handle.allows(operation, path) == _allows(grants, operation, path)
+        assert handle.allows(operation, path) == any(covers(scope, path) for scope in handle.scopes(operation))
         if operation == "list":
             listed = set(paths(handle.list())) if any(_allows([g], "list", g["prefix"]) for g in grants) else set()
             assert listed == {each for each in memory._contents if _allows(grants, "list", each)}
@@ -311,6 +314,25 @@ def test_ten_thousand_random_questions_against_a_model() -> None:
         seen[outcome] += 1
     assert min(seen.values()) > 300, seen
     memory.check_integrity()
+
+
+def test_rights_can_be_asked_for_without_doing_anything(memory: InMemoryFileSystem) -> None:
+    """What is offered beside the operations is judged by the same grants, and the path comes first here too."""
+    handle = memory.create_handle([grant("/a", "file", "list"), grant("/a/b", "write"), grant("/a/", "list")])
+    handle.require("file", "/a/none")
+    with pytest.raises(AccessDeniedError):
+        handle.require("write", "/a")
+    assert handle.scopes("list") == ["/a"]
+    assert handle.scopes("list", "/a/b/") == ["/a/b/"]
+    assert handle.scopes("write", "/a") == ["/a/b"]
+    assert handle.scopes("delete") == []
+    for ask in (handle.allows, handle.require):
+        with pytest.raises(InvalidPathError):
+            ask("file", "/a/../b")
+    with pytest.raises(InvalidPathError):
+        handle.scopes("list", "a")
+    handle.grants = []
+    assert not handle.allows("file", "/a/none"), "a right that is taken is gone at once"
 
 
 # -- the order of checks ----------------------------------------------------------------------------------------------

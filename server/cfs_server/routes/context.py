@@ -1,4 +1,4 @@
-"""What every route needs: the parts of the application, and the parameters that all sessions' routes share."""
+"""What routes are given: their caller, with the gates that its grants open, and the parameters that many share."""
 
 from dataclasses import dataclass
 from typing import Annotated, cast
@@ -6,31 +6,57 @@ from typing import Annotated, cast
 from fastapi import Depends, Header, Path, Query, Request
 
 from cfs.wire import ID_PATTERN
+from cfs_server.access.auth import Principals
+from cfs_server.access.principals import Principal
 from cfs_server.engine.interface import Engine, ModelInfo
+from cfs_server.files import Files
 from cfs_server.metrics import Metrics
 from cfs_server.routes import convertors as convertors
+from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.ids import check_id
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
-from cfs_server.streams import Streams
+from cfs_server.streams import EventStream, Frames, Streams
+from cfs_server.workspaces import Workspaces
 
 CURSOR_PATTERN = r"^([0-9a-f]{8}-)?[0-9]{1,18}$"
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts of one application."""
+    """The parts of one application. Routes get a `Caller`; only what serves the operator gets this."""
 
     settings: Settings
     engine: Engine
     model: ModelInfo | None
     store: SessionStore
+    workspaces: Workspaces
+    principals: Principals
     metrics: Metrics
     streams: Streams
 
+
+class Caller:
+    """The principal behind one request, and what it may use."""
+
+    def __init__(self, principal: Principal, parts: Context) -> None:
+        self.principal = principal
+        self.sessions = SessionGate(parts.store, principal.handle, principal.account)
+        self._parts = parts
+
+    @property
+    def files(self) -> Files:
+        """The files that the principal may use."""
+        return Files(self.principal.handle, self.principal.usage, self.principal.limits.bytes)
+
     def wait_limit(self, seconds: float | None) -> float:
         """Cut a wait to what one request may take."""
-        return self.settings.max_wait if seconds is None else min(seconds, self.settings.max_wait)
+        most = self._parts.settings.max_wait
+        return most if seconds is None else min(seconds, most)
+
+    def stream(self, frames: Frames) -> EventStream:
+        """Answer by a stream, which counts as one of the principal's."""
+        return self._parts.streams.response(frames, self.principal)
 
 
 # All dependencies are coroutines: FastAPI runs plain functions in threads.
@@ -40,8 +66,12 @@ async def _context(request: Request) -> Context:
     return cast("Context", request.app.state.cfs)
 
 
-async def _store(request: Request) -> SessionStore:
-    return cast("Context", request.app.state.cfs).store
+async def _caller(request: Request) -> Caller:
+    return Caller(request.scope["cfs.principal"], request.app.state.cfs)
+
+
+async def _sessions(request: Request) -> SessionGate:
+    return (await _caller(request)).sessions
 
 
 async def _session_id(
@@ -57,7 +87,8 @@ async def _session_id(
 
 
 Parts = Annotated[Context, Depends(_context)]
-Store = Annotated[SessionStore, Depends(_store)]
+Me = Annotated[Caller, Depends(_caller)]
+Sessions = Annotated[SessionGate, Depends(_sessions)]
 SessionId = Annotated[str, Depends(_session_id)]
 Seconds = Annotated[float, Query(ge=0, le=86_400, allow_inf_nan=False)]
 Accept = Annotated[str | None, Header(include_in_schema=False)]

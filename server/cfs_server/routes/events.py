@@ -7,11 +7,11 @@ from fastapi import APIRouter, Header, Query, Response
 from cfs.errors import InvalidIdentifier, InvalidParameters, NotAcceptable, NotFound, TooMany
 from cfs_server.openapi import answer, problems
 from cfs_server.routes import accept as media
-from cfs_server.routes.context import CURSOR_PATTERN, Accept, Parts, SessionId
+from cfs_server.routes.context import CURSOR_PATTERN, Accept, Me, SessionId
 from cfs_server.routes.views import detail
-from cfs_server.sessions.events import Stale
+from cfs_server.sessions.events import Event, Stale
+from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.store import SessionStore
 from cfs_server.streams import follow
 
 router = APIRouter(prefix="/v1", tags=["events"])
@@ -41,16 +41,16 @@ After = Annotated[
 )
 async def session_events(
     id: SessionId,  # noqa: A002 - the name in the path
-    parts: Parts,
+    me: Me,
     after: After = None,
     last_event_id: LastEventId = None,
     accept: Accept = None,
 ) -> Response:
     """Follow one session."""
     media.choose(accept, (media.EVENTS,))
-    session = parts.store.get(id)
+    session = me.sessions.get(id, "read_binary")
     cursor = session.log.cursor(last_event_id or after)
-    return parts.streams.response(follow(session.log, cursor, lambda stale: stale_json(stale, session, parts.store)))
+    return me.stream(follow(session.log, cursor, SessionView(session, me.sessions)))
 
 
 @router.get(
@@ -61,19 +61,47 @@ async def session_events(
     },
 )
 async def all_events(
-    parts: Parts,
+    me: Me,
     after: After = None,
     last_event_id: LastEventId = None,
     accept: Accept = None,
 ) -> Response:
     """Follow all sessions, in one order."""
     media.choose(accept, (media.EVENTS,))
-    log = parts.store.bus.log
-    cursor = log.cursor(last_event_id or after)
-    return parts.streams.response(follow(log, cursor, lambda stale: f'{{"asked":{stale.asked},"last":{stale.last}}}'))
+    log = me.sessions.log
+    return me.stream(follow(log, log.cursor(last_event_id or after), AllView(me.sessions)))
 
 
-def stale_json(stale: Stale, session: Session, store: SessionStore) -> str:
-    """Say that events are lost, and what the session is now, so that the reader can go on from there."""
-    state = detail(session, store).model_dump_json()
-    return f'{{"asked":{stale.asked},"last":{stale.last},"session":{state}}}'
+class SessionView:
+    """One session as its reader may see it: not any more once it has been renamed, or a right taken, out of sight."""
+
+    def __init__(self, session: Session, sessions: SessionGate) -> None:
+        self._session = session
+        self._sessions = sessions
+
+    def stale(self, stale: Stale) -> str | None:
+        """Say that events are lost, and what the session is now, so that the reader can go on from there."""
+        if not self._sessions.may("read_binary", self._session.id):
+            return None
+        state = detail(self._session, self._sessions).model_dump_json()
+        return f'{{"asked":{stale.asked},"last":{stale.last},"session":{state}}}'
+
+    def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
+        """Return the events up to the first that may not be seen, and whether that is all of them."""
+        seen = self._sessions.visible(events)
+        return seen, len(seen) == len(events)
+
+
+class AllView:
+    """All sessions that a caller may read."""
+
+    def __init__(self, sessions: SessionGate) -> None:
+        self._sessions = sessions
+
+    def stale(self, stale: Stale) -> str:
+        """Say that events are lost: the reader must list the sessions anew."""
+        return f'{{"asked":{stale.asked},"last":{stale.last}}}'
+
+    def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
+        """Leave out what the caller may not see."""
+        return self._sessions.visible(events), True

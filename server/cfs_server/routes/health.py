@@ -6,11 +6,11 @@ from importlib.metadata import version
 from fastapi import APIRouter, Response
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from cfs.errors import InvalidParameters, NotAcceptable, Unavailable
+from cfs.errors import Forbidden, InvalidParameters, NotAcceptable, Unavailable
 from cfs_server.metrics import CONTENT_TYPE
 from cfs_server.openapi import problems
 from cfs_server.routes import accept as media
-from cfs_server.routes.context import Accept, Context, Parts
+from cfs_server.routes.context import Accept, Context, Me, Parts
 
 router = APIRouter(tags=["server"])
 
@@ -18,6 +18,8 @@ _VERSION = version("cfs-local")
 _PLACES = {
     "sessions": "/v1/sessions",
     "events": "/v1/events",
+    "files": "/v1/files",
+    "whoami": "/v1/whoami",
     "api": "/openapi.json",
     "alive": "/healthz",
     "ready": "/readyz",
@@ -55,10 +57,13 @@ async def readyz(parts: Parts) -> Response:
 
 
 @router.get(
-    "/metrics", responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}, **problems()}
+    "/metrics",
+    responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}, **problems(Forbidden)},
 )
-async def metrics(parts: Parts) -> Response:
-    """Count everything, for Prometheus."""
+async def metrics(parts: Parts, me: Me) -> Response:
+    """Count everything, for Prometheus; for those who may list everything."""
+    if "/" not in me.principal.handle.scopes("list"):
+        raise Forbidden("the figures are about everybody: they need a token that may list '/'")
     return Response(await parts.metrics.render(parts.store, parts.engine), media_type=CONTENT_TYPE)
 
 

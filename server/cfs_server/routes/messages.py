@@ -23,8 +23,8 @@ from cfs_server.openapi import answer, body, problems
 from cfs_server.routes import accept as media
 from cfs_server.routes.bodies import is_json, parse, require_text
 from cfs_server.routes.conditions import require_match_of
-from cfs_server.routes.context import Accept, IfMatch, Parts, SessionId
-from cfs_server.routes.events import stale_json
+from cfs_server.routes.context import Accept, IfMatch, Me, SessionId
+from cfs_server.routes.events import SessionView
 from cfs_server.routes.views import as_json, location, reply
 from cfs_server.routes.waiting import attend
 from cfs_server.sessions.content import check_content, decode_message
@@ -67,26 +67,27 @@ Wait = Annotated[
 async def post_message(
     request: Request,
     id: SessionId,  # noqa: A002 - the name in the path
-    parts: Parts,
+    me: Me,
     wait: Wait = "false",
     accept: Accept = None,
     if_match: IfMatch = None,
 ) -> Response:
     """Append one message; its turn runs when its time comes, whether anybody waits for it or not."""
     chosen = media.choose(accept, (media.JSON, media.EVENTS))
-    data = await request.body()
-    turn = _read(request, data, parts.store.limits.message_bytes)
-    store = parts.store
-    require_match_of(if_match, id, store)
+    sessions = me.sessions
+    sessions.require("write", id)
+    if chosen == media.EVENTS or wait != "false":
+        sessions.require("read_binary", id)
+    turn = _read(request, await request.body(), sessions.limits.message_bytes)
+    require_match_of(if_match, id, sessions)
     if turn is None:
-        session = store.open(id)
+        session = sessions.open(id)
         return _accepted(session, None, session.log.last, 0)
-    session, event = store.submit(id, turn)
+    session, event = sessions.submit(id, turn)
     if chosen == media.EVENTS:
-        frames = follow(session.log, event.number - 1, lambda stale: stale_json(stale, session, store), turn)
-        return parts.streams.response(frames)
+        return me.stream(follow(session.log, event.number - 1, SessionView(session, sessions), turn))
     if wait != "false":
-        seconds = parts.wait_limit(None if wait == "true" else float(wait))
+        seconds = me.wait_limit(None if wait == "true" else float(wait))
         result = await attend(request, _finished(session, turn, seconds))
         return as_json(reply(session, turn, result))
     return _accepted(session, turn, event.number, len(turn.message.content.encode()))

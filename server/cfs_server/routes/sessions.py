@@ -26,17 +26,17 @@ from cfs_server.openapi import NOT_MODIFIED, answer, body, problems
 from cfs_server.routes import accept as media
 from cfs_server.routes.bodies import json_body, read_text
 from cfs_server.routes.conditions import (
+    listing_etag,
     require_match,
     session_headers,
-    store_etag,
     unchanged,
     view_etag,
 )
-from cfs_server.routes.context import Accept, IfMatch, IfNoneMatch, Parts, Seconds, SessionId, Store
+from cfs_server.routes.context import Accept, IfMatch, IfNoneMatch, Me, Seconds, SessionId, Sessions
 from cfs_server.routes.views import LongText, as_json, detail, info, location, tree
 from cfs_server.routes.waiting import attend
+from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.store import SessionStore
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
@@ -46,19 +46,19 @@ _BODY = (TooLarge, UnsupportedMedia, InvalidParameters)
 
 @router.get("", responses={200: answer("A page", json=wire.SessionPage), 304: NOT_MODIFIED, **problems(*_ID)})
 async def list_sessions(
-    store: Store,
+    sessions: Sessions,
     prefix: Annotated[str, Query(description="Beginning of the ids; with a '/' the sub-sessions that it names.")] = "",
     after: Annotated[str, Query(description="Last id of the page before.")] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """List sessions in the order of their ids, a page at a time."""
-    etag = store_etag(store)
+    etag = listing_etag(sessions)
     if unchanged(if_none_match, etag):
         return Response(status_code=304, headers={"ETag": etag})
-    found = store.page(prefix, after, limit + 1)
+    found = sessions.page(prefix, after, limit + 1)
     page = wire.SessionPage(
-        sessions=tuple(info(session, store) for session in found[:limit]),
+        sessions=tuple(info(session, sessions) for session in found[:limit]),
         next=found[limit - 1].id if len(found) > limit else None,
     )
     return as_json(page, headers={"ETag": etag, "Cache-Control": "no-cache"})
@@ -74,10 +74,10 @@ async def list_sessions(
     openapi_extra=body(required=False, json=wire.NewSession),
 )
 async def create_session(
-    new: Annotated[wire.NewSession, Depends(json_body(wire.NewSession))], store: Store
+    new: Annotated[wire.NewSession, Depends(json_body(wire.NewSession))], sessions: Sessions
 ) -> Response:
     """Make a session, with a history if a transcript is given (S2, S14)."""
-    return _made(store.create(new.id, new.settings, new.transcript), store, 201)
+    return _made(sessions.create(new.id, new.settings, new.transcript), sessions, 201)
 
 
 @router.get(
@@ -91,26 +91,25 @@ async def create_session(
 async def read_session(
     request: Request,
     id: SessionId,  # noqa: A002 - the name in the path
-    parts: Parts,
+    me: Me,
     wait: Annotated[Seconds | None, Query(description="Seconds to wait until the session is settled (S13).")] = None,
     accept: Accept = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Read a session: JSON, or its transcript as text (S6, S7)."""
-    store = parts.store
     chosen = media.choose(accept, (media.JSON, media.TEXT))
-    session = store.get(id)
+    session = me.sessions.get(id, "read_binary")
     settled: dict[str, str] = {}
     if wait is not None:
-        in_time = await attend(request, store.wait_settled(session, parts.wait_limit(wait)))
+        in_time = await attend(request, me.sessions.wait_settled(session, me.wait_limit(wait), "read_binary"))
         settled = {"X-CFS-Settled": "true" if in_time else "false"}
-    etag = session.etag if chosen == media.TEXT else view_etag(session, store)
+    etag = session.etag if chosen == media.TEXT else view_etag(session, me.sessions)
     headers = session_headers(session, etag) | settled
     if unchanged(if_none_match, etag):
         return Response(status_code=304, headers=headers)
     if chosen == media.TEXT:
         return LongText(session.history.text, headers=headers, media_type="text/plain; charset=utf-8")
-    return as_json(detail(session, store), headers=headers)
+    return as_json(detail(session, me.sessions), headers=headers)
 
 
 @router.delete(
@@ -120,12 +119,12 @@ async def read_session(
 )
 async def delete_session(
     id: SessionId,  # noqa: A002
-    store: Store,
+    sessions: Sessions,
     if_match: IfMatch = None,
 ) -> Response:
     """Delete a session and its sub-sessions (S2)."""
-    require_match(if_match, store.get(id), store)
-    store.delete(id)
+    require_match(if_match, sessions.get(id, "delete"), sessions)
+    sessions.delete(id)
     return Response(status_code=204)
 
 
@@ -139,12 +138,12 @@ async def delete_session(
 )
 async def read_settings(
     id: SessionId,  # noqa: A002
-    store: Store,
+    sessions: Sessions,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Read a session's settings (S9)."""
-    session = store.get(id)
-    headers = session_headers(session, view_etag(session, store))
+    session = sessions.get(id, "read_binary")
+    headers = session_headers(session, view_etag(session, sessions))
     if unchanged(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     return as_json(session.settings, headers=headers)
@@ -161,14 +160,14 @@ async def read_settings(
 async def change_settings(
     id: SessionId,  # noqa: A002
     patch: Annotated[wire.SettingsPatch, Depends(json_body(wire.SettingsPatch))],
-    store: Store,
+    sessions: Sessions,
     if_match: IfMatch = None,
 ) -> Response:
     """Change settings; null puts one back to its default (S9)."""
-    session = store.get(id)
-    require_match(if_match, session, store)
+    session = sessions.get(id, "write")
+    require_match(if_match, session, sessions)
     settings = session.change_settings(patch)
-    return as_json(settings, headers=session_headers(session, view_etag(session, store)))
+    return as_json(settings, headers=session_headers(session, view_etag(session, sessions)))
 
 
 @router.put(
@@ -184,17 +183,17 @@ async def change_settings(
 async def replace_transcript(
     request: Request,
     id: SessionId,  # noqa: A002
-    store: Store,
+    sessions: Sessions,
     if_match: IfMatch = None,
 ) -> Response:
     """Replace the history by an edited transcript (S14)."""
     text = await read_text(request)
-    session = store.get(id)
+    session = sessions.get(id, "write", "delete")
     if if_match is None:
         raise PreconditionRequired(f"say which version you edited: If-Match: {session.etag} names the present one")
-    require_match(if_match, session, store)
-    store.replace(id, text, session.etag)
-    return as_json(info(session, store), headers=session_headers(session, session.etag))
+    require_match(if_match, session, sessions)
+    sessions.replace(id, text, session.etag)
+    return as_json(info(session, sessions), headers=session_headers(session, session.etag))
 
 
 @router.post(
@@ -205,10 +204,10 @@ async def replace_transcript(
 async def cancel(
     id: SessionId,  # noqa: A002
     what: Annotated[wire.CancelRequest, Depends(json_body(wire.CancelRequest))],
-    store: Store,
+    sessions: Sessions,
 ) -> Response:
     """Cancel the running turn, and what waits or is below it if asked (S12)."""
-    running, queued = store.cancel(id, queued=what.queued, cascade=what.cascade)
+    running, queued = sessions.cancel(id, queued=what.queued, cascade=what.cascade)
     return as_json(wire.Cancelled(running=running, queued=queued))
 
 
@@ -224,10 +223,10 @@ async def cancel(
 async def fork(
     id: SessionId,  # noqa: A002
     how: Annotated[wire.ForkRequest, Depends(json_body(wire.ForkRequest))],
-    store: Store,
+    sessions: Sessions,
 ) -> Response:
     """Copy a session; the copy goes on by itself (S14)."""
-    return _made(store.fork(id, how.id, how.at), store, 201)
+    return _made(sessions.fork(id, how.id, how.at), sessions, 201)
 
 
 @router.post(
@@ -241,10 +240,10 @@ async def fork(
 async def rename(
     id: SessionId,  # noqa: A002
     to: Annotated[wire.RenameRequest, Depends(json_body(wire.RenameRequest))],
-    store: Store,
+    sessions: Sessions,
 ) -> Response:
     """Give a session, and everything below it, another id (S14)."""
-    return _made(store.rename(id, to.id), store, 200)
+    return _made(sessions.rename(id, to.id), sessions, 200)
 
 
 @router.get(
@@ -254,15 +253,15 @@ async def rename(
 async def wait(
     request: Request,
     id: SessionId,  # noqa: A002
-    parts: Parts,
+    me: Me,
     timeout: Seconds | None = None,
 ) -> Response:
     """Wait until a session and everything below it is idle (S13)."""
-    session = parts.store.get(id)
-    seconds = parts.wait_limit(timeout)
-    if not await attend(request, parts.store.wait_settled(session, seconds)):
+    session = me.sessions.get(id, "file")
+    seconds = me.wait_limit(timeout)
+    if not await attend(request, me.sessions.wait_settled(session, seconds, "file")):
         raise Timeout(f"session {id!r} is not settled after {seconds:g} seconds; ask again")
-    return as_json(info(session, parts.store), headers=session_headers(session, view_etag(session, parts.store)))
+    return as_json(info(session, me.sessions), headers=session_headers(session, view_etag(session, me.sessions)))
 
 
 @router.get(
@@ -275,17 +274,17 @@ async def wait(
 )
 async def sub_sessions(
     id: SessionId,  # noqa: A002
-    store: Store,
+    sessions: Sessions,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Read the tree of sub-sessions, any depth."""
-    session = store.get(id)
-    headers = session_headers(session, store_etag(store))
+    session = sessions.get(id, "list")
+    headers = session_headers(session, listing_etag(sessions))
     if unchanged(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    return as_json(tree(session, store), headers=headers)
+    return as_json(tree(session, sessions), headers=headers)
 
 
-def _made(session: Session, store: SessionStore, status: int) -> Response:
-    headers = session_headers(session, view_etag(session, store)) | {"Location": location(session.id)}
-    return as_json(info(session, store), status, headers)
+def _made(session: Session, sessions: SessionGate, status: int) -> Response:
+    headers = session_headers(session, view_etag(session, sessions)) | {"Location": location(session.id)}
+    return as_json(info(session, sessions), status, headers)

@@ -19,10 +19,11 @@ from cfs.errors import (
 )
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.bodies import json_body
-from cfs_server.routes.context import Parts, SessionId, Store
+from cfs_server.routes.context import Me, SessionId, Sessions
 from cfs_server.routes.views import as_json, reply
 from cfs_server.routes.waiting import attend
 from cfs_server.sessions import agents
+from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn
 
@@ -47,11 +48,11 @@ async def claim(
     request: Request,
     id: SessionId,  # noqa: A002 - the name in the path
     terms: Annotated[wire.ClaimRequest, Depends(json_body(wire.ClaimRequest))],
-    parts: Parts,
+    me: Me,
 ) -> Response:
     """Take the next message that waits, or wait for one."""
-    session = parts.store.get(id)
-    turn = await attend(request, _next(session, terms.lease, parts.wait_limit(terms.wait)))
+    session = me.sessions.get(id, "read_binary", "write")
+    turn = await attend(request, _next(session, terms.lease, me.wait_limit(terms.wait), me.sessions))
     return Response(status_code=204) if turn is None else as_json(_claim(session, turn))
 
 
@@ -64,10 +65,10 @@ async def update(
     id: SessionId,  # noqa: A002
     turn: TurnId,
     news: Annotated[wire.AgentUpdate, Depends(json_body(wire.AgentUpdate))],
-    store: Store,
+    sessions: Sessions,
 ) -> Response:
     """Add text or whole messages to the turn, and renew the lease."""
-    session = store.get(id)
+    session = sessions.get(id, "write")
     held = agents.update(session, turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease)
     return as_json(_claim(session, held))
 
@@ -81,21 +82,23 @@ async def finish(
     id: SessionId,  # noqa: A002
     turn: TurnId,
     end: Annotated[wire.AgentFinish, Depends(json_body(wire.AgentFinish))],
-    store: Store,
+    sessions: Sessions,
 ) -> Response:
     """End the turn by a reply or an error; the next message can be claimed."""
-    session = store.get(id)
+    session = sessions.get(id, "write")
     held = agents.held(session, turn, end.claim)
     agents.finish(session, turn, end.claim, reply=end.reply, error=end.error, usage=end.usage)
     return as_json(reply(session, held, held.result.result()))
 
 
-async def _next(session: Session, lease: float, seconds: float) -> Turn | None:
+async def _next(session: Session, lease: float, seconds: float, sessions: SessionGate) -> Turn | None:
     """Claim a turn as soon as there is one; None when the time is over."""
     try:
         async with asyncio.timeout(seconds):
             while (turn := _try(session, lease)) is None:
                 await session.log.pulse.wait()
+                sessions.require("read_binary", session.id)
+                sessions.require("write", session.id)
     except TimeoutError:
         return None
     return turn

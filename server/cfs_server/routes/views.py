@@ -7,22 +7,22 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cfs.wire import Reply, SessionDetail, SessionInfo, SessionTree
+from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import Turn, TurnResult
 
 _SLICE = 256 << 10
 
 
-def info(session: Session, store: SessionStore) -> SessionInfo:
+def info(session: Session, sessions: SessionGate) -> SessionInfo:
     """Describe a session without its messages."""
-    return session.info(len(store.children(session)))
+    return session.info(len(sessions.children(session)))
 
 
-def detail(session: Session, store: SessionStore) -> SessionDetail:
+def detail(session: Session, sessions: SessionGate) -> SessionDetail:
     """Describe a session with its messages."""
     return SessionDetail(
-        **dict(info(session, store)),
+        **dict(info(session, sessions)),
         history=session.history.messages,
         queue=tuple(turn.message for turn in session.queue),
         partial=session.partial,
@@ -30,10 +30,10 @@ def detail(session: Session, store: SessionStore) -> SessionDetail:
     )
 
 
-def tree(session: Session, store: SessionStore) -> SessionTree:
+def tree(session: Session, sessions: SessionGate) -> SessionTree:
     """Describe a session and everything below it."""
-    children = store.children(session)
-    return SessionTree(**dict(session.info(len(children))), children=tuple(tree(child, store) for child in children))
+    children = sessions.children(session)
+    return SessionTree(**dict(session.info(len(children))), children=tuple(tree(child, sessions) for child in children))
 
 
 def reply(session: Session, turn: Turn, result: TurnResult) -> Reply:

@@ -4,13 +4,7 @@ from collections.abc import Iterable
 
 from cfs.transcript import render, render_one
 from cfs.wire import Message
-
-
-class Account:
-    """The bytes of all histories of a store, kept as they change (H7)."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
+from cfs_server.sessions.accounts import Account
 
 
 class History:
@@ -67,7 +61,7 @@ class History:
 
     def _resized(self, growth: int) -> None:
         self.size += growth
-        self._account.bytes += growth
+        self._account.add(size=growth)
         self._text = None
 
     def check_integrity(self) -> None:

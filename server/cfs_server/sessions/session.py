@@ -19,8 +19,9 @@ from cfs.errors import CfsError, Conflict, EngineError, Gone, TooMany
 from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, Usage
 from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
 from cfs_server.pulse import Pulse
+from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.events import Event, EventBus
-from cfs_server.sessions.history import Account, History
+from cfs_server.sessions.history import History
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.turns import Turn, TurnResult
 
@@ -37,7 +38,6 @@ class Services:
     engine: Engine
     bus: EventBus
     limits: Limits
-    account: Account
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     state_changed: Callable[["Session"], None]
 
@@ -49,13 +49,20 @@ class Session:
     """
 
     def __init__(
-        self, session_id: str, services: Services, settings: Settings, history: Iterable[Message] = (), **origin: str
+        self,
+        session_id: str,
+        services: Services,
+        settings: Settings,
+        account: Account,
+        history: Iterable[Message] = (),
+        **origin: str,
     ) -> None:
         self.id = session_id
+        self.account = account
         self.key = uuid.uuid4().hex
         self.nonce = secrets.token_hex(4)
         self.settings = settings
-        self.history = History(services.account, history)
+        self.history = History(account, history)
         self.queue: deque[Turn] = deque()
         self.running: Turn | None = None
         self.deleted = False
@@ -63,7 +70,8 @@ class Session:
         self.changed = Pulse()
         self._services = services
         self.log = services.bus.new_log()
-        self.publish("session.created", settings=settings.model_dump(), messages=len(self.history), **origin)
+        account.add(sessions=1)
+        self._publish_created(**origin)
 
     # -- what it looks like ---------------------------------------------------------------------------------------
 
@@ -172,9 +180,7 @@ class Session:
         old_id = self.id
         self.publish("session.deleted", renamed_to=new_id)
         self.id = new_id
-        self.publish(
-            "session.created", renamed_from=old_id, settings=self.settings.model_dump(), messages=len(self.history)
-        )
+        self._publish_created(renamed_from=old_id)
 
     def delete(self) -> None:
         """End at once: cancel everything, wake everybody who waits (S2)."""
@@ -193,6 +199,7 @@ class Session:
                 turn.result.exception()  # mark as seen: often nobody waits for it
         self._services.engine.forget(self.key)
         self.history.release()
+        self.account.add(sessions=-1)
         self.publish("session.deleted")
         self.log.close()
         self.changed.fire()
@@ -278,9 +285,8 @@ class Session:
     def add_message(self, message: Message, turn: Turn) -> Event:
         """Append a message and announce it."""
         index = self.history.append(message)
-        return self.publish(
-            "message.added", turn=turn.id, index=index, message=message.model_dump(exclude_defaults=True)
-        )
+        said = message.model_dump(exclude_defaults=True)
+        return self.publish("message.added", turn=turn.id, index=index, message=said, size=self.history.size)
 
     def finish_turn(self, turn: Turn, reason: FinishReason, text: str, usage: Usage | None = None) -> None:
         """Append the reply, stripped (S5), and go on with the next turn."""
@@ -333,6 +339,10 @@ class Session:
         event = self._services.bus.publish(self.log, kind, self.id, data)
         self.updated_at = event.time
         return event
+
+    def _publish_created(self, **origin: str) -> None:
+        settings = self.settings.model_dump()
+        self.publish("session.created", settings=settings, messages=len(self.history), size=self.history.size, **origin)
 
     def publish_state(self, **data: Any) -> Event:
         """Say what the session is doing now, and wake who waits for it to settle (S7, S13)."""

@@ -18,14 +18,13 @@ from cfs.errors import (
     InvalidRequest,
     NotFound,
     PreconditionFailed,
-    StorageFull,
     Unavailable,
 )
 from cfs.transcript import parse
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine
+from cfs_server.sessions.accounts import Account, Allowance
 from cfs_server.sessions.events import Event, EventBus
-from cfs_server.sessions.history import Account
 from cfs_server.sessions.ids import ancestors_of, check_id, is_within, new_id, parent_of
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.session import Services, Session
@@ -38,14 +37,14 @@ class SessionStore:
     def __init__(self, engine: Engine, limits: Limits | None = None, defaults: Settings | None = None) -> None:
         self.limits = limits or Limits()
         self.bus = EventBus(capacity=self.limits.all_events, session_capacity=self.limits.session_events)
-        self.account = Account()
+        self.account = Account("the server", Allowance(self.limits.sessions, self.limits.total_bytes))
         self._defaults = defaults or Settings()
         self._sessions: dict[str, Session] = {}
         self._children: dict[str, list[str]] = {}
         self._roots: list[str] = []
         self._tasks = asyncio.TaskGroup()
         self.draining = False
-        self._services = Services(engine, self.bus, self.limits, self.account, self._spawn, self._state_changed)
+        self._services = Services(engine, self.bus, self.limits, self._spawn, self._state_changed)
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -74,9 +73,17 @@ class SessionStore:
             raise NotFound(f"there is no session {check_id(session_id)!r}")
         return session
 
-    def open(self, session_id: str) -> Session:
-        """Return a session, made if it does not exist yet (S2)."""
-        return self._sessions.get(session_id) or self._create(check_id(session_id), self._defaults)
+    def find(self, session_id: str) -> Session | None:
+        """Return a session, or None if there is none of that id."""
+        return self._sessions.get(session_id)
+
+    def open(self, session_id: str, account: Account | None = None) -> Session:
+        """Return a session, made if it does not exist yet (S2); a new one counts for the account."""
+        return self._sessions.get(session_id) or self._create(check_id(session_id), self._defaults, (), account)
+
+    def missing(self, session_id: str) -> list[str]:
+        """Name the sessions that making this one makes with it: those above it that do not exist, and itself."""
+        return [name for name in (*ancestors_of(session_id), session_id) if name not in self._sessions]
 
     def page(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
         """List sessions by id: the roots, or, when the prefix has a `/`, the direct children that it names."""
@@ -101,21 +108,27 @@ class SessionStore:
     # -- making and changing --------------------------------------------------------------------------------------
 
     def create(
-        self, session_id: str | None = None, patch: SettingsPatch | None = None, transcript: str | None = None
+        self,
+        session_id: str | None = None,
+        patch: SettingsPatch | None = None,
+        transcript: str | None = None,
+        account: Account | None = None,
     ) -> Session:
         """Make a session, with a history if a transcript is given (S14); raises `AlreadyExists`."""
         name = new_id() if session_id is None else check_id(session_id)
         if name in self._sessions:
             raise AlreadyExists(f"there is a session {name!r} already")
         history = read_history(transcript or "")
-        return self._create(name, self._defaults.patched(patch or SettingsPatch()), history)
+        return self._create(name, self._defaults.patched(patch or SettingsPatch()), history, account)
 
-    def submit(self, session_id: str, turn: Turn) -> tuple[Session, Event]:
+    def submit(self, session_id: str, turn: Turn, account: Account | None = None) -> tuple[Session, Event]:
         """Append a message to a session, made if it is new, and let its turn run when it is due (S3, S4)."""
         if self.draining:
             raise Unavailable("the server is shutting down", retry_after=5)
-        self._check_room(len(turn.message.content.encode()))
-        session = self.open(session_id)
+        known = self._sessions.get(session_id)
+        payer = known.account if known else account or self.account
+        payer.require_room(size=len(turn.message.content.encode()))
+        session = known or self.open(session_id, account)
         return session, session.accept(turn)
 
     def delete(self, session_id: str) -> None:
@@ -131,7 +144,9 @@ class SessionStore:
         counts = [member.cancel(queued=queued) for member in (self.family(session) if cascade else [session])]
         return sum(running for running, _ in counts), sum(waiting for _, waiting in counts)
 
-    def fork(self, session_id: str, new: str | None = None, at: int | None = None) -> Session:
+    def fork(
+        self, session_id: str, new: str | None = None, at: int | None = None, account: Account | None = None
+    ) -> Session:
         """Copy a session's settings and the first `at` messages of its history (S14).
 
         Without `at` the copy of a busy session ends before the turn that is running.
@@ -143,7 +158,7 @@ class SessionStore:
         if at is not None and at > len(source.history):
             raise Conflict(f"session {session_id!r} has {len(source.history)} messages; it cannot fork at {at}")
         history = source.settled_history() if at is None else source.history.messages[:at]
-        return self._create(name, source.settings, history, forked_from=source.id)
+        return self._create(name, source.settings, history, account, forked_from=source.id)
 
     def rename(self, session_id: str, new: str) -> Session:
         """Give a session and everything below it another name (S14); raises `AlreadyExists`."""
@@ -159,7 +174,8 @@ class SessionStore:
         names = [(member, new + member.id.removeprefix(session_id)) for member in family]
         for _, name in names:
             check_id(name)
-        self._make_ancestors(new)
+        session.account.require_room(sessions=len(self.missing(new)) - 1)
+        self._make_ancestors(new, session.account)
         for member in reversed(family):
             self._remove(member.id)
         for member, name in names:
@@ -175,7 +191,7 @@ class SessionStore:
         if etag not in ("*", session.etag):
             raise PreconditionFailed(f"session {session_id!r} has changed: its transcript is {session.etag} now")
         session.require_idle("its history cannot be replaced")
-        self._check_room(len(transcript.encode()) - session.history.size)
+        session.account.require_room(size=len(transcript.encode()) - session.history.size)
         session.replace_history(history)
         return session
 
@@ -218,20 +234,26 @@ class SessionStore:
 
     # -- within ---------------------------------------------------------------------------------------------------
 
-    def _create(self, name: str, settings: Settings, history: Iterable[Message] = (), **origin: str) -> Session:
-        messages = tuple(history)
-        if len(self._sessions) >= self.limits.sessions:
-            raise StorageFull(f"the server holds {self.limits.sessions} sessions at most; delete some")
-        self._check_room(sum(len(message.content.encode()) for message in messages))
-        self._make_ancestors(name)
-        session = Session(name, self._services, settings, messages, **origin)
+    def _create(
+        self,
+        name: str,
+        settings: Settings,
+        history: Iterable[Message] = (),
+        account: Account | None = None,
+        **origin: str,
+    ) -> Session:
+        messages, account = tuple(history), account or self.account
+        size = sum(len(message.content.encode()) for message in messages)
+        account.require_room(sessions=len(self.missing(name)), size=size)
+        self._make_ancestors(name, account)
+        session = Session(name, self._services, settings, account, messages, **origin)
         self._add(session)
         return session
 
-    def _make_ancestors(self, name: str) -> None:
+    def _make_ancestors(self, name: str, account: Account) -> None:
         for ancestor in ancestors_of(name):
             if ancestor not in self._sessions:
-                self._add(Session(ancestor, self._services, self._defaults))
+                self._add(Session(ancestor, self._services, self._defaults, account))
 
     def _siblings(self, session_id: str) -> list[str]:
         parent = parent_of(session_id)
@@ -246,10 +268,6 @@ class SessionStore:
         self._children.pop(session_id, None)
         siblings = self._siblings(session_id)
         del siblings[bisect_left(siblings, session_id)]
-
-    def _check_room(self, more: int) -> None:
-        if more > 0 and self.account.bytes + more > self.limits.total_bytes:
-            raise StorageFull(f"the sessions hold {self.limits.total_bytes} bytes at most; delete some")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)
@@ -266,8 +284,8 @@ class SessionStore:
     def check_integrity(self) -> None:
         """Raise `AssertionError` where names, families or sessions contradict one another."""
         self.bus.log.check_integrity()
-        if self.account.bytes != sum(session.history.size for session in self):
-            raise AssertionError("the bytes counted are not those of the histories")
+        if (self.account.sessions, self.account.bytes) != (len(self), sum(session.history.size for session in self)):
+            raise AssertionError("what is counted is not what there is")
         listed = self._roots + [child for children in self._children.values() for child in children]
         if sorted(listed) != sorted(self._sessions) or self._roots != sorted(self._roots):
             raise AssertionError("the listing and the sessions differ")

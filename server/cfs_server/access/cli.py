@@ -1,0 +1,116 @@
+"""`cfs token`: make, list and revoke access tokens (G9, C10)."""
+
+import json
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from cfs_server.access import tokens
+from cfs_server.access.tokens import Token, TokenGrant, TokenLimits, TokensError
+
+app = typer.Typer(no_args_is_help=True, help="Make, list and revoke access tokens.")
+
+_SHORT: dict[str, list[str]] = {"all": ["list", "file", "read", "write", "delete"], "ro": ["list", "file", "read"]}
+_SPAN = re.compile(r"([0-9]{1,6})([mhdwy])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+
+File = Annotated[
+    Path, typer.Option("--tokens", envvar="CFS_TOKENS", help="The tokens file.", show_default=False, dir_okay=False)
+]
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="What to call it; it names the caller in logs and limits.")],
+    file: File,
+    grant: Annotated[
+        list[str],
+        typer.Option(
+            help="PREFIX or PREFIX=OPS, any number of times: '/' is everything, '/sessions/alice' that session and what"
+            " is below it. OPS: 'all' (the default), 'ro' (list, file, read), or names with commas between."
+        ),
+    ],
+    expires: Annotated[
+        str | None, typer.Option(help="When it ends: a time span such as 12h, 30d, 1y, or a time such as 2027-01-31.")
+    ] = None,
+    sessions: Annotated[int | None, typer.Option(help="Sessions that it may hold.", min=0)] = None,
+    size: Annotated[int | None, typer.Option("--bytes", help="Bytes that it may hold.", min=0)] = None,
+    streams: Annotated[int | None, typer.Option(help="Streams that it may have open.", min=0)] = None,
+    requests: Annotated[float | None, typer.Option(help="Requests a second that it may make.")] = None,
+) -> None:
+    """Make a token and print it, once: the file keeps only its hash."""
+    try:
+        limits = TokenLimits(sessions=sessions, bytes=size, streams=streams, requests=requests)
+        secret = tokens.create(file, name, [_grant(each) for each in grant], expires=_time(expires), limits=limits)
+    except ValidationError as error:
+        raise _failure(str(error.errors()[0]["msg"])) from None
+    except TokensError as error:
+        raise _failure(str(error)) from None
+    typer.echo(f"Keep it: it is shown only now. It is in use as soon as a server runs with --tokens {file}.", err=True)
+    typer.echo(secret)
+
+
+@app.command(name="list")
+def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
+    """List the tokens; the secrets themselves are nowhere."""
+    try:
+        known = tokens.load(file)
+    except TokensError as error:
+        raise _failure(str(error)) from None
+    if as_json:
+        json.dump({name: token.model_dump(mode="json", exclude={"hash"}) for name, token in known.items()}, sys.stdout)
+        typer.echo()
+        return
+    for name, token in known.items():
+        typer.echo("  ".join([name, _until(token), *(f"{each.prefix}={_ops(each)}" for each in token.grants)]))
+
+
+@app.command()
+def revoke(name: Annotated[str, typer.Argument(help="Which one.")], file: File) -> None:
+    """Take a token away; a running server refuses it within two seconds."""
+    try:
+        tokens.revoke(file, name)
+    except TokensError as error:
+        raise _failure(str(error)) from None
+
+
+def _grant(text: str) -> TokenGrant:
+    prefix, equals, ops = text.partition("=")
+    names = _SHORT.get(ops if equals else "all") or [name.strip() for name in ops.split(",")]
+    return TokenGrant.model_validate({"prefix": prefix, "ops": names})
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    if span := _SPAN.fullmatch(text):
+        seconds = int(span[1]) * _SECONDS[span[2]]
+        return (datetime.now(UTC) + timedelta(seconds=seconds)).replace(microsecond=0)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise TokensError(f"{text!r} is no time: write 12h, 30d, 1y, or 2027-01-31") from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _until(token: Token) -> str:
+    if token.expires is None:
+        return "for ever"
+    return f"{'expired' if token.expired(datetime.now(UTC)) else 'until'} {token.expires:%Y-%m-%d %H:%M}Z"
+
+
+def _ops(grant: TokenGrant) -> str:
+    for short, names in _SHORT.items():
+        if grant.ops == set(names):
+            return short
+    return ",".join(sorted(grant.ops))
+
+
+def _failure(reason: str) -> typer.Exit:
+    typer.echo(f"cfs: {reason}", err=True)
+    return typer.Exit(2)

@@ -1,0 +1,34 @@
+"""Principals: who calls, what they may do, and how much of it (G9, H7)."""
+
+from cfs_filesystem import OPERATIONS, Grant, RouterFileSystem
+from cfs_server.access.limits import PrincipalLimits, Rate
+from cfs_server.sessions.accounts import Allowance
+from cfs_server.sessions.filesystem import SessionFileSystem
+from cfs_server.sessions.paths import SESSIONS, WORKSPACES
+from cfs_server.sessions.store import SessionStore
+from cfs_server.workspaces import Usage, Workspaces
+
+LOCAL = "local"
+"""The caller's name where there are no tokens."""
+EVERYTHING = (Grant(prefix="/", ops=OPERATIONS),)
+
+
+class Principal:
+    """A caller: its handle is the only way to what the server holds, and its account counts what it made."""
+
+    def __init__(self, name: str, store: SessionStore, workspaces: Workspaces) -> None:
+        self.name = name
+        self.account = store.account.part(name, Allowance())
+        sessions = SessionFileSystem(store, self.account)
+        self.handle = RouterFileSystem({SESSIONS: sessions, WORKSPACES: workspaces}).create_handle(())
+        self.usage = Usage(self.handle, workspaces)
+        self.limits = PrincipalLimits()
+        self.streams = 0
+        self.rate = Rate()
+
+    def allow(self, grants: tuple[Grant, ...], limits: PrincipalLimits) -> None:
+        """Set what it may do from now on."""
+        self.handle.grants = list(grants)
+        self.limits = limits
+        self.account.allowance = Allowance(limits.sessions, limits.bytes)
+        self.rate.limit(limits.requests)

@@ -1,0 +1,168 @@
+"""Logical files as one caller may use them: versions, and threads for what takes time (G3, H3)."""
+
+import builtins
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+from anyio import to_thread
+
+from cfs.errors import CfsError, Conflict, Forbidden, InvalidParameters, InvalidPath, NotFound, PreconditionFailed
+from cfs_filesystem import (
+    AccessDeniedError,
+    ConflictError,
+    EntryMeta,
+    FileSystemError,
+    FsHandle,
+    InvalidArgumentError,
+    InvalidPathError,
+    NotFoundError,
+    Operation,
+    Path,
+)
+from cfs_server import rights
+from cfs_server.sessions.paths import SESSIONS, WORKSPACES
+from cfs_server.workspaces import Usage
+
+_T = TypeVar("_T")
+_ERRORS: dict[type[FileSystemError], type[CfsError]] = {
+    InvalidPathError: InvalidPath,
+    InvalidArgumentError: InvalidParameters,
+    AccessDeniedError: Forbidden,
+    NotFoundError: NotFound,
+    ConflictError: Conflict,
+}
+_LOCKS = [threading.Lock() for _ in range(64)]
+"""Held while a version is compared and then replaced; which one depends on the path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold of an entry before it is changed (RFC 9110, 13.1): `holds` is asked with its ETag, or None."""
+
+    holds: Callable[[str | None], bool]
+    said: str
+    """The header, for the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An entry that was stored, and whether it is known to be new."""
+
+    meta: EntryMeta
+    new: bool
+
+
+class Files:
+    """What one caller may do with files. Everything raises errors of `cfs.errors`."""
+
+    def __init__(self, handle: FsHandle, usage: Usage, limit: int | None) -> None:
+        self._handle = handle
+        self._usage = usage
+        self._limit = limit
+
+    async def list(self, prefix: Path | None) -> list[EntryMeta]:
+        """Return what is known of each entry at and below a prefix that may be listed; an unlisted one is empty."""
+        if prefix is None and not self._handle.scopes("list"):
+            return []
+        return await self._threaded("list", prefix or "/", lambda: self._handle.list(prefix))
+
+    async def file(self, path: Path) -> EntryMeta:
+        """Return what is known of one entry."""
+        return await self._run("file", path, lambda: self._handle.file(path))
+
+    async def read_binary(self, path: Path) -> tuple[bytes, EntryMeta | None]:
+        """Return the content, and what is known of it if the caller may know."""
+        return await self._run("read_binary", path, lambda: self._read(path))
+
+    async def read_file(self, path: Path, index: int | None, line: int | None) -> str:
+        """Return lines of the text; see `FsHandle.read_file`."""
+        return await self._threaded("read_file", path, lambda: self._handle.read_file(path, index, line))
+
+    async def read_re(self, path: Path, pattern: str, overlap: int | None) -> builtins.list[str]:
+        """Return what matches in the text; see `FsHandle.read_re`."""
+        return await self._threaded("read_re", path, lambda: self._handle.read_re(path, pattern, overlap))
+
+    async def write(self, path: Path, data: bytes, *, overwrite: bool, condition: Condition | None) -> Written:
+        """Store the content if the condition holds; raises `PreconditionFailed`."""
+        return await self._run("write", path, partial(self._write, path, data, overwrite, condition))
+
+    async def delete(self, path: Path, condition: Condition | None) -> None:
+        """Take the entry away if the condition holds; raises `PreconditionFailed`."""
+        await self._run("delete", path, partial(self._delete, path, condition))
+
+    # -- in a thread, or at once ----------------------------------------------------------------------------------
+
+    def _read(self, path: Path) -> tuple[bytes, EntryMeta | None]:
+        """Read an entry and name what was read: it has not changed if its version is the same before and after."""
+        self._handle.require("read_binary", path)
+        known = self._known(path)
+        while True:
+            data = self._handle.read_binary(path)
+            after = self._known(path)
+            if known is None or after == known:
+                return data, known
+            known = after
+
+    def _known(self, path: Path) -> EntryMeta | None:
+        return self._handle.file(path) if self._handle.allows("file", path) else None
+
+    def _write(self, path: Path, data: bytes, overwrite: bool, condition: Condition | None) -> Written:
+        self._handle.require("write", path)
+        self._require(path, condition)
+        new = self._handle.allows("file", path) and self._etag(path) is None
+        if path.startswith(WORKSPACES):
+            self._usage.require_room(len(data), self._limit)
+        return Written(self._handle.write(path, data, overwrite=overwrite), new)
+
+    def _delete(self, path: Path, condition: Condition | None) -> None:
+        self._handle.require("delete", path)
+        self._require(path, condition)
+        self._handle.delete(path)
+
+    def _require(self, path: Path, condition: Condition | None) -> None:
+        if condition is None:
+            return
+        rights.require(self._handle, "file", path, f"file {path!r}")
+        etag = self._etag(path)
+        if not condition.holds(etag):
+            now = f"its version is {etag}" if etag else "there is no such entry"
+            raise PreconditionFailed(f"{condition.said} does not hold for {path!r}: {now}")
+
+    def _etag(self, path: Path) -> str | None:
+        try:
+            return etag_of(self._handle.file(path))
+        except NotFoundError:
+            return None
+
+    async def _run(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
+        """Do what touches the disk in a thread. Sessions are in memory, and on the loop nothing comes in between."""
+        if path.startswith(SESSIONS):
+            return self._told(operation, path, action)
+
+        def alone() -> _T:
+            with _LOCKS[hash(path) % len(_LOCKS)]:
+                return action()
+
+        return await self._threaded(operation, path, alone if operation in ("write", "delete") else action)
+
+    async def _threaded(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
+        return await to_thread.run_sync(self._told, operation, path, action)
+
+    def _told(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
+        """Do it, and say what goes wrong in the words of the API."""
+        try:
+            return action()
+        except AccessDeniedError:
+            raise rights.refusal(self._handle, operation, path, f"file {path!r}") from None
+        except FileSystemError as error:
+            kind = next(_ERRORS[each] for each in type(error).__mro__ if each in _ERRORS)
+            raise kind(error.detail) from None
+
+
+def etag_of(meta: EntryMeta | None) -> str | None:
+    """Name the version of an entry as HTTP quotes it; None if it has none."""
+    version = None if meta is None else meta.get("version")
+    return None if version is None else f'"{version}"'

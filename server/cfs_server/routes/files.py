@@ -1,0 +1,198 @@
+"""Files by REST: the sessions' transcripts and the workspaces, by their logical paths (G3, G9).
+
+The caller's grants decide; each view of a file is another operation of the gate.
+"""
+
+from mimetypes import MimeTypes
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+
+from cfs import wire
+from cfs.errors import (
+    Conflict,
+    Forbidden,
+    InvalidParameters,
+    InvalidPath,
+    NotGranted,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    StorageFull,
+    TooLarge,
+    TooMany,
+    Unavailable,
+    UnsupportedMedia,
+)
+from cfs_filesystem import EntryMeta
+from cfs_server.errors import problem_response
+from cfs_server.files import Condition, etag_of
+from cfs_server.openapi import FILE_HEADERS, NOT_MODIFIED, answer, body, problems
+from cfs_server.routes.conditions import http_date, matches, unchanged
+from cfs_server.routes.context import IfMatch, IfNoneMatch, Me
+from cfs_server.routes.ranges import part_of
+from cfs_server.routes.views import as_json
+from cfs_server.sessions.paths import SESSIONS
+
+router = APIRouter(prefix="/v1/files", tags=["files"])
+
+_TYPES = MimeTypes()
+_ERRORS = (InvalidPath, InvalidParameters, Forbidden, NotGranted)
+_SAFE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
+"""A file is somebody's: shown by a browser, it must run nothing in the server's name."""
+
+
+async def _path(
+    path: Annotated[
+        str,
+        Path(
+            description="Logical path without the '/' that it begins with (G1), percent-encoded.",
+            json_schema_extra={"pattern": r"^(sessions|workspaces)/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$"},
+        ),
+    ],
+) -> str:
+    return "/" + path
+
+
+LogicalPath = Annotated[str, Depends(_path)]
+
+
+@router.get("", responses={200: answer("A page", json=wire.FilePage), **problems(*_ERRORS)})
+async def list_files(
+    me: Me,
+    prefix: Annotated[
+        str,
+        Query(
+            description="Logical path of an entry or, with a '/' at its end, of what is below; all unless set.",
+            json_schema_extra={"pattern": r"^(/sessions/|/workspaces/)?$"},
+        ),
+    ] = "",
+    after: Annotated[str, Query(description="Last path of the page before.")] = "",
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> Response:
+    """List the files that the caller may list, in the order of their paths, a page at a time."""
+    found = [meta for meta in await me.files.list(prefix or None) if meta["path"] > after]
+    page = wire.FilePage(
+        files=tuple(_info(meta) for meta in found[:limit]),
+        next=found[limit - 1]["path"] if len(found) > limit else None,
+    )
+    return as_json(page, headers={"Cache-Control": "no-cache"})
+
+
+@router.get(
+    "/{path:path}",
+    responses={
+        200: answer(
+            "The file, or what is known of it", headers=FILE_HEADERS, bytes=None, text=None, json=wire.FileInfo
+        ),
+        206: answer("A part of the file", headers=FILE_HEADERS, bytes=None),
+        304: NOT_MODIFIED,
+        **problems(*_ERRORS, RangeNotSatisfiable),
+    },
+)
+async def read_file(
+    path: LogicalPath,
+    me: Me,
+    view: Annotated[
+        Literal["bytes", "text", "matches", "meta"],
+        Query(description="The bytes; lines of the text; what matches a pattern; or what is known of the file."),
+    ] = "bytes",
+    index: Annotated[int | None, Query(description="For `text`: the first line, from 0.")] = None,
+    line: Annotated[int | None, Query(description="For `text`: how many lines.")] = None,
+    pattern: Annotated[str | None, Query(description="For `matches`: a regular expression.")] = None,
+    overlap: Annotated[int | None, Query(description="For `matches`: characters by which windows overlap.")] = None,
+    range_: Annotated[str | None, Header(alias="range", description="For `bytes`: one range of them.")] = None,
+    if_range: Annotated[str | None, Header(description="Take the range only of this version.")] = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Read a file in one of four ways, each of which is an operation that must be granted."""
+    if view == "meta":
+        meta = await me.files.file(path)
+        return _conditional(as_json(_info(meta), headers=_headers(meta)), meta, if_none_match)
+    if view == "text":
+        text = await me.files.read_file(path, index, line)
+        return Response(text.encode(), headers=_SAFE | {"Cache-Control": "no-cache"}, media_type="text/plain")
+    if view == "matches":
+        if pattern is None:
+            raise InvalidParameters("view=matches needs a pattern")
+        return as_json(wire.Matches(matches=tuple(await me.files.read_re(path, pattern, overlap))))
+    data, known = await me.files.read_binary(path)
+    return _conditional(_bytes(path, data, known, range_, if_range), known, if_none_match)
+
+
+@router.put(
+    "/{path:path}",
+    responses={
+        200: answer("Stored", headers=FILE_HEADERS, json=wire.FileInfo),
+        201: answer("Stored, and new", headers=FILE_HEADERS, location=True, json=wire.FileInfo),
+        **problems(
+            *_ERRORS, Conflict, PreconditionFailed, StorageFull, TooLarge, TooMany, Unavailable, UnsupportedMedia
+        ),
+    },
+    openapi_extra=body(required=False, bytes=None),
+)
+async def write_file(
+    request: Request, path: LogicalPath, me: Me, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
+) -> Response:
+    """Write a file; in `/sessions/` that is one message to a session, and its turn runs (S3)."""
+    condition = _condition(if_match, if_none_match)
+    overwrite = if_none_match is None or if_none_match.strip() != "*"
+    written = await me.files.write(path, await request.body(), overwrite=overwrite, condition=condition)
+    headers = _headers(written.meta)
+    if written.new:
+        headers["Location"] = request.url.path
+    return as_json(_info(written.meta), 201 if written.new else 200, headers)
+
+
+@router.delete(
+    "/{path:path}",
+    status_code=204,
+    responses={204: answer("Deleted"), **problems(*_ERRORS, Conflict, PreconditionFailed)},
+)
+async def delete_file(path: LogicalPath, me: Me, if_match: IfMatch = None) -> Response:
+    """Delete a file; in `/sessions/` that is the session, with everything below it."""
+    await me.files.delete(path, _condition(if_match, None))
+    return Response(status_code=204)
+
+
+def _bytes(path: str, data: bytes, known: EntryMeta | None, asked: str | None, if_range: str | None) -> Response:
+    """Answer by the content, or by the part that was asked for."""
+    if if_range is not None and if_range.strip() != etag_of(known):
+        asked = None
+    headers = _headers(known) | _SAFE | {"Accept-Ranges": "bytes"}
+    media = "text/plain" if path.startswith(SESSIONS) else _TYPES.guess_type(path)[0] or "application/octet-stream"
+    try:
+        part = part_of(asked, len(data))
+    except RangeNotSatisfiable as error:
+        return problem_response(error, **{"Content-Range": f"bytes */{len(data)}"})
+    if part is None:
+        return Response(data, 200, headers, media)
+    headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{len(data)}"
+    return Response(data[part.start : part.stop], 206, headers, media)
+
+
+def _conditional(response: Response, known: EntryMeta | None, if_none_match: str | None) -> Response:
+    etag = etag_of(known)
+    if etag is not None and unchanged(if_none_match, etag):
+        return Response(status_code=304, headers=_headers(known))
+    return response
+
+
+def _condition(if_match: str | None, if_none_match: str | None) -> Condition | None:
+    if if_match is not None:
+        return Condition(lambda etag: etag is not None and matches(if_match, etag), "If-Match")
+    if if_none_match is not None:
+        return Condition(lambda etag: etag is None or not unchanged(if_none_match, etag), "If-None-Match")
+    return None
+
+
+def _headers(meta: EntryMeta | None) -> dict[str, str]:
+    headers = {"Cache-Control": "no-cache"}
+    if meta is not None:
+        headers["Last-Modified"] = http_date(meta["updated_at"])
+        if (etag := etag_of(meta)) is not None:
+            headers["ETag"] = etag
+    return headers
+
+
+def _info(meta: EntryMeta) -> wire.FileInfo:
+    return wire.FileInfo.model_validate(meta)

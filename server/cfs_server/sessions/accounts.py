@@ -1,0 +1,51 @@
+"""How much the sessions of one owner take, and how much they may (H7)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from cfs.errors import StorageFull
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Bounds of one account; None sets none. Sizes are bytes of transcripts in UTF-8."""
+
+    sessions: int | None = None
+    size: int | None = None
+
+
+class Account:
+    """Counts the sessions of one owner and their bytes, here and in the account that this one is within."""
+
+    def __init__(self, owner: str, allowance: Allowance, within: "Account | None" = None) -> None:
+        self.owner = owner
+        self.allowance = allowance
+        self.sessions = 0
+        self.bytes = 0
+        self.within = within
+
+    def part(self, owner: str, allowance: Allowance) -> Self:
+        """Make an account within this one."""
+        return type(self)(owner, allowance, self)
+
+    def _chain(self) -> "Iterator[Account]":
+        account: Account | None = self
+        while account is not None:
+            yield account
+            account = account.within
+
+    def add(self, *, sessions: int = 0, size: int = 0) -> None:
+        """Count sessions and bytes in, or out where they are negative."""
+        for account in self._chain():
+            account.sessions += sessions
+            account.bytes += size
+
+    def require_room(self, *, sessions: int = 0, size: int = 0) -> None:
+        """Raise `StorageFull` unless so many sessions and bytes more are within every bound."""
+        for account in self._chain():
+            most = account.allowance
+            if sessions > 0 and most.sessions is not None and account.sessions + sessions > most.sessions:
+                raise StorageFull(f"{account.owner} may hold {most.sessions} sessions at most; delete some")
+            if size > 0 and most.size is not None and account.bytes + size > most.size:
+                raise StorageFull(f"{account.owner} may hold {most.size} bytes of transcripts at most; delete some")

@@ -1,0 +1,32 @@
+"""Carrying calls of other threads to the event loop, and their results back."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+
+class Carrier:
+    """Belongs to the loop that it is made on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+
+    def __call__(self, action: Callable[[], _T]) -> _T:
+        """Do it on the loop: at once when called there, else as soon as the loop comes to it."""
+        if threading.get_ident() == self._thread:
+            return action()
+        done: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(action())
+            except BaseException as error:  # noqa: BLE001 - it is the caller's
+                done.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return done.result()

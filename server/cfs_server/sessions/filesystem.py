@@ -1,0 +1,141 @@
+"""The sessions as a logical file system: `/sessions/<id>` is the transcript (G6, S3).
+
+Writing appends a message and triggers its turn, whatever is there; reading is the transcript as it is now: to wait for
+a turn is its face's business. Sessions live on the event loop, so calls of other threads are carried there and back.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from cfs.errors import Conflict, NotFound, UnsupportedMedia
+from cfs.wire import Message
+from cfs_filesystem import (
+    ConflictError,
+    EntryMeta,
+    FileSystemBase,
+    Grant,
+    InvalidArgumentError,
+    InvalidPathError,
+    NotFoundError,
+    Path,
+    VersionedEntryMeta,
+)
+from cfs_server.sessions.accounts import Account
+from cfs_server.sessions.carrier import Carrier
+from cfs_server.sessions.content import decode_message
+from cfs_server.sessions.paths import SESSIONS, id_of, path_of
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.store import SessionStore
+from cfs_server.sessions.turns import Turn
+
+
+class SessionFileSystem(FileSystemBase):
+    """The sessions of a store; to be made on the event loop that they live on. New ones count for the account.
+
+    A sub-session cannot be written before the session above it exists: that is another entry, which the grants of the
+    writer may not cover. What a server can run out of (`TooMany`, `StorageFull`, `TooLarge`, `Unavailable`) is raised
+    as it is. Without `generate` messages are only added, and nobody answers.
+    """
+
+    def __init__(self, store: SessionStore, account: Account | None = None, *, generate: bool = True) -> None:
+        super().__init__([SESSIONS])
+        self._store = store
+        self._account = account
+        self._generate = generate
+        self._on_loop = Carrier()
+
+    def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:  # noqa: ARG002
+        return _SessionIndex(self._store, self._on_loop)
+
+    def _read_binary_impl(self, path: Path) -> bytes:
+        return self._on_loop(lambda: self._get(path).history.text).encode()
+
+    def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
+        return self._on_loop(lambda: self._append(path, data, overwrite))
+
+    def _delete_impl(self, path: Path) -> None:
+        def delete() -> None:
+            try:
+                self._store.delete(id_of(path))
+            except NotFound:
+                raise ConflictError(f"{path!r} was deleted by somebody else", path) from None
+
+        self._on_loop(delete)
+
+    def _get(self, path: Path) -> Session:
+        session = self._store.find(id_of(path))
+        if session is None:
+            raise NotFoundError(f"there is no entry {path!r}", path)
+        return session
+
+    def _append(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
+        session_id = id_of(path)
+        if not overwrite and self._store.find(session_id) is not None:
+            raise ConflictError(f"{path!r} exists", path)
+        if missing := self._store.missing(session_id)[:-1]:
+            raise ConflictError(f"there is no session {missing[0]!r}, so none below it", path)
+        try:
+            content = decode_message(data, limit=self._store.limits.message_bytes)
+            if content is None:  # an empty write makes the session, and adds nothing (S2, S3)
+                return _meta(self._store.open(session_id, self._account))
+            turn = Turn(Message(role="user", content=content), generate=self._generate)
+            return _meta(self._store.submit(session_id, turn, self._account)[0])
+        except UnsupportedMedia as error:
+            raise InvalidArgumentError(error.detail, path) from None
+        except Conflict as error:
+            raise ConflictError(error.detail, path) from None
+
+
+class _SessionIndex(Mapping[Path, EntryMeta]):
+    """The sessions as they are at the moment of asking."""
+
+    def __init__(self, store: SessionStore, on_loop: Carrier) -> None:
+        self._store = store
+        self._on_loop = on_loop
+
+    def __getitem__(self, path: Path) -> EntryMeta:
+        try:
+            session_id = id_of(path)
+        except InvalidPathError:
+            raise KeyError(path) from None
+        meta = self._on_loop(lambda: self._look(session_id))
+        if meta is None:
+            raise KeyError(path)
+        return meta
+
+    def __iter__(self) -> Iterator[Path]:
+        return (path for path, _ in self.below("/"))
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def below(self, prefix: Path) -> list[tuple[Path, EntryMeta]]:
+        """Return the sessions that a prefix covers: all, or a family."""
+        return self._on_loop(lambda: self._family(prefix))
+
+    def _look(self, session_id: str) -> EntryMeta | None:
+        session = self._store.find(session_id)
+        return None if session is None else _meta(session)
+
+    def _family(self, prefix: Path) -> list[tuple[Path, EntryMeta]]:
+        root = prefix.removesuffix("/")
+        if SESSIONS.startswith(root + "/"):
+            members = list(self._store)
+        else:
+            try:
+                session = self._store.find(id_of(root))
+            except InvalidPathError:
+                return []
+            members = [] if session is None else self._store.family(session)
+            if prefix.endswith("/"):
+                members = members[1:]
+        metas = map(_meta, members)
+        return [(meta["path"], meta) for meta in metas]
+
+
+def _meta(session: Session) -> EntryMeta:
+    return VersionedEntryMeta(
+        path=path_of(session.id),
+        size=session.history.size,
+        updated_at=session.updated_at,
+        version=session.etag.strip('"'),
+    )

@@ -1,0 +1,172 @@
+"""The sessions as one caller may use them: the only way from a face to a session (G9).
+
+The caller's grants are those of its handle on the logical file system, where a session is `/sessions/<id>`. What is
+offered for sessions beside the operations of a handle is judged as the operation that it amounts to:
+
+    list          name it in a listing, count what is below it
+    file          wait for it
+    read_binary   its transcript, messages, settings and events
+    write         append, change settings, cancel, answer as an agent; make it, also by copying another one
+    delete        delete; rename (as a reader of the old name and a writer of the new one); replace the history
+
+A right at a session is one at everything below it, for grants cover whole branches.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from cfs.wire import SettingsPatch
+from cfs_filesystem import FsHandle, InvalidPathError, Operation, Path
+from cfs_server import rights
+from cfs_server.sessions.accounts import Account
+from cfs_server.sessions.events import Event, EventLog
+from cfs_server.sessions.ids import new_id
+from cfs_server.sessions.paths import SESSIONS, id_of, path_of
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.store import SessionStore
+from cfs_server.sessions.turns import Turn
+
+_ORIGINS = ("renamed_to", "renamed_from", "forked_from")
+
+
+class SessionGate:
+    """What one caller may do with the sessions of a store; new ones count for its account."""
+
+    def __init__(self, store: SessionStore, handle: FsHandle, account: Account) -> None:
+        self._store = store
+        self._handle = handle
+        self._account = account
+        self.limits = store.limits
+
+    # -- rights ---------------------------------------------------------------------------------------------------
+
+    def require(self, operation: Operation, session_id: str) -> None:
+        """Raise unless the caller may do this: `NotGranted` where it may do nothing, else `Forbidden`."""
+        rights.require(self._handle, operation, path_of(session_id), f"session {session_id!r}")
+
+    def may(self, operation: Operation, session_id: str) -> bool:
+        """Tell whether the caller may do this."""
+        return self._handle.allows(operation, path_of(session_id))
+
+    # -- finding --------------------------------------------------------------------------------------------------
+
+    def get(self, session_id: str, *operations: Operation) -> Session:
+        """Return a session for some operations, each of which must be granted; raises `NotFound`."""
+        for operation in operations:
+            self.require(operation, session_id)
+        return self._store.get(session_id)
+
+    def find(self, session_id: str, operation: Operation) -> Session | None:
+        """Return a session for an operation, which must be granted; None if there is none of that id."""
+        self.require(operation, session_id)
+        return self._store.find(session_id)
+
+    def page(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
+        """List sessions by id that the caller may list: the roots, or the direct children that the prefix names."""
+        directory = SESSIONS if "/" not in prefix else path_of(prefix.rpartition("/")[0]) + "/"
+        scopes = self._handle.scopes("list", directory)
+        if directory in scopes:
+            return self._store.page(prefix, after, limit)
+        named = [scope for scope in scopes if scope.rpartition("/")[0] + "/" == directory and scope != directory]
+        found = sorted(_existing(self._store, named), key=lambda session: session.id)
+        return [session for session in found if session.id > after and session.id.startswith(prefix)][:limit]
+
+    def children(self, session: Session) -> list[Session]:
+        """List the direct sub-sessions by id."""
+        return self._store.children(session)
+
+    @property
+    def version(self) -> str:
+        """Name of the present version of all listings (H3)."""
+        return f"{self._store.bus.log.nonce}-{self._store.bus.log.last}"
+
+    # -- making and changing --------------------------------------------------------------------------------------
+
+    def create(
+        self, session_id: str | None = None, patch: SettingsPatch | None = None, transcript: str | None = None
+    ) -> Session:
+        """Make a session; see `SessionStore.create`."""
+        name = new_id() if session_id is None else session_id
+        self._require_new(name)
+        return self._store.create(name, patch, transcript, self._account)
+
+    def open(self, session_id: str) -> Session:
+        """Return a session to write to, made if it does not exist yet (S2)."""
+        self._require_new(session_id)
+        return self._store.open(session_id, self._account)
+
+    def submit(self, session_id: str, turn: Turn) -> tuple[Session, Event]:
+        """Append a message; see `SessionStore.submit`."""
+        self._require_new(session_id)
+        return self._store.submit(session_id, turn, self._account)
+
+    def delete(self, session_id: str) -> None:
+        """Delete a session and everything below it (S2)."""
+        self.require("delete", session_id)
+        self._store.delete(session_id)
+
+    def cancel(self, session_id: str, *, queued: bool = False, cascade: bool = False) -> tuple[int, int]:
+        """Cancel turns; see `SessionStore.cancel`."""
+        self.require("write", session_id)
+        return self._store.cancel(session_id, queued=queued, cascade=cascade)
+
+    def fork(self, session_id: str, new: str | None = None, at: int | None = None) -> Session:
+        """Copy a session; see `SessionStore.fork`."""
+        self.require("read_binary", session_id)
+        name = new_id() if new is None else new
+        self._require_new(name)
+        return self._store.fork(session_id, name, at, self._account)
+
+    def rename(self, session_id: str, new: str) -> Session:
+        """Give a session another id; see `SessionStore.rename`."""
+        self.require("read_binary", session_id)
+        self.require("delete", session_id)
+        self._require_new(new)
+        return self._store.rename(session_id, new)
+
+    def replace(self, session_id: str, transcript: str, etag: str) -> Session:
+        """Put an edited transcript in the place of the history; see `SessionStore.replace`."""
+        self.require("write", session_id)
+        self.require("delete", session_id)
+        return self._store.replace(session_id, transcript, etag)
+
+    def _require_new(self, session_id: str) -> None:
+        """Check the right to write, also to the sessions above that would be made with it."""
+        self.require("write", session_id)
+        for name in self._store.missing(session_id):
+            self.require("write", name)
+
+    # -- waiting and following ------------------------------------------------------------------------------------
+
+    async def wait_settled(self, session: Session, timeout: float | None, operation: Operation) -> bool:
+        """Wait until a session is settled; see `SessionStore.wait_settled`. The right must hold in the end, too."""
+        settled = await self._store.wait_settled(session, timeout)
+        self.require(operation, session.id)
+        return settled
+
+    @property
+    def log(self) -> EventLog:
+        """The events of all sessions, to be shown through `visible` only."""
+        return self._store.bus.log
+
+    def visible(self, events: Sequence[Event]) -> list[Event]:
+        """Leave out the events of sessions that the caller may not read, and the names of such sessions (S11)."""
+        if SESSIONS in self._handle.scopes("read_binary", SESSIONS):
+            return list(events)
+        readable = {session: self.may("read_binary", session) for session in {event.session for event in events}}
+        return [self._without_names(event) for event in events if readable[event.session]]
+
+    def _without_names(self, event: Event) -> Event:
+        hidden = [key for key in _ORIGINS if key in event.data and not self.may("read_binary", event.data[key])]
+        if not hidden:
+            return event
+        return replace(event, data={key: value for key, value in event.data.items() if key not in hidden})
+
+
+def _existing(store: SessionStore, paths: Iterable[Path]) -> Iterator[Session]:
+    """Find the sessions among some paths; a grant may name what can be none."""
+    for path in paths:
+        with suppress(InvalidPathError):
+            if (session := store.find(id_of(path))) is not None:
+                yield session
