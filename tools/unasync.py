@@ -11,7 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TWINS = {
+    "client/cfs/async_session.py": "client/cfs/session.py",
+    "client/cfs/transports/async_file.py": "client/cfs/transports/file.py",
     "client/cfs/transports/async_http.py": "client/cfs/transports/http.py",
+    "client/cfs/transports/async_rest.py": "client/cfs/transports/rest.py",
+    "tests/client/async_conformance.py": "tests/client/conformance.py",
 }
 WORDS = [
     (r"async (def|with|for) ", r"\1 "),
@@ -19,12 +23,14 @@ WORDS = [
     (r"\bimport asyncio\b", "import time"),
     (r"\basyncio\.sleep\b", "time.sleep"),
     (r"\bAsync(Iterator|Generator|Iterable|Client|Session|Transport|ContextManager)", r"\1"),
-    (r"\bAsync(Http|File)Transport\b", r"\1Transport"),
-    (r"\basync_(http|file|session|disk)\b", r"\1"),
+    (r"\bAsync(HttpTransport|FileTransport|Disk|Conformance|Door)\b", r"\1"),
+    (r"\basync_run\b", "run"),
+    (r"\basync_(http|file|session|disk|rest|conformance)\b", r"\1"),
     (r"\baclosing\b", "closing"),
     (r"\basynccontextmanager\b", "contextmanager"),
     (r"\b__a(enter|exit|iter|next)__\b", r"__\1__"),
     (r"\baiter_bytes\b", "iter_bytes"),
+    (r"\banext\b", "next"),
     (r"\baread\b", "read"),
     (r"\baclose\b", "close"),
 ]

@@ -22,3 +22,15 @@ class Deadline:
         """Raise `Timeout`, with what was too late, when it has passed."""
         if not self.left:
             raise Timeout(f"after {self.seconds:g} seconds {what}")
+
+
+class Pauses:
+    """Times between two looks at what nobody announces: a millisecond at first, and no more than 20."""
+
+    def __init__(self) -> None:
+        self._next = 0.001
+
+    def next(self) -> float:
+        """Seconds to wait now."""
+        now, self._next = self._next, min(self._next * 1.5, 0.02)
+        return now

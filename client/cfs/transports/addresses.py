@@ -12,9 +12,8 @@ import httpx
 from cfs import api
 from cfs.deadlines import Deadline
 from cfs.errors import CfsError, InvalidRequest, Timeout, Unreachable
+from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE
 
-URL_VARIABLE = "CFS_URL"
-TOKEN_VARIABLE = "CFS_TOKEN"  # noqa: S105 - the name of a variable
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 HEARTBEAT_SECONDS = 60.0

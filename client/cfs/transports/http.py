@@ -5,7 +5,7 @@ There are two, with and without `async`; tools/unasync.py makes the second from 
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -69,16 +69,18 @@ class Client:
                 return call.result(api.Answer(answer.status_code, answer.headers, answer.content))
         raise AssertionError("unreachable")  # pragma: no cover
 
-    def events(self, stream: api.Stream, *, attempts: float = 8, timeout: float | None = None) -> Iterator[StreamEvent]:
+    def events(
+        self, stream: api.Stream, *, attempts: float = 8, deadline: Deadline | None = None, late: str = _LATE
+    ) -> Generator[StreamEvent]:
         """Yield the events of a stream as they come, over lost connections, until it is over.
 
         A lost connection is made again, up to `attempts` times in a row with growing pauses; then `Unreachable` is
-        raised. What was missed is told by a `stale` event. A message is never sent twice. After `timeout` seconds in
-        all `Timeout` is raised, at the latest with the next heartbeat. Leave the stream through
+        raised. What was missed is told by a `stale` event. A message is never sent twice. After the deadline
+        `Timeout` is raised, at the latest with the next heartbeat, and says what is `late`. Leave the stream through
         `contextlib.closing`, and its connection is closed at once; that cancels nothing on the server.
         """
         follower = Follower(stream, attempts)
-        deadline = Deadline(timeout)
+        deadline = deadline or Deadline(None)
         while not follower.ended:
             try:
                 with self._http.stream(**arguments(follower.request, stream_limits(deadline))) as response:
@@ -91,10 +93,10 @@ class Client:
                             yield event
                         if follower.ended:
                             return
-                        deadline.check(_LATE)
+                        deadline.check(late)
                 follower.lost()
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                deadline.check(_LATE)
+                deadline.check(late)
                 follower.lost(lost_stream(error, follower.request, self.url))
             except CfsError as error:
                 follower.lost(error)

@@ -1,0 +1,328 @@
+"""A conversation as a Python object (C1-C8).
+
+There are two, with and without `async`; tools/unasync.py makes the second from the first.
+"""
+
+import os
+import uuid
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from pydantic import BaseModel, ValidationError
+
+from cfs.deadlines import Deadline
+from cfs.errors import EngineError, InvalidParameters, InvalidReply, InvalidRequest, NotFound, TooManyRounds
+from cfs.ids import check_id
+from cfs.response import Response, respond
+from cfs.structured import TRIES, Form
+from cfs.tools import MAX_ROUNDS, Tool, Toolbox
+from cfs.transcript import parse, render_one
+from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, choose
+from cfs.turn import Outcome
+from cfs.wire import NewMessage, Settings, SettingsPatch, TurnSettings
+
+Model = TypeVar("Model", bound=BaseModel)
+
+TIMEOUT = 900.0
+"""Seconds that a reply may take unless said otherwise; a server gives a turn ten minutes."""
+
+
+class AsyncSession:
+    """One session, by its name: over HTTP, or as a file of a mount.
+
+    Without a `path` it gets a new name. It is reached at `url`, or else through the directory `mount`; where neither
+    is given `CFS_URL` is taken if it is set, and `/cfs` if not. `token` is `CFS_TOKEN` unless given. Every call may
+    take `timeout` seconds (None: any time), then it raises `Timeout` and the turn goes on.
+
+    It holds no state: everything is read at the moment of asking (C2). As a context manager it makes the session if
+    there is none and lets go of its connections in the end; the session stays, unless `delete` says otherwise.
+    Errors are those of `cfs.errors`.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        mount: str | os.PathLike[str] = DEFAULT_MOUNT,
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float | None = TIMEOUT,
+        delete: bool = False,
+    ) -> None:
+        way = choose(url, mount)
+        self._id = check_id(_name(path, way.place))
+        self._timeout = timeout
+        self._delete = delete
+        self._place: dict[str, Any]
+        self._transport: AsyncTransport
+        if way.kind == "http":
+            from cfs.transports.async_rest import AsyncHttpTransport  # httpx takes long to import
+
+            self._place = {"url": way.place, "token": token}
+            self._transport = AsyncHttpTransport(self._id, way.place, token)
+        else:
+            from cfs.transports.async_file import AsyncFileTransport
+
+            self._place = {"mount": way.place}
+            self._transport = AsyncFileTransport(self._id, way.place)
+
+    @classmethod
+    async def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        mount: str | os.PathLike[str] = DEFAULT_MOUNT,
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        timeout: float | None = TIMEOUT,
+        delete: bool = False,
+    ) -> Self:
+        """Continue a session that exists; raises `NotFound` if there is none.
+
+        As a file: `stat`. Over HTTP: `GET /v1/sessions/{id}/settings`.
+        """
+        session = cls(path, mount, url=url, token=token, timeout=timeout, delete=delete)
+        try:
+            await session._transport.require()
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    @property
+    def id(self) -> str:
+        """Name of the session."""
+        return self._id
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._id!r}, {next(iter(self._place))}={next(iter(self._place.values()))!r})"
+
+    # -- talking --------------------------------------------------------------------------------------------------
+
+    @overload
+    async def send(
+        self,
+        message: str,
+        *,
+        response_format: None = None,
+        tools: Iterable[Tool] = (),
+        auto_tool: bool = True,
+        max_rounds: int = MAX_ROUNDS,
+        settings: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Response: ...
+
+    @overload
+    async def send(
+        self,
+        message: str,
+        *,
+        response_format: type[Model],
+        tools: Iterable[Tool] = (),
+        auto_tool: bool = True,
+        max_rounds: int = MAX_ROUNDS,
+        settings: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Response[Model]: ...
+
+    async def send(
+        self,
+        message: str,
+        *,
+        response_format: type[Model] | None = None,
+        tools: Iterable[Tool] = (),
+        auto_tool: bool = True,
+        max_rounds: int = MAX_ROUNDS,
+        settings: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Response | Response[Model]:
+        """Write a message and return the reply, once it is complete (C3).
+
+        `settings` are for this message only (over HTTP). `response_format` is a pydantic model that the reply must
+        fit: it is asked for, over HTTP enforced by grammar where no tools are, and asked again if it does not, three
+        times in all; then `InvalidReply` carries the last one (C7). `tools` are described to the model, and what it
+        calls is run and answered until it calls nothing more (C8); with `auto_tool` off calls are left to the
+        caller, and after `max_rounds` rounds `TooManyRounds` is raised. A turn that fails is a reply, too:
+        `Response.error` says why. `timeout` seconds are for all of it.
+
+        As a file: append, then read until the reply is there. Over HTTP: `POST /v1/sessions/{id}/messages` with
+        `Accept: text/event-stream`, then `GET /v1/sessions/{id}`.
+        """
+        deadline = self._deadline(timeout)
+        box = Toolbox(tools)
+        turn = _turn_settings(settings)
+        if response_format is None:
+            outcome = await self._converse(_new(box.describe(message), turn), box, auto_tool, max_rounds, deadline)
+            return respond(self._id, outcome, None)
+        form = Form(response_format)
+        text = box.describe(form.ask(message))
+        for _ in range(TRIES):
+            new = _new(text, turn, None if len(box) else form.response_format)
+            outcome = await self._converse(new, box, auto_tool, max_rounds, deadline)
+            if outcome.error is not None:
+                raise EngineError(outcome.error)
+            try:
+                return respond(self._id, outcome, form.parse(outcome.reply))
+            except InvalidReply as problem:
+                last = problem
+                text = form.complain(problem)
+        raise InvalidReply(f"{TRIES} replies in a row are {last.detail}", last_reply=last.last_reply)
+
+    def stream(
+        self, message: str, *, settings: Mapping[str, Any] | None = None, timeout: float | None = None
+    ) -> AsyncGenerator[str]:
+        """Write a message and yield its reply as it is generated (C4); raises `EngineError` if the turn fails.
+
+        The message is written when the loop begins. Leaving it early stops nothing: the turn goes on, and its reply
+        is in the history.
+
+        As a file: append, then read `.live/{id}`, or where there is none watch the file grow. Over HTTP:
+        `POST /v1/sessions/{id}/messages` with `Accept: text/event-stream`.
+        """
+        return self._transport.stream(_new(message, _turn_settings(settings)), self._deadline(timeout))
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    async def read(self, *, blocking: bool = True, timeout: float | None = None) -> str:
+        """Return the transcript, once nothing runs or waits any more (S7); `Busy` at once if not `blocking`.
+
+        As a file: read, with `O_NONBLOCK` if not `blocking`. Over HTTP: `GET /v1/sessions/{id}` with
+        `Accept: text/plain`, and `?wait=` if `blocking`.
+        """
+        if not blocking:
+            return await self._transport.read_now()
+        return await self._transport.read(self._deadline(timeout))
+
+    @property
+    async def history(self) -> list[str]:
+        """The messages of the transcript, each with its role's prefix; they are read as by `read`.
+
+        As a file: read. Over HTTP: `GET /v1/sessions/{id}` with `Accept: text/plain` and `?wait=`.
+        """
+        return [render_one(turn) for turn in parse(await self.read())]
+
+    @property
+    async def settings(self) -> Settings:
+        """How turns are made (S9).
+
+        As a file: `getxattr user.cfs.*`. Over HTTP: `GET /v1/sessions/{id}/settings`.
+        """
+        return await self._transport.settings()
+
+    # -- acting ---------------------------------------------------------------------------------------------------
+
+    async def configure(self, **changes: Any) -> Settings:
+        """Change settings, put one back to its default by None, and return them all (S9).
+
+        Raises `InvalidParameters` for a name or a value that is none. As a file: `setxattr user.cfs.NAME`. Over HTTP:
+        `PATCH /v1/sessions/{id}/settings`.
+        """
+        return await self._transport.configure(_checked(SettingsPatch, changes))
+
+    async def cancel(self, *, queued: bool = False, cascade: bool = False) -> None:
+        """Cancel the running turn; over HTTP also those that are `queued`, and with `cascade` those below (S12).
+
+        As a file: `setxattr user.cfs.cancel 1`. Over HTTP: `POST /v1/sessions/{id}/cancel`.
+        """
+        await self._transport.cancel(queued=queued, cascade=cascade)
+
+    async def wait(self, timeout: float | None = None) -> None:
+        """Return once nothing runs or waits (S13).
+
+        As a file: a read that waits. Over HTTP: `GET /v1/sessions/{id}/wait`.
+        """
+        await self._transport.wait(self._deadline(timeout))
+
+    async def fork(self, path: str | None = None, *, at: int | None = None) -> Self:
+        """Copy the history, or its first `at` messages, and return the copy, which goes on by itself (S14).
+
+        Without a `path` the copy gets a new name; `AlreadyExists` where the name is taken. As a file: read and write
+        a new one. Over HTTP: `POST /v1/sessions/{id}/fork`.
+        """
+        copy = await self._transport.fork(path, at, self._deadline(None))
+        return type(self)(copy, **self._place, timeout=self._timeout)
+
+    async def delete(self) -> None:
+        """Delete the session, with its turns and what is below it (S2); raises `NotFound` if there is none.
+
+        As a file: unlink. Over HTTP: `DELETE /v1/sessions/{id}`.
+        """
+        await self._transport.delete()
+
+    async def close(self) -> None:
+        """Let go of connections; the session stays as it is, and its turns go on.
+
+        As a file: nothing. Over HTTP: the connections are closed.
+        """
+        await self._transport.close()
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._transport.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._delete:
+                await self.delete()
+        except NotFound:
+            pass  # somebody else has done it
+        finally:
+            await self.close()
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    def _deadline(self, timeout: float | None) -> Deadline:
+        return Deadline(self._timeout if timeout is None else timeout)
+
+    async def _converse(
+        self, new: NewMessage, box: Toolbox, auto_tool: bool, max_rounds: int, deadline: Deadline
+    ) -> Outcome:
+        """Send a message, and results of tools for as long as the model asks for them."""
+        outcome = await self._transport.send(new, deadline)
+        rounds = 0
+        while auto_tool and outcome.error is None and (calls := box.calls(outcome.reply)):
+            if rounds == max_rounds:
+                raise TooManyRounds(f"the model called tools {max_rounds} times in a row", last_reply=outcome.reply)
+            rounds += 1
+            result = NewMessage(
+                role="tool",
+                content=await box.async_run(calls),
+                generate=True,
+                settings=new.settings,
+                response_format=new.response_format,
+            )
+            outcome = await self._transport.send(result, deadline)
+        return outcome
+
+
+def _name(path: str | os.PathLike[str] | None, place: str) -> str:
+    """Read the name of a session; the path of its file in the mount names it, too."""
+    if path is None:
+        return str(uuid.uuid4())
+    name = os.fspath(path)
+    return name.removeprefix(place.rstrip("/") + "/")
+
+
+def _new(text: str, settings: TurnSettings, response_format: dict[str, Any] | None = None) -> NewMessage:
+    if not text.strip():
+        raise InvalidRequest("a message needs some text: there is no reply to nothing")
+    return _checked(NewMessage, {"content": text, "settings": settings, "response_format": response_format})
+
+
+def _turn_settings(settings: Mapping[str, Any] | None) -> TurnSettings:
+    return _checked(TurnSettings, settings or {})
+
+
+def _checked(model: type[Model], values: Mapping[str, Any]) -> Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise InvalidParameters(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -1,0 +1,160 @@
+"""A directory that answers: for tests of programs that use sessions as files, without a server or a mount (C1).
+
+    with AnsweringDirectory(path) as directory:
+        assert Session("chat1", mount=path).send("hello").text == "hello"
+
+It behaves as the mount does as far as plain files can: what is appended becomes a message, its reply grows in the
+file, settings and `user.cfs.cancel` are extended attributes. A session takes one message at a time: wait for its reply
+before writing the next one. A new file that holds a conversation already is continued, as if it had been copied there.
+"""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cfs.attributes import CANCEL, read_settings
+from cfs.errors import CfsError, EngineError
+from cfs.transcript import PREFIXES, Turn, parse, render
+from cfs.transports.disk import read_attributes, write_attribute
+
+Script = Callable[[Sequence[Turn]], Iterable[str]]
+"""Gives the pieces of a reply to a history; may raise `EngineError`, at once or between pieces, to fail the turn."""
+
+_LOOK_SECONDS = 0.002
+
+
+def echo(turns: Sequence[Turn]) -> Iterable[str]:
+    """Answer with the words of the last message."""
+    words = turns[-1].content.split()
+    return [word if index == 0 else " " + word for index, word in enumerate(words)]
+
+
+class AnsweringDirectory:
+    """Answers what is appended to the files of a directory, by a script and in a thread of its own.
+
+    While `hold` is in force nothing is said; `step` lets a number of pieces pass and `release` all that follow.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], script: Script = echo) -> None:
+        self.path = Path(path)
+        self.script = script
+        self._histories: dict[str, list[Turn]] = {}
+        self._permits: int | None = None
+        self._changed = threading.Condition()
+        self._ended = False
+        self._thread = threading.Thread(target=self._run, name="cfs-answering-directory", daemon=True)
+
+    def hold(self) -> None:
+        """Say nothing more, not even the end of a reply, until `step` or `release`."""
+        with self._changed:
+            self._permits = 0
+
+    def step(self, pieces: int = 1) -> None:
+        """Let some pieces pass."""
+        with self._changed:
+            self._permits = (self._permits or 0) + pieces
+            self._changed.notify_all()
+
+    def release(self) -> None:
+        """End the hold."""
+        with self._changed:
+            self._permits = None
+            self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended:
+            for name in sorted(os.listdir(self.path)):  # noqa: PTH208
+                with contextlib.suppress(FileNotFoundError):  # deleted while it was looked at, or answered
+                    self._look(name)
+            for name in self._histories.keys() - set(os.listdir(self.path)):  # noqa: PTH208
+                del self._histories[name]
+            with self._changed:
+                self._changed.wait(_LOOK_SECONDS)
+
+    def _look(self, name: str) -> None:
+        """Take in what is new in a file, and answer it."""
+        path = self.path / name
+        if name.startswith(".") or not path.is_file():
+            return
+        data = path.read_bytes()
+        known = self._histories.get(name)
+        if known is None or not data.startswith(render(known).encode()):  # new, edited, or deleted and made again
+            known = _history_in(data)
+        new = data[len(render(known).encode()) :]
+        self._histories[name] = known
+        if new.endswith(b"\n"):
+            content = new.decode().removesuffix("\n").removeprefix(PREFIXES["user"])
+            write_attribute(str(path), CANCEL, None)
+            self._histories[name] = self._answer(path, [*known, Turn("user", content)])
+
+    def _answer(self, path: Path, turns: list[Turn]) -> list[Turn]:
+        _rewrite(path, render(turns))
+        most = read_settings(read_attributes(str(path))).max_tokens
+        said = ""
+        try:
+            for count, piece in enumerate(self.script(turns)):
+                if count == most or not self._may_speak(path):
+                    break
+                said += piece
+                _rewrite(path, render([*turns, Turn("assistant", said.strip())]).rstrip("\n"))
+            self._may_speak(path)
+            reply = f"{said.strip()} [Cancelled]".lstrip() if _is_cancelled(path) else said.strip()
+        except EngineError as error:
+            reply = f"[Error: {error.detail}]"
+        answered = [*turns, Turn("assistant", reply)]
+        _rewrite(path, render(answered))
+        return answered
+
+    def _may_speak(self, path: Path) -> bool:
+        """Wait for the hold to end; False when the turn is cancelled or the directory closed."""
+        with self._changed:
+            while self._permits == 0 and not self._ended and not _is_cancelled(path):
+                self._changed.wait(_LOOK_SECONDS)
+            if self._permits:
+                self._permits -= 1
+            return not self._ended and not _is_cancelled(path)
+
+
+def _is_cancelled(path: Path) -> bool:
+    return CANCEL in read_attributes(str(path))
+
+
+def _history_in(data: bytes) -> list[Turn]:
+    """Read the conversation that a new file begins with; none where it holds a message only."""
+    try:
+        turns = parse(data.decode())
+    except CfsError:
+        return []
+    answered = [n for n, turn in enumerate(turns, 1) if turn.role == "assistant"]
+    return turns[: answered[-1]] if answered else []
+
+
+def _rewrite(path: Path, text: str) -> None:
+    """Turn a file's content into a text that begins as it does, so that no reader sees it shorter than before."""
+    new = text.encode()
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        old = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+        same = next(
+            (n for n, pair in enumerate(zip(old, new, strict=False)) if pair[0] != pair[1]), min(len(old), len(new))
+        )
+        os.pwrite(descriptor, new[same:], same)
+        os.ftruncate(descriptor, len(new))
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,92 @@
+"""Calls of tools in a model's reply: `[CALL:name(arguments)]` is read, never evaluated (C8). Pure: no I/O."""
+
+import ast
+import re
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+LONGEST_CALL = 16 << 10
+"""Characters of one call's arguments; a longer one is refused."""
+
+MOST_ENDS = 32
+"""How many `)]` are tried as the end of one call."""
+
+MOST_CALLS = 32
+"""How many calls of one reply are read; what comes behind them is text."""
+
+_START = re.compile(r"\[CALL:([A-Za-z_][A-Za-z0-9_.-]{0,127})\(")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRequest:
+    """One call that a reply makes. With a `refusal` its arguments could not be read as literals."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = field(default_factory=dict)
+    refusal: str | None = None
+
+
+class _NotLiteral(ValueError):
+    """The arguments are not what a call may have; the text is for the model."""
+
+
+def find_calls(reply: str) -> list[ToolRequest]:
+    """Read all calls of a reply, in their order. Text inside a call's own strings makes no other call."""
+    calls: list[ToolRequest] = []
+    position = 0
+    while len(calls) < MOST_CALLS and (start := _START.search(reply, position)):
+        call, position = _read_call(reply, start)
+        calls.append(call)
+    return calls
+
+
+def _read_call(reply: str, start: re.Match[str]) -> tuple[ToolRequest, int]:
+    """Read the call that begins there; returns it with the place behind it."""
+    name, begin = start[1], start.end()
+    problem = "its end, ')]', is missing"
+    end = begin - 1
+    for _ in range(MOST_ENDS):
+        end = reply.find(")]", end + 1, begin + LONGEST_CALL)
+        if end < 0:
+            break
+        try:
+            found = _parse(reply[begin:end])
+        except _NotLiteral as error:
+            return ToolRequest(name, refusal=str(error)), end + 2
+        if found is not None:
+            arguments, keywords = found
+            return ToolRequest(name, arguments, keywords), end + 2
+        problem = "its arguments are no Python literals, like 1, 'text' or key='value'"
+    return ToolRequest(name, refusal=problem), begin
+
+
+def _parse(text: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Read the arguments of a call; None when the text is no call's arguments, or not all of them."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an odd escape in a string is the model's, and no defect here
+            tree = ast.parse(f"_({text}\n)", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
+        return None  # "1)(2" closes the call and opens another one
+    keywords: dict[str, Any] = {}
+    for keyword in tree.keywords:
+        if keyword.arg is None or keyword.arg in keywords:
+            raise _NotLiteral("each keyword must be named once, and '**' is not allowed")
+        keywords[keyword.arg] = _literal(keyword.value)
+    return tuple(map(_literal, tree.args)), keywords
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        text = ast.unparse(node)[:60] if _is_shallow(node) else "an argument"
+        raise _NotLiteral(f"{text} is no literal: write the value itself, like 1, 'text', True or [1, 2]") from None
+
+
+def _is_shallow(node: ast.expr) -> bool:
+    return sum(1 for _ in zip(ast.walk(node), range(200), strict=False)) < 200

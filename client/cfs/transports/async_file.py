@@ -1,0 +1,223 @@
+"""A session through files: a mount, or a directory in which something answers (C1, C4, C6).
+
+There are two, with and without `async`; tools/unasync.py makes the second from the first.
+"""
+
+import asyncio
+import codecs
+import contextlib
+import os
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from cfs.attributes import CANCEL, PREFIX, read_settings, write_settings
+from cfs.deadlines import Deadline, Pauses
+from cfs.errors import Busy, EngineError, Gone, Unsupported
+from cfs.ids import check_id
+from cfs.replies import as_written, decode, error_in, find_reply, settled, turns_of
+from cfs.transcript import render
+from cfs.transports.async_disk import AsyncDisk
+from cfs.transports.os_errors import translated
+from cfs.turn import Outcome
+from cfs.wire import NewMessage, Settings, SettingsPatch
+
+_LATE = "the session is not settled: it goes on; wait() or read() again, or cancel()"
+_LATE_REPLY = "the reply is not there: the turn goes on; wait() for it, or cancel() it"
+
+
+def file_of(mount: str, session: str) -> str:
+    """Name the file of a session: sub-sessions are control files of the mount (F5)."""
+    root, *below = check_id(session).split("/")
+    return os.path.join(mount, ".sub_sessions", root, ".".join(below)) if below else os.path.join(mount, root)  # noqa: PTH118
+
+
+class AsyncFileTransport:
+    """One session of a directory, by its file.
+
+    Where the directory has `.live` (a mount of ours) a read waits for the end of the turn, and fails with `EAGAIN`
+    where it is told not to wait. Elsewhere the text says by itself whether it is settled (`cfs.replies`).
+    """
+
+    def __init__(self, session: str, mount: str) -> None:
+        self._id = session
+        self._mount = mount
+        self._path = file_of(mount, session)
+        self._disk = AsyncDisk()
+
+    async def open(self) -> None:
+        """Open the file for appending, which makes it if there is none."""
+        with translated(self._path):
+            await self._disk.append(self._path, b"")
+
+    async def require(self) -> None:
+        """Raise `NotFound` if there is none."""
+        with translated(self._path):
+            await self._disk.mark(self._path)
+
+    async def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+    async def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
+        """Append a message; read the file until its reply is there."""
+        await self._write(message)
+        async with aclosing(self._texts(deadline, _LATE_REPLY)) as texts:
+            async for text in texts:
+                turns = turns_of(text)
+                found = find_reply(text, turns, message.content)
+                if found is not None and found.complete:
+                    return Outcome(found.text, turns[: found.end], error_in(found.text))
+        raise AssertionError("the texts have no end")  # pragma: no cover
+
+    async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
+        """Append a message; read `.live`, or where there is none watch the file grow."""
+        live = await self._is_mount() and not await self._is_busy()
+        await self._write(message)
+        said = ""
+        if live:  # what is said there is this turn's, as no other one ran
+            async with aclosing(self._live(deadline)) as pieces:
+                async for piece in pieces:
+                    said += piece
+                    yield piece
+        async with aclosing(self._texts(deadline, _LATE_REPLY)) as texts:
+            async for text in texts:
+                found = find_reply(text, turns_of(text), message.content)
+                if found is None:
+                    continue
+                if found.complete and (error := error_in(found.text)) is not None:
+                    raise EngineError(error)
+                new = _beyond(said, found.text)
+                if new:
+                    said += new
+                    yield new
+                if found.complete:
+                    return
+
+    async def read(self, deadline: Deadline) -> str:
+        """Read the file once it is settled."""
+        waits = await self._is_mount()
+        async with aclosing(self._texts(deadline, _LATE)) as texts:
+            async for text in texts:
+                if waits or settled(text):
+                    return text
+        raise AssertionError("the texts have no end")  # pragma: no cover
+
+    async def read_now(self) -> str:
+        """Read the file without waiting, or raise `Busy` while it is not settled."""
+        with translated(self._path):
+            text = decode(await self._disk.read(self._path))
+        if not settled(text) and not await self._is_mount():
+            raise Busy(f"{self._path}: a turn is running; read() waits for it")
+        return text
+
+    async def settings(self) -> Settings:
+        """Read the extended attributes."""
+        with translated(self._path):
+            return read_settings(await self._disk.attributes(self._path))
+
+    async def configure(self, patch: SettingsPatch) -> Settings:
+        """Set extended attributes."""
+        with translated(self._path):
+            for name, value in write_settings(patch).items():
+                await self._disk.set_attribute(self._path, name, value)
+        return await self.settings()
+
+    async def delete(self) -> None:
+        """Unlink the file."""
+        with translated(self._path):
+            await self._disk.remove(self._path)
+
+    async def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:
+        """Copy the file with its attributes, which needs one read and one write."""
+        copy = copy or str(uuid.uuid4())
+        path = file_of(self._mount, copy)
+        text = await self.read(deadline)
+        with translated(path):
+            await self._disk.make(path, (text if at is None else render(turns_of(text)[:at])).encode())
+            with contextlib.suppress(OSError):  # some mounts have no attributes, and then there are none to copy
+                for name, value in (await self._disk.attributes(self._path)).items():
+                    if name.startswith(PREFIX) and name != CANCEL:
+                        await self._disk.set_attribute(path, name, value)
+        return copy
+
+    async def cancel(self, *, queued: bool, cascade: bool) -> None:
+        """Set the attribute `user.cfs.cancel`."""
+        if queued or cascade:
+            raise Unsupported("a file can cancel its running turn only; use the session over HTTP, by url=...")
+        with translated(self._path):
+            await self._disk.set_attribute(self._path, CANCEL, b"1")
+
+    async def wait(self, deadline: Deadline) -> None:
+        """Read the file once it is settled, for the sake of waiting."""
+        await self.read(deadline)
+
+    async def _write(self, message: NewMessage) -> None:
+        if message.settings.model_fields_set:
+            raise Unsupported("a file takes no settings for one message: use configure(), or the session by url=...")
+        with translated(self._path):
+            await self._disk.append(self._path, as_written(message.content))
+
+    async def _is_mount(self) -> bool:
+        return await self._disk.is_directory(os.path.join(self._mount, ".live"))  # noqa: PTH118
+
+    async def _is_busy(self) -> bool:
+        try:
+            await self._disk.read(self._path)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return False
+
+    async def _texts(self, deadline: Deadline, late: str) -> AsyncGenerator[str]:
+        """Yield the text of the file, and again whenever it has changed; raises `Gone` when it is unlinked."""
+        pauses = Pauses()
+        seen = text = None
+        while True:
+            with translated(self._path):
+                try:
+                    mark = await self._disk.mark(self._path)
+                    if mark != seen:
+                        text = decode(await self._disk.read(self._path, waiting=deadline.seconds is None))
+                        seen = mark
+                except BlockingIOError:
+                    pass
+                except FileNotFoundError:
+                    if seen is None:
+                        raise
+                    raise Gone(f"{self._path} has been deleted") from None
+            if text is not None:
+                yield text
+                text = None
+                pauses = Pauses()
+            deadline.check(late)
+            await asyncio.sleep(pauses.next())
+
+    async def _live(self, deadline: Deadline) -> AsyncGenerator[str]:
+        """Yield what the running turn says, as it says it."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        path = os.path.join(self._mount, ".live", self._id)  # noqa: PTH118
+        pauses = Pauses()
+        with translated(path):
+            try:
+                tail = await self._disk.tail(path)
+            except FileNotFoundError:
+                return
+            try:
+                while (data := await tail.read()) != b"":
+                    if data is None:
+                        deadline.check(_LATE_REPLY)
+                        await asyncio.sleep(pauses.next())
+                    elif text := decoder.decode(data):
+                        pauses = Pauses()
+                        yield text
+            finally:
+                await tail.close()
+
+
+def _beyond(said: str, reply: str) -> str:
+    """Return what a reply has beyond what was said already; the white space around it is not in the reply."""
+    for known in (said, said.strip()):
+        if reply.startswith(known):
+            return reply[len(known) :]
+    return ""

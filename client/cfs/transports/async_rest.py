@@ -1,0 +1,116 @@
+"""A session over HTTP (C1).
+
+There are two, with and without `async`; tools/unasync.py makes the second from the first.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from cfs import api
+from cfs.deadlines import Deadline
+from cfs.errors import AlreadyExists, Busy, EngineError, Timeout
+from cfs.following import StreamEvent
+from cfs.transcript import parse
+from cfs.transports.async_http import AsyncClient
+from cfs.turn import Outcome, TurnReader
+from cfs.wire import NewMessage, Settings, SettingsPatch
+
+LONG_POLL_SECONDS = 30.0
+"""One request waits no longer, so that a dead connection is noticed and a wait goes on over another one."""
+
+_LATE = "the session is not settled: it goes on; wait() or read() again, or cancel()"
+_LATE_REPLY = "the reply is not there: the turn goes on; wait() for it, or cancel() it"
+
+
+class AsyncHttpTransport:
+    """One session of a server, by its URL."""
+
+    def __init__(self, session: str, url: str, token: str | None) -> None:
+        self._id = session
+        self._client = AsyncClient(url, token)
+
+    async def open(self) -> None:
+        """Make the session if there is none."""
+        try:
+            await self._client.call(api.create(self._id))
+        except AlreadyExists:
+            return
+
+    async def require(self) -> None:
+        """Raise `NotFound` if there is none."""
+        await self._client.call(api.settings(self._id))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
+        """Post a message, follow its turn, and read the history that it left."""
+        reader = TurnReader(self._id)
+        async with aclosing(self._events(message, deadline)) as events:
+            async for event in events:
+                reader.feed(event)
+                if reader.done:
+                    break
+        view = await self._client.call(api.transcript(self._id))
+        return reader.outcome(parse(view.text))
+
+    async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
+        """Post a message and yield the text of its turn's events."""
+        reader = TurnReader(self._id)
+        async with aclosing(self._events(message, deadline)) as events:
+            async for event in events:
+                if text := reader.feed(event):
+                    yield text
+                if reader.done:
+                    break
+        if reader.error is not None:
+            raise EngineError(reader.error)
+
+    def _events(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[StreamEvent]:
+        return self._client.events(api.converse(self._id, message), deadline=deadline, late=_LATE_REPLY)
+
+    async def read(self, deadline: Deadline) -> str:
+        """Get the transcript once it is settled."""
+        while True:
+            view = await self._client.call(api.transcript(self._id, min(deadline.left, LONG_POLL_SECONDS)))
+            if view.settled:
+                return view.text
+            deadline.check(_LATE)
+
+    async def read_now(self) -> str:
+        """Get the transcript, or raise `Busy` while it is not settled."""
+        view = await self._client.call(api.transcript(self._id))
+        if view.state != "idle":
+            raise Busy(f"session {self._id!r} is generating; read() waits for it")
+        return view.text
+
+    async def settings(self) -> Settings:
+        """Get the settings."""
+        return await self._client.call(api.settings(self._id))
+
+    async def configure(self, patch: SettingsPatch) -> Settings:
+        """Patch the settings."""
+        return await self._client.call(api.configure(self._id, patch))
+
+    async def delete(self) -> None:
+        """Delete the session and what is below it."""
+        await self._client.call(api.delete(self._id))
+
+    async def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:  # noqa: ARG002 - it never waits
+        """Let the server copy it."""
+        return (await self._client.call(api.fork(self._id, copy, at))).id
+
+    async def cancel(self, *, queued: bool, cascade: bool) -> None:
+        """Cancel the running turn, and what else is asked."""
+        await self._client.call(api.cancel(self._id, queued=queued, cascade=cascade))
+
+    async def wait(self, deadline: Deadline) -> None:
+        """Wait until it and everything below it is idle."""
+        while True:
+            try:
+                await self._client.call(api.wait(self._id, min(deadline.left, LONG_POLL_SECONDS)))
+            except Timeout:
+                deadline.check(_LATE)
+            else:
+                return

@@ -1,0 +1,164 @@
+"""What a way to a session can do; the session on top of it does the same for all of them (C1)."""
+
+import os
+from collections.abc import AsyncGenerator, Generator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from cfs.deadlines import Deadline
+from cfs.errors import InvalidRequest, Unreachable
+from cfs.turn import Outcome
+from cfs.wire import NewMessage, Settings, SettingsPatch
+
+URL_VARIABLE = "CFS_URL"
+TOKEN_VARIABLE = "CFS_TOKEN"  # noqa: S105 - the name of a variable
+
+
+class _Default(str):
+    """A default that can be told apart from the same text given by a caller."""
+
+    __slots__ = ()
+
+
+DEFAULT_MOUNT = _Default("/cfs")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a session is reached: the URL of a server, or the directory of a mount."""
+
+    kind: Literal["http", "file"]
+    place: str
+
+
+def choose(url: str | None, mount: str | os.PathLike[str]) -> Way:
+    """Choose the way: what was given, else `CFS_URL`, else the mount if it is there (C1).
+
+    Raises `InvalidRequest` when both a URL and a mount are given, `Unreachable` when there is neither.
+    """
+    mount_given = not isinstance(mount, _Default)
+    if url is not None and mount_given:
+        raise InvalidRequest("give a URL or a mount, not both: they are two ways to the same sessions")
+    if url is None and not mount_given:
+        url = os.environ.get(URL_VARIABLE) or None
+    if url is not None:
+        return Way("http", url)
+    directory = os.fspath(mount)
+    if os.path.isdir(directory):  # noqa: PTH112 - pathlib raises where a mount has died
+        return Way("file", directory)
+    raise Unreachable(
+        f"{directory} is no directory: mount the sessions there (`cfs mount {directory}`), or name a server by url=..."
+        f" or {URL_VARIABLE}, such as http://127.0.0.1:8000"
+    )
+
+
+class Transport(Protocol):
+    """One session, reached one way. Errors are those of `cfs.errors`; what a way cannot do is `Unsupported`."""
+
+    def open(self) -> None:
+        """Make the session if there is none."""
+        ...
+
+    def require(self) -> None:
+        """Raise `NotFound` if there is none."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections; the session stays."""
+        ...
+
+    def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
+        """Write a message and wait for what comes of it."""
+        ...
+
+    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
+        """Write a message and yield its reply as it is generated; raises `EngineError` when the turn fails."""
+        ...
+
+    def read(self, deadline: Deadline) -> str:
+        """Return the transcript once it is settled."""
+        ...
+
+    def read_now(self) -> str:
+        """Return the transcript, or raise `Busy` while it is not settled."""
+        ...
+
+    def settings(self) -> Settings:
+        """Read the settings."""
+        ...
+
+    def configure(self, patch: SettingsPatch) -> Settings:
+        """Change settings and return all of them."""
+        ...
+
+    def delete(self) -> None:
+        """Delete the session."""
+        ...
+
+    def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:
+        """Copy the first `at` messages, or all; return the copy's id."""
+        ...
+
+    def cancel(self, *, queued: bool, cascade: bool) -> None:
+        """Cancel the running turn, and what else is asked."""
+        ...
+
+    def wait(self, deadline: Deadline) -> None:
+        """Return once it is settled."""
+        ...
+
+
+class AsyncTransport(Protocol):
+    """The same for `AsyncSession`."""
+
+    async def open(self) -> None:
+        """Make the session if there is none."""
+        ...
+
+    async def require(self) -> None:
+        """Raise `NotFound` if there is none."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections; the session stays."""
+        ...
+
+    async def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
+        """Write a message and wait for what comes of it."""
+        ...
+
+    def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
+        """Write a message and yield its reply as it is generated; raises `EngineError` when the turn fails."""
+        ...
+
+    async def read(self, deadline: Deadline) -> str:
+        """Return the transcript once it is settled."""
+        ...
+
+    async def read_now(self) -> str:
+        """Return the transcript, or raise `Busy` while it is not settled."""
+        ...
+
+    async def settings(self) -> Settings:
+        """Read the settings."""
+        ...
+
+    async def configure(self, patch: SettingsPatch) -> Settings:
+        """Change settings and return all of them."""
+        ...
+
+    async def delete(self) -> None:
+        """Delete the session."""
+        ...
+
+    async def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:
+        """Copy the first `at` messages, or all; return the copy's id."""
+        ...
+
+    async def cancel(self, *, queued: bool, cascade: bool) -> None:
+        """Cancel the running turn, and what else is asked."""
+        ...
+
+    async def wait(self, deadline: Deadline) -> None:
+        """Return once it is settled."""
+        ...

@@ -1,0 +1,118 @@
+"""The few file operations that a session needs, each without waiting for a turn to end unless asked to (C6).
+
+`Disk` uses the calls of the system, `AsyncDisk` (in `async_disk`) the same through aiofiles.
+"""
+
+import contextlib
+import errno
+import os
+import sys
+from dataclasses import dataclass
+from io import FileIO
+from typing import NamedTuple
+
+
+class Mark(NamedTuple):
+    """What tells that a file has changed: size in bytes, and time of the last change in nanoseconds."""
+
+    size: int
+    changed: int
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """Open for reads that fail with `EAGAIN` instead of waiting (S7)."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def busy() -> BlockingIOError:
+    """Make the error of a read that does not wait (S7)."""
+    return BlockingIOError(errno.EAGAIN, "a turn is running")
+
+
+def read_attributes(path: str) -> dict[str, bytes]:
+    """Read the extended attributes of a file; `ENOTSUP` where there is no such thing."""
+    if sys.platform != "linux":
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    found = {}
+    for name in os.listxattr(path):
+        with contextlib.suppress(OSError):  # it went away since
+            found[name] = os.getxattr(path, name)
+    return found
+
+
+def write_attribute(path: str, name: str, value: bytes | None) -> None:
+    """Set an extended attribute of a file; None removes it, if it is there."""
+    if sys.platform != "linux":
+        raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+    if value is not None:
+        os.setxattr(path, name, value)
+        return
+    try:
+        os.removexattr(path, name)
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """A file whose text comes bit by bit."""
+
+    file: FileIO
+
+    def read(self) -> bytes | None:
+        """Return what is there: None while nothing is, b"" at the end."""
+        return self.file.read(1 << 16)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class Disk:
+    """Files of a mount, by path. Everything raises `OSError`."""
+
+    def read(self, path: str, *, waiting: bool = False) -> bytes:
+        """Read a file; `BlockingIOError` while a turn runs, unless `waiting` for its end."""
+        with open(path, "rb", buffering=0, opener=None if waiting else without_waiting) as file:
+            data: bytes | None = file.read()
+        if data is None:
+            raise busy()
+        return data
+
+    def append(self, path: str, data: bytes) -> None:
+        """Write to the end of a file, made if need be; closing it makes the message complete (F2)."""
+        with open(path, "ab", buffering=0) as file:  # noqa: PTH123
+            while data:
+                data = data[file.write(data) :]
+
+    def make(self, path: str, data: bytes) -> None:
+        """Write a new file; `FileExistsError` where there is one."""
+        with open(path, "xb", buffering=0) as file:  # noqa: PTH123
+            while data:
+                data = data[file.write(data) :]
+
+    def remove(self, path: str) -> None:
+        """Unlink a file."""
+        os.unlink(path)  # noqa: PTH108
+
+    def mark(self, path: str) -> Mark:
+        """Look at a file without reading it."""
+        found = os.stat(path)  # noqa: PTH116
+        return Mark(found.st_size, found.st_mtime_ns)
+
+    def is_directory(self, path: str) -> bool:
+        """Whether there is such a directory."""
+        return os.path.isdir(path)  # noqa: PTH112
+
+    def attributes(self, path: str) -> dict[str, bytes]:
+        """Read the extended attributes of a file."""
+        return read_attributes(path)
+
+    def set_attribute(self, path: str, name: str, value: bytes | None) -> None:
+        """Set an extended attribute; None removes it."""
+        write_attribute(path, name, value)
+
+    def tail(self, path: str) -> Tail:
+        """Open a file whose text comes bit by bit."""
+        return Tail(open(path, "rb", buffering=0, opener=without_waiting))

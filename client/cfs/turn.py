@@ -1,0 +1,91 @@
+"""One turn, read from its events: the text as it comes, and in the end what came of it (S4, S11). Pure: no I/O."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from cfs.errors import Gone, Unavailable
+from cfs.following import StreamEvent
+from cfs.transcript import Turn
+from cfs.wire import FinishReason, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one message: the reply, and the history up to it. What a way cannot know is None."""
+
+    reply: str
+    history: Sequence[Turn]
+    error: str | None = None
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+
+
+class TurnReader:
+    """Takes the events of one turn of a session."""
+
+    def __init__(self, session: str) -> None:
+        self.done = False
+        self.error: str | None = None
+        self._session = session
+        self._text = ""
+        self._end = 0
+        self._reply = ""
+        self._finish_reason: FinishReason | None = None
+        self._usage: Usage | None = None
+
+    def feed(self, event: StreamEvent) -> str:
+        """Take the next event; return the text that it adds to the reply.
+
+        Raises `Gone` when the session is deleted, and `Unavailable` when so many events were lost that nobody can say
+        what belongs to the turn.
+        """
+        match event.type:
+            case "message.added":
+                self._end = event.data["index"] + 1
+            case "token":
+                return self._add(event.data["text"])
+            case "turn.finished" | "turn.failed":
+                return self._finish(event.data)
+            case "session.deleted":
+                raise Gone(f"session {self._session!r} has been deleted")
+            case "stale":
+                return self._catch_up(event.data.get("session") or {})
+        return ""
+
+    def outcome(self, history: Sequence[Turn]) -> Outcome:
+        """Say what came of it; of the history only what was there when the turn was over."""
+        return Outcome(self._reply, history[: self._end], self.error, self._finish_reason, self._usage)
+
+    def _add(self, text: str) -> str:
+        self._text += text
+        return text
+
+    def _finish(self, data: Mapping[str, Any]) -> str:
+        self.done = True
+        self._reply = data["reply"]
+        self.error = data.get("error")
+        self._finish_reason = cast("FinishReason", data["finish_reason"])
+        self._usage = Usage.model_validate(data["usage"])
+        return self._rest(self._reply) if self.error is None else ""
+
+    def _catch_up(self, session: Mapping[str, Any]) -> str:
+        """Find in the present state what the lost events said."""
+        history = session.get("history", ())
+        if not self._end or len(history) < self._end:
+            raise Unavailable(f"too many events of {self._session!r} were lost to follow the turn: read the session")
+        answers = []
+        for message in history[self._end :]:
+            if message["role"] == "user":
+                break
+            answers.append(message)
+        if answers and (session.get("partial") is None or len(history) > self._end + len(answers)):
+            self.done = True
+            self._reply = answers[-1]["content"]
+            self._end += len(answers)
+            return self._rest(self._reply)
+        return self._rest(session.get("partial") or "")
+
+    def _rest(self, text: str) -> str:
+        """Take what a text has beyond what came already: `[Cancelled]`, or what was lost on the way."""
+        return self._add(text[len(self._text) :] if text.startswith(self._text) else "")
