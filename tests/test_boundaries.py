@@ -122,6 +122,40 @@ def test_library_stays_behind_its_wall(libraries: list[str], homes: list[str], b
     assert wrong == []
 
 
+GATED = [
+    (name, path)
+    for name, path in modules()
+    if name.startswith("cfs_server.routes.") and name.rpartition(".")[2] not in ("context", "health")
+]
+
+
+@pytest.mark.parametrize(("module", "path"), GATED)
+def test_a_route_comes_to_the_sessions_through_the_gate_only(module: str, path: Path) -> None:
+    """What a route is given knows its caller (G9); only the operator's routes, and what gives, see the store itself."""
+    names = set(names_in(path.read_text(encoding="utf-8")))
+    assert names & {"SessionStore", "Parts", "Context", "store", "_store", "workspaces", "_parts", "app"} == set()
+
+
+def names_in(source: str) -> Iterator[str]:
+    """Every name and attribute that a module mentions, also in annotations that are strings, and what it imports."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.alias):
+            yield from re.findall(r"\w+", f"{node.name} {node.asname}")
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            yield node.value
+
+
+def test_names_are_seen_wherever_they_stand() -> None:
+    """The reading of names itself."""
+    source = "from a.b import c as d\nx: 'E' = f.g(h)\n"
+    assert {"a", "b", "c", "d", "x", "E", "f", "g", "h"} - {"a", "b"} <= set(names_in(source))
+    assert len(GATED) >= 12
+
+
 def test_relative_imports_and_imports_in_functions_are_seen() -> None:
     """The reading of imports itself: absolute, relative, nested."""
     source = "import a.b\nfrom . import c\nfrom ..d import e\ndef f():\n    from g import h\n"

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from starlette.requests import ClientDisconnect
 
 from cfs_server import errors, openapi
 from cfs_server.access.auth import Principals
@@ -32,9 +33,10 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
             principals = Principals(lambda name: Principal(name, store, workspaces), settings.principal_limits)
             streams = Streams(settings, metrics.streams)
             app.state.cfs = Context(settings, engine, model, store, workspaces, principals, metrics, streams)
-            watches = [metrics.watch(store)]
             if settings.tokens is not None:
                 await principals.load(settings.tokens)
+            watches = [metrics.watch(store)]
+            if settings.tokens is not None:
                 watches.append(principals.watch(settings.tokens))
             async with background(watches):
                 yield
@@ -52,7 +54,8 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
     for module in (sessions, messages, events, turns, files, whoami, health):
         app.include_router(module.router)
     errors.install(app)
-    app.add_exception_handler(ClientLeft, nobody_listens)
+    for left in (ClientLeft, ClientDisconnect):  # while it waited for the answer, or in the middle of its body
+        app.add_exception_handler(left, nobody_listens)
     app.add_middleware(
         Guard,
         metrics=metrics,

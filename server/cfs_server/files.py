@@ -113,9 +113,10 @@ class Files:
         self._handle.require("write", path)
         self._require(path, condition)
         new = self._handle.allows("file", path) and self._etag(path) is None
-        if path.startswith(WORKSPACES):
-            self._usage.require_room(len(data), self._limit)
-        return Written(self._handle.write(path, data, overwrite=overwrite), new)
+        if not path.startswith(WORKSPACES):
+            return Written(self._handle.write(path, data, overwrite=overwrite), new)
+        with self._usage.room(path, len(data), self._limit):
+            return Written(self._handle.write(path, data, overwrite=overwrite), new)
 
     def _delete(self, path: Path, condition: Condition | None) -> None:
         self._handle.require("delete", path)

@@ -11,13 +11,14 @@ import time
 import uuid
 from collections.abc import Callable, MutableMapping
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote, unquote_to_bytes
 
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cfs.errors import CfsError, InvalidRequest, ServerError, TooLarge, Unauthorized
 from cfs_server.access.principals import Principal
+from cfs_server.access.tokens import masked
 from cfs_server.errors import problem_response
 from cfs_server.metrics import Metrics
 from cfs_server.origin import check_caller
@@ -66,7 +67,7 @@ class Guard:
             check_caller(headers, self._allowed_hosts)
             inner["path"] = decode_path(scope)
             decode_query(scope["query_string"])
-            exchange.principal = self._admit(headers, inner)
+            self._admit(exchange, headers, inner)
             await body.check_announced(headers)
             await self._app(inner, body.receive, exchange.send)
         except CfsError as error:
@@ -77,17 +78,17 @@ class Guard:
         finally:
             self._done(exchange, inner)
 
-    def _admit(self, headers: MutableMapping[bytes, bytes], scope: Scope) -> str | None:
-        """Find out who calls and whether that is not too often; return the name. Most paths need a caller (G9)."""
+    def _admit(self, exchange: "Exchange", headers: MutableMapping[bytes, bytes], scope: Scope) -> None:
+        """Find out who calls, and whether that is not too often. Most paths need a caller (G9)."""
         authorization = headers.get(b"authorization")
         principal = self._authenticate(None if authorization is None else authorization.decode("latin-1"))
         if principal is None:
             if scope["path"] in _OPEN:
-                return None
+                return
             raise Unauthorized("this server wants a token: send it as 'Authorization: Bearer TOKEN'")
         scope["cfs.principal"] = principal
+        exchange.principal = principal.name  # first, so that the log says who calls too often
         principal.rate.take()
-        return principal.name
 
     def _done(self, exchange: "Exchange", scope: Scope) -> None:
         route = getattr(scope.get("route"), "path_format", "none")
@@ -114,7 +115,7 @@ class Exchange:
         self.principal: str | None = None
         self.status = 499  # as long as nothing has been sent: the client left
         self.method = scope["method"]
-        self.path = _raw_path(scope).decode("latin-1")  # with its escapes: no line of the log can be forged
+        self.path = _shown(_raw_path(scope).decode("latin-1"))
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         self._send = send
@@ -194,6 +195,12 @@ def decode_query(raw: bytes) -> str:
 def _raw_path(scope: Scope) -> bytes:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw
+
+
+def _shown(path: str) -> str:
+    """Write a path for the log: with its escapes, so that no line can be forged, and without anybody's token."""
+    plain = unquote(path, "latin-1")
+    return path if masked(plain) == plain else quote(masked(plain), safe="/*", encoding="latin-1")
 
 
 def _decode(raw: bytes, part: str) -> str:

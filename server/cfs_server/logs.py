@@ -7,6 +7,8 @@ from typing import Any, Literal
 import structlog
 from structlog.typing import Processor
 
+from cfs_server.access.tokens import masked
+
 _SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_logger_name,
@@ -42,6 +44,7 @@ def configure(form: Literal["auto", "text", "json"], level: str) -> None:
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *_renderers(form),
+                _without_secrets,
             ],
         )
     )
@@ -63,6 +66,11 @@ def _renderers(form: str) -> list[Processor]:
         return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(ensure_ascii=False)]
     colors = form == "auto" and sys.stderr.isatty()
     return [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)]
+
+
+def _without_secrets(_: Any, __: str, line: Any) -> Any:
+    """Mask tokens at the very end, wherever they came from: somebody's URL, or the text of an exception."""
+    return masked(line)
 
 
 def _as_it_is(_: Any, __: str, event: Any) -> Any:

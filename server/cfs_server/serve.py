@@ -146,7 +146,10 @@ async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener:
     server = Server(server_config(app), lambda: _announce(url, model, settings.ready_file))
     ending = asyncio.create_task(_end_on_signal(settings, engine, server, app))
     try:
-        await server.serve(sockets=[listener])
+        with contextlib.suppress(SystemExit):  # some versions of uvicorn end the process when the start fails
+            await server.serve(sockets=[listener])
+        if not server.started:
+            raise ConfigurationError("the application could not be started; its log says why")
     finally:
         ending.cancel()
         await asyncio.gather(ending, return_exceptions=True)

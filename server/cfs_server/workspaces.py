@@ -1,15 +1,17 @@
 """The workspaces of sessions: `/workspaces/<session>/...`, files of the disk (G6)."""
 
 import asyncio
+import math
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path as DiskPath
 
 from cfs.errors import StorageFull
-from cfs_filesystem import ConflictError, DiskFileSystem, EntryMeta, FsHandle, Path
+from cfs_filesystem import ConflictError, DiskFileSystem, EntryMeta, FileSystemError, FsHandle, Path
 from cfs_server.sessions.paths import WORKSPACES
 
 _TRUSTED_SECONDS = 10.0
@@ -46,30 +48,51 @@ async def open_workspaces(data_dir: DiskPath | None) -> AsyncIterator[Workspaces
 class Usage:
     """The bytes of files in the workspaces that one caller may write to, bounded (H7).
 
-    The disk is looked through when what is known is ten seconds old; what is written meanwhile is added. So a bound
-    holds but for what programs write past the gate in that time.
+    The disk is looked through when what is known is ten seconds old, and before anything is refused; what is written
+    meanwhile is added. So a bound holds but for what programs write past the gate in that time.
     """
 
     def __init__(self, handle: FsHandle, workspaces: Workspaces) -> None:
         self._handle = handle
         self._workspaces = workspaces
+        self._lock = threading.Lock()
         self._bytes = 0
-        self._looked_at = -_TRUSTED_SECONDS
+        self._looked_at = -math.inf
+        self._coming = 0
+        """Bytes of writes that are under way: they may be on the disk, or not yet."""
 
-    def require_room(self, size: int, limit: int | None) -> None:
-        """Raise `StorageFull` unless so many bytes more are within the limit; then count them."""
+    @contextmanager
+    def room(self, path: Path, size: int, limit: int | None) -> Iterator[None]:
+        """Hold room for a file while it is written; raises `StorageFull` unless it is within the limit."""
         if limit is None:
+            yield
             return
-        if self.look() + size > limit:
-            raise StorageFull(
-                f"your token may fill workspaces with {limit} bytes; {self._bytes} are there; delete some"
-            )
-        self._bytes += size
+        growth = size - self._size(path)
+        with self._lock:
+            if growth > 0 and not self._fits(growth, limit, _TRUSTED_SECONDS) and not self._fits(growth, limit, 0):
+                raise StorageFull(
+                    f"your token may fill workspaces with {limit} bytes; {self._bytes} are there; delete some"
+                )
+            self._coming += max(growth, 0)
+        written = 0
+        try:
+            yield
+            written = growth
+        finally:
+            with self._lock:
+                self._coming -= max(growth, 0)
+                self._bytes += written
 
-    def look(self) -> int:
-        """Return how many bytes there are."""
-        if time.monotonic() - self._looked_at > _TRUSTED_SECONDS:
+    def _fits(self, growth: int, limit: int, trusted: float) -> bool:
+        now = time.monotonic()
+        if now - self._looked_at >= trusted:
             scopes = self._handle.scopes("write", WORKSPACES)
             self._bytes = sum(meta["size"] for scope in scopes for _, meta in self._workspaces.entries(scope))
-            self._looked_at = time.monotonic()
-        return self._bytes
+            self._looked_at = now
+        return self._bytes + self._coming + growth <= limit
+
+    def _size(self, path: Path) -> int:
+        try:
+            return self._workspaces.look(path)["size"]
+        except FileSystemError:
+            return 0

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -113,7 +112,7 @@ def secret_of(authorization: str) -> str:
     if scheme.lower() == "basic":
         try:
             _, colon, password = base64.b64decode(credentials, validate=True).decode().partition(":")
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:
             colon = ""
         if colon:
             return password

@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -48,7 +47,7 @@ def create(
         limits = TokenLimits(sessions=sessions, bytes=size, streams=streams, requests=requests)
         secret = tokens.create(file, name, [_grant(each) for each in grant], expires=_time(expires), limits=limits)
     except ValidationError as error:
-        raise _failure(str(error.errors()[0]["msg"])) from None
+        raise _failure(tokens.told(error)) from None
     except TokensError as error:
         raise _failure(str(error)) from None
     typer.echo(f"Keep it: it is shown only now. It is in use as soon as a server runs with --tokens {file}.", err=True)
@@ -63,8 +62,10 @@ def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="For p
     except TokensError as error:
         raise _failure(str(error)) from None
     if as_json:
-        json.dump({name: token.model_dump(mode="json", exclude={"hash"}) for name, token in known.items()}, sys.stdout)
-        typer.echo()
+        shown = {name: token.model_dump(mode="json", exclude={"hash"}) for name, token in known.items()}
+        for grant in (grant for token in shown.values() for grant in token["grants"]):
+            grant["ops"].sort()
+        typer.echo(json.dumps(shown))
         return
     for name, token in known.items():
         typer.echo("  ".join([name, _until(token), *(f"{each.prefix}={_ops(each)}" for each in token.grants)]))
@@ -80,28 +81,35 @@ def revoke(name: Annotated[str, typer.Argument(help="Which one.")], file: File) 
 
 
 def _grant(text: str) -> TokenGrant:
-    prefix, equals, ops = text.partition("=")
-    names = _SHORT.get(ops if equals else "all") or [name.strip() for name in ops.split(",")]
+    prefix, equals, ops = text.rpartition("=")  # the last one: an id may hold others
+    if not equals:
+        prefix, ops = text, "all"
+    names = _SHORT.get(ops) or [name.strip() for name in ops.split(",")]
     return TokenGrant.model_validate({"prefix": prefix, "ops": names})
 
 
 def _time(text: str | None) -> datetime | None:
     if text is None:
         return None
-    if span := _SPAN.fullmatch(text):
-        seconds = int(span[1]) * _SECONDS[span[2]]
-        return (datetime.now(UTC) + timedelta(seconds=seconds)).replace(microsecond=0)
+    now = datetime.now(UTC)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        if span := _SPAN.fullmatch(text):
+            moment = now + timedelta(seconds=int(span[1]) * _SECONDS[span[2]])
+        else:
+            moment = datetime.fromisoformat(text)
+        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise TokensError(f"{text!r} is no time: write 12h, 30d, 1y, or 2027-01-31") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if moment <= now:
+        raise TokensError(f"{text!r} is over already")
+    return moment.replace(microsecond=0)
 
 
 def _until(token: Token) -> str:
     if token.expires is None:
         return "for ever"
-    return f"{'expired' if token.expired(datetime.now(UTC)) else 'until'} {token.expires:%Y-%m-%d %H:%M}Z"
+    word = "expired" if token.expired(datetime.now(UTC)) else "until"
+    return f"{word} {token.expires.astimezone(UTC):%Y-%m-%d %H:%M}Z"
 
 
 def _ops(grant: TokenGrant) -> str:

@@ -10,19 +10,30 @@
 The secrets themselves are nowhere. They have 256 random bits, so a plain hash of one cannot be turned around.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import secrets
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import tomlkit
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+)
 
 from cfs_filesystem import GrantedOperation, InvalidPathError, validate_prefix
 from cfs_server.sessions.paths import SESSIONS, WORKSPACES
@@ -32,6 +43,7 @@ PREFIX = "cfs_"
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _SECRET_BYTES = 32
+_SECRET = re.compile(PREFIX + r"[A-Za-z0-9_-]{32,}")
 
 
 class TokensError(Exception):
@@ -52,6 +64,16 @@ def _placed(prefix: str) -> str:
 _ORDER: list[GrantedOperation] = [
     "list", "file", "read", "read_binary", "read_file", "read_re", "write", "delete",
 ]  # fmt: skip
+
+
+def _known(ops: object) -> object:
+    """Check the names of operations, to name the one that is wrong."""
+    unknown = [op for op in ops if op not in _ORDER] if isinstance(ops, list | set | frozenset) else []
+    if unknown:
+        raise ValueError(f"there is no operation {unknown[0]!r}; there are {', '.join(_ORDER)}")
+    return ops
+
+
 PLACES = (SESSIONS, WORKSPACES)
 _Frozen = ConfigDict(extra="forbid", frozen=True)
 
@@ -61,7 +83,7 @@ class TokenGrant(BaseModel):
 
     model_config = _Frozen
     prefix: Annotated[str, AfterValidator(_placed)]
-    ops: Annotated[frozenset[GrantedOperation], Field(min_length=1)]
+    ops: Annotated[frozenset[GrantedOperation], Field(min_length=1), BeforeValidator(_known)]
 
 
 class TokenLimits(BaseModel):
@@ -99,22 +121,42 @@ def digest(secret: str) -> str:
     return "sha256:" + hashlib.sha256(secret.encode()).hexdigest()
 
 
+def masked(text: str) -> str:
+    """Take the secrets out of a text that goes where others read it, such as a log."""
+    return _SECRET.sub(PREFIX + "***", text)
+
+
 def load(path: Path) -> dict[str, Token]:
     """Read the tokens by name; raises `TokensError`."""
     try:
-        tokens = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8"))).tokens
+        return _read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise TokensError(f"{path}: there is no such file; make a token with: cfs token create") from None
     except OSError as error:
         raise TokensError(f"{path}: {error.strerror}") from None
     except ValidationError as error:
-        first = error.errors(include_input=False)[0]  # the input may be a secret, written here by mistake
-        raise TokensError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from None
-    except ValueError as error:
+        raise TokensError(f"{path}: {told(error)}") from None
+    except (ValueError, RecursionError) as error:
         raise TokensError(f"{path}: this is no TOML file: {error}") from None
-    if len({token.hash for token in tokens.values()}) < len(tokens):
-        raise TokensError(f"{path}: two tokens have the same hash")
+    except TokensError as error:
+        raise TokensError(f"{path}: {error}") from None
+
+
+def _read(text: str) -> dict[str, Token]:
+    tokens = _File.model_validate(tomllib.loads(text)).tokens
+    names: dict[str, str] = {}
+    for name, token in tokens.items():
+        if (other := names.setdefault(token.hash, name)) != name:
+            raise TokensError(f"tokens.{name}.hash: {other!r} has the same one")
     return tokens
+
+
+def told(error: ValidationError) -> str:
+    """Say in one line what pydantic found first, and where; without the input, which may be a secret."""
+    first = error.errors(include_input=False)[0]
+    place = masked(".".join(map(str, first["loc"])))
+    reason = str(first["msg"]).removeprefix("Value error, ")
+    return f"{place}: {reason[:1].lower()}{masked(reason[1:])}"
 
 
 def create(
@@ -137,10 +179,15 @@ def create(
         limits=limits or TokenLimits(),
     )
 
-    def add(tokens: tomlkit.items.Table) -> None:
-        if name in tokens:
+    def add(text: str) -> str:
+        document = tomlkit.parse(text)
+        known = document.setdefault("tokens", tomlkit.table(is_super_table=True))
+        if name in known:
             raise TokensError(f"{path}: there is a token {name!r} already; revoke it first")
-        tokens[name] = _table(token)
+        if isinstance(known, tomlkit.items.InlineTable):
+            raise TokensError(f"{path}: write [tokens.NAME] for each token instead of tokens = {{...}} to add more")
+        known[name] = _table(token)
+        return tomlkit.dumps(document)
 
     _change(path, add)
     return secret
@@ -149,13 +196,39 @@ def create(
 def revoke(path: Path, name: str) -> None:
     """Take a token out of the file; a running server stops taking it within seconds."""
 
-    def remove(tokens: tomlkit.items.Table) -> None:
-        if name not in tokens:
+    def remove(text: str) -> str:
+        left = _read(text)
+        if left.pop(name, None) is None:
             raise TokensError(f"{path}: there is no token {name!r}")
-        del tokens[name]
+        with contextlib.suppress(ValueError, TokensError):
+            if _read(cut := _without_tables(text, name)) == left:
+                return cut
+        document = tomlkit.parse(text)  # it is written in another way than by tables
+        del document["tokens"][name]
+        return tomlkit.dumps(document)
 
-    load(path)
-    _change(path, remove)
+    _change(path, remove, missing_ok=False)
+
+
+def _without_tables(text: str, name: str) -> str:
+    """Cut the tables of a token out, but for the comments behind them: those are about what comes next."""
+    kept: list[str] = []
+    cut: list[str] = []
+    within = False
+    for line in text.splitlines(keepends=True):
+        if line.lstrip().startswith("["):
+            kept += _comments_at_end(cut)
+            cut = []
+            within = name in tomllib.loads(line).get("tokens", ())
+        (cut if within else kept).append(line)
+    return "".join(kept + _comments_at_end(cut))
+
+
+def _comments_at_end(lines: list[str]) -> list[str]:
+    start = len(lines)
+    while start and lines[start - 1].lstrip()[:1] in ("", "#"):
+        start -= 1
+    return lines[start:] if any(line.strip() for line in lines[start:]) else []
 
 
 def _table(token: Token) -> tomlkit.items.Table:
@@ -177,18 +250,31 @@ def _inline(**items: object) -> tomlkit.items.InlineTable:
     return table
 
 
-def _change(path: Path, change: Callable[[tomlkit.items.Table], None]) -> None:
-    """Change the file in one step, keeping its comments; only its owner may read a new one."""
+def _change(path: Path, change: Callable[[str], str], *, missing_ok: bool = True) -> None:
+    """Change the file in one step; only its owner may read a new one.
+
+    Who changes it at the same time waits: else one of the two changes would be lost.
+    """
+    path = path.resolve()  # through a link, which stays
     try:
-        document = tomlkit.parse(path.read_text(encoding="utf-8")) if path.exists() else tomlkit.document()
-        if path.exists():
-            load(path)
-        if "tokens" not in document:
-            document["tokens"] = tomlkit.table(is_super_table=True)
-        change(document["tokens"])
-        _replace(path, tomlkit.dumps(document))
+        with _alone(path.parent):
+            exists = path.exists()
+            if exists or not missing_ok:
+                load(path)
+            _replace(path, change(path.read_text(encoding="utf-8") if exists else ""))
     except OSError as error:
         raise TokensError(f"{path}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Lock a directory: a lock of the file would stay with the old one when it is replaced."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _replace(path: Path, text: str) -> None:

@@ -1,5 +1,6 @@
 """ETags and the requests that depend on them (H3; RFC 9110, 13)."""
 
+import hashlib
 import re
 from email.utils import formatdate
 
@@ -18,9 +19,9 @@ def view_etag(session: Session, sessions: SessionGate) -> str:
     return f'"{session.nonce}-e{session.log.last}.{len(sessions.children(session))}"'
 
 
-def listing_etag(sessions: SessionGate) -> str:
-    """Name the present version of everything that any listing shows."""
-    return f'"{sessions.version}"'
+def content_etag(content: bytes) -> str:
+    """Name a listing by what it shows; a count of changes would tell of sessions that the caller may not see."""
+    return f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
 
 
 def session_headers(session: Session, etag: str) -> dict[str, str]:

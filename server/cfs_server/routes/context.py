@@ -39,6 +39,8 @@ class Context:
 class Caller:
     """The principal behind one request, and what it may use."""
 
+    __slots__ = ("_parts", "principal", "sessions")
+
     def __init__(self, principal: Principal, parts: Context) -> None:
         self.principal = principal
         self.sessions = SessionGate(parts.store, principal.handle, principal.account)

@@ -75,6 +75,8 @@ async def all_events(
 class SessionView:
     """One session as its reader may see it: not any more once it has been renamed, or a right taken, out of sight."""
 
+    __slots__ = ("_session", "_sessions")
+
     def __init__(self, session: Session, sessions: SessionGate) -> None:
         self._session = session
         self._sessions = sessions
@@ -87,13 +89,14 @@ class SessionView:
         return f'{{"asked":{stale.asked},"last":{stale.last},"session":{state}}}'
 
     def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
-        """Return the events up to the first that may not be seen, and whether that is all of them."""
-        seen = self._sessions.visible(events)
-        return seen, len(seen) == len(events)
+        """Leave out what happened under names that the caller may not see; the stream ends with such a name."""
+        return self._sessions.visible(events), self._sessions.may("read_binary", self._session.id)
 
 
 class AllView:
     """All sessions that a caller may read."""
+
+    __slots__ = ("_sessions",)
 
     def __init__(self, sessions: SessionGate) -> None:
         self._sessions = sessions

@@ -88,7 +88,8 @@ async def post_message(
         return me.stream(follow(session.log, event.number - 1, SessionView(session, sessions), turn))
     if wait != "false":
         seconds = me.wait_limit(None if wait == "true" else float(wait))
-        result = await attend(request, _finished(session, turn, seconds))
+        with sessions.throughout(session, "read_binary"):
+            result = await attend(request, _finished(session, turn, seconds))
         return as_json(reply(session, turn, result))
     return _accepted(session, turn, event.number, len(turn.message.content.encode()))
 

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import BaseModel
 
 from cfs import wire
 from cfs.errors import (
@@ -26,7 +27,7 @@ from cfs_server.openapi import NOT_MODIFIED, answer, body, problems
 from cfs_server.routes import accept as media
 from cfs_server.routes.bodies import json_body, read_text
 from cfs_server.routes.conditions import (
-    listing_etag,
+    content_etag,
     require_match,
     session_headers,
     unchanged,
@@ -53,15 +54,12 @@ async def list_sessions(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """List sessions in the order of their ids, a page at a time."""
-    etag = listing_etag(sessions)
-    if unchanged(if_none_match, etag):
-        return Response(status_code=304, headers={"ETag": etag})
     found = sessions.page(prefix, after, limit + 1)
     page = wire.SessionPage(
         sessions=tuple(info(session, sessions) for session in found[:limit]),
         next=found[limit - 1].id if len(found) > limit else None,
     )
-    return as_json(page, headers={"ETag": etag, "Cache-Control": "no-cache"})
+    return _listing(page, {"Cache-Control": "no-cache"}, if_none_match)
 
 
 @router.post(
@@ -153,6 +151,7 @@ async def read_settings(
     "/{id:session}/settings",
     responses={
         200: answer("The settings now", state=True, json=wire.Settings),
+        204: answer("Changed; for a caller that may not read them"),
         **problems(*_ID, *_BODY, InvalidSettings, NotFound, PreconditionFailed),
     },
     openapi_extra=body(json=wire.SettingsPatch),
@@ -167,6 +166,8 @@ async def change_settings(
     session = sessions.get(id, "write")
     require_match(if_match, session, sessions)
     settings = session.change_settings(patch)
+    if not sessions.may("read_binary", id):
+        return Response(status_code=204)
     return as_json(settings, headers=session_headers(session, view_etag(session, sessions)))
 
 
@@ -233,7 +234,7 @@ async def fork(
     "/{id:session}/rename",
     responses={
         200: answer("Renamed", state=True, location=True, json=wire.SessionInfo),
-        **problems(*_ID, *_BODY, NotFound, AlreadyExists),
+        **problems(*_ID, *_BODY, NotFound, AlreadyExists, StorageFull),
     },
     openapi_extra=body(json=wire.RenameRequest),
 )
@@ -279,10 +280,15 @@ async def sub_sessions(
 ) -> Response:
     """Read the tree of sub-sessions, any depth."""
     session = sessions.get(id, "list")
-    headers = session_headers(session, listing_etag(sessions))
-    if unchanged(if_none_match, headers["ETag"]):
-        return Response(status_code=304, headers=headers)
-    return as_json(tree(session, sessions), headers=headers)
+    return _listing(tree(session, sessions), session_headers(session, session.etag), if_none_match)
+
+
+def _listing(shown: BaseModel, headers: dict[str, str], if_none_match: str | None) -> Response:
+    answer = as_json(shown)
+    answer.headers.update(headers | {"ETag": content_etag(bytes(answer.body))})
+    if unchanged(if_none_match, answer.headers["ETag"]):
+        return Response(status_code=304, headers=headers | {"ETag": answer.headers["ETag"]})
+    return answer
 
 
 def _made(session: Session, sessions: SessionGate, status: int) -> Response:

@@ -13,6 +13,7 @@ from cfs.errors import (
     InvalidIdentifier,
     InvalidParameters,
     NotFound,
+    StorageFull,
     TooLarge,
     Unavailable,
     UnsupportedMedia,
@@ -58,7 +59,7 @@ async def claim(
 
 @router.post(
     "/{id:session}/turns/{turn}/update",
-    responses={200: answer("Added", json=wire.Claim), **problems(*_ERRORS, Forbidden)},
+    responses={200: answer("Added", json=wire.Claim), **problems(*_ERRORS, Forbidden, StorageFull)},
     openapi_extra=body(json=wire.AgentUpdate),
 )
 async def update(
@@ -75,7 +76,7 @@ async def update(
 
 @router.post(
     "/{id:session}/turns/{turn}/finish",
-    responses={200: answer("Finished", json=wire.Reply), **problems(*_ERRORS, Forbidden)},
+    responses={200: answer("Finished", json=wire.Reply), **problems(*_ERRORS, Forbidden, StorageFull)},
     openapi_extra=body(json=wire.AgentFinish),
 )
 async def finish(
@@ -93,12 +94,12 @@ async def finish(
 
 async def _next(session: Session, lease: float, seconds: float, sessions: SessionGate) -> Turn | None:
     """Claim a turn as soon as there is one; None when the time is over."""
+    asked = session.id
     try:
         async with asyncio.timeout(seconds):
             while (turn := _try(session, lease)) is None:
                 await session.log.pulse.wait()
-                sessions.require("read_binary", session.id)
-                sessions.require("write", session.id)
+                sessions.require_still(session, asked, "read_binary", "write")
     except TimeoutError:
         return None
     return turn

@@ -33,23 +33,33 @@ def claim(session: Session, lease_seconds: float) -> Turn | None:
 def update(
     session: Session, turn_id: str, secret: str, *, text: str, messages: Iterable[Message], lease_seconds: float
 ) -> Turn:
-    """Add streamed text, or whole messages (tool calls and results), and renew the lease."""
+    """Add streamed text, or whole messages (tool calls and results), and renew the lease.
+
+    Raises `StorageFull`.
+    """
     turn = held(session, turn_id, secret)
+    added = tuple(messages)
+    session.account.require_room(size=sum(len(message.content.encode()) for message in added))
     if text:
         session.add_text(turn, text, 0)
-    for message in messages:
+    for message in added:
         session.add_message(message, turn)
     _lease(session, turn, lease_seconds, secret)
     return turn
 
 
 def finish(session: Session, turn_id: str, secret: str, *, reply: str | None, error: str | None, usage: Usage) -> None:
-    """End the turn by a reply (or else the text that was streamed) or by an error."""
+    """End the turn by a reply (or else the text that was streamed) or by an error.
+
+    Raises `StorageFull`: a reply that finds no room can still be ended by an error.
+    """
     turn = held(session, turn_id, secret)
     if error is not None:
         session.fail_turn(turn, error)
-    else:
-        session.finish_turn(turn, "stop", turn.text if reply is None else reply, usage)
+        return
+    text = turn.text if reply is None else reply
+    session.account.require_room(size=len(text.encode()))
+    session.finish_turn(turn, "stop", text, usage)
 
 
 def held(session: Session, turn_id: str, secret: str) -> Turn:

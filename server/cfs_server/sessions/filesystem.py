@@ -136,6 +136,6 @@ def _meta(session: Session) -> EntryMeta:
     return VersionedEntryMeta(
         path=path_of(session.id),
         size=session.history.size,
-        updated_at=session.updated_at,
+        updated_at=session.history.changed_at,
         version=session.etag.strip('"'),
     )

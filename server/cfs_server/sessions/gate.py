@@ -3,8 +3,8 @@
 The caller's grants are those of its handle on the logical file system, where a session is `/sessions/<id>`. What is
 offered for sessions beside the operations of a handle is judged as the operation that it amounts to:
 
-    list          name it in a listing, count what is below it
-    file          wait for it
+    list          name it in a listing, or in the tree below another one
+    file          wait for it, and learn what a listing would say of it
     read_binary   its transcript, messages, settings and events
     write         append, change settings, cancel, answer as an agent; make it, also by copying another one
     delete        delete; rename (as a reader of the old name and a writer of the new one); replace the history
@@ -13,15 +13,17 @@ A right at a session is one at everything below it, for grants cover whole branc
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from cfs.errors import CfsError, Gone
 from cfs.wire import SettingsPatch
 from cfs_filesystem import FsHandle, InvalidPathError, Operation, Path
 from cfs_server import rights
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.events import Event, EventLog
 from cfs_server.sessions.ids import new_id
+from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.paths import SESSIONS, id_of, path_of
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
@@ -33,11 +35,17 @@ _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 class SessionGate:
     """What one caller may do with the sessions of a store; new ones count for its account."""
 
+    __slots__ = ("_account", "_handle", "_store")  # every open stream has one
+
     def __init__(self, store: SessionStore, handle: FsHandle, account: Account) -> None:
         self._store = store
         self._handle = handle
         self._account = account
-        self.limits = store.limits
+
+    @property
+    def limits(self) -> Limits:
+        """What the sessions may take."""
+        return self._store.limits
 
     # -- rights ---------------------------------------------------------------------------------------------------
 
@@ -75,11 +83,6 @@ class SessionGate:
     def children(self, session: Session) -> list[Session]:
         """List the direct sub-sessions by id."""
         return self._store.children(session)
-
-    @property
-    def version(self) -> str:
-        """Name of the present version of all listings (H3)."""
-        return f"{self._store.bus.log.nonce}-{self._store.bus.log.last}"
 
     # -- making and changing --------------------------------------------------------------------------------------
 
@@ -141,9 +144,30 @@ class SessionGate:
 
     async def wait_settled(self, session: Session, timeout: float | None, operation: Operation) -> bool:
         """Wait until a session is settled; see `SessionStore.wait_settled`. The right must hold in the end, too."""
-        settled = await self._store.wait_settled(session, timeout)
-        self.require(operation, session.id)
-        return settled
+        with self.throughout(session, operation):
+            return await self._store.wait_settled(session, timeout)
+
+    @contextmanager
+    def throughout(self, session: Session, *operations: Operation) -> Iterator[None]:
+        """Let nothing out of a wait, be it an error, unless the caller may still do these things when it is over."""
+        asked = session.id
+        try:
+            yield
+        except CfsError:
+            self.require_still(session, asked, *operations)
+            raise
+        self.require_still(session, asked, *operations)
+
+    def require_still(self, session: Session, asked: str, *operations: Operation) -> None:
+        """Raise unless the caller may do these things to a session that it asked for under an id which may be old.
+
+        One that was renamed out of its sight is gone for it, and nothing says what the name is now.
+        """
+        if all(self.may(operation, session.id) for operation in operations):
+            return
+        for operation in operations:
+            self.require(operation, asked)
+        raise Gone(f"session {asked!r} has been deleted or renamed")
 
     @property
     def log(self) -> EventLog:

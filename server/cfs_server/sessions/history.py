@@ -1,5 +1,6 @@
 """The messages of one session, with the size and version of the text that shows them (S6, H3)."""
 
+import time
 from collections.abc import Iterable
 
 from cfs.transcript import render, render_one
@@ -10,7 +11,7 @@ from cfs_server.sessions.accounts import Account
 class History:
     """A list of messages that knows the size of its transcript without rendering it.
 
-    `version` grows by one with every change: equal versions are equal texts.
+    `version` grows by one with every change, which was at `changed_at`: equal versions are equal texts.
     """
 
     def __init__(self, account: Account, messages: Iterable[Message] = ()) -> None:
@@ -61,6 +62,7 @@ class History:
 
     def _resized(self, growth: int) -> None:
         self.size += growth
+        self.changed_at = time.time()
         self._account.add(size=growth)
         self._text = None
 

@@ -127,6 +127,7 @@ class Session:
                 retry_after=_RETRY_SECONDS,
             )
         waits = not self.idle
+        self._count_waiting(turn, len(turn.message.content.encode()))
         self.queue.append(turn)
         announced = self.publish_state(turn=turn.id) if waits else None
         event = self.advance()
@@ -190,6 +191,7 @@ class Session:
         self.queue.clear()
         gone = Gone(f"session {self.id!r} has been deleted")
         for turn in turns:
+            self._count_waiting(turn, 0)
             if turn.task is not None:
                 turn.task.cancel()
             if turn.lease is not None:
@@ -236,6 +238,7 @@ class Session:
         added: Event | None = None
         if turn.base is None:
             turn.base = len(self.history)
+            self._count_waiting(turn, 0)
             added = self.add_message(turn.message, turn)
         if turn.generate:
             self.running = turn
@@ -316,6 +319,7 @@ class Session:
         announce: bool = True,
     ) -> None:
         usage = usage or Usage()
+        self._count_waiting(turn, 0)
         if announce:
             kind: EventType = "turn.failed" if error is not None else "turn.finished"
             detail = {"error": error} if error is not None else {}
@@ -326,6 +330,10 @@ class Session:
             self.running = None
         if not turn.result.done():
             turn.result.set_result(TurnResult(reply, reason, usage, self.log.last, error))
+
+    def _count_waiting(self, turn: Turn, size: int) -> None:
+        self.account.add(size=size - turn.waiting_bytes)
+        turn.waiting_bytes = size
 
     def _after_turn(self) -> None:
         self.advance()

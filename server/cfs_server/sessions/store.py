@@ -284,7 +284,8 @@ class SessionStore:
     def check_integrity(self) -> None:
         """Raise `AssertionError` where names, families or sessions contradict one another."""
         self.bus.log.check_integrity()
-        if (self.account.sessions, self.account.bytes) != (len(self), sum(session.history.size for session in self)):
+        size = sum(session.history.size + sum(turn.waiting_bytes for turn in session.queue) for session in self)
+        if (self.account.sessions, self.account.bytes) != (len(self), size):
             raise AssertionError("what is counted is not what there is")
         listed = self._roots + [child for children in self._children.values() for child in children]
         if sorted(listed) != sorted(self._sessions) or self._roots != sorted(self._roots):

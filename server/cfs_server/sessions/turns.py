@@ -41,6 +41,7 @@ class Turn:
 
     `generate` is false for a message that is only to be added to the history, in its place in the queue.
     `base` is the length of the history before the turn's own message: what a fork of a busy session copies.
+    `waiting_bytes` count for the session's account as long as the message is not in its history.
     """
 
     message: Message
@@ -50,6 +51,7 @@ class Turn:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     accepted_at: float = field(default_factory=time.time)
     base: int | None = None
+    waiting_bytes: int = 0
     partial: list[str] = field(default_factory=list)
     lease: Lease | None = None
     task: asyncio.Task[None] | None = None

@@ -1,0 +1,418 @@
+"""No route lets a caller do, see or learn more than its grants say (G9).
+
+The table of routes is walked: one that is not in `CALLS` or `FOR_ALL` fails the first test, and is covered by all
+others as soon as it is.
+"""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Mapping
+from collections.abc import Set as AbstractSet
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import httpx
+import pytest
+import pytest_asyncio
+from fastapi.routing import APIRoute, iter_route_contexts
+
+from cfs_filesystem import OPERATIONS, READ_OPERATIONS, Operation
+from cfs_server.app import create_app
+from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.settings import Settings
+from tests.filesystem.support import grant
+from tests.server.guests import Guest, guests
+from tests.server.support import EVENTS, TEXT, House, data, house
+
+ROUTES = {
+    (method, str(route.path_format))
+    for route in iter_route_contexts(create_app(Settings(), ScriptedEngine()).routes)
+    if isinstance(route.original_route, APIRoute)
+    for method in route.methods or ()
+}
+
+# -- what Alice has ---------------------------------------------------------------------------------------------------
+
+DIARY, CHAPTER, AGENT, ERRAND = "alices-diary", "alices-diary/chapter", "alices-agent", "alices-errand"
+NOTES = "workspaces/alices-diary/notes.txt"
+CONTENT = ("quinces", "marmalade", "medlars", "damsons")
+"""Words of her messages, settings and files, each of them in one place only."""
+
+
+async def furnish(alice: Guest) -> dict[str, str]:
+    """Make her sessions (idle, below another, held by an agent, waiting for one) and a file; name the held turn."""
+    await alice.create(DIARY, system="marmalade")
+    await alice.say(DIARY, "quinces", wait="true")
+    await alice.create(CHAPTER, "User: medlars\n")
+    for session in (AGENT, ERRAND):
+        await alice.create(session, driver="agent")
+        await alice.say(session, "quinces")
+        await alice.say(session, "quinces")
+    claimed = (await alice.client.post(f"/v1/sessions/{AGENT}/claim", json={})).json()
+    await alice.client.put(f"/v1/files/{NOTES}", content=b"damsons")
+    return {"turn": claimed["turn"], "claim": claimed["claim"]}
+
+
+async def everything_in(home: House) -> list[object]:
+    """All that a request could change."""
+    workspaces = await asyncio.to_thread(lambda: sorted(home.parts.workspaces.entries("/"), key=str))
+    return [
+        home.store.bus.log.last,
+        workspaces,
+        *(
+            (session.id, session.etag, session.history.text, session.settings, session.running, list(session.queue))
+            for session in home.store
+        ),
+    ]
+
+
+# -- what can be asked ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A request about something of Alice's, and the operations there that it amounts to (see `SessionGate`).
+
+    `{id}` is the session that it is about, or whose workspace it is about; `{own}` is a session of the caller, `{new}`
+    a name that it may write. `status` is the answer for a caller that may do this and nothing else.
+    """
+
+    needs: AbstractSet[Operation]
+    status: int
+    about: str = DIARY
+    id: str = "{id}"
+    path: str = "sessions/{id}"
+    params: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    json: Mapping[str, Any] | None = None
+    content: str | None = None
+    repeats: bool = False
+    """Whether the answer says again what the caller must have read before: the secret of its lease came with it."""
+
+    def request(self, route: tuple[str, str], client: httpx.AsyncClient, names: Mapping[str, str]) -> httpx.Request:
+        """Make the request for a route."""
+
+        def filled(text: str) -> str:
+            for name, value in names.items():
+                text = text.replace(f"{{{name}}}", value)
+            return text
+
+        method, url = route
+        at = {"id": self.id, "path": self.path, "turn": "{turn}"}
+        return client.build_request(
+            method,
+            url.format(**{name: quote(filled(text)) for name, text in at.items()}),
+            params=dict(self.params),
+            headers=dict(self.headers),
+            json=None if self.json is None else json.loads(filled(json.dumps(self.json))),
+            content=self.content,
+        )
+
+
+READ: AbstractSet[Operation] = {"read_binary"}
+WRITE: AbstractSet[Operation] = {"write"}
+DELETE: AbstractSet[Operation] = {"delete"}
+ANY = {"If-Match": "*"}
+S = "/v1/sessions"
+F = "/v1/files/{path}"
+CALLS: dict[tuple[str, str], list[Call]] = {
+    ("POST", S): [
+        Call(needs=WRITE, json={"id": "{id}"}, status=409),
+        Call(needs=WRITE, json={"id": "{id}/new"}, status=201),
+    ],
+    ("GET", S + "/{id}"): [
+        Call(needs=READ, status=200),
+        Call(needs=READ, headers=TEXT, status=200),
+        Call(needs=READ, params={"wait": "0"}, status=200),
+        Call(needs=READ, headers={"If-None-Match": "*"}, status=304),
+    ],
+    ("DELETE", S + "/{id}"): [
+        Call(needs=DELETE, status=204),
+        Call(needs=DELETE, headers=ANY, status=204),
+    ],
+    ("GET", S + "/{id}/settings"): [Call(needs=READ, status=200)],
+    ("PATCH", S + "/{id}/settings"): [
+        Call(needs=WRITE, json={"seed": 1}, status=204),
+        Call(needs=WRITE, json={}, headers=ANY, status=204),
+    ],
+    ("PUT", S + "/{id}/transcript"): [
+        Call(needs=WRITE | DELETE, content="User: x\n", headers=ANY, status=200),
+        Call(needs=WRITE | DELETE, content="User: x\n", status=428),
+    ],
+    ("POST", S + "/{id}/cancel"): [
+        Call(needs=WRITE, about=AGENT, json={"queued": True, "cascade": True}, status=200),
+    ],
+    ("POST", S + "/{id}/fork"): [
+        Call(needs=READ, json={"id": "{new}"}, status=201),
+        Call(needs=READ, json={"id": "{new}", "at": 1}, status=201),
+        Call(needs=WRITE, id="{own}", json={"id": "{id}"}, status=409),
+        Call(needs=WRITE, id="{own}", json={"id": "{id}/new"}, status=201),
+    ],
+    ("POST", S + "/{id}/rename"): [
+        Call(needs=READ | DELETE, json={"id": "{new}"}, status=200),
+        Call(needs=WRITE, id="{own}", json={"id": "{id}"}, status=409),
+        Call(needs=WRITE, id="{own}", json={"id": "{id}/new"}, status=200),
+    ],
+    ("GET", S + "/{id}/wait"): [Call(needs={"file"}, status=200)],
+    ("GET", S + "/{id}/sub_sessions"): [Call(needs={"list"}, status=200)],
+    ("POST", S + "/{id}/messages"): [
+        Call(needs=WRITE, content="x", status=202),
+        Call(needs=WRITE, content="", status=202),
+        Call(needs=WRITE, content="x", headers=ANY, status=202),
+        Call(needs=WRITE, json={"content": "x", "role": "system"}, status=202),
+        Call(needs=WRITE | READ, content="x", params={"wait": "true"}, status=200),
+        Call(needs=WRITE | READ, content="x", headers=EVENTS, status=200),
+    ],
+    ("GET", S + "/{id}/events"): [Call(needs=READ, params={"after": "0"}, status=200)],
+    ("POST", S + "/{id}/claim"): [Call(needs=READ | WRITE, about=ERRAND, json={}, status=200)],
+    ("POST", S + "/{id}/turns/{turn}/update"): [
+        Call(needs=WRITE, about=AGENT, json={"claim": "{claim}", "text": "x"}, status=200, repeats=True)
+    ],
+    ("POST", S + "/{id}/turns/{turn}/finish"): [
+        Call(needs=WRITE, about=AGENT, json={"claim": "{claim}", "reply": "x"}, status=200)
+    ],
+    ("GET", F): [
+        call
+        for path in ("sessions/{id}", "workspaces/{id}/notes.txt")
+        for call in (
+            Call(needs=READ, path=path, status=200),
+            Call(needs=READ, path=path, headers={"Range": "bytes=0-3"}, status=206),
+            Call(needs={"file"}, path=path, params={"view": "meta"}, status=200),
+            Call(needs={"read_file"}, path=path, params={"view": "text", "index": "0", "line": "1"}, status=200),
+            Call(needs={"read_re"}, path=path, params={"view": "matches", "pattern": "[a-z]+s"}, status=200),
+        )
+    ],
+    ("PUT", F): [
+        call
+        for path in ("sessions/{id}", "workspaces/{id}/notes.txt")
+        for call in (
+            Call(needs=WRITE, path=path, content="x", status=200),
+            Call(needs=WRITE | {"file"}, path=path, content="x", headers=ANY, status=200),
+            Call(needs=WRITE | {"file"}, path=path, content="x", headers={"If-None-Match": "*"}, status=412),
+        )
+    ],
+    ("DELETE", F): [
+        call
+        for path in ("sessions/{id}", "workspaces/{id}/notes.txt")
+        for call in (
+            Call(needs=DELETE, path=path, status=204),
+            Call(needs=DELETE | {"file"}, path=path, headers=ANY, status=204),
+        )
+    ],
+}
+FOR_ALL = {
+    ("GET", path)
+    for path in (
+        "/", "/healthz", "/readyz", "/metrics", "/v1/whoami", "/v1/sessions", "/v1/files", "/v1/events",
+    )
+}  # fmt: skip
+"""Routes that are about nothing in particular: what they show depends on the caller."""
+
+
+def test_every_route_has_a_place_in_the_tables() -> None:
+    known = {*CALLS, *FOR_ALL}
+    assert ROUTES - known == set(), "say in CALLS or FOR_ALL which rights these routes need"
+    assert known - ROUTES == set(), "these routes are not there any more"
+
+
+# -- asking -----------------------------------------------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """What came back, without what differs from one request to the next."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: str
+
+    def about(self, *names: str) -> "Answer":
+        """The same with the names that were asked for blotted out, longest first."""
+        text = json.dumps([self.headers, self.body])
+        for name in sorted(names, key=len, reverse=True):
+            text = text.replace(name, "#" * len(name))
+        headers, body = json.loads(text)
+        return Answer(self.status, headers, body)
+
+
+async def ask(guest: Guest, request: httpx.Request) -> Answer:
+    """Send a request; of a stream take the first piece."""
+    answer = await guest.client.send(request, stream=True)
+    try:
+        pieces: AsyncIterator[bytes] = answer.aiter_bytes()
+        streams = answer.headers.get("content-type", "").startswith("text/event-stream")
+        body = await anext(pieces, b"") if streams else b"".join([piece async for piece in pieces])
+    finally:
+        await answer.aclose()
+    headers = [(name, value) for name, value in answer.headers.items() if name not in ("date", "x-request-id")]
+    return Answer(answer.status_code, headers, body.decode())
+
+
+EACH = [
+    pytest.param(route, call, id=f"{route[0]} {route[1]} {n}") for route in CALLS for n, call in enumerate(CALLS[route])
+]
+BOBS = [grant(f"/{place}/{name}") for place in ("sessions", "workspaces") for name in ("bobs", "alices", "alices-diar")]
+"""What is his, and some that share letters with what is hers."""
+NAMES = {"own": "bobs", "new": "bobs/new"}
+
+
+class Estate(NamedTuple):
+    """A server with what Alice has, and Bob, who has a session of his own."""
+
+    home: House
+    who: dict[str, Guest]
+    turn: dict[str, str]
+
+
+@asynccontextmanager
+async def estate(*, may_block: bool = False) -> AsyncIterator[Estate]:
+    async with house(may_block=may_block) as home, guests(home, alice=[grant("/")], bob=BOBS) as who:
+        turn = await furnish(who["alice"])
+        await who["bob"].create("bobs", "User: mine\n")
+        yield Estate(home, who, turn)
+
+
+def twin(name: str) -> str:
+    """A name like one of Alice's, of nothing."""
+    return name.replace("chapter", "chaptez") if name == CHAPTER else name.replace("alices", "alicez")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared() -> AsyncIterator[Estate]:
+    """One estate for all calls that may change nothing; the watch over blocking calls is off, as it has no end."""
+    async with estate(may_block=True) as found:
+        yield found
+
+
+@pytest.mark.parametrize(("route", "call"), EACH)
+@pytest.mark.asyncio(loop_scope="module")
+async def test_what_is_not_granted_is_as_if_it_did_not_exist(
+    shared: Estate, route: tuple[str, str], call: Call
+) -> None:
+    """Asked for by somebody without rights, it changes nothing and answers as what is not there, to the letter."""
+    home, who, turn = shared
+    bob, before = who["bob"], await everything_in(home)
+    methods = ("GET", "HEAD") if route[0] == "GET" else (route[0],)
+    for method, session in itertools.product(methods, (call.about, CHAPTER)):
+        answers = []
+        for name in (session, twin(session)):
+            request = call.request((method, route[1]), bob.client, NAMES | turn | {"id": name})
+            answer = (await ask(bob, request)).about(name)
+            assert answer.status == 404, answer
+            assert not any(word in str(answer) for word in (*CONTENT, "alice", *turn.values())), answer
+            answers.append(answer)
+        assert answers[0] == answers[1]
+    assert await everything_in(home) == before
+
+
+def some_rights(needs: AbstractSet[Operation]) -> list[AbstractSet[Operation]]:
+    """Every single operation, all but one that is needed, and some that are usual: where they are not enough."""
+    single: list[AbstractSet[Operation]] = [{operation} for operation in sorted(OPERATIONS)]
+    all_but_one: list[AbstractSet[Operation]] = [OPERATIONS - {operation} for operation in sorted(needs)]
+    reader = OPERATIONS - WRITE - DELETE
+    return [ops for ops in [*single, *all_but_one, reader, reader | WRITE, WRITE | DELETE] if not needs <= ops]
+
+
+@pytest.mark.parametrize(("route", "call"), EACH)
+async def test_a_call_needs_all_of_its_operations_and_no_other(route: tuple[str, str], call: Call) -> None:
+    """With less it is forbidden and changes nothing; with just these it is done, and shows no more than they allow."""
+    async with estate() as (home, who, turn):
+        bob, before = who["bob"], await everything_in(home)
+        names = NAMES | turn | {"id": call.about}
+        places = [f"/sessions/{call.about}", f"/workspaces/{call.about}"]
+        for ops in some_rights(call.needs):
+            bob.may(*BOBS, *(grant(place, *ops) for place in places))
+            answer = await ask(bob, call.request(route, bob.client, names))
+            assert answer.status == 403, (ops, answer)
+            assert not any(word in answer.body for word in (*CONTENT, *turn.values())), (ops, answer)
+            assert await everything_in(home) == before, ops
+        bob.may(*BOBS, *(grant(place, *call.needs) for place in places))
+        answer = await ask(bob, call.request(route, bob.client, names))
+        assert answer.status == call.status, answer
+        if not call.needs & READ_OPERATIONS and not call.repeats:
+            assert not any(word in answer.body for word in CONTENT), answer
+
+
+async def test_a_change_of_settings_shows_them_to_readers_only() -> None:
+    async with estate() as (_, who, _):
+        for ops, status, shown in ((WRITE, 204, False), (WRITE | READ, 200, True)):
+            who["bob"].may(grant(f"/sessions/{DIARY}", *ops))
+            answer = await who["bob"].client.patch(f"/v1/sessions/{DIARY}/settings", json={})
+            assert (answer.status_code, "marmalade" in answer.text) == (status, shown)
+
+
+# -- what is about nothing in particular ------------------------------------------------------------------------------
+
+
+async def untargeted(guest: Guest) -> dict[str, Answer]:
+    """All answers of the routes that are for everybody, but for the stream."""
+    return {
+        path: await ask(guest, guest.client.build_request(method, path))
+        for method, path in sorted(FOR_ALL)
+        if path != "/v1/events"
+    }
+
+
+async def test_what_others_do_changes_no_answer() -> None:
+    """Listings, their ETags, counts, usage: all is as if Bob were alone, whatever Alice does."""
+    async with house() as home, guests(home, alice=[grant("/")], bob=BOBS) as who:
+        bob, alice = who["bob"], who["alice"]
+        await bob.create("bobs", "User: mine\n")
+        await bob.create("bobs/child")
+        await bob.client.put("/v1/files/workspaces/bobs/a.txt", content=b"mine")
+        about_him = ["/v1/sessions?prefix=bobs/", "/v1/sessions/bobs", "/v1/sessions/bobs/sub_sessions"]
+        before = await untargeted(bob) | {
+            path: await ask(bob, bob.client.build_request("GET", path)) for path in about_him
+        }
+        assert before["/metrics"].status == 403
+        await furnish(alice)
+        await alice.client.post(f"/v1/sessions/{DIARY}/fork", json={"id": "alices-copy"})
+        await alice.client.post(f"/v1/sessions/{DIARY}/rename", json={"id": "alices-book"})
+        await alice.client.delete(f"/v1/sessions/{AGENT}")
+        after = await untargeted(bob) | {
+            path: await ask(bob, bob.client.build_request("GET", path)) for path in about_him
+        }
+        assert after == before
+        assert not any(word in str(after) for word in (*CONTENT, DIARY, AGENT, ERRAND, "copy", "book"))
+
+
+@pytest.mark.parametrize("operation", sorted(OPERATIONS))
+async def test_listings_and_the_common_stream_need_one_operation_each(operation: Operation) -> None:
+    async with estate() as (_, who, _):
+        bob = who["bob"]
+        bob.may(grant("/sessions/", operation), grant("/workspaces/bobs"))
+        listed = operation == "list"
+        sessions = (await bob.client.get("/v1/sessions")).json()
+        assert [session["id"] for session in sessions["sessions"]] == (
+            ["alices-agent", "alices-diary", "alices-errand", "bobs"] if listed else []
+        )
+        children = (await bob.client.get("/v1/sessions", params={"prefix": DIARY + "/"})).json()
+        assert [session["id"] for session in children["sessions"]] == ([CHAPTER] if listed else [])
+        files = (await bob.client.get("/v1/files")).json()["files"]
+        assert [file["path"] for file in files if DIARY in file["path"]] == (
+            [f"/sessions/{DIARY}", f"/sessions/{CHAPTER}"] if listed else []
+        )
+        assert (await bob.client.get("/metrics")).status_code == 403
+        async with await bob.stream("/v1/events?after=0") as stream:
+            bob.may(grant("/sessions/", operation), grant("/sessions/bobs", "read"))
+            await who["alice"].say("bobs", "a mark")
+            seen = await stream.until("message.added")
+        assert any(json.loads(event.data)["session"] == DIARY for event in seen) == (operation == "read_binary")
+        assert data(seen[-1])["message"]["content"] == ("quinces" if operation == "read_binary" else "a mark")
+
+
+async def test_without_a_token_only_what_is_the_same_for_all_is_told() -> None:
+    async with estate() as (home, _, turn):
+        routes = [(method, url) for method, url in sorted(ROUTES) if url not in ("/", "/healthz", "/readyz")]
+        before = await everything_in(home)
+        async with httpx.AsyncClient(base_url=home.url, trust_env=False) as nobody:
+            for method, url in routes:
+                answer = await nobody.request(method, url.format(id=DIARY, path=NOTES, **turn))
+                assert answer.status_code == 401, (method, url)
+                assert not any(word in answer.text for word in CONTENT)
+            for url in ("/", "/healthz", "/readyz", "/openapi.json"):
+                answer = await nobody.get(url)
+                assert (answer.status_code, "alice" in answer.text) == (200, False)
+        assert await everything_in(home) == before

@@ -1,0 +1,370 @@
+"""What one caller may do with the sessions of a store (G9), without a server around it."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+
+from cfs.errors import CfsError, Forbidden, Gone, NotFound, NotGranted
+from cfs.wire import Message
+from cfs_filesystem import OPERATIONS, Grant, InMemoryFileSystem, InvalidPathError, Operation
+from cfs_server.sessions.accounts import Allowance
+from cfs_server.sessions.events import Event
+from cfs_server.sessions.gate import SessionGate
+from cfs_server.sessions.ids import parent_of
+from cfs_server.sessions.paths import SESSIONS, path_of
+from cfs_server.sessions.turns import Turn
+from tests.filesystem.support import grant
+from tests.sessions.support import Desk, desk
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """A desk, and the gate through which Bob comes to it."""
+
+    desk: Desk
+    gate: SessionGate
+
+    def may(self, *grants: Grant) -> None:
+        """Let Bob do just this from now on."""
+        self.gate._handle.grants = list(grants)
+
+    def everything(self) -> list[object]:
+        """All that a call could change."""
+        store = self.desk.store
+        return [store.bus.log.last, *((each.id, each.etag, each.settings, each.running) for each in store)]
+
+
+@asynccontextmanager
+async def counter() -> AsyncIterator[Counter]:
+    async with desk() as d:
+        handle = InMemoryFileSystem([SESSIONS]).create_handle(())
+        yield Counter(d, SessionGate(d.store, handle, d.store.account.part("bob", Allowance())))
+
+
+def ids(sessions: Sequence[object]) -> list[str]:
+    """Name some sessions."""
+    return [str(getattr(session, "id", None)) for session in sessions]
+
+
+# -- every method -----------------------------------------------------------------------------------------------------
+
+
+class Method(NamedTuple):
+    """A call of one method about the session `a`, and what it needs there."""
+
+    needs: AbstractSet[Operation]
+    call: Callable[[SessionGate], object]
+
+
+WRITE: AbstractSet[Operation] = {"write"}
+METHODS: dict[str, list[Method]] = {
+    "get": [
+        Method({"read_binary"}, lambda gate: gate.get("a", "read_binary")),
+        Method({"list", "delete"}, lambda gate: gate.get("a", "list", "delete")),
+    ],
+    "find": [Method({"file"}, lambda gate: gate.find("a", "file"))],
+    "require": [Method({"read_re"}, lambda gate: gate.require("read_re", "a"))],
+    "create": [Method(WRITE, lambda gate: gate.create("a/new"))],
+    "open": [Method(WRITE, lambda gate: gate.open("a")), Method(WRITE, lambda gate: gate.open("a/new"))],
+    "submit": [Method(WRITE, lambda gate: gate.submit("a", Turn(Message(role="user", content="x"))))],
+    "delete": [Method({"delete"}, lambda gate: gate.delete("a"))],
+    "cancel": [Method(WRITE, lambda gate: gate.cancel("a", queued=True, cascade=True))],
+    "fork": [
+        Method({"read_binary"}, lambda gate: gate.fork("a", "own/new")),
+        Method(WRITE, lambda gate: gate.fork("own", "a/new")),
+    ],
+    "rename": [
+        Method({"read_binary", "delete"}, lambda gate: gate.rename("a", "own/new")),
+        Method(WRITE, lambda gate: gate.rename("own", "a/new")),
+    ],
+    "replace": [Method({"write", "delete"}, lambda gate: gate.replace("a", "User: x\n", "*"))],
+    "require_still": [
+        Method({"file"}, lambda gate: gate.require_still(gate._store.get("a"), "a", "file")),
+    ],
+}
+SILENT = {"may", "page", "children", "visible", "log", "limits", "throughout", "wait_settled"}
+"""What raises nothing at once: it answers what may be known, or is about a session that was got before."""
+
+
+def test_every_method_has_a_place_in_the_table() -> None:
+    public = {name for name in dir(SessionGate) if not name.startswith("_")}
+    assert public - {*METHODS, *SILENT} == set(), "say in METHODS which rights these need"
+
+
+EACH = [pytest.param(method, id=f"{name} {n}") for name in METHODS for n, method in enumerate(METHODS[name])]
+ASKED = [each for each in EACH if each.id != "require_still 0"]
+"""All that may be about a session that does not exist."""
+
+
+@pytest.mark.parametrize("method", EACH)
+async def test_a_method_needs_all_of_its_operations_and_no_other(method: Method) -> None:
+    async with counter() as c:
+        c.desk.store.create("a", transcript="User: hello\n")
+        c.desk.store.open("own")
+        before = c.everything()
+        for count in range(len(OPERATIONS) + 1):
+            for ops in itertools.combinations(sorted(OPERATIONS), count):
+                if method.needs <= set(ops):
+                    continue
+                c.may(grant("/sessions/own"), Grant(prefix="/sessions/a", ops=set(ops)))
+                with pytest.raises(Forbidden if ops else NotGranted):
+                    method.call(c.gate)
+        assert c.everything() == before
+        c.may(grant("/sessions/own"), Grant(prefix="/sessions/a", ops=method.needs))
+        method.call(c.gate)
+        await c.desk.settled(next(iter(c.desk.store)).id)
+
+
+@pytest.mark.parametrize("method", ASKED)
+async def test_without_rights_it_is_the_same_whether_there_is_a_session(method: Method) -> None:
+    async def told(*, exists: bool) -> tuple[type[CfsError], str]:
+        async with counter() as c:
+            c.desk.store.open("own")
+            if exists:
+                c.desk.store.create("a", transcript="User: hello\n")
+            c.may(grant("/sessions/own"))
+            with pytest.raises(NotGranted) as caught:
+                method.call(c.gate)
+            return type(caught.value), caught.value.detail
+
+    assert await told(exists=True) == await told(exists=False)
+
+
+# -- making -----------------------------------------------------------------------------------------------------------
+
+MAKERS: dict[str, Callable[[SessionGate, str], object]] = {
+    "create": lambda gate, name: gate.create(name),
+    "open": lambda gate, name: gate.open(name),
+    "submit": lambda gate, name: gate.submit(name, Turn(Message(role="user", content="x"), generate=False)),
+    "fork": lambda gate, name: gate.fork("own", name),
+    "rename": lambda gate, name: gate.rename("own", name),
+}
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+async def test_a_right_at_a_sub_session_does_not_make_the_ones_above_it(maker: str) -> None:
+    async with counter() as c:
+        c.desk.store.open("own")
+        c.may(grant("/sessions/own"), grant("/sessions/a/b/c"))
+        for existing, missing in (((), "a"), (("a",), "a/b")):
+            for name in existing:
+                c.desk.store.open(name)
+            before = c.everything()
+            with pytest.raises(NotGranted, match=f"session '{missing}'"):
+                MAKERS[maker](c.gate, "a/b/c")
+            assert c.everything() == before
+        c.desk.store.open("a/b")
+        MAKERS[maker](c.gate, "a/b/c")
+        assert c.desk.store.find("a/b/c") is not None
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+async def test_what_is_made_counts_for_its_maker_and_what_is_renamed_stays_its_owners(maker: str) -> None:
+    async with counter() as c:
+        c.desk.store.open("own")
+        c.may(grant("/"))
+        MAKERS[maker](c.gate, "a/b")
+        assert c.gate._account.sessions == (0 if maker == "rename" else 2)
+
+
+async def test_a_session_without_a_name_needs_the_right_to_any_name() -> None:
+    async with counter() as c:
+        c.may(grant("/sessions/own"))
+        with pytest.raises(NotGranted):
+            c.gate.create()
+        c.may(grant("/sessions/", "write"))
+        assert c.gate.create().id
+
+
+async def test_an_id_with_wildcards_is_granted_by_its_path() -> None:
+    async with counter() as c:
+        c.may(grant("/sessions/a%2Ab", "write"))
+        assert c.gate.create("a*b/child").id == "a*b/child"
+        for other in ("a", "axb", "a%2Ab", "a*", "a*bc"):
+            with pytest.raises(NotGranted):
+                c.gate.create(other)
+
+
+# -- listing ----------------------------------------------------------------------------------------------------------
+
+NAMES = [
+    "a",
+    "a*",
+    "a/x",
+    "b",
+    "main",
+    "main/c",
+    "main/coder",
+    "main/coder/t1",
+    "main/coder/t2",
+    "main/d",
+    "mainly",
+    "中",
+]
+GRANTS = {
+    "everything": [grant("/")],
+    "all sessions": [grant("/sessions/", "list")],
+    "nothing": [],
+    "no listing": [grant("/sessions/", *sorted(OPERATIONS - {"list"}))],
+    "single roots": [grant("/sessions/main", "list"), grant("/sessions/a%2A", "list"), grant("/sessions/none", "list")],
+    "only below a root": [grant("/sessions/main/", "list")],
+    "one deep child": [grant("/sessions/main/coder/t2", "list")],
+    "children and a root": [grant("/sessions/main/d"), grant("/sessions/main/c"), grant("/sessions/b")],
+    "what can be no session": [grant("/sessions/a%2a"), grant("/sessions/main/c d"), grant("/sessions/a")],
+    "what is covered twice": [
+        grant("/sessions/main/coder"),
+        grant("/sessions/main/"),
+        grant("/sessions/main/coder/t1"),
+    ],
+}
+PREFIXES = ["", "a", "m", "main", "mainl", "main/", "main/c", "main/coder", "main/coder/", "main/coder/t2", "x/", "中"]
+
+
+@pytest.mark.parametrize("name", GRANTS)
+async def test_a_page_is_the_part_of_the_listing_that_may_be_listed(name: str) -> None:
+    """Compared with a filter over everything, for all prefixes, places to begin and sizes."""
+    async with counter() as c:
+        for session in NAMES:
+            c.desk.store.open(session)
+        c.may(*GRANTS[name])
+        for prefix, after, limit in itertools.product(PREFIXES, ["", *NAMES, "zz"], [1, 2, 100]):
+            parent = prefix.rpartition("/")[0] or None
+            wanted = [
+                session
+                for session in sorted(NAMES)
+                if parent_of(session) == parent
+                and session.startswith(prefix)
+                and session > after
+                and c.gate._handle.allows("list", path_of(session))
+            ]
+            assert ids(c.gate.page(prefix, after, limit)) == wanted[:limit], (prefix, after, limit)
+
+
+# -- waiting ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_wait_ends_with_the_right_to_it() -> None:
+    async with counter() as c:
+        c.may(grant("/sessions/a", "file"))
+        session = c.desk.store.open("a")
+        assert await c.gate.wait_settled(session, None, "file")
+        c.desk.engine.hold()
+        c.desk.say("a", "x")
+        waiting = asyncio.create_task(c.gate.wait_settled(session, None, "file"))
+        await asyncio.sleep(0)
+        c.may()
+        c.desk.engine.release()
+        with pytest.raises(NotGranted, match="'a'"):
+            await waiting
+
+
+@pytest.mark.parametrize("end", ["settled", "deleted", "time-out"])
+async def test_a_wait_for_what_was_renamed_out_of_sight_does_not_tell_the_new_name(end: str) -> None:
+    async with counter() as c:
+        c.may(grant("/sessions/a", "file"))
+        session = c.desk.store.open("a")
+        c.desk.engine.hold()
+        c.desk.say("a", "x")
+        waiting = asyncio.create_task(c.gate.wait_settled(session, 0.5 if end == "time-out" else None, "file"))
+        await asyncio.sleep(0)
+        c.desk.store.rename("a", "hidden")
+        if end == "deleted":
+            c.desk.store.delete("hidden")
+        if end == "settled":
+            c.desk.engine.release()
+        with pytest.raises(Gone) as caught:
+            await waiting
+        assert "'a'" in caught.value.detail
+        assert "hidden" not in caught.value.detail
+        c.desk.engine.release()
+
+
+async def test_a_wait_that_is_cancelled_is_cancelled_whatever_the_rights_are() -> None:
+    async with counter() as c:
+        session = c.desk.store.open("a")
+        c.desk.engine.hold()
+        c.desk.say("a", "x")
+        waiting = asyncio.create_task(c.gate.wait_settled(session, None, "file"))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        c.desk.engine.release()
+
+
+async def test_the_right_to_the_new_name_is_enough() -> None:
+    async with counter() as c:
+        session = c.desk.store.open("a")
+        c.may(grant("/sessions/b", "read"))
+        c.desk.store.rename("a", "b")
+        c.gate.require_still(session, "a", "read_binary")
+        with pytest.raises(NotGranted):
+            c.gate.require_still(session, "a", "write")
+
+
+# -- following --------------------------------------------------------------------------------------------------------
+
+
+def seen(c: Counter) -> list[Event]:
+    """All events so far that Bob may see."""
+    events = c.gate.log.since(0)
+    assert isinstance(events, list)
+    return c.gate.visible(events)
+
+
+async def test_events_are_seen_by_those_who_may_read_the_session() -> None:
+    async with counter() as c:
+        for name in ("a", "a/b", "ab", "b"):
+            c.desk.store.open(name)
+        for grants, wanted in (
+            ([grant("/")], ["a", "a/b", "ab", "b"]),
+            ([grant("/sessions/", "read_binary")], ["a", "a/b", "ab", "b"]),
+            ([grant("/sessions/", *sorted(OPERATIONS - {"read_binary"}))], []),
+            ([grant("/sessions/a", "read")], ["a", "a/b"]),
+            ([grant("/sessions/a/", "read")], ["a/b"]),
+            ([], []),
+        ):
+            c.may(*grants)
+            assert [event.session for event in seen(c)] == wanted
+
+
+async def test_events_name_other_sessions_to_those_who_may_read_them() -> None:
+    async with counter() as c:
+        c.desk.store.open("a")
+        c.desk.store.rename("a", "b")
+        c.desk.store.fork("b", "copy")
+        told: dict[str, list[tuple[str, dict[str, str]]]] = {}
+        for readable in ("a", "b", "copy", "a b copy"):
+            c.may(*(grant(f"/sessions/{name}", "read") for name in readable.split()))
+            names = ("renamed_to", "renamed_from", "forked_from")
+            told[readable] = [
+                (event.session, {key: event.data[key] for key in names if key in event.data}) for event in seen(c)
+            ]
+        assert told == {
+            "a": [("a", {}), ("a", {})],
+            "b": [("b", {})],
+            "copy": [("copy", {})],
+            "a b copy": [
+                ("a", {}),
+                ("a", {"renamed_to": "b"}),
+                ("b", {"renamed_from": "a"}),
+                ("copy", {"forked_from": "b"}),
+            ],
+        }
+        whole = c.desk.store.bus.log.since(0)
+        assert isinstance(whole, list)
+        assert whole[1].data["renamed_to"] == "b", "what is left out for one reader is there for the others"
+
+
+async def test_what_can_be_no_id_is_refused_before_rights_are_looked_at() -> None:
+    async with counter() as c:
+        for bad in ("", ".a", "a/", "a/messages", "*" * 86):
+            with pytest.raises(CfsError) as caught:
+                c.gate.get(bad, "read_binary")
+            assert not isinstance(caught.value, (NotFound, InvalidPathError))
