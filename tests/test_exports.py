@@ -30,6 +30,8 @@ def public_names(module: ModuleType) -> set[str]:
 def test_list_of_public_names_is_the_namespace(name: str) -> None:
     """`__all__` of a package, or nothing where it has none, is exactly what can be seen in it."""
     package = importlib.import_module(name)
+    for listed in getattr(package, "__all__", []):
+        assert hasattr(package, listed), "some are loaded when they are first asked for"
     assert public_names(package) == set(getattr(package, "__all__", []))
 
 

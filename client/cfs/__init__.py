@@ -1,6 +1,11 @@
-"""The wire contract, the SDK on top of it, and the command line."""
+"""The wire contract, the SDK on top of it, and the command line.
 
-from cfs.async_session import AsyncSession
+What needs pydantic is loaded when it is first asked for, so that importing the package costs next to nothing.
+"""
+
+import importlib
+import typing
+
 from cfs.errors import (
     AlreadyExists,
     Busy,
@@ -34,10 +39,13 @@ from cfs.errors import (
     UnsupportedMedia,
     WorkerCrashed,
 )
-from cfs.response import Response
-from cfs.session import Session
-from cfs.tools import FunctionTool, Tool
-from cfs.wire import Settings, Usage
+
+if typing.TYPE_CHECKING:
+    from cfs.async_session import AsyncSession
+    from cfs.response import Response
+    from cfs.session import Session
+    from cfs.tools import FunctionTool, Tool
+    from cfs.wire import Settings, Usage
 
 __all__ = [
     "AlreadyExists",
@@ -79,3 +87,24 @@ __all__ = [
     "Usage",
     "WorkerCrashed",
 ]
+
+_LATER = {
+    "AsyncSession": "cfs.async_session",
+    "FunctionTool": "cfs.tools",
+    "Response": "cfs.response",
+    "Session": "cfs.session",
+    "Settings": "cfs.wire",
+    "Tool": "cfs.tools",
+    "Usage": "cfs.wire",
+}
+
+
+def __getattr__(name: str) -> typing.Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_LATER[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

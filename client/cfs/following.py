@@ -68,7 +68,7 @@ class Follower:
     @property
     def pause(self) -> float:
         """Seconds to wait before the next request."""
-        return min(FIRST_PAUSE * 2.0 ** max(0, self._failures - 1), LONGEST_PAUSE)
+        return min(FIRST_PAUSE * 2.0 ** min(self._failures, 10) / 2, LONGEST_PAUSE)
 
     def feed(self, data: bytes) -> Iterator[StreamEvent]:
         """Take bytes of the present connection; yield the events of the stream among what they complete."""

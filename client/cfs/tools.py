@@ -1,6 +1,5 @@
 """Functions that a model may call, described to it and run for it (C8)."""
 
-import asyncio
 import inspect
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -107,6 +106,8 @@ class Toolbox:
     async def _async_run(self, request: ToolRequest) -> str:
         if (refusal := self._refusal(request)) is not None:
             return refusal
+        import asyncio  # late: a program without coroutines need not load it
+
         function = self._tools[request.name].callable
         try:
             if inspect.iscoroutinefunction(function):

@@ -11,7 +11,7 @@ from cfs import api
 from cfs.testing import AnsweringDirectory
 from cfs.transports.http import Client
 from cfs_server.engine.interface import GenerationRequest
-from tests.server.support import House, house
+from tests.server.support import House, house, until
 
 
 class Said(Protocol):
@@ -137,6 +137,13 @@ class HttpDoor:
         with Client(self.url) as client:
             client.call(api.append(session, message.encode()))
 
+    def renew(self) -> None:
+        """Forget all sessions and the script of the test before."""
+        self.script = words
+        self.do(self.home.engine.release)
+        self.do(self._delete_all)
+        self.do(self.home.engine.requests.clear)
+
     def do(self, work: Callable[[], object]) -> None:
         """Do something in the server's loop, and wait for its end."""
         assert self._loop is not None
@@ -145,6 +152,16 @@ class HttpDoor:
             work()
 
         asyncio.run_coroutine_threadsafe(doing(), self._loop).result(10)
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        """Let the server's loop run until something is true of it; the test's time-out is the limit."""
+        assert self._loop is not None
+        asyncio.run_coroutine_threadsafe(until(condition), self._loop).result()
+
+    def _delete_all(self) -> None:
+        for session in list(self.home.store):
+            if "/" not in session.id:
+                self.home.store.delete(session.id)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -14,9 +14,8 @@ class OverHttp:
     """A real server."""
 
     @pytest.fixture
-    def door(self) -> Iterator[Door]:
-        with HttpDoor() as door:
-            yield door
+    def door(self, http_door: HttpDoor) -> Door:
+        return http_door
 
 
 class InADirectory:

@@ -1,0 +1,185 @@
+"""Reading a turn from events, over lost connections and lost events. Nothing here touches a network (S11)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cfs import Forbidden, Gone, TooMany, Unavailable, Unreachable, api
+from cfs.following import Follower, StreamEvent, read_event
+from cfs.sse import ServerSentEvent
+from cfs.transcript import Turn
+from cfs.turn import TurnReader
+from cfs.wire import NewMessage
+
+USAGE = {"prompt_tokens": 3}
+TURN = api.converse("a", NewMessage(content="hello"))
+
+
+def frame(number: int, kind: str, **data: Any) -> bytes:
+    envelope = {"type": kind, "session": "a", "number": number, "position": number, "time": 1.5, "data": data}
+    return f"id: n-{number}\nevent: {kind}\ndata: {json.dumps(envelope)}\n\n".encode()
+
+
+def kinds(follower: Follower, data: bytes) -> list[str]:
+    return [event.type for event in follower.feed(data)]
+
+
+def test_the_first_request_is_the_streams_own_and_the_next_ones_resume() -> None:
+    follower = Follower(TURN)
+    assert follower.request is TURN.request
+    assert list(follower.connected()) == []
+    assert kinds(follower, frame(7, "turn.started", turn="t")) == ["turn.started"]
+    follower.lost()
+    request = follower.request
+    assert (request.method, request.path, request.body) == ("GET", "/v1/sessions/a/events", b"")
+    assert request.headers["Last-Event-ID"] == "n-7"
+    assert list(follower.connected()) == []
+
+
+def test_after_resuming_only_events_of_the_turn_are_shown_and_its_last_one_ends_it() -> None:
+    follower = Follower(TURN)
+    list(follower.connected())
+    kinds(follower, frame(7, "turn.started", turn="t"))
+    follower.lost()
+    list(follower.connected())
+    data = frame(8, "token", turn="other", text="x") + frame(9, "token", turn="t", text="y")
+    data += frame(10, "turn.finished", turn="t") + frame(11, "token", turn="t", text="late")
+    assert kinds(follower, data) == ["token", "turn.finished"]
+    assert follower.ended
+
+
+def test_a_renamed_session_does_not_end_its_stream_and_a_deleted_one_does() -> None:
+    follower = Follower(api.events("a"))
+    list(follower.connected())
+    assert kinds(follower, frame(1, "session.deleted", renamed_to="b")) == ["session.deleted"]
+    assert not follower.ended
+    assert kinds(follower, frame(2, "session.deleted")) == ["session.deleted"]
+    assert follower.ended
+
+
+def test_the_stream_of_all_sessions_outlives_each_of_them() -> None:
+    follower = Follower(api.events())
+    list(follower.connected())
+    kinds(follower, frame(1, "session.deleted"))
+    assert not follower.ended
+
+
+def test_what_no_new_connection_can_help_is_raised_at_once() -> None:
+    follower = Follower(api.events("a"))
+    list(follower.connected())
+    with pytest.raises(Forbidden):
+        follower.lost(Forbidden("no"))
+
+
+def test_a_stream_that_never_was_is_not_tried_again() -> None:
+    with pytest.raises(Unreachable, match="nobody"):
+        Follower(api.events("a")).lost(Unreachable("nobody"))
+
+
+def test_a_message_whose_turn_is_unknown_is_not_sent_again() -> None:
+    follower = Follower(TURN)
+    list(follower.connected())
+    with pytest.raises(TooMany):
+        follower.lost(TooMany("full"))
+
+
+def test_pauses_grow_and_attempts_are_counted_from_the_last_event() -> None:
+    follower = Follower(api.events("a"), attempts=3)
+    list(follower.connected())
+    pauses = []
+    for _ in range(3):
+        follower.lost()
+        pauses.append(follower.pause)
+    assert pauses == sorted(pauses)
+    kinds(follower, frame(1, "state.changed"))
+    follower.lost()
+    assert follower.pause == pauses[0]
+    for _ in range(2):
+        follower.lost()
+    with pytest.raises(Unreachable):
+        follower.lost()
+    endless = Follower(api.events("a"), attempts=float("inf"))
+    list(endless.connected())
+    for _ in range(2000):
+        endless.lost()
+    assert endless.pause == 2.0
+
+
+def test_stale_and_goodbye_have_no_envelope() -> None:
+    event = read_event(ServerSentEvent("stale", '{"asked":1,"last":9}', "n-9"))
+    assert (event.type, event.data, event.id, event.turn) == ("stale", {"asked": 1, "last": 9}, "n-9", None)
+
+
+def event(kind: str, **data: Any) -> StreamEvent:
+    return StreamEvent(kind, {"turn": "t", **data})
+
+
+def state(*history: tuple[str, str], partial: str | None = None) -> StreamEvent:
+    messages = [{"role": role, "content": content} for role, content in history]
+    return StreamEvent("stale", {"session": {"history": messages, "partial": partial}})
+
+
+def begun(*texts: str) -> TurnReader:
+    reader = TurnReader("a")
+    reader.feed(event("message.added", index=2))
+    for text in texts:
+        assert reader.feed(event("token", text=text)) == text
+    return reader
+
+
+BEFORE = (("user", "first"), ("assistant", "one"), ("user", "second"))
+
+
+def test_a_turn_is_read_to_its_outcome() -> None:
+    reader = begun("two", " three")
+    reader.feed(event("message.added", index=3))
+    assert reader.feed(event("turn.finished", reply="two three", finish_reason="stop", usage=USAGE)) == ""
+    history = [Turn(role, text) for role, text in (*BEFORE, ("assistant", "two three"), ("user", "later"))]
+    outcome = reader.outcome(history)
+    assert (outcome.reply, outcome.history, outcome.error) == ("two three", history[:4], None)
+    assert outcome.usage is not None
+    assert outcome.usage.prompt_tokens == 3
+
+
+def test_the_mark_of_a_cancelled_turn_is_text_too() -> None:
+    reader = begun("two")
+    finished = event("turn.finished", reply="two [Cancelled]", finish_reason="cancelled", usage=USAGE)
+    assert reader.feed(finished) == " [Cancelled]"
+
+
+def test_the_message_of_a_failed_turn_is_no_text() -> None:
+    reader = begun("two")
+    failed = event("turn.failed", reply="[Error: x]", finish_reason="error", usage=USAGE, error="x")
+    assert (reader.feed(failed), reader.error, reader.done) == ("", "x", True)
+
+
+def test_lost_events_of_a_running_turn_are_made_up_for_by_what_it_has_said() -> None:
+    reader = begun("tw")
+    assert reader.feed(state(*BEFORE, partial="two thr")) == "o thr"
+    assert reader.feed(event("token", text="ee")) == "ee"
+    assert not reader.done
+
+
+@pytest.mark.parametrize("after", [(), (("user", "third"),)])
+def test_lost_events_of_a_finished_turn_are_made_up_for_by_its_reply(after: tuple[tuple[str, str], ...]) -> None:
+    reader = begun("tw")
+    answers = (("assistant", "calling"), ("tool", "7"), ("assistant", "two three"))
+    stale = state(*BEFORE, *answers, *after, partial="other" if after else None)
+    assert reader.feed(stale) == "o three"
+    assert reader.done
+    assert reader.outcome([]).reply == "two three"
+    assert len(reader.outcome([Turn("user", "x")] * 9).history) == 6
+    reader = begun("something else")
+    assert reader.feed(stale) == "", "what was said cannot be taken back"
+
+
+@pytest.mark.parametrize("reader", [TurnReader("a"), begun()])
+def test_where_too_much_is_lost_it_is_said(reader: TurnReader) -> None:
+    with pytest.raises(Unavailable, match="read the session"):
+        reader.feed(state())
+
+
+def test_a_deleted_session_has_no_reply() -> None:
+    with pytest.raises(Gone, match="'a'"):
+        begun().feed(StreamEvent("session.deleted", {}))

@@ -1,0 +1,281 @@
+"""The HTTP client over connections that go wrong (C9, S11)."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import aclosing, closing
+from typing import Any
+
+import pytest
+
+from cfs import (
+    AsyncSession,
+    InvalidRequest,
+    NotFound,
+    ServerError,
+    Session,
+    StorageFull,
+    Timeout,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+    api,
+)
+from cfs.following import StreamEvent
+from cfs.transports.async_http import AsyncClient
+from cfs.transports.http import Client
+from cfs.wire import NewMessage
+from tests.client.doors import HttpDoor
+from tests.client.wires import Relay, http_answer, impostor, relay
+
+
+@pytest.fixture
+def wire(http_door: HttpDoor) -> Iterator[Relay]:
+    with relay(http_door.url) as here:
+        yield here
+
+
+@pytest.fixture
+def client(wire: Relay) -> Iterator[Client]:
+    with Client(wire.url) as here:
+        yield here
+
+
+def numbers(events: list[StreamEvent]) -> list[int]:
+    return [event.number for event in events]
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_only_reads_is_sent_again_when_its_connection_is_lost(
+    http_door: HttpDoor, wire: Relay, client: Client
+) -> None:
+    http_door.write("a", "hello")
+    wire.drop(2)
+    assert client.call(api.transcript("a", wait=5)).text == "User: hello\nAssistant: hello\n"
+    assert wire.accepted == 3
+    wire.drop(3)
+    wire.cut()
+    with pytest.raises(Unreachable, match="lost during GET"):
+        client.call(api.read("a"))
+
+
+async def test_the_same_holds_for_coroutines(http_door: HttpDoor, wire: Relay) -> None:
+    http_door.write("a", "hello")
+    async with AsyncClient(wire.url) as client:
+        wire.drop(2)
+        assert (await client.call(api.transcript("a", wait=5))).text == "User: hello\nAssistant: hello\n"
+        assert wire.accepted == 3
+
+
+def test_what_writes_is_never_sent_twice(wire: Relay, client: Client) -> None:
+    calls: list[api.Call[Any]] = [api.append("a", b"x"), api.delete("a"), api.create("a"), api.cancel("a")]
+    for call in calls:
+        before = wire.accepted
+        wire.drop(1)
+        with pytest.raises(Unreachable, match="not known"):
+            client.call(call)
+        assert wire.accepted == before + 1
+
+
+def test_a_message_is_not_sent_again_when_its_stream_breaks_before_the_first_event(
+    http_door: HttpDoor, wire: Relay
+) -> None:
+    with Session("a", url=wire.url) as session:
+        wire.cut()
+        wire.drop(1)
+        with pytest.raises(Unreachable, match="not known"):
+            session.send("hello")
+    assert len(http_door.home.store.get("a").history) == 0
+
+
+def test_without_a_server_it_says_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    with Client(url) as client:
+        calls: list[api.Call[Any]] = [api.read("a"), api.append("a", b"x")]
+        for call in calls:
+            with pytest.raises(Unreachable, match=f"no server answers at {url} .* `cfs serve`"):
+                client.call(call)
+        with pytest.raises(Unreachable, match="cfs serve"):
+            list(client.events(api.events()))
+
+
+async def test_without_a_server_coroutines_say_it_too() -> None:
+    session = AsyncSession("a", url="http://127.0.0.1:1")
+    with pytest.raises(Unreachable, match="cfs serve"):
+        await session.send("hello")
+    with pytest.raises(Unreachable, match="cfs serve"):
+        async with session:
+            pass
+
+
+def test_a_server_that_says_nothing_is_a_timeout() -> None:
+    with impostor() as silent, Client(silent.url, timeout=0.1) as client:
+        with pytest.raises(Timeout, match="did not answer GET"):
+            client.call(api.read("a"))
+        assert len(silent.asked) == 1, "a slow server is not asked twice"
+
+
+@pytest.mark.parametrize("media", ["application/json", "text/html"])
+@pytest.mark.parametrize("body", [b"", b"<h1>It works!</h1>", b"[]", b'{"id": "a"}'])
+def test_an_answer_of_something_else_is_told_as_that(body: bytes, media: str) -> None:
+    other = impostor(http_answer("200 OK", body, media))
+    with other as server, Client(server.url) as client, pytest.raises(ServerError, match="no answer of CFS"):
+        client.call(api.read("a"))
+
+
+def test_a_stream_of_something_else_is_told_as_that() -> None:
+    other = impostor(http_answer("200 OK", b"data: hello\n\n", "text/event-stream"))
+    with other as server, Client(server.url) as client, pytest.raises(Unavailable, match="no event of CFS"):
+        list(client.events(api.events(), attempts=1))
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [("401 Unauthorized", Unauthorized), ("404 Not Found", NotFound), ("507 X", StorageFull), ("503 X", Unavailable)],
+)
+def test_errors_of_anything_in_between_keep_their_meaning(status: str, kind: type[Exception]) -> None:
+    with impostor(http_answer(status, b"no, says the proxy", "text/plain")) as other, Client(other.url) as client:
+        with pytest.raises(kind, match="no, says the proxy"):
+            client.call(api.read("a"))
+        with pytest.raises(kind, match="no, says the proxy"):
+            list(client.events(api.events("a")))
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://localhost", "http://", "/v1"])
+def test_an_address_that_is_none_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CFS_URL", raising=False)
+    with pytest.raises(InvalidRequest, match="CFS_URL"):
+        Client(url)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_token_is_sent_with_every_request(given: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CFS_TOKEN", "from-the-environment")
+    refusal = http_answer("401 Unauthorized", b'{"type": "urn:cfs:error:unauthorized", "detail": "who are you?"}')
+    with impostor(refusal) as server, Client(server.url, "given" if given else None) as client:
+        for _ in range(2):
+            with pytest.raises(Unauthorized, match="who are you"):
+                client.call(api.append("a", b"x"))
+        with pytest.raises(Unauthorized):
+            next(client.events(api.events()))
+    token = b"given" if given else b"from-the-environment"
+    assert [b"Bearer " + token in request for request in server.asked] == [True] * 3
+
+
+def test_the_url_may_have_a_path_in_front_and_a_slash_behind() -> None:
+    other = impostor(http_answer("404 Not Found", b"{}"))
+    with other as server, Client(server.url + "/cfs/") as client, pytest.raises(NotFound):
+        client.call(api.read("ä b/c"))
+    assert server.asked[0].startswith(b"GET /cfs/v1/sessions/%C3%A4%20b/c HTTP/1.1\r\n")
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_goes_on_after_lost_connections_without_a_gap(
+    http_door: HttpDoor, wire: Relay, client: Client
+) -> None:
+    http_door.hold()
+    http_door.write("a", "one two three")
+    seen: list[StreamEvent] = []
+    with closing(client.events(api.events("a", after="0"))) as events:
+        for event in events:
+            seen.append(event)
+            if event.type == "token":
+                wire.cut()
+                wire.drop(1)
+            if event.type in ("state.changed", "token"):
+                http_door.step(2)
+            if event.type == "turn.finished":
+                break
+    assert numbers(seen) == list(range(1, len(seen) + 1))
+    assert "".join(event.data.get("text", "") for event in seen) == "one two three"
+    assert wire.accepted >= 3
+
+
+def test_a_reply_is_whole_although_its_connection_is_lost_again_and_again(http_door: HttpDoor, wire: Relay) -> None:
+    text = "one two three four"
+    http_door.hold()
+    with Session("a", url=wire.url) as session, closing(session.stream(text)) as pieces:
+        said = ""
+        http_door.step()
+        for piece in pieces:
+            said += piece
+            wire.cut()
+            http_door.step()
+        http_door.release()
+        assert said == text
+    assert http_door.home.store.get("a").history.text == f"User: {text}\nAssistant: {text}\n"
+
+
+async def test_a_sent_message_is_answered_although_the_connection_is_lost(http_door: HttpDoor, wire: Relay) -> None:
+    http_door.hold()
+    async with AsyncSession("a", url=wire.url) as session:
+
+        def cut_and_release() -> None:
+            wire.cut()
+            http_door.release()
+
+        cutting = threading.Timer(0.1, cut_and_release)
+        cutting.start()
+        response = await session.send("hello")
+        cutting.join()
+    assert response.history == ["User: hello", "Assistant: hello"]
+    assert (response.usage is not None, response.finish_reason) == (True, "stop")
+
+
+def test_a_connection_that_cannot_be_made_again_ends_the_stream(
+    http_door: HttpDoor, wire: Relay, client: Client
+) -> None:
+    http_door.write("a", "hello")
+    with closing(client.events(api.events("a", after="0"), attempts=2)) as events:
+        assert next(events).type == "session.created"
+        wire.drop(100)
+        wire.cut()
+        with pytest.raises(Unreachable):
+            for _ in events:
+                pass
+    assert wire.accepted == 3
+
+
+def test_a_stream_that_lost_events_says_so_and_shows_the_present(http_door: HttpDoor, client: Client) -> None:
+    http_door.write("a", "hello")
+    client.call(api.wait("a", 5))
+    with closing(client.events(api.events("a", after="00000000-1"))) as events:
+        stale = next(events)
+    assert stale.type == "stale"
+    assert [message["content"] for message in stale.data["session"]["history"]] == ["hello", "hello"]
+
+
+def test_a_stream_that_breaks_before_its_first_event_is_stale(http_door: HttpDoor, wire: Relay, client: Client) -> None:
+    http_door.write("a", "hello")
+    client.call(api.wait("a", 5))
+    seen: list[StreamEvent] = []
+    breaking = threading.Timer(0.2, wire.cut)
+    breaking.start()
+    with closing(client.events(api.events("a"))) as events:
+        seen.append(next(events))
+        http_door.write("a", "more")
+        seen.append(next(events))
+    breaking.join()
+    assert [event.type for event in seen] == ["stale", "message.added"]
+
+
+def test_the_events_of_a_turn_are_those_of_that_turn_only(http_door: HttpDoor, client: Client) -> None:
+    http_door.write("a", "other")
+    events = list(client.events(api.converse("a", NewMessage(content="mine"))))
+    http_door.write("a", "another")
+    assert len({event.turn for event in events}) == 1
+    assert events[-1].type == "turn.finished"
+
+
+async def test_a_stream_that_is_left_closes_its_connection(http_door: HttpDoor) -> None:
+    async with AsyncClient(http_door.url) as client:
+        http_door.write("a", "hello")
+        async with aclosing(client.events(api.events("a", after="0"))) as events:
+            await anext(events)
+            assert http_door.home.parts.streams.open == 1
+        http_door.wait_until(lambda: http_door.home.parts.streams.open == 0)
