@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from cfs_server.access.cli import app as token_app
+from cfs_server.engine.cli import app as model_app
 from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, Settings, flag_of, load
 
 app = typer.Typer(no_args_is_help=True)
@@ -67,6 +68,7 @@ serve.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-define
 serve.__annotations__ = {parameter.name: parameter.annotation for parameter in _PARAMETERS}
 app.command()(serve)
 app.add_typer(token_app, name="token")
+app.add_typer(model_app, name="model")
 
 
 @app.callback()

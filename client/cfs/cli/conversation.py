@@ -125,7 +125,8 @@ class Conversation:
         try:
             settings = self._client.call(api.settings(self.session))
         except NotFound:
-            settings = self._client.call(api.create(self.session)) and self._client.call(api.settings(self.session))
+            self._client.call(api.create(self.session))
+            settings = self._client.call(api.settings(self.session))
         show("".join(f"{line}\n" for line in assignments.write(settings)))
 
     def _configure(self, patch: SettingsPatch) -> None:

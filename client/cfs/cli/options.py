@@ -64,12 +64,12 @@ TokenFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output, and nothing else.")]
 
 
-def connect(url: str, token_file: Path | None) -> "Client":
-    """Make a client of the server; raises `typer.BadParameter` for what can be no URL, or no token."""
+def connect(url: str, token_file: Path | None, *, timeout: float = 30.0) -> "Client":
+    """Make a client that waits `timeout` seconds for an answer; raises `typer.BadParameter` for no URL or no token."""
     from cfs.transports.http import Client
 
     try:
-        return Client(url, read_token(token_file))
+        return Client(url, read_token(token_file), timeout=timeout)
     except InvalidRequest as error:
         raise typer.BadParameter(error.detail) from None
 

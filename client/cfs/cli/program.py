@@ -87,7 +87,10 @@ def _load(found: list[EntryPoint]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _put(command: Any, part: str) -> Any:
+    """Put a command into a part of the help, and let its paragraphs flow: they are wrapped for the source code."""
     command.rich_help_panel = part
+    if command.help:
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
     return command
 
 
