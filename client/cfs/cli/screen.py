@@ -26,8 +26,13 @@ def visible(text: str) -> str:
 
 
 def show(text: str) -> None:
-    """Write text to standard output at once: as it is, or made visible for a terminal."""
-    sys.stdout.write(visible(text) if is_terminal(sys.stdout) else text)
+    """Write text to standard output at once: as it is in UTF-8, or made visible for a terminal."""
+    if is_terminal(sys.stdout):
+        sys.stdout.write(visible(text))
+    else:
+        data = memoryview(text.encode())
+        while data:  # under PYTHONUNBUFFERED one write may take a part only
+            data = data[sys.stdout.buffer.write(data) :]
     sys.stdout.flush()
 
 
