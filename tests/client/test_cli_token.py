@@ -35,7 +35,7 @@ def test_the_token_comes_from_the_environment(guarded: Guarded) -> None:
 def test_the_token_comes_from_a_file(guarded: Guarded, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(guarded.token + "\n")
     asked = ["send", "alice", "hello", "--token-file", str(tmp_path / "token")]
-    assert ended(cfs(guarded.url, *asked, **{"CFS_TOKEN": "stale"})) == (0, "hello\n", "")
+    assert ended(cfs(guarded.url, *asked, CFS_TOKEN="stale")) == (0, "hello\n", "")  # noqa: S106 - it is none
 
 
 def test_without_a_token_the_server_says_no_in_a_line(guarded: Guarded) -> None:

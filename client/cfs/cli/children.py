@@ -9,7 +9,10 @@ import typer
 
 
 class Child:
-    """A running program. It is in a process group of its own, so that a Ctrl-C reaches it through us only."""
+    """A running program, with a process group of its own, so that a Ctrl-C reaches it through us only.
+
+    Its standard input is a pipe that ends with us.
+    """
 
     def __init__(self, process: asyncio.subprocess.Process, beginning: str) -> None:
         self._process = process
@@ -21,7 +24,7 @@ class Child:
     async def start(cls, *command: str, beginning: str) -> Self:
         """Start a program, whose standard error is ours; `beginning` is how the line begins that says it is ready."""
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, process_group=0
+            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, process_group=0
         )
         return cls(process, beginning)
 

@@ -107,7 +107,7 @@ class _Up:
         return done.pop().result()
 
     async def _start(self, beginning: str, *arguments: str) -> Child:
-        child = await Child.start(sys.executable, "-m", "cfs", *arguments, beginning=beginning)
+        child = await Child.start(sys.executable, "-m", "cfs.cli.kept", *arguments, beginning=beginning)
         self._children.append(child)
         return child
 
