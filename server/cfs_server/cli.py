@@ -32,7 +32,7 @@ def serve(**flags: Any) -> None:
 
 def _parameter(name: str) -> inspect.Parameter:
     field = Settings.model_fields[name]
-    default = "" if field.default is None else f" [default: {field.default}]"
+    default = "" if field.default in (None, "") else f" [default: {field.default}]"
     help_text = f"{field.description}{default}"
     flag = f"{flag_of(name)}/--no-{flag_of(name)[2:]}" if field.annotation is bool else flag_of(name)
     option = typer.Option(flag, help=help_text, show_default=False)

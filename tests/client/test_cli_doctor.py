@@ -24,7 +24,7 @@ def model_server() -> Iterator[Process]:
 
 def examined(url: str, **env: str) -> tuple[int, dict[str, Any]]:
     """The exit code, and the checks by name."""
-    code, output, errors = ended(cfs(url, "doctor", "--json", **env))
+    code, output, errors = ended(cfs(url, "doctor", "--json", data=b"", **env))
     assert errors == ""
     found = json.loads(output)
     assert found["ok"] == (code == 0)

@@ -9,8 +9,7 @@ from tests.client.terminal import Running, cfs, ended, terminal
 
 def make(door: HttpDoor, *sessions: str) -> None:
     """Make empty sessions."""
-    for session in sessions:
-        door.do(lambda session=session: door.home.store.open(session))
+    door.do(lambda: [door.home.store.open(session) for session in sessions])
 
 
 def test_names_come_one_a_line_in_their_order(http_door: HttpDoor) -> None:

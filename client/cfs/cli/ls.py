@@ -23,7 +23,6 @@ def ls(
     prefix: Annotated[
         str,
         typer.Argument(
-            metavar="[PREFIX]",
             help="Beginning of the names; 'main/' lists what is directly below 'main'.",
             autocompletion=session_names,
             show_default=False,

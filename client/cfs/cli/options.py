@@ -58,7 +58,10 @@ Url = Annotated[str, typer.Option("--url", envvar="CFS_URL", help="URL of the se
 TokenFile = Annotated[
     Path | None,
     typer.Option(
-        "--token-file", help="File that holds the access token; else it is taken from CFS_TOKEN.", show_default=False
+        "--token-file",
+        metavar="FILE",
+        help="File that holds the access token; else it is taken from CFS_TOKEN.",
+        show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output, and nothing else.")]

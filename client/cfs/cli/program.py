@@ -5,6 +5,7 @@ Nothing is imported before its command is called or listed, so that a short comm
 
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from io import TextIOWrapper
@@ -51,13 +52,19 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command that is meant; an unknown one may be that of a room that is missing."""
-        if self.get_command(ctx, args[0]) is None:
+        if self.get_command(ctx, args[0]) is None and not self._similar(ctx, args[0]):
             for extra, reason in self._missing.items():
                 ctx.fail(
                     f"no command {args[0]!r} here; the commands of {extra!r} are not installed ({reason}): "
                     f"pip install 'cfs-local[{extra}]'"
                 )
         return super().resolve_command(ctx, args)
+
+    def _similar(self, ctx: Any, name: str) -> list[str]:
+        """Name the commands that may have been mistyped; they are loaded, so that they can be proposed."""
+        for own in _OWN:
+            self.get_command(ctx, own)
+        return get_close_matches(name, self.commands)
 
     def invoke(self, ctx: Any) -> Any:
         """Run a command, and tell how it ended."""
