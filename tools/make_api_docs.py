@@ -17,7 +17,7 @@ from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.settings import Settings
 
 PAGE = Path(__file__).parent.parent / "docs/api.md"
-EVERYWHERE = {"400", "403", "500"}
+EVERYWHERE = {"400", "401", "403", "429", "500"}
 
 
 def fill(page: str, tables: dict[str, str]) -> str:

@@ -81,7 +81,8 @@ def _scan(text: str, compiled: "regex.Pattern[str]", step: int, overlap: int, de
     start = 0
     while start <= len(text):
         limit = start + step
-        for match in compiled.finditer(text, start, limit + overlap, timeout=_left(deadline)):
+        end = min(len(text), limit + overlap)  # the matcher takes no number that is much larger
+        for match in compiled.finditer(text, start, end, timeout=_left(deadline)):
             if match.start() >= limit:
                 break
             yield match[0]

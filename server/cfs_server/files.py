@@ -1,15 +1,26 @@
 """Logical files as one caller may use them: versions, and threads for what takes time (G3, H3)."""
 
 import builtins
+import errno
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 
-from cfs.errors import CfsError, Conflict, Forbidden, InvalidParameters, InvalidPath, NotFound, PreconditionFailed
+from cfs.errors import (
+    CfsError,
+    Conflict,
+    Forbidden,
+    InvalidParameters,
+    InvalidPath,
+    NotFound,
+    PreconditionFailed,
+    StorageFull,
+    TooLarge,
+)
 from cfs_filesystem import (
     AccessDeniedError,
     ConflictError,
@@ -34,6 +45,10 @@ _ERRORS: dict[type[FileSystemError], type[CfsError]] = {
     NotFoundError: NotFound,
     ConflictError: Conflict,
 }
+_FULL = {errno.ENOSPC: StorageFull, errno.EDQUOT: StorageFull, errno.EFBIG: TooLarge}
+"""What a disk says that takes no more."""
+_ATTEMPTS = 10
+"""How often an entry is read that somebody writes all the time."""
 _LOCKS = [threading.Lock() for _ in range(64)]
 """Held while a version is compared and then replaced; which one depends on the path."""
 
@@ -55,13 +70,24 @@ class Written:
     new: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Read(Generic[_T]):
+    """What was read, and the entry whose version it is; None where that is not known, or not for the caller to know."""
+
+    found: _T
+    meta: EntryMeta | None
+
+
 class Files:
     """What one caller may do with files. Everything raises errors of `cfs.errors`."""
 
-    def __init__(self, handle: FsHandle, usage: Usage, limit: int | None) -> None:
+    def __init__(
+        self, handle: FsHandle, usage: Usage, limit: int | None, searches: CapacityLimiter | None = None
+    ) -> None:
         self._handle = handle
         self._usage = usage
         self._limit = limit
+        self._searches = searches
 
     async def list(self, prefix: Path | None) -> list[EntryMeta]:
         """Return what is known of each entry at and below a prefix that may be listed; an unlisted one is empty."""
@@ -73,17 +99,20 @@ class Files:
         """Return what is known of one entry."""
         return await self._run("file", path, lambda: self._handle.file(path))
 
-    async def read_binary(self, path: Path) -> tuple[bytes, EntryMeta | None]:
-        """Return the content, and what is known of it if the caller may know."""
-        return await self._run("read_binary", path, lambda: self._read(path))
+    async def read_binary(self, path: Path) -> Read[bytes]:
+        """Return the content."""
+        read = partial(self._handle.read_binary, path)
+        return await self._run("read_binary", path, lambda: self._read("read_binary", path, read))
 
-    async def read_file(self, path: Path, index: int | None, line: int | None) -> str:
+    async def read_file(self, path: Path, index: int | None, line: int | None) -> Read[str]:
         """Return lines of the text; see `FsHandle.read_file`."""
-        return await self._threaded("read_file", path, lambda: self._handle.read_file(path, index, line))
+        read = partial(self._handle.read_file, path, index, line)
+        return await self._threaded("read_file", path, lambda: self._read("read_file", path, read))
 
-    async def read_re(self, path: Path, pattern: str, overlap: int | None) -> builtins.list[str]:
+    async def read_re(self, path: Path, pattern: str, overlap: int | None) -> Read[builtins.list[str]]:
         """Return what matches in the text; see `FsHandle.read_re`."""
-        return await self._threaded("read_re", path, lambda: self._handle.read_re(path, pattern, overlap))
+        read = partial(self._handle.read_re, path, pattern, overlap)
+        return await self._threaded("read_re", path, lambda: self._read("read_re", path, read))
 
     async def write(self, path: Path, data: bytes, *, overwrite: bool, condition: Condition | None) -> Written:
         """Store the content if the condition holds; raises `PreconditionFailed`."""
@@ -95,16 +124,17 @@ class Files:
 
     # -- in a thread, or at once ----------------------------------------------------------------------------------
 
-    def _read(self, path: Path) -> tuple[bytes, EntryMeta | None]:
+    def _read(self, operation: Operation, path: Path, read: Callable[[], _T]) -> Read[_T]:
         """Read an entry and name what was read: it has not changed if its version is the same before and after."""
-        self._handle.require("read_binary", path)
+        self._handle.require(operation, path)
         known = self._known(path)
-        while True:
-            data = self._handle.read_binary(path)
+        for _ in range(_ATTEMPTS):
+            found = read()
             after = self._known(path)
             if known is None or after == known:
-                return data, known
+                return Read(found, known)
             known = after
+        return Read(found, None)
 
     def _known(self, path: Path) -> EntryMeta | None:
         return self._handle.file(path) if self._handle.allows("file", path) else None
@@ -150,7 +180,8 @@ class Files:
         return await self._threaded(operation, path, alone if operation in ("write", "delete") else action)
 
     async def _threaded(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
-        return await to_thread.run_sync(self._told, operation, path, action)
+        limiter = self._searches if operation == "read_re" else None
+        return await to_thread.run_sync(self._told, operation, path, action, limiter=limiter)
 
     def _told(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
         """Do it, and say what goes wrong in the words of the API."""
@@ -161,6 +192,10 @@ class Files:
         except FileSystemError as error:
             kind = next(_ERRORS[each] for each in type(error).__mro__ if each in _ERRORS)
             raise kind(error.detail) from None
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            raise _FULL[error.errno](f"the server cannot store {path!r}: {error.strerror}") from None
 
 
 def etag_of(meta: EntryMeta | None) -> str | None:

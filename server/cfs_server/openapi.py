@@ -48,6 +48,7 @@ _EVENT = {
 _RETRY = {"Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer"}}}
 
 FILE_HEADERS = {name: _STATE_HEADERS[name] for name in ("ETag", "Last-Modified")}
+LIST_HEADERS = {"ETag": _STATE_HEADERS["ETag"]}
 
 _CHALLENGE = {"WWW-Authenticate": {"description": "What credentials it takes.", "schema": _TEXT}}
 

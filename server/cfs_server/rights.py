@@ -17,8 +17,9 @@ def require(handle: FsHandle, operation: Operation, path: Path, shown: str) -> N
 
 
 def refusal(handle: FsHandle, operation: Operation, path: Path, shown: str) -> CfsError:
-    """Make the error for an operation that is not granted."""
-    if any(handle.allows(other, path) for other in OPERATIONS):
+    """Make the error for an operation that is not granted; what is listed may be a prefix, which is no path."""
+    known = handle.scopes if operation == "list" else handle.allows
+    if any(known(other, path) for other in OPERATIONS):
         return Forbidden(
             f"your token does not allow {operation!r} for {shown}: its grants cover other operations there"
         )

@@ -25,11 +25,19 @@ class Workspaces(DiskFileSystem):
 
     def __init__(self, root: DiskPath) -> None:
         super().__init__(root, prefix=WORKSPACES)
+        self.changes = 0
+        """Writes and deletions so far."""
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         if "/" not in path.removeprefix(WORKSPACES):
             raise ConflictError(f"{path!r} names a workspace; a file in it has a longer path", path)
-        return super()._write_impl(path, data, overwrite)
+        written = super()._write_impl(path, data, overwrite)
+        self.changes += 1
+        return written
+
+    def _delete_impl(self, path: Path) -> None:
+        super()._delete_impl(path)
+        self.changes += 1
 
 
 @asynccontextmanager
@@ -48,8 +56,9 @@ async def open_workspaces(data_dir: DiskPath | None) -> AsyncIterator[Workspaces
 class Usage:
     """The bytes of files in the workspaces that one caller may write to, bounded (H7).
 
-    The disk is looked through when what is known is ten seconds old, and before anything is refused; what is written
-    meanwhile is added. So a bound holds but for what programs write past the gate in that time.
+    The disk is looked through when what is known is ten seconds old, and before something is refused if files have
+    been written or deleted since. What is written meanwhile is added. So a bound holds but for what programs write past
+    the gate in that time.
     """
 
     def __init__(self, handle: FsHandle, workspaces: Workspaces) -> None:
@@ -58,6 +67,8 @@ class Usage:
         self._lock = threading.Lock()
         self._bytes = 0
         self._looked_at = -math.inf
+        self._seen = -1
+        """How many changes there had been then."""
         self._coming = 0
         """Bytes of writes that are under way: they may be on the disk, or not yet."""
 
@@ -68,28 +79,34 @@ class Usage:
             yield
             return
         growth = size - self._size(path)
+        held = max(growth, 0)
         with self._lock:
-            if growth > 0 and not self._fits(growth, limit, _TRUSTED_SECONDS) and not self._fits(growth, limit, 0):
-                raise StorageFull(
-                    f"your token may fill workspaces with {limit} bytes; {self._bytes} are there; delete some"
-                )
-            self._coming += max(growth, 0)
+            if held:
+                self._require(held, limit)
+            self._coming += held
         written = 0
         try:
             yield
             written = growth
         finally:
             with self._lock:
-                self._coming -= max(growth, 0)
+                self._coming -= held
                 self._bytes += written
 
-    def _fits(self, growth: int, limit: int, trusted: float) -> bool:
-        now = time.monotonic()
-        if now - self._looked_at >= trusted:
-            scopes = self._handle.scopes("write", WORKSPACES)
-            self._bytes = sum(meta["size"] for scope in scopes for _, meta in self._workspaces.entries(scope))
-            self._looked_at = now
-        return self._bytes + self._coming + growth <= limit
+    def _require(self, more: int, limit: int) -> None:
+        if time.monotonic() - self._looked_at >= _TRUSTED_SECONDS:
+            self._look()
+        if self._bytes + self._coming + more > limit and self._seen != self._workspaces.changes:
+            self._look()
+        if self._bytes + self._coming + more > limit:
+            raise StorageFull(
+                f"your token may fill workspaces with {limit} bytes; {self._bytes} are there; delete some"
+            )
+
+    def _look(self) -> None:
+        self._looked_at, self._seen = time.monotonic(), self._workspaces.changes
+        scopes = self._handle.scopes("write", WORKSPACES)
+        self._bytes = sum(meta["size"] for scope in scopes for _, meta in self._workspaces.entries(scope))
 
     def _size(self, path: Path) -> int:
         try:

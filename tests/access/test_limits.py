@@ -318,8 +318,9 @@ async def put(gate: Gated, who: str, name: str, size: int, **headers: str) -> ht
 
 
 def each_in_its_own(file: Path) -> dict[str, str]:
-    """Make two tokens, each for a workspace of its own."""
-    return {name: make(file, name, f"/workspaces/{name}/", bytes=1000) for name in ("alice", "bob")}
+    """Make two tokens, each for a workspace of its own, and one for all."""
+    own = {name: make(file, name, f"/workspaces/{name}/", bytes=1000) for name in ("alice", "bob")}
+    return own | {"root": make(file, "root", "/")}
 
 
 async def test_files_fill_a_workspace_and_deleting_one_makes_room_at_once(file: Path) -> None:
@@ -335,6 +336,8 @@ async def test_files_fill_a_workspace_and_deleting_one_makes_room_at_once(file: 
         assert (await gate["alice"].delete("/v1/files/workspaces/alice/one")).status_code == 204
         assert (await put(gate, "alice", "four", 600)).status_code == 201
         full(await put(gate, "alice", "five", 1))
+        assert (await gate["root"].delete("/v1/files/workspaces/alice/four")).status_code == 204
+        assert (await put(gate, "alice", "five", 600)).status_code == 201, "whoever deleted it"
 
 
 async def test_a_file_that_takes_the_place_of_another_needs_only_what_it_is_longer(file: Path) -> None:

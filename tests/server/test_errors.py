@@ -41,12 +41,13 @@ def test_the_walk_sees_all_routes() -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_every_route_fails_in_one_shape(home: House, method: str, path: str) -> None:
-    for broken in (path.format(id="%FF", turn="x") + "?a=%FF", path.format(id="a", turn="x") + "?a=%zz"):
+    url = path.format(id="a", turn="x", path="workspaces/a/b")
+    for broken in (path.format(id="%FF", turn="x", path="%FF") + "?a=%FF", f"{url}?a=%zz"):
         assert problem_in(await home.client.request(method, broken)).status == 400
     if method in ("POST", "PUT", "PATCH"):
-        too_large = await home.client.request(method, path.format(id="a", turn="x"), content=b"x" * (9 << 20))
+        too_large = await home.client.request(method, url, content=b"x" * (9 << 20))
         assert problem_in(too_large).status == 413
-    wrong_method = await home.client.request("PROPFIND", path.format(id="a", turn="x"))
+    wrong_method = await home.client.request("PROPFIND", url)
     assert problem_in(wrong_method).status == 405
     assert method in wrong_method.headers["Allow"]
 

@@ -416,3 +416,78 @@ async def test_without_a_token_only_what_is_the_same_for_all_is_told() -> None:
                 answer = await nobody.get(url)
                 assert (answer.status_code, "alice" in answer.text) == (200, False)
         assert await everything_in(home) == before
+
+
+# -- parts of a family ------------------------------------------------------------------------------------------------
+
+
+async def listed(guest: Guest, **params: str) -> list[str]:
+    """All ids of a listing, page by page."""
+    found: list[str] = []
+    after = ""
+    while True:
+        page = (await guest.client.get("/v1/sessions", params={"limit": "2", "after": after} | params)).json()
+        found += [session["id"] for session in page["sessions"]]
+        assert len(page["sessions"]) <= 2
+        if page["next"] is None:
+            return found
+        after = page["next"]
+
+
+async def test_pages_hold_what_may_be_listed_and_end_with_it() -> None:
+    """Grants of all sessions, of single ones, of what is below one, and of one deep below."""
+    async with estate() as (_, who, _):
+        bob, alice = who["bob"], who["alice"]
+        for session in ("main/coder/t1", "main/coder/t2", "main/docs", "main/tester", "a*", "mainly"):
+            await alice.create(session)
+        for prefixes, roots, children in (
+            (["/sessions/"], ["a*", AGENT, DIARY, ERRAND, "bobs", "main", "mainly"], ["coder", "docs", "tester"]),
+            (
+                ["/sessions/main", "/sessions/a%2A", "/sessions/bobs"],
+                ["a*", "bobs", "main"],
+                ["coder", "docs", "tester"],
+            ),
+            (["/sessions/main/"], [], ["coder", "docs", "tester"]),
+            (["/sessions/main/docs", "/sessions/main/coder/t2"], [], ["docs"]),
+            ([], [], []),
+        ):
+            bob.may(*(grant(prefix, "list") for prefix in prefixes))
+            assert await listed(bob) == roots
+            assert await listed(bob, prefix="ma") == [root for root in roots if root.startswith("ma")]
+            assert await listed(bob, prefix="main/") == [f"main/{child}" for child in children]
+        bob.may(grant("/sessions/main/coder/t2", "list"))
+        assert await listed(bob, prefix="main/coder/") == ["main/coder/t2"]
+
+
+async def test_the_etag_of_a_listing_changes_with_what_it_shows_only() -> None:
+    async with estate() as (_, who, _):
+        etag = (await who["bob"].client.get("/v1/sessions")).headers["ETag"]
+        for guest, session, status in ((who["alice"], DIARY, 304), (who["bob"], "bobs", 200)):
+            await guest.say(session, "hello", wait="true")
+            answer = await who["bob"].client.get("/v1/sessions", headers={"If-None-Match": etag})
+            assert answer.status_code == status
+
+
+async def test_a_right_below_does_not_make_what_is_above() -> None:
+    """By no route that makes sessions; where what is above exists already, it does its work."""
+    async with estate() as (home, who, _):
+        bob = who["bob"]
+        bob.may(*BOBS, grant("/sessions/alices-new/child"))
+        ways: dict[str, tuple[str, str, dict[str, Any]]] = {
+            "create": ("POST", "/v1/sessions", {"json": {"id": "alices-new/child"}}),
+            "message": ("POST", "/v1/sessions/alices-new/child/messages", {"content": b"x"}),
+            "nothing": ("POST", "/v1/sessions/alices-new/child/messages", {"content": b""}),
+            "fork": ("POST", "/v1/sessions/bobs/fork", {"json": {"id": "alices-new/child"}}),
+            "file": ("PUT", "/v1/files/sessions/alices-new/child", {"content": b"x"}),
+            "rename": ("POST", "/v1/sessions/bobs/rename", {"json": {"id": "alices-new/child"}}),
+        }
+        before = await everything_in(home)
+        for method, url, body in ways.values():
+            answer = await bob.client.request(method, url, **body)
+            assert answer.status_code in (404, 409), answer.text
+            assert await everything_in(home) == before
+        await who["alice"].create("alices-new")
+        for method, url, body in ways.values():
+            answer = await bob.client.request(method, url, **body)
+            assert answer.status_code < 300, answer.text
+            await bob.client.delete("/v1/sessions/alices-new/child")

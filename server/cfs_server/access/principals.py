@@ -1,5 +1,7 @@
 """Principals: who calls, what they may do, and how much of it (G9, H7)."""
 
+from anyio import CapacityLimiter
+
 from cfs_filesystem import OPERATIONS, Grant, RouterFileSystem
 from cfs_server.access.limits import PrincipalLimits, Rate
 from cfs_server.sessions.accounts import Allowance
@@ -8,6 +10,8 @@ from cfs_server.sessions.paths import SESSIONS, WORKSPACES
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces import Usage, Workspaces
 
+_SEARCHES = 2
+"""Searches of one principal at a time: each may take a second of a processor, and the threads are everybody's."""
 LOCAL = "local"
 """The caller's name where there are no tokens."""
 EVERYTHING = (Grant(prefix="/", ops=OPERATIONS),)
@@ -22,6 +26,7 @@ class Principal:
         sessions = SessionFileSystem(store, self.account)
         self.handle = RouterFileSystem({SESSIONS: sessions, WORKSPACES: workspaces}).create_handle(())
         self.usage = Usage(self.handle, workspaces)
+        self.searches = CapacityLimiter(_SEARCHES)
         self.limits = PrincipalLimits()
         self.streams = 0
         self.rate = Rate()

@@ -49,7 +49,8 @@ class Caller:
     @property
     def files(self) -> Files:
         """The files that the principal may use."""
-        return Files(self.principal.handle, self.principal.usage, self.principal.limits.bytes)
+        me = self.principal
+        return Files(me.handle, me.usage, me.limits.bytes, me.searches)
 
     def wait_limit(self, seconds: float | None) -> float:
         """Cut a wait to what one request may take."""

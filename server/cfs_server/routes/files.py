@@ -5,6 +5,7 @@ The caller's grants decide; each view of a file is another operation of the gate
 
 from mimetypes import MimeTypes
 from typing import Annotated, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
@@ -21,13 +22,12 @@ from cfs.errors import (
     TooLarge,
     TooMany,
     Unavailable,
-    UnsupportedMedia,
 )
 from cfs_filesystem import EntryMeta
 from cfs_server.errors import problem_response
-from cfs_server.files import Condition, etag_of
-from cfs_server.openapi import FILE_HEADERS, NOT_MODIFIED, answer, body, problems
-from cfs_server.routes.conditions import http_date, matches, unchanged
+from cfs_server.files import Condition, Read, etag_of
+from cfs_server.openapi import FILE_HEADERS, LIST_HEADERS, NOT_MODIFIED, answer, body, problems
+from cfs_server.routes.conditions import content_etag, http_date, matches, unchanged
 from cfs_server.routes.context import IfMatch, IfNoneMatch, Me
 from cfs_server.routes.ranges import part_of
 from cfs_server.routes.views import as_json
@@ -56,7 +56,14 @@ async def _path(
 LogicalPath = Annotated[str, Depends(_path)]
 
 
-@router.get("", responses={200: answer("A page", json=wire.FilePage), **problems(*_ERRORS)})
+@router.get(
+    "",
+    responses={
+        200: answer("A page", headers=LIST_HEADERS, json=wire.FilePage),
+        304: NOT_MODIFIED,
+        **problems(*_ERRORS),
+    },
+)
 async def list_files(
     me: Me,
     prefix: Annotated[
@@ -68,6 +75,7 @@ async def list_files(
     ] = "",
     after: Annotated[str, Query(description="Last path of the page before.")] = "",
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+    if_none_match: IfNoneMatch = None,
 ) -> Response:
     """List the files that the caller may list, in the order of their paths, a page at a time."""
     found = [meta for meta in await me.files.list(prefix or None) if meta["path"] > after]
@@ -75,7 +83,10 @@ async def list_files(
         files=tuple(_info(meta) for meta in found[:limit]),
         next=found[limit - 1]["path"] if len(found) > limit else None,
     )
-    return as_json(page, headers={"Cache-Control": "no-cache"})
+    listed = as_json(page)
+    headers = {"Cache-Control": "no-cache", "ETag": content_etag(bytes(listed.body))}
+    listed.headers.update(headers)
+    return _conditional(listed, headers, if_none_match)
 
 
 @router.get(
@@ -90,6 +101,7 @@ async def list_files(
     },
 )
 async def read_file(
+    request: Request,
     path: LogicalPath,
     me: Me,
     view: Annotated[
@@ -107,16 +119,23 @@ async def read_file(
     """Read a file in one of four ways, each of which is an operation that must be granted."""
     if view == "meta":
         meta = await me.files.file(path)
-        return _conditional(as_json(_info(meta), headers=_headers(meta)), meta, if_none_match)
+        headers = _headers(meta)
+        return _conditional(as_json(_info(meta), headers=headers), headers, if_none_match)
     if view == "text":
         text = await me.files.read_file(path, index, line)
-        return Response(text.encode(), headers=_SAFE | {"Cache-Control": "no-cache"}, media_type="text/plain")
+        headers = _headers(text.meta)
+        lines = Response(text.found.encode(), headers=headers | _SAFE, media_type="text/plain")
+        return _conditional(lines, headers, if_none_match)
     if view == "matches":
         if pattern is None:
             raise InvalidParameters("view=matches needs a pattern")
-        return as_json(wire.Matches(matches=tuple(await me.files.read_re(path, pattern, overlap))))
-    data, known = await me.files.read_binary(path)
-    return _conditional(_bytes(path, data, known, range_, if_range), known, if_none_match)
+        matching = await me.files.read_re(path, pattern, overlap)
+        headers = _headers(matching.meta)
+        found = as_json(wire.Matches(matches=tuple(matching.found)), headers=headers)
+        return _conditional(found, headers, if_none_match)
+    data = await me.files.read_binary(path)
+    part = None if request.scope["cfs.head"] else range_  # a range means something to GET only (RFC 9110, 14.2)
+    return _conditional(_bytes(path, data, part, if_range), _headers(data.meta), if_none_match)
 
 
 @router.put(
@@ -124,14 +143,19 @@ async def read_file(
     responses={
         200: answer("Stored", headers=FILE_HEADERS, json=wire.FileInfo),
         201: answer("Stored, and new", headers=FILE_HEADERS, location=True, json=wire.FileInfo),
-        **problems(
-            *_ERRORS, Conflict, PreconditionFailed, StorageFull, TooLarge, TooMany, Unavailable, UnsupportedMedia
-        ),
+        **problems(*_ERRORS, Conflict, PreconditionFailed, StorageFull, TooLarge, TooMany, Unavailable),
     },
     openapi_extra=body(required=False, bytes=None),
 )
 async def write_file(
-    request: Request, path: LogicalPath, me: Me, if_match: IfMatch = None, if_none_match: IfNoneMatch = None
+    request: Request,
+    path: LogicalPath,
+    me: Me,
+    if_match: IfMatch = None,
+    if_none_match: Annotated[
+        str | None,
+        Header(description="Go on only if none of these ETags names the present version; `*`: if there is no file."),
+    ] = None,
 ) -> Response:
     """Write a file; in `/sessions/` that is one message to a session, and its turn runs (S3)."""
     condition = _condition(if_match, if_none_match)
@@ -139,7 +163,7 @@ async def write_file(
     written = await me.files.write(path, await request.body(), overwrite=overwrite, condition=condition)
     headers = _headers(written.meta)
     if written.new:
-        headers["Location"] = request.url.path
+        headers["Location"] = f"/v1/files{quote(path)}"
     return as_json(_info(written.meta), 201 if written.new else 200, headers)
 
 
@@ -154,12 +178,12 @@ async def delete_file(path: LogicalPath, me: Me, if_match: IfMatch = None) -> Re
     return Response(status_code=204)
 
 
-def _bytes(path: str, data: bytes, known: EntryMeta | None, asked: str | None, if_range: str | None) -> Response:
+def _bytes(path: str, read: Read[bytes], asked: str | None, if_range: str | None) -> Response:
     """Answer by the content, or by the part that was asked for."""
-    if if_range is not None and if_range.strip() != etag_of(known):
+    if if_range is not None and if_range.strip() != etag_of(read.meta):
         asked = None
-    headers = _headers(known) | _SAFE | {"Accept-Ranges": "bytes"}
-    media = "text/plain" if path.startswith(SESSIONS) else _TYPES.guess_type(path)[0] or "application/octet-stream"
+    data, media = read.found, _media_type(path)
+    headers = _headers(read.meta) | _SAFE | {"Accept-Ranges": "bytes"}
     try:
         part = part_of(asked, len(data))
     except RangeNotSatisfiable as error:
@@ -170,10 +194,18 @@ def _bytes(path: str, data: bytes, known: EntryMeta | None, asked: str | None, i
     return Response(data[part.start : part.stop], 206, headers, media)
 
 
-def _conditional(response: Response, known: EntryMeta | None, if_none_match: str | None) -> Response:
-    etag = etag_of(known)
-    if etag is not None and unchanged(if_none_match, etag):
-        return Response(status_code=304, headers=_headers(known))
+def _media_type(path: str) -> str:
+    """Guess by the name what the bytes are; a compressed file is not of the type of what is in it."""
+    if path.startswith(SESSIONS):
+        return "text/plain"
+    media, compression = _TYPES.guess_type(path)
+    return "application/octet-stream" if media is None or compression else media
+
+
+def _conditional(response: Response, headers: dict[str, str], if_none_match: str | None) -> Response:
+    """Answer with these headers only if they have a version that the client has already."""
+    if "ETag" in headers and unchanged(if_none_match, headers["ETag"]):
+        return Response(status_code=304, headers=headers)
     return response
 
 

@@ -4,7 +4,7 @@ import re
 
 from cfs.errors import RangeNotSatisfiable
 
-_RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
+_RANGE = re.compile(r"bytes=(?:([0-9]{1,18})-([0-9]{0,18})|-([0-9]{1,18}))", re.IGNORECASE)
 
 
 def part_of(header: str | None, size: int) -> range | None:
@@ -12,11 +12,13 @@ def part_of(header: str | None, size: int) -> range | None:
 
     Raises `RangeNotSatisfiable` where there are none. What is no range of bytes is as if it were not there.
     """
-    found = _RANGE.fullmatch(header.replace(" ", "")) if header else None
+    found = _RANGE.fullmatch(header.strip()) if header else None
     if found is None:
         return None
     first, last, suffix = found.groups()
     if suffix is not None:
+        if size == 0 and int(suffix) > 0:
+            return None  # the last bytes of nothing are nothing: no error, and no range that could be named
         part = range(max(0, size - int(suffix)), size)
     else:
         part = range(int(first), min(size, int(last) + 1) if last else size)

@@ -1,0 +1,197 @@
+"""Where the files of workspaces are: they outlive the server, or end with it, and are on a disk that can be full."""
+
+import asyncio
+import errno
+import os
+import resource
+import signal
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cfs.errors import CfsError, PreconditionFailed, StorageFull, TooLarge
+from cfs_filesystem import (
+    OPERATIONS,
+    EntryMeta,
+    Grant,
+    InMemoryFileSystem,
+    RouterFileSystem,
+)
+from cfs_server.access.principals import Principal
+from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.files import Condition, Files, etag_of
+from cfs_server.sessions.paths import WORKSPACES
+from cfs_server.sessions.store import SessionStore
+from cfs_server.workspaces import Usage, Workspaces
+from tests.server.support import Process, serving, until
+
+SCRIPTED = ("--engine", "scripted")
+NOTE = "/v1/files/workspaces/main/deep/note"
+
+
+def put(server: Process, data: bytes, url: str = NOTE) -> httpx.Response:
+    return httpx.put(server.url + url, content=data)
+
+
+def stopped(server: Process, number: signal.Signals = signal.SIGTERM) -> None:
+    server.signal(number)
+    assert server.ended()[0] == 0
+
+
+def test_files_below_the_data_folder_outlive_the_server(tmp_path: Path) -> None:
+    data = tmp_path / "not" / "there" / "yet"
+    with serving(*SCRIPTED, "--data-dir", str(data)) as server:
+        etag = put(server, b"kept").headers["ETag"]
+        stopped(server)
+    assert (data / "workspaces/main/deep/note").read_bytes() == b"kept"
+    with serving(*SCRIPTED, "--data-dir", str(data)) as server:
+        read = httpx.get(server.url + NOTE)
+        assert (read.content, read.headers["ETag"]) == (b"kept", etag)
+        assert put(server, b"changed").status_code == 200
+        server.signal(signal.SIGKILL)
+        server.ended()
+    with serving(*SCRIPTED, "--data-dir", str(data)) as server:
+        assert httpx.get(server.url + NOTE).content == b"changed"
+        stopped(server)
+
+
+def test_what_people_put_there_is_seen_and_links_are_not(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret of the house")
+    main = tmp_path / "data/workspaces/main"
+    main.mkdir(parents=True)
+    (main / "by hand").write_text("hello")
+    (main / "link").symlink_to(secret)
+    (main / "up").symlink_to(tmp_path)
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data")) as server:
+        listed = httpx.get(f"{server.url}/v1/files").json()["files"]
+        assert [info["path"] for info in listed] == ["/workspaces/main/by hand"]
+        for name in ("link", "up/secret"):
+            for method in ("GET", "PUT", "DELETE"):
+                refused = httpx.request(method, f"{server.url}/v1/files/workspaces/main/{name}")
+                assert refused.status_code in (400, 404)
+                assert str(tmp_path) not in refused.text
+                assert "house" not in refused.text
+        stopped(server)
+    assert secret.read_text() == "secret of the house"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_without_a_data_folder_nothing_is_left_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with serving(*SCRIPTED, TMPDIR=str(tmp_path)) as server:
+        assert put(server, b"short-lived").status_code == 201
+        (folder,) = tmp_path.iterdir()
+        assert folder.stat().st_mode & 0o077 == 0, "nobody else looks into it"
+        assert (folder / "workspaces/main/deep/note").read_bytes() == b"short-lived"
+        stopped(server, number)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_the_disk_does_not_take_is_told_and_the_one_before_stays(tmp_path: Path) -> None:
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path)) as server:
+        put(server, b"before")
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (1000, 1000))
+        refused = put(server, b"x" * 1001)
+        assert (refused.status_code, refused.json()["type"]) == (413, "urn:cfs:error:too-large")
+        assert str(tmp_path) not in refused.text
+        assert httpx.get(server.url + NOTE).content == b"before"
+        assert put(server, b"x" * 1000).status_code == 200
+        assert [path.name for path in (tmp_path / "workspaces/main/deep").iterdir()] == ["note"]
+        stopped(server)
+
+
+class SlowDisk(Workspaces):
+    """Takes its time before a write or a deletion: whoever does not wait for it is sure to come in between."""
+
+    def _write_impl(self, path: str, data: bytes, overwrite: bool) -> EntryMeta:
+        time.sleep(0.02)
+        return super()._write_impl(path, data, overwrite)
+
+    def _delete_impl(self, path: str) -> None:
+        time.sleep(0.02)
+        super()._delete_impl(path)
+
+
+async def test_nobody_comes_in_between_the_look_at_a_version_and_its_change(tmp_path: Path) -> None:
+    """Of many that write and delete one version at once, one does."""
+    disk = SlowDisk(tmp_path)
+    handle = disk.create_handle([Grant(prefix="/", ops=OPERATIONS)])
+    files = Files(handle, Usage(handle, disk), None)
+    path = "/workspaces/main/note"
+    first = etag_of((await files.write(path, b"before", overwrite=True, condition=None)).meta)
+    condition = Condition(lambda etag: etag == first, "If-Match")
+
+    async def attempt(number: int) -> bool:
+        try:
+            if number % 2:
+                await files.delete(path, condition)
+            else:
+                await files.write(path, f"writer {number}".encode(), overwrite=True, condition=condition)
+        except PreconditionFailed:
+            return False
+        return True
+
+    assert sum(await asyncio.gather(*map(attempt, range(10)))) == 1
+
+
+class FullDisk(InMemoryFileSystem):
+    """Reads well and takes nothing, for a reason."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__([WORKSPACES])
+        self._number = number
+
+    def _write_impl(self, path: str, data: bytes, overwrite: bool) -> EntryMeta:  # noqa: ARG002
+        raise OSError(self._number, os.strerror(self._number), path)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.ENOSPC, StorageFull), (errno.EDQUOT, StorageFull), (errno.EFBIG, TooLarge)]
+)
+async def test_a_full_disk_is_no_defect(tmp_path: Path, number: int, kind: type[CfsError]) -> None:
+    handle = RouterFileSystem({WORKSPACES: FullDisk(number)}).create_handle([Grant(prefix="/", ops=OPERATIONS)])
+    files = Files(handle, Usage(handle, Workspaces(tmp_path)), None)
+    with pytest.raises(kind, match="/workspaces/main/a"):
+        await files.write("/workspaces/main/a", b"x", overwrite=True, condition=None)
+
+
+async def test_any_other_failure_of_the_disk_stays_one(tmp_path: Path) -> None:
+    handle = RouterFileSystem({WORKSPACES: FullDisk(errno.EIO)}).create_handle([Grant(prefix="/", ops=OPERATIONS)])
+    files = Files(handle, Usage(handle, Workspaces(tmp_path)), None)
+    with pytest.raises(OSError, match="Input/output"):
+        await files.write("/workspaces/main/a", b"x", overwrite=True, condition=None)
+
+
+class SlowSearches(InMemoryFileSystem):
+    """Searches until it is told to stop, and counts how many do so at once."""
+
+    def __init__(self) -> None:
+        super().__init__([WORKSPACES])
+        self.stop = threading.Event()
+        self.now = self.most = 0
+
+    def _read_re_impl(self, path: str, pattern: str, overlap: int | None) -> list[str]:  # noqa: ARG002
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.stop.wait(30)
+        self.now -= 1
+        return []
+
+
+async def test_many_searches_of_one_caller_leave_the_threads_to_the_others(tmp_path: Path) -> None:
+    """Twice as many searches as there are threads wait for one another, and nobody else waits for them."""
+    slow = SlowSearches()
+    handle = slow.create_handle([Grant(prefix="/", ops=OPERATIONS)])
+    handle.write("/workspaces/main/a", "x")
+    principal = Principal("alice", SessionStore(ScriptedEngine()), Workspaces(tmp_path))
+    files = Files(handle, Usage(handle, Workspaces(tmp_path)), None, principal.searches)
+    searches = [asyncio.create_task(files.read_re("/workspaces/main/a", "x", None)) for _ in range(80)]
+    await until(lambda: slow.now == 2)
+    for _ in range(20):
+        assert (await files.file("/workspaces/main/a"))["size"] == 1
+    slow.stop.set()
+    await asyncio.gather(*searches)
+    assert slow.most == 2
