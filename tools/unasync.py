@@ -23,7 +23,7 @@ WORDS = [
     (r"\bimport asyncio\b", "import time"),
     (r"\basyncio\.sleep\b", "time.sleep"),
     (r"\bAsync(Iterator|Generator|Iterable|Client|Session|Transport|ContextManager)", r"\1"),
-    (r"\bAsync(HttpTransport|FileTransport|Disk|Conformance|Door)\b", r"\1"),
+    (r"\bAsync(HttpTransport|FileTransport|Disk|Tail|Conformance)\b", r"\1"),
     (r"\basync_run\b", "run"),
     (r"\basync_(http|file|session|disk|rest|conformance)\b", r"\1"),
     (r"\baclosing\b", "closing"),

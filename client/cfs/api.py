@@ -75,12 +75,16 @@ class Call(Generic[T]):
 class Stream:
     """A request that is answered by events.
 
-    `session` is whose events they are, None for all; `one_turn` when they end with the turn that the request begins.
+    `session` is whose events they are, None for all. With `one_turn` they are those of one turn and end with it: of
+    the one that the request begins, or of `turn`.
+    With `announce` an event `connected`, which no server sends, begins what each connection brings.
     """
 
     request: Request
     session: str | None
     one_turn: bool = False
+    announce: bool = False
+    turn: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +214,24 @@ def post(session: str, message: wire.NewMessage) -> Call[wire.Accepted]:
     return Call(_json("POST", path_of(session, "messages"), message), _model(wire.Accepted))
 
 
+def say(session: str, message: wire.NewMessage, wait: float) -> Call[wire.Reply]:
+    """`POST /v1/sessions/{id}/messages?wait=`: the finished reply.
+
+    `Timeout`, which names the `turn`, when it is not there after `wait` seconds; then the turn goes on.
+    """
+    request = _json("POST", path_of(session, "messages"), message, params={"wait": _seconds(wait)}, patience=wait)
+    return Call(request, _model(wire.Reply))
+
+
 def converse(session: str, message: wire.NewMessage) -> Stream:
     """`POST /v1/sessions/{id}/messages` as a stream: the message's own turn, event by event."""
     request = _json("POST", path_of(session, "messages"), message, accept=EVENTS)
     return Stream(request, session, one_turn=True)
+
+
+def turn_events(session: str, turn: str) -> Stream:
+    """`GET /v1/sessions/{id}/events`: those of one turn, from its beginning to its end."""
+    return Stream(events(session, after="0").request, session, one_turn=True, turn=turn)
 
 
 def events(session: str | None = None, after: str | None = None) -> Stream:
@@ -251,10 +269,17 @@ def path_of(session: str, route: str = "") -> str:
     return f"{path}/{route}" if route else path
 
 
-def _json(method: str, path: str, body: BaseModel, *, accept: str = JSON, patience: float = 0.0) -> Request:
+def _json(
+    method: str,
+    path: str,
+    body: BaseModel,
+    *,
+    params: Mapping[str, str] | None = None,
+    accept: str = JSON,
+    patience: float = 0.0,
+) -> Request:
     headers = {"Content-Type": JSON, "Accept": accept}
-    written = body.model_dump_json(exclude_unset=True).encode()
-    return Request(method, path, headers=headers, body=written, patience=patience)
+    return Request(method, path, params or {}, headers, body.model_dump_json(exclude_unset=True).encode(), patience)
 
 
 def _read(session: str, accept: str, wait: float | None) -> Request:

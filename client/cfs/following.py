@@ -49,11 +49,15 @@ class Follower:
     attempts: float = 8
     ended: bool = False
     _cursor: str = ""
-    _turn: str | None = None
+    _turn: str | None = field(init=False)
     _failures: int = 0
     _again: bool = False
-    _reached: bool = False
+    _reached: bool = field(init=False)
     _decoder: SSEDecoder = field(default_factory=SSEDecoder)
+
+    def __post_init__(self) -> None:
+        self._turn = self.stream.turn
+        self._reached = self.stream.turn is not None  # by the request that named it
 
     @property
     def request(self) -> api.Request:
@@ -73,6 +77,8 @@ class Follower:
     def feed(self, data: bytes) -> Iterator[StreamEvent]:
         """Take bytes of the present connection; yield the events of the stream among what they complete."""
         for raw in self._decoder.feed(data):
+            if self.ended:
+                return
             event = read_event(raw)
             self._failures = 0
             self._cursor = event.id or self._cursor
@@ -80,19 +86,29 @@ class Follower:
                 self._turn = event.turn
             if self._wanted(event):
                 yield event
-                if self._last(event):
-                    self.ended = True
-                    return
+                self.ended = self._last(event)
 
     def connected(self) -> Iterator[StreamEvent]:
         """Begin reading a new connection; yields `stale` when what came before it cannot be asked for."""
         self._decoder = SSEDecoder()
         self._reached = True
+        if self.stream.announce:
+            yield StreamEvent("connected", {})
         if self._again and not self._cursor and "after" not in self.stream.request.params:
             yield StreamEvent("stale", {})
 
+    @property
+    def cut(self) -> bool:
+        """Whether to hang up: the stream is over for its reader, and the server does not end it by itself."""
+        return self.ended and (self._again or self.stream.request.method != "POST")
+
     def lost(self, reason: CfsError | None = None) -> None:
-        """Prepare to continue after the end of a connection; raises the reason when that is not possible or no use."""
+        """Prepare to continue after the end of a connection; raises the reason when that is not possible or no use.
+
+        Without a reason the server has ended it. Where the stream has ended, too, nothing is to be done.
+        """
+        if self.ended:
+            return
         reason = reason or Unreachable("the stream of events ended before its end")
         if not isinstance(reason, Unavailable | TooMany):
             raise reason

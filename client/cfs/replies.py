@@ -48,16 +48,26 @@ def settled(text: str) -> bool:
     return not text or (text.endswith("\n") and bool(turns) and turns[-1].role != "user")
 
 
+def asked_last(turns: Sequence[Turn], message: Turn) -> int | None:
+    """Find the last message of this role and content."""
+    return next((n for n in range(len(turns) - 1, -1, -1) if turns[n] == message), None)
+
+
+def end_of_answer(turns: Sequence[Turn], asked: int) -> int:
+    """Count the messages up to the end of the turn that a message began: to the next user's one."""
+    return next((n for n in range(asked + 1, len(turns)) if turns[n].role == "user"), len(turns))
+
+
 def find_reply(text: str, turns: Sequence[Turn], message: str) -> Found | None:
     """Find what answers the last user's message of this content; None when it is not answered yet.
 
     Text that was written raw and would read as other turns is not found, and so waited for: it is shown escaped as
     soon as it has been taken in.
     """
-    asked = next((n for n in range(len(turns) - 1, -1, -1) if turns[n] == Turn("user", message)), None)
+    asked = asked_last(turns, Turn("user", message))
     if asked is None:
         return None
-    end = next((n for n in range(asked + 1, len(turns)) if turns[n].role == "user"), len(turns))
+    end = end_of_answer(turns, asked)
     if end == asked + 1 or turns[end - 1].role != "assistant":
         return None
     return Found(turns[end - 1].content, end, complete=end < len(turns) or text.endswith("\n"))

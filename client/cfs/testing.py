@@ -93,6 +93,8 @@ class AnsweringDirectory:
         if name.startswith(".") or not path.is_file():
             return
         data = path.read_bytes()
+        if not data:  # just made, and nothing in it yet
+            return
         known = self._histories.get(name)
         if known is None or not data.startswith(render(known).encode()):  # new, edited, or deleted and made again
             known = _history_in(data)

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from cfs.errors import Gone, Unavailable
 from cfs.following import StreamEvent
+from cfs.replies import asked_last, end_of_answer
 from cfs.transcript import Turn
 from cfs.wire import FinishReason, Usage
 
@@ -22,12 +23,16 @@ class Outcome:
 
 
 class TurnReader:
-    """Takes the events of one turn of a session."""
+    """Takes the events of one turn of a session.
 
-    def __init__(self, session: str) -> None:
-        self.done = False
+    `caught_up` says that its end was among lost events: no other event will tell it.
+    """
+
+    def __init__(self, session: str, message: Turn) -> None:
+        self.caught_up = False
         self.error: str | None = None
         self._session = session
+        self._message = message
         self._text = ""
         self._end = 0
         self._reply = ""
@@ -62,7 +67,6 @@ class TurnReader:
         return text
 
     def _finish(self, data: Mapping[str, Any]) -> str:
-        self.done = True
         self._reply = data["reply"]
         self.error = data.get("error")
         self._finish_reason = cast("FinishReason", data["finish_reason"])
@@ -71,17 +75,15 @@ class TurnReader:
 
     def _catch_up(self, session: Mapping[str, Any]) -> str:
         """Find in the present state what the lost events said."""
-        history = session.get("history", ())
-        if not self._end or len(history) < self._end:
+        history = [Turn(message["role"], message["content"]) for message in session.get("history", ())]
+        begin = self._end or (asked_last(history, self._message) or 0) + 1
+        if len(history) < begin:
             raise Unavailable(f"too many events of {self._session!r} were lost to follow the turn: read the session")
-        answers = []
-        for message in history[self._end :]:
-            if message["role"] == "user":
-                break
-            answers.append(message)
+        self._end = begin
+        answers = history[begin : end_of_answer(history, begin - 1)]
         if answers and (session.get("partial") is None or len(history) > self._end + len(answers)):
-            self.done = True
-            self._reply = answers[-1]["content"]
+            self.caught_up = True
+            self._reply = answers[-1].content
             self._end += len(answers)
             return self._rest(self._reply)
         return self._rest(session.get("partial") or "")

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import cfs
 from cfs import AsyncSession, InvalidIdentifier, InvalidRequest, Session, Unreachable
+from cfs.errors import TABLE, CfsError
 from cfs.ids import check_id
 from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, Transport, Way, choose
 from cfs_server.sessions import ids as server
@@ -93,6 +94,11 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\nset()\n"
+
+
+def test_every_error_can_be_imported_from_the_package() -> None:
+    kinds: list[type[CfsError]] = [CfsError, *TABLE]
+    assert [kind for kind in kinds if getattr(cfs, kind.__name__, None) is not kind] == []
 
 
 def test_a_name_that_the_package_does_not_have_is_an_attribute_error() -> None:

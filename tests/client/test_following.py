@@ -1,6 +1,7 @@
 """Reading a turn from events, over lost connections and lost events. Nothing here touches a network (S11)."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,13 @@ def test_the_stream_of_all_sessions_outlives_each_of_them() -> None:
     assert not follower.ended
 
 
+def test_each_connection_can_be_announced() -> None:
+    follower = Follower(replace(api.events("a"), announce=True))
+    for expected in (["connected"], ["connected", "stale"]):
+        assert [event.type for event in follower.connected()] == expected
+        follower.lost()
+
+
 def test_what_no_new_connection_can_help_is_raised_at_once() -> None:
     follower = Follower(api.events("a"))
     list(follower.connected())
@@ -121,7 +129,7 @@ def state(*history: tuple[str, str], partial: str | None = None) -> StreamEvent:
 
 
 def begun(*texts: str) -> TurnReader:
-    reader = TurnReader("a")
+    reader = TurnReader("a", Turn("user", "second"))
     reader.feed(event("message.added", index=2))
     for text in texts:
         assert reader.feed(event("token", text=text)) == text
@@ -151,14 +159,14 @@ def test_the_mark_of_a_cancelled_turn_is_text_too() -> None:
 def test_the_message_of_a_failed_turn_is_no_text() -> None:
     reader = begun("two")
     failed = event("turn.failed", reply="[Error: x]", finish_reason="error", usage=USAGE, error="x")
-    assert (reader.feed(failed), reader.error, reader.done) == ("", "x", True)
+    assert (reader.feed(failed), reader.error) == ("", "x")
 
 
 def test_lost_events_of_a_running_turn_are_made_up_for_by_what_it_has_said() -> None:
     reader = begun("tw")
     assert reader.feed(state(*BEFORE, partial="two thr")) == "o thr"
     assert reader.feed(event("token", text="ee")) == "ee"
-    assert not reader.done
+    assert not reader.caught_up
 
 
 @pytest.mark.parametrize("after", [(), (("user", "third"),)])
@@ -167,14 +175,14 @@ def test_lost_events_of_a_finished_turn_are_made_up_for_by_its_reply(after: tupl
     answers = (("assistant", "calling"), ("tool", "7"), ("assistant", "two three"))
     stale = state(*BEFORE, *answers, *after, partial="other" if after else None)
     assert reader.feed(stale) == "o three"
-    assert reader.done
+    assert reader.caught_up
     assert reader.outcome([]).reply == "two three"
     assert len(reader.outcome([Turn("user", "x")] * 9).history) == 6
     reader = begun("something else")
     assert reader.feed(stale) == "", "what was said cannot be taken back"
 
 
-@pytest.mark.parametrize("reader", [TurnReader("a"), begun()])
+@pytest.mark.parametrize("reader", [TurnReader("a", Turn("user", "second")), begun()])
 def test_where_too_much_is_lost_it_is_said(reader: TurnReader) -> None:
     with pytest.raises(Unavailable, match="read the session"):
         reader.feed(state())

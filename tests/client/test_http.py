@@ -1,5 +1,6 @@
 """The HTTP client over connections that go wrong (C9, S11)."""
 
+import asyncio
 import socket
 import threading
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ from cfs.following import StreamEvent
 from cfs.transports.async_http import AsyncClient
 from cfs.transports.http import Client
 from cfs.wire import NewMessage
+from cfs_server.sessions.events import Stale
 from tests.client.doors import HttpDoor
 from tests.client.wires import Relay, http_answer, impostor, relay
+from tests.server.support import until
 
 
 @pytest.fixture
@@ -211,20 +214,46 @@ def test_a_reply_is_whole_although_its_connection_is_lost_again_and_again(http_d
     assert http_door.home.store.get("a").history.text == f"User: {text}\nAssistant: {text}\n"
 
 
-async def test_a_sent_message_is_answered_although_the_connection_is_lost(http_door: HttpDoor, wire: Relay) -> None:
+async def test_a_slow_reply_is_waited_for_over_any_number_of_connections(
+    http_door: HttpDoor, wire: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cfs.transports.async_rest.QUICK_SECONDS", 0.05)
     http_door.hold()
     async with AsyncSession("a", url=wire.url) as session:
-
-        def cut_and_release() -> None:
+        sending = asyncio.create_task(session.send("hello"))
+        for _ in range(3):
+            await until(lambda: http_door.home.parts.streams.open)
             wire.cut()
-            http_door.release()
-
-        cutting = threading.Timer(0.1, cut_and_release)
-        cutting.start()
-        response = await session.send("hello")
-        cutting.join()
+            await until(lambda: not http_door.home.parts.streams.open)
+        http_door.release()
+        response = await sending
     assert response.history == ["User: hello", "Assistant: hello"]
     assert (response.usage is not None, response.finish_reason) == (True, "stop")
+
+
+def test_a_slow_reply_is_found_among_many_events(
+    http_door: HttpDoor, wire: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cfs.transports.rest.QUICK_SECONDS", 0.0)
+    with Session("a", url=wire.url) as session:
+        text = " ".join(map(str, range(500)))
+        for _ in range(7):  # more events than are kept: the first one is stale
+            assert session.send(text).text == text
+        assert isinstance(http_door.home.store.get("a").log.since(0), Stale)
+
+
+async def test_a_quick_reply_whose_connection_is_lost_may_have_been_carried_out(
+    http_door: HttpDoor, wire: Relay
+) -> None:
+    http_door.hold()
+    async with AsyncSession("a", url=wire.url) as session:
+        sending = asyncio.create_task(session.send("hello"))
+        await until(lambda: http_door.home.store.get("a").running)
+        wire.cut()
+        with pytest.raises(Unreachable, match="not known"):
+            await sending
+        http_door.release()
+        assert await session.history == ["User: hello", "Assistant: hello"]
 
 
 def test_a_connection_that_cannot_be_made_again_ends_the_stream(

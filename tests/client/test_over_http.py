@@ -3,15 +3,17 @@
 import asyncio
 import gc
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
 from pydantic import BaseModel
 
-from cfs import AsyncSession, FunctionTool, InvalidParameters, Response, Session
+from cfs import AsyncSession, FunctionTool, InvalidParameters, NotFound, Response, Session, Unauthorized
+from tests.access.support import make
 from tests.client.doors import HttpDoor, whole
 from tests.client.scripts import in_turn
-from tests.server.support import until
+from tests.server.support import house, until
 
 
 class Point(BaseModel):
@@ -165,3 +167,22 @@ def test_sub_sessions_are_sessions(http_door: HttpDoor) -> None:
     with Session("main", url=http_door.url) as main:
         main.delete()
         assert len(http_door.home.store) == 0
+
+
+async def test_a_token_opens_what_it_is_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = make(tmp_path / "tokens.toml", "alice", "/sessions/alice")
+    async with house(tokens=tmp_path / "tokens.toml") as home:
+        async with AsyncSession("alice", url=home.url, token=secret) as session:
+            assert (await session.send("hello")).text == "hello"
+            async with await session.fork("alice/copy") as copy:
+                assert len(await copy.history) == 2, "a copy is reached with the same token"
+        stranger = AsyncSession("alice", url=home.url)
+        for call in (stranger.read, stranger.wait, stranger.delete, lambda: anext(stranger.stream("hello"))):
+            with pytest.raises(Unauthorized):
+                await call()
+        await stranger.close()
+        monkeypatch.setenv("CFS_TOKEN", secret)
+        with pytest.raises(NotFound):
+            await AsyncSession.from_file("bob", url=home.url)
+        async with await AsyncSession.from_file("alice", url=home.url) as session:
+            assert len(await session.history) == 2

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cfs import api
 from cfs.following import StreamEvent
+from cfs.transcript import Turn
 from cfs.turn import TurnReader
 from cfs.wire import NewMessage, Reply, Usage
 
@@ -27,7 +28,7 @@ def answer(
 
     Raises what the server refuses, `Gone` when the session is deleted, `Unreachable` when the server is lost.
     """
-    reader = TurnReader(session)
+    reader = TurnReader(session, Turn(message.role, message.content))
     last = StreamEvent("", {})
     turn = None
     with closing(client.events(api.converse(session, message))) as events:
@@ -36,7 +37,7 @@ def answer(
             watch(last)
             if text := reader.feed(last):
                 show(text)
-            if reader.done:
+            if reader.caught_up:
                 break
     came = reader.outcome(())
     return Reply(

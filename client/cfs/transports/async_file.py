@@ -17,7 +17,7 @@ from cfs.errors import Busy, EngineError, Gone, Unsupported
 from cfs.ids import check_id
 from cfs.replies import as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transcript import render
-from cfs.transports.async_disk import AsyncDisk
+from cfs.transports.async_disk import AsyncDisk, AsyncTail
 from cfs.transports.os_errors import translated
 from cfs.turn import Outcome
 from cfs.wire import NewMessage, Settings, SettingsPatch
@@ -71,14 +71,11 @@ class AsyncFileTransport:
 
     async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
         """Append a message; read `.live`, or where there is none watch the file grow."""
-        live = await self._is_mount() and not await self._is_busy()
-        await self._write(message)
         said = ""
-        if live:  # what is said there is this turn's, as no other one ran
-            async with aclosing(self._live(deadline)) as pieces:
-                async for piece in pieces:
-                    said += piece
-                    yield piece
+        async with aclosing(self._live(message, deadline)) as pieces:
+            async for piece in pieces:
+                said += piece
+                yield piece
         async with aclosing(self._texts(deadline, _LATE_REPLY)) as texts:
             async for text in texts:
                 found = find_reply(text, turns_of(text), message.content)
@@ -163,10 +160,10 @@ class AsyncFileTransport:
     async def _is_busy(self) -> bool:
         try:
             await self._disk.read(self._path)
-        except FileNotFoundError:
-            return False
-        except OSError:
+        except BlockingIOError:
             return True
+        except OSError:
+            return False  # what it is will show when the message is written
         return False
 
     async def _texts(self, deadline: Deadline, late: str) -> AsyncGenerator[str]:
@@ -178,8 +175,9 @@ class AsyncFileTransport:
                 try:
                     mark = await self._disk.mark(self._path)
                     if mark != seen:
-                        text = decode(await self._disk.read(self._path, waiting=deadline.seconds is None))
-                        seen = mark
+                        data = await self._disk.read(self._path, waiting=deadline.seconds is None)
+                        if mark == await self._disk.mark(self._path):  # else it changed meanwhile: half old, half new
+                            text, seen = decode(data), mark
                 except BlockingIOError:
                     pass
                 except FileNotFoundError:
@@ -193,17 +191,17 @@ class AsyncFileTransport:
             deadline.check(late)
             await asyncio.sleep(pauses.next())
 
-    async def _live(self, deadline: Deadline) -> AsyncGenerator[str]:
-        """Yield what the running turn says, as it says it."""
+    async def _live(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
+        """Write a message and yield what its turn says, where the mount shows that; it says nothing elsewhere."""
+        tail = await self._listen()
+        if tail is None:
+            await self._write(message)
+            return
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        path = os.path.join(self._mount, ".live", self._id)  # noqa: PTH118
         pauses = Pauses()
-        with translated(path):
-            try:
-                tail = await self._disk.tail(path)
-            except FileNotFoundError:
-                return
-            try:
+        try:
+            await self._write(message)
+            with translated(self._path):
                 while (data := await tail.read()) != b"":
                     if data is None:
                         deadline.check(_LATE_REPLY)
@@ -211,8 +209,20 @@ class AsyncFileTransport:
                     elif text := decoder.decode(data):
                         pauses = Pauses()
                         yield text
-            finally:
-                await tail.close()
+        finally:
+            await tail.close()
+
+    async def _listen(self) -> AsyncTail | None:
+        """Open `.live`, which shows the next turn; None where there is none, or where another turn would be shown."""
+        if not await self._is_mount():
+            return None
+        await self.open()
+        if await self._is_busy():
+            return None
+        try:
+            return await self._disk.tail(os.path.join(self._mount, ".live", self._id))  # noqa: PTH118
+        except OSError:
+            return None  # of sub-sessions a mount may show none; the transcript has it all
 
 
 def _beyond(said: str, reply: str) -> str:

@@ -80,7 +80,7 @@ class AsyncClient:
         """
         follower = Follower(stream, attempts)
         deadline = deadline or Deadline(None)
-        while not follower.ended:
+        while True:
             try:
                 async with self._http.stream(**arguments(follower.request, stream_limits(deadline))) as response:
                     if response.status_code >= 400:
@@ -90,7 +90,7 @@ class AsyncClient:
                     async for data in response.aiter_bytes():
                         for event in follower.feed(data):
                             yield event
-                        if follower.ended:
+                        if follower.cut:
                             return
                         deadline.check(late)
                 follower.lost()
@@ -99,6 +99,8 @@ class AsyncClient:
                 follower.lost(lost_stream(error, follower.request, self.url))
             except CfsError as error:
                 follower.lost(error)
+            if follower.ended:
+                return
             await asyncio.sleep(follower.pause)
 
     async def close(self) -> None:

@@ -18,7 +18,7 @@ from cfs.errors import Busy, EngineError, Gone, Unsupported
 from cfs.ids import check_id
 from cfs.replies import as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transcript import render
-from cfs.transports.disk import Disk
+from cfs.transports.disk import Disk, Tail
 from cfs.transports.os_errors import translated
 from cfs.turn import Outcome
 from cfs.wire import NewMessage, Settings, SettingsPatch
@@ -72,14 +72,11 @@ class FileTransport:
 
     def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
         """Append a message; read `.live`, or where there is none watch the file grow."""
-        live = self._is_mount() and not self._is_busy()
-        self._write(message)
         said = ""
-        if live:  # what is said there is this turn's, as no other one ran
-            with closing(self._live(deadline)) as pieces:
-                for piece in pieces:
-                    said += piece
-                    yield piece
+        with closing(self._live(message, deadline)) as pieces:
+            for piece in pieces:
+                said += piece
+                yield piece
         with closing(self._texts(deadline, _LATE_REPLY)) as texts:
             for text in texts:
                 found = find_reply(text, turns_of(text), message.content)
@@ -164,10 +161,10 @@ class FileTransport:
     def _is_busy(self) -> bool:
         try:
             self._disk.read(self._path)
-        except FileNotFoundError:
-            return False
-        except OSError:
+        except BlockingIOError:
             return True
+        except OSError:
+            return False  # what it is will show when the message is written
         return False
 
     def _texts(self, deadline: Deadline, late: str) -> Generator[str]:
@@ -179,8 +176,9 @@ class FileTransport:
                 try:
                     mark = self._disk.mark(self._path)
                     if mark != seen:
-                        text = decode(self._disk.read(self._path, waiting=deadline.seconds is None))
-                        seen = mark
+                        data = self._disk.read(self._path, waiting=deadline.seconds is None)
+                        if mark == self._disk.mark(self._path):  # else it changed meanwhile: half old, half new
+                            text, seen = decode(data), mark
                 except BlockingIOError:
                     pass
                 except FileNotFoundError:
@@ -194,17 +192,17 @@ class FileTransport:
             deadline.check(late)
             time.sleep(pauses.next())
 
-    def _live(self, deadline: Deadline) -> Generator[str]:
-        """Yield what the running turn says, as it says it."""
+    def _live(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
+        """Write a message and yield what its turn says, where the mount shows that; it says nothing elsewhere."""
+        tail = self._listen()
+        if tail is None:
+            self._write(message)
+            return
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        path = os.path.join(self._mount, ".live", self._id)  # noqa: PTH118
         pauses = Pauses()
-        with translated(path):
-            try:
-                tail = self._disk.tail(path)
-            except FileNotFoundError:
-                return
-            try:
+        try:
+            self._write(message)
+            with translated(self._path):
                 while (data := tail.read()) != b"":
                     if data is None:
                         deadline.check(_LATE_REPLY)
@@ -212,8 +210,20 @@ class FileTransport:
                     elif text := decoder.decode(data):
                         pauses = Pauses()
                         yield text
-            finally:
-                tail.close()
+        finally:
+            tail.close()
+
+    def _listen(self) -> Tail | None:
+        """Open `.live`, which shows the next turn; None where there is none, or where another turn would be shown."""
+        if not self._is_mount():
+            return None
+        self.open()
+        if self._is_busy():
+            return None
+        try:
+            return self._disk.tail(os.path.join(self._mount, ".live", self._id))  # noqa: PTH118
+        except OSError:
+            return None  # of sub-sessions a mount may show none; the transcript has it all
 
 
 def _beyond(said: str, reply: str) -> str:

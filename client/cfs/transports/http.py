@@ -81,7 +81,7 @@ class Client:
         """
         follower = Follower(stream, attempts)
         deadline = deadline or Deadline(None)
-        while not follower.ended:
+        while True:
             try:
                 with self._http.stream(**arguments(follower.request, stream_limits(deadline))) as response:
                     if response.status_code >= 400:
@@ -91,7 +91,7 @@ class Client:
                     for data in response.iter_bytes():
                         for event in follower.feed(data):
                             yield event
-                        if follower.ended:
+                        if follower.cut:
                             return
                         deadline.check(late)
                 follower.lost()
@@ -100,6 +100,8 @@ class Client:
                 follower.lost(lost_stream(error, follower.request, self.url))
             except CfsError as error:
                 follower.lost(error)
+            if follower.ended:
+                return
             time.sleep(follower.pause)
 
     def close(self) -> None:

@@ -11,13 +11,17 @@ from cfs import api
 from cfs.deadlines import Deadline
 from cfs.errors import AlreadyExists, Busy, EngineError, Timeout
 from cfs.following import StreamEvent
-from cfs.transcript import parse
+from cfs.replies import asked_last, end_of_answer
+from cfs.transcript import Turn, parse
 from cfs.transports.http import Client
 from cfs.turn import Outcome, TurnReader
 from cfs.wire import NewMessage, Settings, SettingsPatch
 
 LONG_POLL_SECONDS = 30.0
 """One request waits no longer, so that a dead connection is noticed and a wait goes on over another one."""
+
+QUICK_SECONDS = 2.0
+"""A reply that is there by then comes with the request that asked for it, which is the fastest way."""
 
 _LATE = "the session is not settled: it goes on; wait() or read() again, or cancel()"
 _LATE_REPLY = "the reply is not there: the turn goes on; wait() for it, or cancel() it"
@@ -46,30 +50,48 @@ class HttpTransport:
         self._client.close()
 
     def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
-        """Post a message, follow its turn, and read the history that it left."""
-        reader = TurnReader(self._id)
-        with closing(self._events(message, deadline)) as events:
-            for event in events:
-                reader.feed(event)
-                if reader.done:
-                    break
-        view = self._client.call(api.transcript(self._id))
-        return reader.outcome(parse(view.text))
+        """Post a message and wait for its reply: quick ones in the same request, others by their events.
+
+        Only in the first seconds a lost connection leaves open whether the message has arrived; afterwards its turn
+        is known by name, and is followed over any number of connections.
+        """
+        try:
+            said = self._client.call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)))
+        except Timeout as late:
+            if "turn" not in late.extra:
+                raise
+            deadline.check(_LATE_REPLY)
+            return self._follow(str(late.extra["turn"]), message, deadline)
+        turns = self._turns()
+        end = end_of_answer(turns, asked_last(turns, _turn(message)) or 0)
+        return Outcome(said.reply, turns[:end], said.error, said.finish_reason, said.usage)
 
     def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
         """Post a message and yield the text of its turn's events."""
-        reader = TurnReader(self._id)
-        with closing(self._events(message, deadline)) as events:
+        reader = TurnReader(self._id, _turn(message))
+        with closing(self._events(api.converse(self._id, message), deadline)) as events:
             for event in events:
                 if text := reader.feed(event):
                     yield text
-                if reader.done:
+                if reader.caught_up:
                     break
         if reader.error is not None:
             raise EngineError(reader.error)
 
-    def _events(self, message: NewMessage, deadline: Deadline) -> Generator[StreamEvent]:
-        return self._client.events(api.converse(self._id, message), deadline=deadline, late=_LATE_REPLY)
+    def _follow(self, turn: str, message: NewMessage, deadline: Deadline) -> Outcome:
+        reader = TurnReader(self._id, _turn(message))
+        with closing(self._events(api.turn_events(self._id, turn), deadline)) as events:
+            for event in events:
+                reader.feed(event)
+                if reader.caught_up:
+                    break
+        return reader.outcome(self._turns())
+
+    def _events(self, stream: api.Stream, deadline: Deadline) -> Generator[StreamEvent]:
+        return self._client.events(stream, deadline=deadline, late=_LATE_REPLY)
+
+    def _turns(self) -> list[Turn]:
+        return parse((self._client.call(api.transcript(self._id))).text)
 
     def read(self, deadline: Deadline) -> str:
         """Get the transcript once it is settled."""
@@ -115,3 +137,7 @@ class HttpTransport:
                 deadline.check(_LATE)
             else:
                 return
+
+
+def _turn(message: NewMessage) -> Turn:
+    return Turn(message.role, message.content)
