@@ -89,7 +89,7 @@ def as_line(event: StreamEvent) -> str:
 
 def _may_become_prefix(line: str) -> bool:
     rest = line[_end_of_backslashes(line) :]
-    return any(prefix.startswith(rest) for prefix in _PREFIXES)
+    return any(prefix != rest and prefix.startswith(rest) for prefix in _PREFIXES)
 
 
 def _guarded(line: str) -> str:
