@@ -6,6 +6,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from urllib.parse import urlsplit
 
 import typer
@@ -135,9 +136,10 @@ def _reachable(url: str) -> str:
 def _announcement(url: str, directory: Path | None, obstacle: str | None) -> str:
     shown = url.replace("//127.0.0.1:", "//localhost:").replace("//[::1]:", "//localhost:")
     if directory is not None:
+        file = quote(str(directory / "chat1"))
         where = f"CFS is ready on {shown} and in {directory}"
         lines = [
-            f"echo 'My name is Alice.' > {directory}/chat1; cat {directory}/chat1",
+            f"echo 'My name is Alice.' > {file}; cat {file}",
             f"cfs chat chat1 --url {shown}",
             f"curl -d 'What is my name?' '{shown}/v1/sessions/chat1/messages?wait=true'",
         ]
