@@ -94,9 +94,10 @@ def test_a_second_signal_ends_it_at_once() -> None:
         assert not server.is_running()
 
 
-def test_flags_are_the_servers_and_it_explains_them(tmp_path: Path) -> None:
-    with up("--no-mount", *SERVER, "--ready-file", str(tmp_path / "url")) as (_, url):
-        assert (tmp_path / "url").read_text().strip() == url.replace("localhost", "127.0.0.1")
+def test_flags_are_the_servers_and_it_explains_them() -> None:
+    with up("--no-mount", *SERVER, "--max-message-bytes", "3") as (_, url):
+        assert cfs(url, "send", "chat1", "hey").returncode == 0
+        assert cfs(url, "send", "chat1", "hello").returncode == 1
     code, output, errors = ended(cfs("", "up", "--no-mount", "--nonsense"))
     assert (code, output) == (2, "")
     assert "No such option: --nonsense" in errors
