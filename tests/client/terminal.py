@@ -106,6 +106,20 @@ class Terminal:
         """Press some keys."""
         os.write(self._master, keys.encode())
 
+    def press_until(self, key: str, text: str) -> None:
+        """Press a key, and again as long as nothing happens, until some text is shown.
+
+        For a Ctrl-C at a prompt: Python's line editing takes no notice of one that comes while it echoes a key, until
+        the next key or signal.
+        """
+        self.type(key)
+        while text not in self._shown:
+            if piece := self._read(1.0):
+                self._shown += piece
+            else:
+                self.type(key)
+        self.expect(text)
+
     def line(self, text: str) -> None:
         """Type a line, and wait for its echo."""
         self.type(text + "\r")
