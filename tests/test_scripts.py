@@ -54,10 +54,10 @@ def shell(command: str, *, cwd: Path | None = None) -> subprocess.CompletedProce
 
 
 def start(port: int, *arguments: str) -> Running:
-    """Run scripts/up and read what it prints until the three commands are there."""
+    """Run scripts/up, without a mount that other tests would meet, and read until the three commands are there."""
     began = time.monotonic()
     process = subprocess.Popen(
-        [ROOT / "scripts/up", *arguments],
+        [ROOT / "scripts/up", "--no-mount", *arguments],
         cwd="/",
         env=os.environ | {"PORT": str(port)},
         stdin=subprocess.DEVNULL,
@@ -184,7 +184,7 @@ def test_example_works(up: Running) -> None:
 
 def test_second_server_on_the_port_says_so(up: Running) -> None:
     """It ends with an error of its own, and does not announce the first server as itself."""
-    done = shell(f"PORT={up.port} {ROOT}/scripts/up")
+    done = shell(f"PORT={up.port} {ROOT}/scripts/up --no-mount")
     assert done.returncode != 0
     assert "curl" not in done.stdout
     assert str(up.port) in done.stdout + done.stderr

@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 
 from cfs_server.access.cli import app as token_app
+from cfs_server.engine.cli import app as model_app
 from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, Settings, flag_of, load
 
 app = typer.Typer(no_args_is_help=True)
@@ -31,7 +32,7 @@ def serve(**flags: Any) -> None:
 
 def _parameter(name: str) -> inspect.Parameter:
     field = Settings.model_fields[name]
-    default = "" if field.default is None else f" [default: {field.default}]"
+    default = "" if field.default in (None, "") else f" [default: {field.default}]"
     help_text = f"{field.description}{default}"
     flag = f"{flag_of(name)}/--no-{flag_of(name)[2:]}" if field.annotation is bool else flag_of(name)
     option = typer.Option(flag, help=help_text, show_default=False)
@@ -67,6 +68,7 @@ serve.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-define
 serve.__annotations__ = {parameter.name: parameter.annotation for parameter in _PARAMETERS}
 app.command()(serve)
 app.add_typer(token_app, name="token")
+app.add_typer(model_app, name="model")
 
 
 @app.callback()

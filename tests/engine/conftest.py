@@ -1,11 +1,15 @@
 """Models for engine tests: a tiny one with random weights, made once, and the embedded one."""
 
+import threading
+from collections.abc import Iterator
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 import make_random_gguf
 from cfs_server.engine import models
+from tests.engine.hub import Hub
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +22,15 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def demo() -> Path:
     """The embedded model."""
     return models.resolve(None).path
+
+
+@pytest.fixture
+def hub(tiny: Path) -> Iterator[str]:
+    """Serve a stand-in of the hub; the value is its address."""
+    Hub.content = tiny.read_bytes()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()

@@ -7,9 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -109,54 +107,6 @@ def test_a_malformed_name_of_the_hub_is_refused_before_any_request(spec: str) ->
     """The line says how such a name is written."""
     with pytest.raises(ModelLoadError, match="hf:OWNER/REPO:FILE"):
         models.resolve(spec)
-
-
-class Hub(BaseHTTPRequestHandler):
-    """As much of the model hub's protocol as a download needs: files of `maker/model`, and a gated repository."""
-
-    content = b""
-    requests: tuple[str, ...] = ()
-
-    def do_HEAD(self) -> None:
-        """Describe a file."""
-        self._answer(body=False)
-
-    def do_GET(self) -> None:
-        """Send a file."""
-        self._answer(body=True)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Stay silent."""
-
-    def _answer(self, *, body: bool) -> None:
-        type(self).requests += (f"{self.command} {self.path}",)
-        if self.path == "/maker/model/resolve/main/good.gguf":
-            headers = {"X-Repo-Commit": "a" * 40, "ETag": '"1234"', "Content-Length": str(len(self.content))}
-            return self._send(200, headers, self.content if body else b"")
-        if self.path.startswith("/maker/model/"):
-            return self._send(404, {"X-Error-Code": "EntryNotFound"})
-        if self.path.startswith("/maker/gated/"):
-            return self._send(403, {"X-Error-Code": "GatedRepo"})
-        return self._send(404, {"X-Error-Code": "RepoNotFound"})
-
-    def _send(self, status: int, headers: dict[str, str], body: bytes = b"") -> None:
-        self.send_response(status)
-        for name, value in ({"Content-Length": "0"} | headers).items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
-
-
-@pytest.fixture
-def hub(tiny: Path) -> Iterator[str]:
-    """Serve a stand-in of the hub; the value is its address."""
-    Hub.content = tiny.read_bytes()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 def resolve_with(endpoint: str, home: Path, spec: str, **more: str) -> str:

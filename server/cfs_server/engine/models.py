@@ -10,6 +10,7 @@ from pathlib import Path
 from cfs_server.engine.interface import ModelLoadError
 
 EMBEDDED = "cfs-demo"
+_HUB = "hf:"
 _HUB_SPEC = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<repo>[\w.-]+):(?P<file>[\w./-]+)", re.ASCII)
 _START = struct.Struct("<4sIQQ")
 _VERSIONS = (2, 3)
@@ -23,19 +24,38 @@ class ModelFile:
     name: str
 
 
-def resolve(spec: str | None) -> ModelFile:
-    """Find the model: none is the embedded one, `hf:OWNER/REPO:FILE` is fetched, anything else is a path.
+def resolve(spec: str | None, *, fetch: bool = True) -> ModelFile:
+    """Find the model: none is the embedded one, `hf:OWNER/REPO:FILE` is fetched if allowed, else it is a path.
 
-    May take as long as a download. Raises `ModelLoadError`.
+    May take as long as a download, which shows its progress on a terminal. Raises `ModelLoadError`.
     """
     if spec is None:
         found = ModelFile(_embedded(), EMBEDDED)
-    elif spec.startswith("hf:"):
-        found = ModelFile(_download(spec), spec.removeprefix("hf:"))
+    elif spec.startswith(_HUB):
+        found = ModelFile(_download(spec, fetch=fetch), spec.removeprefix(_HUB))
     else:
         found = ModelFile(Path(spec).expanduser(), Path(spec).stem)
     check(found.path)
     return found
+
+
+def cached() -> list[ModelFile]:
+    """List the models of the hub that have been fetched, by name."""
+    from huggingface_hub import CacheNotFound, scan_cache_dir
+
+    try:
+        repos = scan_cache_dir().repos
+    except CacheNotFound:
+        return []
+    found = {
+        f"{_HUB}{repo.repo_id}:{file.file_path.relative_to(revision.snapshot_path).as_posix()}": file.file_path
+        for repo in repos
+        if repo.repo_type == "model"
+        for revision in sorted(repo.revisions, key=lambda revision: revision.last_modified)
+        for file in revision.files
+        if file.file_name.endswith(".gguf")
+    }
+    return [ModelFile(path, name) for name, path in sorted(found.items())]
 
 
 def check(path: Path) -> None:
@@ -74,7 +94,7 @@ def _embedded() -> Path:
     return path
 
 
-def _download(spec: str) -> Path:
+def _download(spec: str, *, fetch: bool) -> Path:
     parts = _HUB_SPEC.fullmatch(spec)
     if parts is None or ".." in parts["file"]:
         raise ModelLoadError(f"{spec}: a model of the hub is written hf:OWNER/REPO:FILE")
@@ -83,12 +103,14 @@ def _download(spec: str) -> Path:
     from huggingface_hub import errors as hub
 
     try:
-        return Path(hf_hub_download(f"{parts['owner']}/{parts['repo']}", parts["file"]))
+        return Path(hf_hub_download(f"{parts['owner']}/{parts['repo']}", parts["file"], local_files_only=not fetch))
     except hub.GatedRepoError as error:
         raise ModelLoadError(f"{spec}: access must be requested on the hub, and HF_TOKEN set") from error
     except hub.RepositoryNotFoundError as error:
         raise ModelLoadError(f"{spec}: there is no such repository, or HF_TOKEN may not see it") from error
     except hub.LocalEntryNotFoundError as error:
+        if not fetch:
+            raise ModelLoadError(f"{spec}: there is no local copy") from error
         raise ModelLoadError(f"{spec}: {constants.ENDPOINT} cannot be reached and there is no local copy") from error
     except hub.EntryNotFoundError as error:
         raise ModelLoadError(f"{spec}: the repository has no file {parts['file']}") from error

@@ -1,0 +1,155 @@
+"""Starting the server and the mount as two processes, and ending both when one of them ends (C10, P3)."""
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from urllib.parse import urlsplit
+
+import typer
+
+from cfs.cli import machine
+from cfs.cli.children import Child
+from cfs.cli.endings import USAGE, complain
+
+DEFAULT_DIRECTORY = Path("/cfs")
+_LISTENING = "listening on "
+_READY = "ready"
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - an address to replace, not to bind
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start: `directory` is where to mount if that was said, `flags` are the server's."""
+
+    directory: Path | None
+    flags: tuple[str, ...] = ()
+    token_file: Path | None = None
+    mount: bool = True
+
+
+def start(plan: Plan) -> int:
+    """Start what can be started, wait for its end, and return the exit code."""
+    directory, obstacle = _mount_point(plan)
+    if obstacle and plan.directory:
+        complain(f"cannot mount on {plan.directory}: {obstacle}")
+        return USAGE
+    return asyncio.run(_Up(plan, directory, obstacle).run())
+
+
+def _mount_point(plan: Plan) -> tuple[Path | None, str | None]:
+    """Choose where to mount; without a place, say why."""
+    if not plan.mount:
+        return None, None
+    directory = plan.directory or DEFAULT_DIRECTORY
+    obstacle = machine.mount_obstacle()
+    if obstacle is None and plan.directory is None:
+        obstacle = _unusable(directory)
+    return (None if obstacle else directory), obstacle
+
+
+def _unusable(directory: Path) -> str | None:
+    """Say why the default directory is not for us: nobody has asked for it, so it must be there, empty and ours."""
+    try:
+        empty = not any(directory.iterdir())
+    except OSError:
+        return "no directory was named: cfs up DIR"
+    if not empty or os.path.ismount(directory) or not os.access(directory, os.W_OK):
+        return f"{directory} is in use or not yours: cfs up DIR"
+    return None
+
+
+class _Up:
+    def __init__(self, plan: Plan, directory: Path | None, obstacle: str | None) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._obstacle = obstacle
+        self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        self._children: list[Child] = []
+
+    async def run(self) -> int:
+        """Start both, wait until one ends or a signal comes, and end the mount before the server."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+                loop.add_signal_handler(number, self._signals.put_nowait, number)
+        work = asyncio.create_task(self._work())
+        stop = asyncio.create_task(self._signals.get())
+        await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
+        work.cancel()
+        stop.cancel()
+        codes = await self._end()
+        (code,) = await asyncio.gather(work, return_exceptions=True)
+        if isinstance(code, asyncio.CancelledError):
+            return max(codes, default=0)
+        if isinstance(code, BaseException):
+            raise code
+        return code
+
+    async def _work(self) -> int:
+        """Start the two, one after the other, and return the exit code of the first that ends."""
+        server = await self._start(_LISTENING, "serve", *self._plan.flags)
+        announced = await server.ready()
+        if announced is None:
+            return await server.ended()
+        url = _reachable(announced)
+        if self._directory is not None:
+            token = ("--token-file", str(self._plan.token_file)) if self._plan.token_file else ()
+            mount = await self._start(_READY, "mount", str(self._directory), "--url", url, *token)
+            if await mount.ready() is None:
+                return await (mount if server.runs else server).ended()
+        typer.echo(_announcement(url, self._directory, self._obstacle))
+        ends = [asyncio.create_task(child.ended()) for child in self._children]
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+
+    async def _start(self, beginning: str, *arguments: str) -> Child:
+        child = await Child.start(sys.executable, "-m", "cfs.cli.kept", *arguments, beginning=beginning)
+        self._children.append(child)
+        return child
+
+    async def _end(self) -> list[int]:
+        """End what was started last first; every further signal is passed on, as who asks twice is in a hurry."""
+        passing = asyncio.create_task(self._pass_on())
+        codes = [await child.end() for child in reversed(self._children)]
+        passing.cancel()
+        return codes
+
+    async def _pass_on(self) -> None:
+        while True:
+            number = await self._signals.get()
+            for child in self._children:
+                child.signal(number)
+
+
+def _reachable(url: str) -> str:
+    """Write the URL by which this machine reaches a server that listens everywhere."""
+    parts = urlsplit(url)
+    host = _ANYWHERE.get(parts.hostname or "")
+    return f"http://{f'[{host}]' if ':' in host else host}:{parts.port}" if host else url
+
+
+def _announcement(url: str, directory: Path | None, obstacle: str | None) -> str:
+    shown = url.replace("//127.0.0.1:", "//localhost:").replace("//[::1]:", "//localhost:")
+    if directory is not None:
+        file = quote(str(directory / "chat1"))
+        where = f"CFS is ready on {shown} and in {directory}"
+        lines = [
+            f"echo 'My name is Alice.' > {file}; cat {file}",
+            f"cfs chat chat1 --url {shown}",
+            f"curl -d 'What is my name?' '{shown}/v1/sessions/chat1/messages?wait=true'",
+        ]
+    else:
+        where = f"CFS is ready on {shown}"
+        lines = [
+            f"curl -N -H 'Accept: text/event-stream' -d 'My name is Alice.' {shown}/v1/sessions/chat1/messages",
+            f"curl -d 'What is my name?' '{shown}/v1/sessions/chat1/messages?wait=true'",
+            f"curl -H 'Accept: text/plain' {shown}/v1/sessions/chat1",
+        ]
+    without = f"There is no mount: {obstacle}\n" if obstacle else ""
+    commands = "".join(f"  {line}\n" for line in lines)
+    return f"\n{without}{where} (Ctrl-C ends it). Try in another terminal:\n\n{commands}"

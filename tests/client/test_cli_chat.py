@@ -1,0 +1,260 @@
+"""`cfs chat`, at a real terminal and through a pipe (C10, S12, S14)."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.client.doors import HttpDoor
+from tests.client.scripts import failing
+from tests.client.terminal import CTRL_C, CTRL_D, UP, Terminal, cfs, ended, home_in, terminal
+
+Chat = Callable[..., AbstractContextManager[Terminal]]
+PASTE = "\x1b[200~{}\x1b[201~"
+PROMPT = "> "
+
+
+@pytest.fixture
+def chat(http_door: HttpDoor, tmp_path: Path) -> Chat:
+    """Open a chat at a terminal, in a home of its own, and wait for nothing."""
+    return lambda *arguments, **env: terminal(http_door.url, "chat", *arguments, **home_in(tmp_path), **env)
+
+
+def history(door: HttpDoor, session: str) -> list[str]:
+    """The contents of a session's messages."""
+    return [message.content for message in door.home.store.get(session).history.messages]
+
+
+def test_a_conversation(http_door: HttpDoor, chat: Chat) -> None:
+    with chat("chat1") as screen:
+        screen.expect("New session chat1.")
+        screen.expect(PROMPT)
+        screen.line("hello there")
+        screen.expect("hello there\r\n")
+        screen.expect(PROMPT)
+        screen.line("again")
+        screen.expect("again\r\n")
+        screen.expect(PROMPT)
+        screen.type(CTRL_D)
+        assert screen.end()[0] == 0
+    assert history(http_door, "chat1") == ["hello there", "hello there", "again", "again"]
+
+
+def test_the_reply_is_shown_as_it_comes(http_door: HttpDoor, chat: Chat) -> None:
+    http_door.hold()
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.line("one two three")
+        for word in ("one", " two", " three"):
+            http_door.wait_until(lambda: http_door.home.engine.requests)
+            http_door.step()
+            screen.expect(word)
+        http_door.release()
+        screen.expect(PROMPT)
+
+
+def test_ctrl_c_cancels_the_turn_and_keeps_the_session(http_door: HttpDoor, chat: Chat) -> None:
+    http_door.hold()
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.line("one two three")
+        http_door.wait_until(lambda: http_door.home.engine.requests)
+        http_door.step()
+        screen.expect("one")
+        screen.type(CTRL_C)
+        screen.expect("[Cancelled]")
+        http_door.release()
+        screen.expect(PROMPT)
+        screen.line("next")
+        screen.expect("next\r\n")
+        screen.expect(PROMPT)
+        screen.line("/quit")
+        assert screen.end()[0] == 0
+    assert history(http_door, "chat1") == ["one two three", "one [Cancelled]", "next", "next"]
+
+
+def test_ctrl_c_while_others_are_answered_leaves_the_message_in_the_queue(http_door: HttpDoor, chat: Chat) -> None:
+    http_door.hold()
+    http_door.write("chat1", "first")
+    with chat("chat1") as screen:
+        screen.expect("a turn is running")
+        screen.expect(PROMPT)
+        screen.line("second")
+        http_door.wait_until(lambda: http_door.home.store.get("chat1").queue)
+        screen.type(CTRL_C)
+        screen.expect("no longer waiting; the message stays in the session")
+        http_door.release()
+        screen.expect(PROMPT)
+    http_door.wait_until(lambda: http_door.home.store.get("chat1").state == "idle")
+    assert history(http_door, "chat1") == ["first", "first", "second", "second"]
+
+
+def test_ctrl_c_at_the_prompt_drops_the_line(http_door: HttpDoor, chat: Chat) -> None:
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.type("not this")
+        screen.expect("not this")
+        screen.press_until(CTRL_C, PROMPT)
+        screen.line("but this")
+        screen.expect("but this\r\n")
+        screen.expect(PROMPT)
+        screen.type(CTRL_D)
+        assert screen.end()[0] == 0
+    assert history(http_door, "chat1")[0] == "but this"
+
+
+def test_several_lines_stand_between_quotes(http_door: HttpDoor, chat: Chat) -> None:
+    http_door.script = lambda _: ["yes"]
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.line('"""one')
+        screen.expect("... ")
+        screen.type("\r")
+        screen.expect("... ")
+        screen.line('/two"""')
+        screen.expect("yes")
+        screen.expect(PROMPT)
+    assert history(http_door, "chat1")[0] == "one\n\n/two"
+
+
+def test_what_is_pasted_is_one_message(http_door: HttpDoor, chat: Chat) -> None:
+    http_door.script = lambda _: ["yes"]
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.type(PASTE.format("one\ntwo\nthree"))
+        screen.expect("three")
+        screen.type("\r")
+        screen.expect("yes")
+        screen.expect(PROMPT)
+    assert history(http_door, "chat1")[0] == "one\ntwo\nthree"
+
+
+def test_lines_can_be_edited_and_come_back_in_the_next_chat(http_door: HttpDoor, chat: Chat, tmp_path: Path) -> None:
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.type("hallo\x7f\x7f\x7f\x7fello\r")
+        screen.expect("\rhello\r\n")
+        screen.expect(PROMPT)
+        screen.type(CTRL_D)
+        assert screen.end()[0] == 0
+    kept = tmp_path / "state/cfs/chat_history"
+    assert (kept.read_text(), kept.stat().st_mode & 0o777) == ("hello\n", 0o600)
+    with chat("chat2") as screen:
+        screen.expect(PROMPT)
+        screen.type(UP)
+        screen.expect("hello")
+        screen.type("\r")
+        screen.expect("\rhello\r\n")
+        screen.expect(PROMPT)
+    assert history(http_door, "chat2") == ["hello", "hello"]
+
+
+def test_the_end_of_the_earlier_conversation_is_shown(http_door: HttpDoor, chat: Chat) -> None:
+    for number in range(6):
+        http_door.write("chat1", f"message{number}\n" + "x\n" * 10)
+        http_door.wait_until(lambda: http_door.home.store.get("chat1").state == "idle")
+    with chat("chat1") as screen:
+        screen.expect("Session chat1: 12 messages.")
+        shown = screen.expect("message5 x x x x x x x x x x")
+    assert "message2" not in shown
+    assert "> message3" in shown
+    assert "[3 more lines]" in shown
+
+
+def test_settings_are_shown_and_changed(http_door: HttpDoor, chat: Chat) -> None:
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.line("/settings temperature=0.1 stop=END")
+        screen.expect("temperature=0.1\r\n")
+        screen.expect('stop=["END"]')
+        screen.expect(PROMPT)
+        screen.line("/settings temperature=")
+        screen.expect("temperature=0.7")
+        screen.expect(PROMPT)
+        screen.line("/settings colour=red")
+        screen.expect("cfs: there is no setting 'colour'")
+        screen.expect(PROMPT)
+        screen.line("/settings")
+        screen.expect("temperature=0.7")
+    assert http_door.home.store.get("chat1").settings.stop == ("END",)
+
+
+def test_a_fork_goes_on_by_itself(http_door: HttpDoor, chat: Chat) -> None:
+    http_door.write("chat1", "hello")
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.line("/fork chat2")
+        screen.expect("this is chat2 now")
+        screen.expect(PROMPT)
+        screen.line("more")
+        screen.expect("more\r\n")
+        screen.expect(PROMPT)
+    assert history(http_door, "chat1") == ["hello", "hello"]
+    assert history(http_door, "chat2") == ["hello", "hello", "more", "more"]
+
+
+def test_commands_that_concern_nobody_else(http_door: HttpDoor, chat: Chat) -> None:
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.line("/help")
+        screen.expect("/fork [NAME]")
+        screen.expect(PROMPT)
+        screen.line("/nonsense")
+        screen.expect("there is no command /nonsense")
+        screen.expect(PROMPT)
+        screen.line("//etc/hosts")
+        screen.expect("\r/etc/hosts\r\n")
+        screen.expect(PROMPT)
+        screen.line("/cancel")
+        screen.expect("cancelled: 0 running, 0 waiting")
+    assert history(http_door, "chat1") == ["/etc/hosts", "/etc/hosts"]
+
+
+def test_a_failed_turn_is_told_and_the_next_one_works(http_door: HttpDoor, chat: Chat) -> None:
+    http_door.script = failing("out of memory")
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.line("hello")
+        screen.expect("cfs: the turn failed: out of memory")
+        screen.expect(PROMPT)
+        http_door.script = lambda _: ["better"]
+        screen.line("and now")
+        screen.expect("better")
+
+
+def test_a_chat_without_a_name_makes_a_session_with_its_first_message(http_door: HttpDoor, chat: Chat) -> None:
+    with chat() as screen:
+        screen.expect("New session ")
+        name = screen.expect(".")
+        screen.expect(PROMPT)
+        assert len(http_door.home.store) == 0
+        screen.line("hello")
+        screen.expect("hello\r\n")
+        screen.expect(PROMPT)
+    assert history(http_door, name) == ["hello", "hello"]
+
+
+def test_colours_only_where_they_are_welcome(http_door: HttpDoor, chat: Chat) -> None:
+    with chat("chat1", NO_COLOR="") as screen:
+        assert "\x1b[2m" in screen.expect("New session")
+    with chat("chat1", NO_COLOR="1") as screen:
+        assert "\x1b[2m" not in screen.expect("New session")
+
+
+def test_a_pipe_gets_the_replies_and_nothing_else(http_door: HttpDoor) -> None:
+    data = b'hello\n\n"""a\nb"""\n//x\n/quit\nnever'
+    assert ended(cfs(http_door.url, "chat", "chat1", data=data)) == (0, "hello\na b\n/x\n", "")
+    assert history(http_door, "chat1")[::2] == ["hello", "a\nb", "/x"]
+
+
+@pytest.mark.parametrize(("entry", "reason"), [(b"/nonsense", "there is no command"), (b"/settings a=b", "no setting")])
+def test_a_pipe_ends_with_the_first_error(http_door: HttpDoor, entry: bytes, reason: str) -> None:
+    code, output, errors = ended(cfs(http_door.url, "chat", "chat1", data=b"hello\n" + entry + b"\nnever\n"))
+    assert (code, output, errors.count("\n")) == (1, "hello\n", 1)
+    assert reason in errors
+
+
+def test_a_chat_needs_a_server() -> None:
+    code, output, errors = ended(cfs("http://127.0.0.1:9", "chat", "chat1", data=b"hello\n"))
+    assert (code, output, errors.count("\n")) == (3, "", 1)

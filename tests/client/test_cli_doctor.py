@@ -1,0 +1,92 @@
+"""`cfs doctor` says what is there and what to do about what is not (C10)."""
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.client.doors import HttpDoor
+from tests.client.terminal import cfs, ended
+from tests.server.support import Process, serving
+from tests.test_scripts import free_port
+
+NOBODY = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def model_server() -> Iterator[Process]:
+    """`cfs serve` with the embedded model."""
+    with serving() as process:
+        yield process
+
+
+def examined(url: str, **env: str) -> tuple[int, dict[str, Any]]:
+    """The exit code, and the checks by name."""
+    code, output, errors = ended(cfs(url, "doctor", "--json", data=b"", **env))
+    assert errors == ""
+    found = json.loads(output)
+    assert found["ok"] == (code == 0)
+    return code, {check["name"]: check for check in found["checks"]}
+
+
+def test_a_machine_that_can_serve_is_healthy_without_a_server() -> None:
+    code, checks = examined(NOBODY, CFS_PORT=str(free_port()))
+    assert code == 0
+    assert checks["llama.cpp"]["found"].startswith("runs the embedded model cfs-demo")
+    assert {checks[name]["status"] for name in ("Python", "packages for cfs serve", "llama.cpp")} == {"ok"}
+    assert checks["server"]["status"] == "warning"
+    assert "cfs serve" in checks["server"]["advice"]
+    assert {"libfuse", "/dev/fuse", "davfs2", "disk space"} <= set(checks)
+    assert all(check["advice"] for check in checks.values() if check["status"] != "ok")
+
+
+def test_a_running_server_is_asked(model_server: Process) -> None:
+    port = model_server.url.rpartition(":")[2]
+    code, checks = examined(model_server.url, CFS_PORT=port)
+    assert code == 0
+    assert checks[f"port {port}"]["found"].startswith("CFS ")
+    assert checks["ready"]["found"].startswith("cfs-demo, context of ")
+    assert checks["token"]["found"].startswith("you are local")
+    assert "cells total" in checks["engine"]["found"]
+
+
+def test_a_port_that_somebody_else_has_is_an_error() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        code, checks = examined(NOBODY, CFS_PORT=str(port))
+    assert (code, checks[f"port {port}"]["status"]) == (1, "error")
+    assert "cfs serve --port" in checks[f"port {port}"]["advice"]
+
+
+@pytest.mark.parametrize(
+    ("env", "name", "found"),
+    [
+        ({"CFS_MODEL": "/no/such.gguf"}, "model", "no such file"),
+        ({"CFS_MODEL": "hf:a/b:c.gguf"}, "model", "there is no local copy"),
+        ({"CFS_PORT": "many"}, "settings", "'port'"),
+    ],
+)
+def test_what_keeps_the_server_from_starting_is_an_error(
+    env: dict[str, str], name: str, found: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A model is not fetched for that."""
+    home = str(tmp_path_factory.mktemp("hub"))
+    code, checks = examined(NOBODY, HF_HOME=home, HF_ENDPOINT=NOBODY, **{"CFS_PORT": str(free_port())} | env)
+    assert (code, checks[name]["status"]) == (1, "error")
+    assert found in checks[name]["found"]
+
+
+def test_people_get_a_line_for_each_thing_and_advice(http_door: HttpDoor) -> None:
+    code, output, errors = ended(cfs(http_door.url, "doctor", CFS_PORT=str(free_port())))
+    assert (code, errors) == (0, "")
+    assert "ok Python" in output
+    assert "ok server" in output
+    assert "\x1b" not in output
+
+
+def test_something_else_that_speaks_http_is_no_server() -> None:
+    code, output, _ = ended(cfs("http://127.0.0.1:9/elsewhere", "doctor", "--json", CFS_PORT=str(free_port())))
+    assert (code, json.loads(output)["checks"][-1]["status"]) == (0, "warning")

@@ -1,0 +1,66 @@
+"""Parts of the command line that need no process: settings as they are typed, and remarks about events (S9, S10)."""
+
+import pytest
+
+from cfs.cli import answers, assignments
+from cfs.cli.screen import visible
+from cfs.errors import InvalidSettings
+from cfs.following import StreamEvent
+from cfs.wire import Settings, SettingsPatch
+
+
+def test_settings_are_read_as_they_are_written() -> None:
+    settings = Settings(temperature=0.1, stop=("a", "b"), system="[1]", seed=7)
+    patch = assignments.read(assignments.write(settings), SettingsPatch)
+    assert Settings().patched(patch) == settings
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("stop=END", ("END",)),
+        ('stop=["a"]', ("a",)),
+        ("stop=5", ("5",)),
+        ("temperature=", None),
+        ("system=null", "null"),
+        ("driver=agent", "agent"),
+    ],
+)
+def test_a_value_is_taken_as_it_is_meant(typed: str, value: object) -> None:
+    patch = assignments.read([typed], SettingsPatch)
+    assert getattr(patch, typed.partition("=")[0]) == value
+    assert patch.model_fields_set == {typed.partition("=")[0]}
+
+
+@pytest.mark.parametrize("typed", ["temperature", "=1", "colour=red", "temperature=9", "temperature=warm", "seed=1.5"])
+def test_what_is_no_setting_is_refused(typed: str) -> None:
+    with pytest.raises(InvalidSettings):
+        assignments.read([typed], SettingsPatch)
+
+
+def message(**fields: object) -> StreamEvent:
+    """The event of a message."""
+    return StreamEvent("message.added", {"message": {"role": "assistant", "content": ""} | fields})
+
+
+@pytest.mark.parametrize(
+    ("event", "remark"),
+    [
+        (StreamEvent("state.changed", {"state": "waiting_for_agent", "detail": "no agent attached"}), "no agent"),
+        (StreamEvent("state.changed", {"state": "generating"}), None),
+        (message(), None),
+        (
+            message(tool_calls=[{"id": "1", "name": "read_file", "arguments": {"path": "我"}}]),
+            'read_file {"path": "我"}',
+        ),
+        (message(tool_calls=[{"id": "1", "name": "f", "arguments": {"a": "x" * 999}}]), "xxx..."),
+        (StreamEvent("stale", {}), "events were lost"),
+    ],
+)
+def test_what_needs_words_gets_them(event: StreamEvent, remark: str | None) -> None:
+    said = answers.remark(event)
+    assert said is None if remark is None else said and remark in said
+
+
+def test_control_characters_are_shown_and_other_text_is_left() -> None:
+    assert visible("a\tb\n\x1b[2J\r\x7f我") == "a\tb\n␛[2J␍␡我"

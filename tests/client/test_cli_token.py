@@ -1,0 +1,65 @@
+"""The token of the command line: from the environment or from a file, and what the server says without (G9, C10)."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.client.terminal import cfs, ended
+from tests.server.support import run_cfs, serving
+
+
+class Guarded(NamedTuple):
+    """A server that wants tokens, and one for a part of it."""
+
+    url: str
+    token: str
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """`cfs serve --tokens`."""
+    tokens = str(tmp_path_factory.mktemp("tokens") / "tokens.toml")
+    made = run_cfs("token", "create", "alice", "--grant", "/sessions/alice", "--tokens", tokens)
+    assert made.returncode == 0, made.stderr
+    with serving("--engine", "scripted", "--tokens", tokens) as server:
+        yield Guarded(server.url, made.stdout.strip())
+
+
+def test_the_token_comes_from_the_environment(guarded: Guarded) -> None:
+    assert ended(cfs(guarded.url, "send", "alice", "hello", CFS_TOKEN=guarded.token)) == (0, "hello\n", "")
+
+
+def test_the_token_comes_from_a_file(guarded: Guarded, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(guarded.token + "\n")
+    asked = ["send", "alice", "hello", "--token-file", str(tmp_path / "token")]
+    assert ended(cfs(guarded.url, *asked, CFS_TOKEN="stale")) == (0, "hello\n", "")  # noqa: S106 - it is none
+
+
+def test_without_a_token_the_server_says_no_in_a_line(guarded: Guarded) -> None:
+    code, output, errors = ended(cfs(guarded.url, "ls"))
+    assert (code, output, errors.count("\n")) == (1, "", 1)
+
+
+def test_what_is_not_granted_is_refused(guarded: Guarded) -> None:
+    code, _, errors = ended(cfs(guarded.url, "send", "bob", "hello", CFS_TOKEN=guarded.token))
+    assert (code, errors.count("\n")) == (1, 1)
+
+
+@pytest.mark.parametrize("content", [b"", b"two words", b"\xff", b"a\nb"])
+def test_a_file_without_a_token_is_told(guarded: Guarded, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "token").write_bytes(content)
+    code, _, errors = ended(cfs(guarded.url, "ls", "--token-file", str(tmp_path / "token"), COLUMNS="300"))
+    assert code == 2
+    assert "does not hold one token" in errors or "this is no text" in errors
+
+
+def test_doctor_knows_whose_token_it_is(guarded: Guarded) -> None:
+    found = json.loads(cfs(guarded.url, "doctor", "--json", CFS_TOKEN=guarded.token).stdout)
+    checks = {check["name"]: check for check in found["checks"]}
+    assert checks["token"]["status"] == "ok"
+    assert "you are alice and may use /sessions/alice" in checks["token"]["found"]
+    assert checks["engine"]["status"] == "warning"
+    assert "a token that may list '/'" in checks["engine"]["advice"]

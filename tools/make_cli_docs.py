@@ -1,0 +1,88 @@
+"""Write docs/cli.md from the help of the commands; `--check` only compares (C10).
+
+What stands there is what `cfs COMMAND --help` says, for all commands of this installation.
+"""
+
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.main import get_command
+
+from cfs.cli import program
+from make_api_docs import table, update
+
+PAGE = Path(__file__).parent.parent / "docs/cli.md"
+HEAD = """# The command line
+
+<!-- Made by scripts/docs from the commands themselves; change their help. -->
+
+`cfs COMMAND --help` says the same as this page. What every command has in common:
+
+- The server is the one of `--url`, else of `CFS_URL`, else the one of this machine. A token comes from the file of
+  `--token-file`, else from `CFS_TOKEN`; no option takes the token itself, as all users of a machine see the arguments
+  of its processes.
+- The result goes to standard output, remarks and errors to standard error; an error is one line. With `--json` nothing
+  but JSON goes to standard output.
+- Colours and streaming are for terminals; `NO_COLOR=1` takes the colours away. What a terminal is shown has no control
+  characters of a model's or a user's text in it; a pipe gets the text as it is.
+- Exit codes: 0 done; 1 the server said no, or the turn failed; 2 wrong usage; 3 no server answers; 130 interrupted;
+  141 whoever read the output has left.
+- `cfs --install-completion` teaches the shell to complete commands, options and the names of sessions.
+
+"""
+
+
+def page() -> str:
+    """Write the whole page."""
+    root: Any = get_command(program.build(list(entry_points(group=program.GROUP))))
+    return HEAD + "\n".join(_commands(root, typer.Context(root, info_name="cfs")))
+
+
+def _commands(group: Any, context: Any) -> Iterator[str]:
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        inner = typer.Context(command, info_name=name, parent=context)
+        if hasattr(command, "list_commands"):
+            yield from _commands(command, inner)
+        else:
+            yield _command(command, inner)
+
+
+def _command(command: Any, context: Any) -> str:
+    help_text = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+    parameters = _sorted(command)
+    arguments = [_name(each) for each in parameters if each.param_type_name == "argument"]
+    usage = " ".join([context.command_path, "[OPTIONS]", *arguments])
+    rows = [(f"`{_name(each).replace('|', ' or ')}`", _meaning(each, context)) for each in parameters]
+    options = table(("argument or option", "meaning"), rows)
+    return f"## `{context.command_path}`\n\n    {usage}\n\n{help_text}\n\n{options}"
+
+
+def _sorted(command: Any) -> list[Any]:
+    shown = [each for each in command.params if not getattr(each, "hidden", False)]
+    return sorted(shown, key=lambda each: each.param_type_name != "argument")
+
+
+def _name(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        name = parameter.metavar or parameter.name.upper()
+        return (name if parameter.required else f"[{name}]") + ("..." if parameter.nargs == -1 else "")
+    names = "/".join([*sorted(parameter.opts, key=len, reverse=True)[:1], *parameter.secondary_opts])
+    shorter = "".join(f", {opt}" for opt in sorted(parameter.opts, key=len, reverse=True)[1:])
+    value = "" if parameter.is_flag else f" {(parameter.metavar or parameter.name).upper()}"
+    return names + shorter + value
+
+
+def _meaning(parameter: Any, context: Any) -> str:
+    text = " ".join((parameter.help or "").split())
+    default = parameter.get_default(context)
+    if parameter.show_default and default not in (None, "", (), []) and not parameter.is_flag:
+        text += f" [default: {default}]"
+    return text + (f" [env: {parameter.envvar}]" if parameter.envvar else "")
+
+
+if __name__ == "__main__":
+    raise SystemExit(update(PAGE, lambda _: page()))
