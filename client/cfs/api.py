@@ -215,12 +215,12 @@ def post(session: str, message: wire.NewMessage) -> Call[wire.Accepted]:
 
 
 def say(session: str, message: wire.NewMessage, wait: float) -> Call[wire.Reply]:
-    """`POST /v1/sessions/{id}/messages?wait=`: the finished reply.
+    """`POST /v1/sessions/{id}/messages?wait=&transcript=true`: the finished reply, and the transcript up to it.
 
     `Timeout`, which names the `turn`, when it is not there after `wait` seconds; then the turn goes on.
     """
-    request = _json("POST", path_of(session, "messages"), message, params={"wait": _seconds(wait)}, patience=wait)
-    return Call(request, _model(wire.Reply))
+    params = {"wait": _seconds(wait), "transcript": "true"}
+    return Call(_json("POST", path_of(session, "messages"), message, params=params, patience=wait), _model(wire.Reply))
 
 
 def converse(session: str, message: wire.NewMessage) -> Stream:

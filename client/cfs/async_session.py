@@ -146,8 +146,9 @@ class AsyncSession:
         caller, and after `max_rounds` rounds `TooManyRounds` is raised. A turn that fails is a reply, too:
         `Response.error` says why. `timeout` seconds are for all of it.
 
-        As a file: append, then read until the reply is there. Over HTTP: `POST /v1/sessions/{id}/messages?wait=`,
-        for a slow reply `GET /v1/sessions/{id}/events`, then `GET /v1/sessions/{id}`.
+        As a file: append, then read until the reply is there. Over HTTP:
+        `POST /v1/sessions/{id}/messages?wait=&transcript=true`; for a slow reply then `GET /v1/sessions/{id}/events`
+        and `GET /v1/sessions/{id}`.
         """
         deadline = self._deadline(timeout)
         box = Toolbox(tools)

@@ -197,12 +197,13 @@ class Accepted(_Wire):
 
 
 class Reply(_Wire):
-    """Answer to a message with `wait=true`: the finished turn."""
+    """Answer to a message with `wait=true`: the finished turn, and the transcript up to it if that was asked for."""
 
     session: str
     turn: str
     event: int
     reply: str
+    transcript: str | None = None
     finish_reason: FinishReason
     error: str | None = None
     usage: Usage

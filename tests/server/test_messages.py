@@ -277,3 +277,17 @@ async def test_a_message_is_refused_while_the_server_goes_down(home: House) -> N
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "5")
     assert (await home.client.get("/readyz")).status_code == 503
     assert (await home.client.get("/healthz")).status_code == 200
+
+
+async def test_the_reply_brings_the_transcript_up_to_it_if_that_is_asked_for(home: House) -> None:
+    """One request says all that happened; what comes later is not in it."""
+    await home.say("a", "one", wait="true")
+    second = (await home.say("a", "two", wait="true", transcript="true")).json()
+    assert second["transcript"] == "User: one\nAssistant: one\nUser: two\nAssistant: two\n"
+    assert (await home.say("a", "three", wait="true")).json()["transcript"] is None
+    home.engine.hold()
+    waiting = [asyncio.create_task(home.say("a", text, wait="true", transcript="true")) for text in ("four", "five")]
+    await home.until("a", "turn.started", 4)
+    home.engine.release()
+    ends = [(await each).json()["transcript"].splitlines()[-1] for each in waiting]
+    assert ends == ["Assistant: four", "Assistant: five"]

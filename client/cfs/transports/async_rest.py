@@ -10,7 +10,6 @@ from cfs import api
 from cfs.deadlines import Deadline
 from cfs.errors import AlreadyExists, Busy, EngineError, Timeout
 from cfs.following import StreamEvent
-from cfs.replies import asked_last, end_of_answer
 from cfs.transcript import Turn, parse
 from cfs.transports.async_http import AsyncClient
 from cfs.turn import Outcome, TurnReader
@@ -61,9 +60,7 @@ class AsyncHttpTransport:
                 raise
             deadline.check(_LATE_REPLY)
             return await self._follow(str(late.extra["turn"]), message, deadline)
-        turns = await self._turns()
-        end = end_of_answer(turns, asked_last(turns, _turn(message)) or 0)
-        return Outcome(said.reply, turns[:end], said.error, said.finish_reason, said.usage)
+        return Outcome(said.reply, parse(said.transcript or ""), said.error, said.finish_reason, said.usage)
 
     async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
         """Post a message and yield the text of its turn's events."""

@@ -11,7 +11,6 @@ from cfs import api
 from cfs.deadlines import Deadline
 from cfs.errors import AlreadyExists, Busy, EngineError, Timeout
 from cfs.following import StreamEvent
-from cfs.replies import asked_last, end_of_answer
 from cfs.transcript import Turn, parse
 from cfs.transports.http import Client
 from cfs.turn import Outcome, TurnReader
@@ -62,9 +61,7 @@ class HttpTransport:
                 raise
             deadline.check(_LATE_REPLY)
             return self._follow(str(late.extra["turn"]), message, deadline)
-        turns = self._turns()
-        end = end_of_answer(turns, asked_last(turns, _turn(message)) or 0)
-        return Outcome(said.reply, turns[:end], said.error, said.finish_reason, said.usage)
+        return Outcome(said.reply, parse(said.transcript or ""), said.error, said.finish_reason, said.usage)
 
     def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
         """Post a message and yield the text of its turn's events."""

@@ -69,6 +69,7 @@ async def post_message(
     id: SessionId,  # noqa: A002 - the name in the path
     me: Me,
     wait: Wait = "false",
+    transcript: Annotated[bool, Query(description="With `wait`: also the transcript up to the reply.")] = False,
     accept: Accept = None,
     if_match: IfMatch = None,
 ) -> Response:
@@ -90,7 +91,7 @@ async def post_message(
         seconds = me.wait_limit(None if wait == "true" else float(wait))
         with sessions.throughout(session, "read_binary"):
             result = await attend(request, _finished(session, turn, seconds))
-        return as_json(reply(session, turn, result))
+        return as_json(reply(session, turn, result, transcript=transcript))
     return _accepted(session, turn, event.number, len(turn.message.content.encode()))
 
 

@@ -36,13 +36,14 @@ def tree(session: Session, sessions: SessionGate) -> SessionTree:
     return SessionTree(**dict(session.info(len(children))), children=tuple(tree(child, sessions) for child in children))
 
 
-def reply(session: Session, turn: Turn, result: TurnResult) -> Reply:
-    """Describe a finished turn."""
+def reply(session: Session, turn: Turn, result: TurnResult, *, transcript: bool = False) -> Reply:
+    """Describe a finished turn; with the transcript up to its end if that is asked for."""
     return Reply(
         session=session.id,
         turn=turn.id,
         event=result.event,
         reply=result.reply,
+        transcript=session.history.up_to(result.messages) if transcript else None,
         finish_reason=result.reason,
         error=result.error,
         usage=result.usage,

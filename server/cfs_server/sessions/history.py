@@ -37,6 +37,10 @@ class History:
             self._text = render(self._messages)
         return self._text
 
+    def up_to(self, count: int) -> str:
+        """The transcript of the first messages."""
+        return self.text if count >= len(self._messages) else render(self._messages[:count])
+
     def append(self, message: Message) -> int:
         """Add a message; return its index."""
         self._messages.append(message)

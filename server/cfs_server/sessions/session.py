@@ -329,7 +329,7 @@ class Session:
         if self.running is turn:
             self.running = None
         if not turn.result.done():
-            turn.result.set_result(TurnResult(reply, reason, usage, self.log.last, error))
+            turn.result.set_result(TurnResult(reply, reason, usage, self.log.last, len(self.history), error))
 
     def _count_waiting(self, turn: Turn, size: int) -> None:
         self.account.add(size=size - turn.waiting_bytes)

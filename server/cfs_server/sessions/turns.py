@@ -12,12 +12,13 @@ from cfs.wire import FinishReason, Message, SettingsPatch, Usage
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """How a turn ended; `event` is the number of the event that said so."""
+    """How a turn ended; `event` is the number of the event that said so, `messages` the length of the history then."""
 
     reply: str
     reason: FinishReason
     usage: Usage
     event: int
+    messages: int
     error: str | None = None
 
 
