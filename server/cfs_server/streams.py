@@ -87,7 +87,7 @@ class EventStream(EventSourceResponse):
             self._streams.leave(self._principal)
 
     async def _stream_response(self, send: Send) -> None:
-        with anyio.move_on_after(self._lifetime) as life:
+        with anyio.move_on_after(self._lifetime) as life, self._principal.connected(life):
             await super()._stream_response(send)
         if life.cancelled_caught:
             await send(_END)

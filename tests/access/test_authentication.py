@@ -295,6 +295,22 @@ async def test_a_token_is_taken_away_and_another_added_while_the_server_runs(fil
         assert await gate.status("bob") == 200
 
 
+async def test_streams_end_with_the_token_although_nothing_happens_in_them(file: Path) -> None:
+    secrets = {"alice": make(file, "alice", "/"), "bob": make(file, "bob", "/")}
+    async with gated(file, secrets) as gate:
+        assert (await gate["bob"].post("/v1/sessions", json={"id": "a"})).status_code == 201
+        paths = ("/v1/events", "/v1/sessions/a/events")
+        hers = [await EventStream.open(gate.home.url, path, bearer(secrets["alice"])) for path in paths]
+        async with await EventStream.open(gate.home.url, "/v1/events", bearer(secrets["bob"])) as his:
+            await asyncio.to_thread(tokens.revoke, file, "alice")
+            assert [await stream.rest() for stream in hers] == [[], []]
+            await until(lambda: gate.home.parts.streams.open == 1)
+            assert (await gate["bob"].delete("/v1/sessions/a")).status_code == 204
+            assert (await his.take(1))[0].event == "session.deleted"
+        for stream in hers:
+            stream.close()
+
+
 async def test_what_a_token_may_do_changes_in_the_middle_of_what_it_does(file: Path) -> None:
     secret = make(file, "alice", "/sessions/alice=list,file,read,write")
     async with gated(file, {"alice": secret}) as gate:

@@ -1,6 +1,9 @@
 """Principals: who calls, what they may do, and how much of it (G9, H7)."""
 
-from anyio import CapacityLimiter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from anyio import CancelScope, CapacityLimiter
 
 from cfs_filesystem import OPERATIONS, Grant, RouterFileSystem
 from cfs_server.access.limits import PrincipalLimits, Rate
@@ -29,11 +32,24 @@ class Principal:
         self.searches = CapacityLimiter(_SEARCHES)
         self.limits = PrincipalLimits()
         self.streams = 0
+        self._lives: set[CancelScope] = set()
         self.rate = Rate()
 
     def allow(self, grants: tuple[Grant, ...], limits: PrincipalLimits) -> None:
-        """Set what it may do from now on."""
+        """Set what it may do from now on; who may do nothing has no connections either."""
         self.handle.grants = list(grants)
         self.limits = limits
+        if not grants:
+            for life in self._lives:
+                life.cancel()
         self.account.allowance = Allowance(limits.sessions, limits.bytes)
         self.rate.limit(limits.requests)
+
+    @contextmanager
+    def connected(self, life: CancelScope) -> Iterator[None]:
+        """Let a connection of the principal end with its rights."""
+        self._lives.add(life)
+        try:
+            yield
+        finally:
+            self._lives.discard(life)
