@@ -1,5 +1,6 @@
 """What the bridge knows of one session, and how each event changes that (F7). No I/O; the cache's lock guards it."""
 
+import math
 import threading
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -49,7 +50,8 @@ class Entry:
 
     `event` is the number of the last event that is in it. `version` grows with each change of the transcript, `edits`
     with each that did more than append. `changed_at` is when the transcript changed, in seconds since the epoch.
-    `text` holds the transcript in pieces, where somebody has read it lately.
+    `text` holds the transcript in pieces, where somebody has read it lately. `written_at` is when the server last took
+    something from this mount, on the monotonic clock.
     """
 
     id: str
@@ -63,6 +65,7 @@ class Entry:
     version: int = 0
     edits: int = 0
     gone: bool = False
+    written_at: float = -math.inf
     settings: Settings | None = None
     text: list[bytes] | None = None
     turn: RunningTurn | None = None

@@ -7,6 +7,7 @@ read from: the kernel may cut one `write` into many, and the shell flushes befor
 import codecs
 import os
 import threading
+import time
 from typing import Protocol
 
 from cfs import api
@@ -24,6 +25,9 @@ GATHERED_BYTES = 64 << 20
 """How much one handle may gather beyond a transcript that it writes again."""
 
 OPENING_SECONDS = 5.0
+
+TRUSTED_SECONDS = 5.0
+"""How long a session that could be written to is taken to be one that can."""
 
 SEEN_SECONDS = 2.0
 """How long to wait until the bridge has heard of what it did itself; milliseconds as a rule."""
@@ -99,7 +103,15 @@ class Parts:
 
     def append(self, entry: Entry, message: bytes) -> None:
         """Append one message, and wait until the bridge has heard of it."""
-        self.seen(entry, self.server.append(entry.id, message).event)
+        accepted = self.server.append(entry.id, message)
+        entry.written_at = time.monotonic()
+        self.seen(entry, accepted.event)
+
+    def require_writable(self, entry: Entry) -> None:
+        """Raise what keeps a session from being written to; asks the server unless it took something just now."""
+        if time.monotonic() - entry.written_at > TRUSTED_SECONDS:
+            self.server.append(entry.id, b"")
+            entry.written_at = time.monotonic()
 
 
 class SessionHandle:

@@ -1,5 +1,7 @@
 """Making, deleting and renaming sessions; when a call returns, the bridge has heard of what it did (F4, S14)."""
 
+import time
+
 from cfs import api
 from cfs.bodies import judge
 from cfs.errors import AlreadyExists, Conflict
@@ -15,15 +17,20 @@ class Naming:
 
     def make(self, session_id: str, *, exclusive: bool) -> Entry:
         """Make a session, or find that somebody else just did; the name is here when this returns."""
-        cache = self._parts.cache
+        cache, made = self._parts.cache, True
         try:
             self._parts.server.call(api.create(session_id))
         except AlreadyExists:
             if exclusive:
                 raise
+            made = False
         with cache.lock:
             self._parts.patience.briefly(cache.listed, lambda: cache.holds(session_id), SEEN_SECONDS)
-        return cache.get(session_id)
+        entry = cache.get(session_id)
+        if made:  # so it may be written to as well, and there is nothing in it
+            entry.written_at = time.monotonic()
+            self._parts.transcripts.begin(entry)
+        return entry
 
     def delete(self, entry: Entry) -> None:
         """Delete a session with everything below it."""

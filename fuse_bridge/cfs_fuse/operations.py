@@ -142,7 +142,7 @@ class Operations:
             case SessionPlace(name):
                 entry = parts.cache.get(name)
                 if flags & os.O_ACCMODE != os.O_RDONLY:
-                    parts.server.append(entry.id, b"")
+                    parts.require_writable(entry)
                 elif not flags & os.O_NONBLOCK:
                     parts.settle(entry)
                 handle: Handle = SessionHandle(parts, entry, flags)

@@ -17,8 +17,15 @@ class Transcripts:
     def __init__(self, server: Server, cache: Cache) -> None:
         self._server = server
         self._cache = cache
-        self._kept: OrderedDict[Entry, int] = OrderedDict()
+        self._kept: OrderedDict[Entry, None] = OrderedDict()
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
+
+    def begin(self, entry: Entry) -> None:
+        """Keep the text of a session that was just made here: it is empty, and events bring what comes."""
+        with self._cache.lock:
+            if entry.size == 0 and entry.text is None and not entry.gone:
+                entry.text = [b""]
+                self._keep(entry)
 
     def get(self, entry: Entry) -> bytes:
         """Return the transcript as it is now; a hundred readers who ask at once make one call."""
@@ -32,7 +39,7 @@ class Transcripts:
             with self._cache.lock:
                 if entry.version == version and entry.size == len(text) and not entry.gone:
                     entry.text = [text]
-                    self._keep(entry, len(text))
+                    self._keep(entry)
             return text
 
     def _look(self, entry: Entry) -> bytes | None:
@@ -41,12 +48,12 @@ class Transcripts:
                 return None
             if len(entry.text) != 1:
                 entry.text = [b"".join(entry.text)]
-            self._keep(entry, len(entry.text[0]))
+            self._keep(entry)
             return entry.text[0]
 
-    def _keep(self, entry: Entry, size: int) -> None:
-        self._kept[entry] = size
+    def _keep(self, entry: Entry) -> None:
+        self._kept[entry] = None
         self._kept.move_to_end(entry)
-        while len(self._kept) > 1 and sum(self._kept.values()) > CAP_BYTES:
+        while len(self._kept) > 1 and sum(each.size for each in self._kept) > CAP_BYTES:
             oldest, _ = self._kept.popitem(last=False)
             oldest.text = None

@@ -2,8 +2,10 @@
 
 import errno
 import os
+import re
 import stat
 import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -392,3 +394,22 @@ def test_every_write_is_a_message_if_wanted(stage: Stage, tmp_path: Path, mount:
             os.write(descriptor, piece)
         os.close(descriptor)
     assert stage.asked(name) == ["one", "two", "你"]
+
+
+def test_a_conversation_costs_one_request_a_message(mount: Mount, stage: Stage, name: str) -> None:
+    """What the bridge makes and writes it knows; looking and reading ask nobody (F7)."""
+    (mount / name).touch()
+    before = requests(stage)
+    for number in range(3):
+        append(mount / name, f"message {number}")
+        assert (mount / name).read_text().endswith(f"Assistant: message {number}\n")
+        assert (mount / name).stat().st_size == len((mount / name).read_bytes())
+    assert requests(stage) - before == Counter({"POST /v1/sessions/{id}/messages 202": 3})
+
+
+def requests(stage: Stage) -> Counter[str]:
+    """Count what the server was asked so far, but for streams and its figures."""
+    count = re.compile(r'cfs_request_seconds_count\{method="(\w+)",route="(/v1/sessions.*)",status="(\d+)"\} ([\d.]+)')
+    lines = stage.client.get("/metrics").text.splitlines()
+    found = (match.groups() for match in map(count.fullmatch, lines) if match)
+    return Counter({f"{method} {route} {status}": int(float(times)) for method, route, status, times in found})
