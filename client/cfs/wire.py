@@ -6,7 +6,7 @@ The server builds these models and the SDK reads them; neither has a second copy
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 Role = Literal["system", "user", "assistant", "tool"]
 State = Literal["idle", "generating", "waiting_for_agent"]
@@ -173,6 +173,26 @@ class NewSession(_Wire):
     transcript: Annotated[str | None, Field(json_schema_extra={"pattern": TRANSCRIPT_PATTERN})] = None
 
 
+_RESPONSE_FORMAT = {
+    "anyOf": [
+        {"type": "null"},
+        {"type": "object", "properties": {"type": {"enum": ["text", "json_object"]}}, "required": ["type"]},
+        {
+            "type": "object",
+            "properties": {
+                "type": {"const": "json_schema"},
+                "json_schema": {
+                    "type": "object",
+                    "properties": {"schema": {"type": "object"}},
+                    "required": ["schema"],
+                },
+            },
+            "required": ["type", "json_schema"],
+        },
+    ]
+}
+
+
 class NewMessage(_Wire):
     """Body of `POST /v1/sessions/{id}/messages`. `generate` is true for a user's message unless set.
 
@@ -184,7 +204,7 @@ class NewMessage(_Wire):
     role: Role = "user"
     settings: TurnSettings = TurnSettings()
     generate: bool | None = None
-    response_format: dict[str, Any] | None = None
+    response_format: Annotated[dict[str, Any] | None, WithJsonSchema(_RESPONSE_FORMAT)] = None
 
 
 class Accepted(_Wire):

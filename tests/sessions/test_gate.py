@@ -368,3 +368,12 @@ async def test_what_can_be_no_id_is_refused_before_rights_are_looked_at() -> Non
             with pytest.raises(CfsError) as caught:
                 c.gate.get(bad, "read_binary")
             assert not isinstance(caught.value, (NotFound, InvalidPathError))
+
+
+async def test_what_can_be_no_session_has_nothing_below_it() -> None:
+    async with counter() as c:
+        c.may(grant("/"))
+        c.desk.store.open("a/b")
+        assert ids(c.gate.page("a/")) == ["a/b"]
+        for prefix in ("/", ".x/", "a//", "a/b c/", "x" * 300 + "/"):
+            assert c.gate.page(prefix) == []

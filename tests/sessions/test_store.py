@@ -8,7 +8,6 @@ from cfs.errors import (
     AlreadyExists,
     Conflict,
     InvalidIdentifier,
-    InvalidRequest,
     InvalidTranscript,
     NotFound,
     PreconditionFailed,
@@ -170,7 +169,7 @@ async def test_renaming_over_a_session_or_into_itself_is_refused() -> None:
         d.store.open("b")
         with pytest.raises(AlreadyExists):
             d.store.rename("a", "b")
-        with pytest.raises(InvalidRequest):
+        with pytest.raises(Conflict):
             d.store.rename("a", "a/b")
         with pytest.raises(InvalidIdentifier):
             d.store.rename("a", ".x")

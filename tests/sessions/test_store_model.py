@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cfs.errors import AlreadyExists as Exists
-from cfs.errors import CfsError, InvalidRequest, NotFound
+from cfs.errors import CfsError, Conflict, NotFound
 from tests.sessions.support import desk
 
 NAMES = st.sampled_from(["a", "b", "a/x", "a/x/y", "b/x"])
@@ -121,7 +121,7 @@ class StoreMachine(RuleBasedStateMachine):
         elif new in self.chats:
             expected = Exists
         elif new.startswith(name + "/"):
-            expected = InvalidRequest
+            expected = Conflict
         self.do(lambda: self.desk.store.rename(name, new), expected)
         if expected is None and new != name:
             moved = {new + member.removeprefix(name): self.chats.pop(member) for member in self.family(name)}

@@ -234,7 +234,7 @@ async def fork(
     "/{id:session}/rename",
     responses={
         200: answer("Renamed", state=True, location=True, json=wire.SessionInfo),
-        **problems(*_ID, *_BODY, NotFound, AlreadyExists, StorageFull),
+        **problems(*_ID, *_BODY, NotFound, AlreadyExists, Conflict, StorageFull),
     },
     openapi_extra=body(json=wire.RenameRequest),
 )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from cfs.errors import CfsError, Gone
+from cfs.errors import CfsError, Gone, InvalidIdentifier
 from cfs.wire import SettingsPatch
 from cfs_filesystem import FsHandle, InvalidPathError, Operation, Path
 from cfs_server import rights
@@ -72,7 +72,10 @@ class SessionGate:
 
     def page(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
         """List sessions by id that the caller may list: the roots, or the direct children that the prefix names."""
-        directory = SESSIONS if "/" not in prefix else path_of(prefix.rpartition("/")[0]) + "/"
+        try:
+            directory = SESSIONS if "/" not in prefix else path_of(prefix.rpartition("/")[0]) + "/"
+        except InvalidIdentifier:
+            return []  # what can be no session has nothing below it
         scopes = self._handle.scopes("list", directory)
         if directory in scopes:
             return self._store.page(prefix, after, limit)

@@ -15,7 +15,6 @@ from cfs.errors import (
     AlreadyExists,
     Conflict,
     Gone,
-    InvalidRequest,
     NotFound,
     PreconditionFailed,
     Unavailable,
@@ -169,7 +168,7 @@ class SessionStore:
         if new in self._sessions:
             raise AlreadyExists(f"there is a session {new!r} already")
         if is_within(new, session_id):
-            raise InvalidRequest("a session cannot become a sub-session of itself")
+            raise Conflict("a session cannot become a sub-session of itself")
         family = self.family(session)
         names = [(member, new + member.id.removeprefix(session_id)) for member in family]
         for _, name in names:
