@@ -21,8 +21,8 @@ from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
 import pytest
 
 from cfs.errors import InvalidIdentifier
+from cfs.ids import ROUTE_WORDS
 from cfs_filesystem import InvalidPathError, validate_path
-from cfs_server.sessions.ids import ROUTE_WORDS
 from cfs_server.sessions.paths import path_of
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
 from tests.server.support import House, house

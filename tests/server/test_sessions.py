@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from cfs_server.sessions.ids import ROUTE_WORDS
+from cfs.ids import ROUTE_WORDS
 from tests.server.support import TEXT, House, house, until
 
 

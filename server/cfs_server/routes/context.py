@@ -5,6 +5,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Header, Path, Query, Request
 
+from cfs.ids import check_id
 from cfs.wire import ID_PATTERN
 from cfs_server.access.auth import Principals
 from cfs_server.access.principals import Principal
@@ -13,7 +14,6 @@ from cfs_server.files import Files
 from cfs_server.metrics import Metrics
 from cfs_server.routes import convertors as convertors
 from cfs_server.sessions.gate import SessionGate
-from cfs_server.sessions.ids import check_id
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
 from cfs_server.streams import EventStream, Frames, Streams

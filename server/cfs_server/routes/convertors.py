@@ -5,7 +5,7 @@ Importing this module makes `{id:session}` known to the router.
 
 from starlette.convertors import Convertor, register_url_convertor
 
-from cfs_server.sessions.ids import ROUTE_WORDS
+from cfs.ids import ROUTE_WORDS
 
 
 class SessionIdConvertor(Convertor[str]):

@@ -8,8 +8,8 @@ import re
 from urllib.parse import quote, unquote_to_bytes
 
 from cfs.errors import InvalidIdentifier
+from cfs.ids import check_id
 from cfs_filesystem import InvalidPathError, Path, validate_path
-from cfs_server.sessions.ids import check_id
 
 SESSIONS = "/sessions/"
 WORKSPACES = "/workspaces/"

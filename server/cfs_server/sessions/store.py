@@ -19,12 +19,13 @@ from cfs.errors import (
     PreconditionFailed,
     Unavailable,
 )
+from cfs.ids import check_id
 from cfs.transcript import parse
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine
 from cfs_server.sessions.accounts import Account, Allowance
 from cfs_server.sessions.events import Event, EventBus
-from cfs_server.sessions.ids import ancestors_of, check_id, is_within, new_id, parent_of
+from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.session import Services, Session
 from cfs_server.sessions.turns import Turn
