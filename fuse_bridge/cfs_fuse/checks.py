@@ -1,10 +1,13 @@
-"""What can be in the way of a mount, found before and told in a sentence."""
+"""What can be in the way of a mount, found before and told in a sentence; also by `cfs doctor` (C10)."""
 
 import errno
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
+
+from cfs.cli.checks import Check, fine, missing
 
 DEVICE = Path("/dev/fuse")
 
@@ -12,30 +15,46 @@ DEVICE = Path("/dev/fuse")
 class CannotMountError(Exception):
     """Something is in the way; the text says what, and what to do about it."""
 
+    def __init__(self, found: str, advice: str = "") -> None:
+        super().__init__(f"{found}: {advice}" if advice else found)
+        self.found = found
+        self.advice = advice
 
-def check_libfuse() -> None:
-    """Raise `CannotMountError` unless libfuse and its binding can be loaded."""
+
+def checks() -> Iterator[Check]:
+    """Look at what a mount needs of this machine."""
+    for name, look in (("libfuse", check_libfuse), (str(DEVICE), check_device)):
+        try:
+            yield fine(name, look())
+        except CannotMountError as error:
+            yield missing(name, error.found, error.advice)
+
+
+def check_libfuse() -> str:
+    """Load libfuse and its binding; return which it is. Raises `CannotMountError`."""
     try:
-        from cfs_fuse import kernel  # noqa: F401
+        from cfs_fuse.kernel import VERSION
     except ImportError as error:
-        raise CannotMountError(f"{error}: pip install 'cfs-local[fuse]'") from None
+        raise CannotMountError(str(error), "pip install 'cfs-local[fuse]'") from None
     except (OSError, AttributeError) as error:
         raise CannotMountError(
-            f"libfuse cannot be loaded ({error}): install fuse3 (Debian: apt install fuse3)"
+            f"libfuse cannot be loaded ({error})", "install fuse3 (Debian: apt install fuse3)"
         ) from None
+    return f"version {'.'.join(map(str, VERSION))}"
 
 
-def check_device() -> None:
-    """Raise `CannotMountError` unless this user may open the kernel's device."""
+def check_device() -> str:
+    """Return that this user may open the kernel's device; raises `CannotMountError`."""
     if not DEVICE.exists():
         raise CannotMountError(
-            f"there is no {DEVICE}: load the module (modprobe fuse), or give it to the container"
-            " (--device /dev/fuse --cap-add SYS_ADMIN)"
+            f"there is no {DEVICE}",
+            "load the module (modprobe fuse), or give it to the container (--device /dev/fuse --cap-add SYS_ADMIN)",
         )
     if not os.access(DEVICE, os.R_OK | os.W_OK):
-        raise CannotMountError(f"you may not open {DEVICE}: its mode should be 0666 (chmod 0666 {DEVICE}, as root)")
+        raise CannotMountError(f"you may not open {DEVICE}", f"its mode should be 0666 (chmod 0666 {DEVICE}, as root)")
     if os.geteuid() != 0 and shutil.which("fusermount3") is None:
-        raise CannotMountError("fusermount3 is missing, which ordinary users need: install fuse3")
+        raise CannotMountError("fusermount3 is missing, which ordinary users need", "install fuse3")
+    return "may be opened"
 
 
 def check_directory(directory: Path) -> None:

@@ -9,17 +9,16 @@ from typing import Annotated, Literal
 
 import typer
 
+from cfs.cli.options import DEFAULT_URL, TokenFile, Url, read_token
+
 app = typer.Typer(no_args_is_help=True)
 
 
 @app.command()
 def mount(
     directory: Annotated[Path, typer.Argument(help="An empty directory to mount on.", show_default=False)],
-    url: Annotated[str, typer.Option(help="URL of the server.", envvar="CFS_URL")] = "http://127.0.0.1:8000",
-    token_file: Annotated[
-        Path | None,
-        typer.Option(help="File that holds the access token; else it is taken from CFS_TOKEN.", show_default=False),
-    ] = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
     commit: Annotated[
         Literal["close", "write"],
         typer.Option(help="What makes a message: closing the file, or every single write."),
@@ -50,7 +49,7 @@ def mount(
     )
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        token = token_file.read_text(encoding="utf-8").strip() if token_file else None
+        token = read_token(token_file)
         if background:
             _in_background(directory)
             return

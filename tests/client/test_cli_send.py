@@ -63,7 +63,7 @@ def test_settings_hold_for_this_turn(http_door: HttpDoor) -> None:
         (["chat1", "x", "--set", "temperature"], "write KEY=VALUE"),
         (["chat1", " "], "the message is empty"),
         (["chat1"], "the message is empty"),
-        ([".hidden", "x"], "is no session id"),
+        ([".hidden", "x"], "must not begin with '.'"),
         (["chat1", "x", "--url", "elsewhere"], "is no URL of a server"),
         (["chat1", "x", "--token-file", "/no/such/file"], "No such file"),
         (["chat1", "x", "--nonsense"], "No such option"),

@@ -1,7 +1,5 @@
-"""What of this machine matters to CFS: Python, packages, libfuse, davfs2, disk space (C10)."""
+"""What of this machine matters to CFS: Python, packages, davfs2, disk space; and whether it can mount (C10)."""
 
-import ctypes.util
-import os
 import platform
 import re
 import shutil
@@ -9,37 +7,33 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
-from pathlib import Path
 
-from cfs.cli.checks import Check, fine, missing, needed
+from cfs.cli.checks import GROUP, Check, fine, missing, needed
 
 _DISTRIBUTION = "cfs-local"
-_GROUP = "cfs.commands"
 _EXTRAS = {"server": "cfs serve", "fuse": "cfs mount", "webdav": "/dav", "agents": "cfs agent"}
 _NEEDED_EXTRAS = {"server"}
 _PYTHON = (3, 11)
 _LEAST_BYTES = 1 << 30
-_DEVICE = Path("/dev/fuse")
 
 
 def checks() -> Iterator[Check]:
     """Look at everything."""
     yield _python()
     yield from map(_extra, _EXTRAS)
-    yield _libfuse()
-    yield _device()
     yield _davfs()
     yield _disk()
 
 
 def mount_obstacle() -> str | None:
     """Say in one line why there can be no mount on this machine; None when there can."""
-    if not any(entry.name == "fuse" for entry in entry_points(group=_GROUP)):
-        return "this installation has no `cfs mount`"
-    for check in (_extra("fuse"), _libfuse(), _device()):
-        if check.status != "ok":
-            return f"{check.found}: {check.advice}"
-    return None
+    for entry in entry_points(group=GROUP, name="fuse"):
+        try:
+            found = entry.load()()
+        except ImportError as error:
+            return f"{error}: pip install '{_DISTRIBUTION}[fuse]'"
+        return next((f"{check.found}: {check.advice}" for check in found if check.status != "ok"), None)
+    return "this installation has no `cfs mount`"
 
 
 def _python() -> Check:
@@ -76,28 +70,6 @@ def _is_installed(package: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
-
-
-def _libfuse() -> Check:
-    for name in ("fuse3", "fuse"):
-        if library := ctypes.util.find_library(name):
-            return fine("libfuse", library)
-    return missing("libfuse", "not found", "install fuse3 (Debian: apt install fuse3), for the mount")
-
-
-def _device() -> Check:
-    what = str(_DEVICE)
-    if not _DEVICE.exists():
-        return missing(
-            what,
-            "not there",
-            "modprobe fuse; in a container, --device /dev/fuse --cap-add SYS_ADMIN",
-        )
-    if not os.access(_DEVICE, os.R_OK | os.W_OK):
-        return missing(what, "may not be opened by you", f"chmod 0666 {_DEVICE}, as root")
-    if os.geteuid() != 0 and shutil.which("fusermount3") is None:
-        return missing(what, "fusermount3 is missing", "install fuse3, whose fusermount3 ordinary users need")
-    return fine(what, "may be opened")
 
 
 def _davfs() -> Check:
