@@ -36,7 +36,7 @@ def test_command_is_one_of_cfs() -> None:
 
 @needs_fuse
 def test_what_is_in_the_way_is_told(stage: Stage, tmp_path: Path) -> None:
-    """Exit status 1 and one line; nothing is mounted."""
+    """Exit status 1 (2 for wrong usage) and the reason; nothing is mounted."""
     full = tmp_path / "full"
     full.mkdir()
     (full / "file").touch()
@@ -48,12 +48,12 @@ def test_what_is_in_the_way_is_told(stage: Stage, tmp_path: Path) -> None:
         (mount(full, "--url", stage.url), "is not empty"),
         (mount(empty, "--url", "http://127.0.0.1:9"), "no server answers"),
         (mount(empty, "--url", "nonsense"), "is no URL"),
-        (mount(empty, "--url", stage.url, "--token-file", tmp_path / "none"), "No such file"),
         (mount(empty, "--url", stage.url, FUSE_LIBRARY_PATH="nowhere.so"), "libfuse cannot be loaded"),
         (mount(empty, "--background", "--url", "http://127.0.0.1:9"), "no server answers"),
     ]
-    for done, reason in cases:
-        assert done.returncode == 1, done
+    usage = mount(empty, "--url", stage.url, "--token-file", tmp_path / "none", COLUMNS="300")
+    for done, reason, code in [*((done, reason, 1) for done, reason in cases), (usage, "No such file", 2)]:
+        assert done.returncode == code, done
         assert reason in done.stderr
         assert "Traceback" not in done.stderr
         assert "ready" not in done.stdout
