@@ -116,9 +116,7 @@ class Files:
         read = partial(self._handle.read_re, path, pattern, overlap)
         return await self._threaded("read_re", path, lambda: self._read("read_re", path, read))
 
-    async def write(
-        self, path: Path, body: BinaryIO, *, overwrite: bool, condition: Condition | None
-    ) -> Written:
+    async def write(self, path: Path, body: BinaryIO, *, overwrite: bool, condition: Condition | None) -> Written:
         """Store the content if the condition holds; raises `PreconditionFailed`."""
         return await self._run("write", path, partial(self._write, path, body, overwrite, condition))
 

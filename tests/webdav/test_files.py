@@ -1,6 +1,7 @@
 """Files of a workspace by WebDAV (W1, W3)."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ async def put(dav: Dav, name: str, content: bytes, status: int = 201, **headers:
     """Store a file; return its ETag."""
     answer = await dav("PUT", f"{MAIN}/{name}", content, **headers)
     assert answer.status_code == status, answer.text
-    return answer.headers.get("etag", "")
+    return str(answer.headers.get("etag", ""))
 
 
 async def test_a_file_is_the_same_on_every_face(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ async def test_a_file_is_the_same_on_every_face(tmp_path: Path) -> None:
         rest = await home.client.get("/v1/files/workspaces/main/ü x.txt")
         assert (rest.content, rest.headers["etag"]) == ("grüße".encode(), etag)
         assert await asyncio.to_thread((tmp_path / "workspaces/main/ü x.txt").read_bytes) == "grüße".encode()
-        (tmp_path / "workspaces/main/made").mkdir()
+        await asyncio.to_thread((tmp_path / "workspaces/main/made").mkdir)
         await asyncio.to_thread((tmp_path / "workspaces/main/made/by hand").write_bytes, b"12345")
         assert await dav.names(MAIN + "/") == ["%C3%BC%20x.txt", "made/"]
         found = await dav.find(f"{MAIN}/made/")
@@ -109,7 +110,7 @@ async def test_half_a_body_is_none() -> None:
 async def test_uploads_without_a_length_and_larger_than_memory_allows_arrive(tmp_path: Path) -> None:
     content = bytes(range(256)) * (1 << 14)
 
-    async def pieces():  # type: ignore[no-untyped-def]
+    async def pieces() -> AsyncIterator[bytes]:
         for start in range(0, len(content), 50_000):
             yield content[start : start + 50_000]
 

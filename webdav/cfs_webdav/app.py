@@ -21,15 +21,17 @@ from cfs_webdav.resources import TREE
 from cfs_webdav.tree import Tree
 
 _THREADS = 16
+_PAGE = "text/plain; charset=utf-8"
 _WITH_XML = {"PROPFIND", "PROPPATCH", "LOCK"}
 _log = logging.getLogger(__name__)
 logging.getLogger("wsgidav").setLevel(logging.CRITICAL)  # it logs what clients do wrong as errors, with traces
 
+_Headers = list[tuple[str, str]]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Describe = Callable[[int, str, Exception | None], tuple[str, bytes]]
-"""Makes the body of an error from its status, the sentence, and what was raised: the media type and the bytes."""
+Describe = Callable[[int, str], tuple[str, bytes]]
+"""Makes the body of an error from its status and a sentence: the media type and the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +81,31 @@ class Mount:
         call: Call = environ["asgi.scope"]["cfs_webdav.call"]
         environ |= {TREE: call.tree, "wsgidav.auth.user_name": call.principal}
         environ.setdefault("HTTP_HOST", "localhost")
-        heads: list[tuple[str, list[tuple[str, str]]]] = []
+        heads: list[tuple[str, _Headers]] = []
         try:
             environ["wsgi.input"], environ["CONTENT_LENGTH"] = _body(environ["REQUEST_METHOD"], call)
             body = b"".join(self._dav(environ, lambda status, headers, _=None: heads.append((status, headers))))
+            status, headers = heads[-1]
         except DAVError as error:
-            heads, body = self._refusal(error)
-        status, headers = heads[-1]
+            media, body = error.get_response_page() if error.err_condition else (_PAGE, _sentence(error))
+            status, headers = reason_of(error.value), [("Content-Type", media), *(error.add_headers or [])]
+        headers, body = self._tidied(int(status[:3]), headers, body)
         start_response(status, headers)
         return [body]
 
-    def _refusal(self, error: DAVError) -> tuple[list[tuple[str, list[tuple[str, str]]]], bytes]:
-        status = reason_of(error.value)
-        if error.err_condition:
-            media, body = error.get_response_page()
-        else:
-            media, body = self._describe(error.value, error.context_info or status, error.src_exception)
-        headers = [("Content-Type", media), ("Content-Length", str(len(body))), *(error.add_headers or [])]
-        return [(status, headers)], body
+    def _tidied(self, status: int, headers: _Headers, body: bytes) -> tuple[_Headers, bytes]:
+        """Write an error as all faces do, and leave out pages that say the status once more."""
+        media = next((value for name, value in headers if name == "Content-Type"), "")
+        if media.startswith("text/"):
+            media, body = self._describe(status, body.decode()) if status >= 400 else ("", b"")
+        headers = [(name, value) for name, value in headers if not name.startswith("Content-")]
+        headers += [("Content-Type", media)] if body else []
+        headers += [("Content-Length", str(len(body)))] if status != 204 else []
+        return headers, body
+
+
+def _sentence(error: DAVError) -> bytes:
+    return str(error.context_info or reason_of(error.value)).encode()
 
 
 def _body(method: str, call: Call) -> tuple[BinaryIO, str]:

@@ -8,9 +8,17 @@ from http import HTTPStatus
 from wsgidav.dav_error import ERROR_DESCRIPTIONS, DAVError
 
 
+class Refusal(DAVError):  # type: ignore[misc]
+    """An error of a tree: it is told by its sentence alone."""
+
+    def get_response_page(self) -> tuple[str, bytes]:
+        """Return media type and body."""
+        return "text/plain; charset=utf-8", str(self.context_info).encode()
+
+
 @contextmanager
 def told() -> Iterator[None]:
-    """Let what a tree raises out as a `DAVError` of the same status, with the sentence and the error itself."""
+    """Let what a tree raises out as a `Refusal` of the same status."""
     try:
         yield
     except DAVError:
@@ -21,7 +29,7 @@ def told() -> Iterator[None]:
             raise
         wait = getattr(error, "retry_after", None)
         headers = None if wait is None else [("Retry-After", str(math.ceil(wait)))]
-        raise DAVError(status, detail, src_exception=error, add_headers=headers) from error
+        raise Refusal(status, detail, add_headers=headers) from error
 
 
 def reason_of(status: int) -> str:

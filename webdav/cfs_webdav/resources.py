@@ -171,6 +171,10 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
         with told():
             return self.tree.open(self.path)
 
+    def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
+        """Whether it moves with everything in it: there is nothing in it."""
+        return False
+
     def begin_write(self, *, content_type: str | None = None) -> "File":  # noqa: ARG002 - the library's signature
         """Return what takes the body of a PUT."""
         return self
@@ -220,6 +224,12 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
         """Make an empty collection."""
         with told():
             self.tree.make_collection(f"{self.path.rstrip('/')}/{name}")
+
+    def delete(self) -> None:
+        """Take it away with what is in it."""
+        for member in self.get_member_list():
+            member.delete()
+        super().delete()
 
     def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
         """Whether it moves with everything in it."""

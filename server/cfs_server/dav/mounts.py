@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from cfs.errors import CfsError, NotFound, from_problem, to_problem
+from cfs.errors import NotFound, from_problem, to_problem
 from cfs_filesystem import FileSystemError
 from cfs_server.access.principals import Principal
 from cfs_server.dav.destinations import require_plain_parts, with_plain_destination
@@ -104,6 +104,5 @@ def _listing(tree: Tree, path: str) -> Response:
     return PlainTextResponse("".join(f"{name}\n" for name in names), headers={"Cache-Control": "no-cache"})
 
 
-def _describe(status: int, detail: str, error: Exception | None) -> tuple[str, bytes]:
-    known = error if isinstance(error, CfsError) else from_problem(status, {"detail": detail})
-    return MEDIA_TYPE, json.dumps(to_problem(known) | {"status": status}).encode()
+def _describe(status: int, detail: str) -> tuple[str, bytes]:
+    return MEDIA_TYPE, json.dumps(to_problem(from_problem(status, {"detail": detail})) | {"status": status}).encode()
