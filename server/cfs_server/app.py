@@ -41,9 +41,9 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
             watches = [metrics.watch(store)]
             if settings.tokens is not None:
                 watches.append(principals.watch(settings.tokens))
-            async with background(watches):
-                yield
-            dav.close()
+            with dav.opened():
+                async with background(watches):
+                    yield
 
     app = FastAPI(
         title="CFS",

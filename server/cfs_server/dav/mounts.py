@@ -1,11 +1,13 @@
 """What lies below `/dav`: which mount a request is for, and what its caller sees there (W1, W3, W5)."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from anyio import to_thread
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -13,8 +15,12 @@ from starlette.types import Receive, Scope, Send
 from cfs.errors import NotFound, from_problem, to_problem
 from cfs_filesystem import FileSystemError
 from cfs_server.access.principals import Principal
+from cfs_server.dav import reading
 from cfs_server.dav.destinations import require_plain_parts, with_plain_destination
+from cfs_server.dav.kept import Keeper
 from cfs_server.dav.root import RootTree
+from cfs_server.dav.sessions import SessionTree
+from cfs_server.dav.sub_sessions import SubSessionTree
 from cfs_server.dav.workspaces import WorkspaceTree
 from cfs_server.errors import MEDIA_TYPE
 from cfs_server.routes.contents import content_of
@@ -26,7 +32,11 @@ from cfs_webdav import Call, Mount, Tree
 T = TypeVar("T")
 
 ROOT = "/dav"
+SESSIONS = f"{ROOT}/sessions"
+SUB_SESSIONS = f"{ROOT}/sub_sessions"
 WORKSPACES = f"{ROOT}/workspaces"
+_MOUNTS = (SESSIONS, SUB_SESSIONS, WORKSPACES, ROOT)
+_NAMES = ("sessions", "sub_sessions", "workspaces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +50,18 @@ class Dav:
     """An ASGI application for everything at and below `/dav`."""
 
     def __init__(self) -> None:
-        paths = (WORKSPACES,)
-        self._mounts = {path: Mount(path, _describe) for path in (*paths, ROOT)}
-        self._names = [path.removeprefix(ROOT + "/") for path in paths]
+        self._mounts = {path: Mount(path, _describe) for path in _MOUNTS}
+        self._keeper: Keeper | None = None
 
-    def close(self) -> None:
-        """End the threads."""
-        for mount in self._mounts.values():
-            mount.close()
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Keep what lives longer than a request, on the running loop; end the threads when the block ends."""
+        self._keeper = Keeper()
+        try:
+            yield
+        finally:
+            for mount in self._mounts.values():
+                mount.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; raises `CfsError`."""
@@ -59,7 +73,7 @@ class Dav:
         scope["route"] = _Shown(mount)
         caller = Caller(scope["cfs.principal"], scope["app"].state.cfs)
         below = path.removeprefix(mount).rstrip("/") or "/"
-        tree = self._tree(mount, caller)
+        tree = self._tree(mount, caller, Headers(scope=scope).get("user-agent", ""))
         if scope["method"] == "GET":  # or HEAD, which the guard has made one
             response = await self._read(Request(scope, receive), caller, tree, below)
             await response(scope, receive, send)
@@ -73,12 +87,16 @@ class Dav:
         with body:
             await mount(scope, receive, send, Call(principal.name, tree, body, size))
 
-    def _tree(self, mount: str, caller: Caller) -> Tree:
-        if mount == WORKSPACES:
-            return WorkspaceTree(caller.principal)
-        return RootTree(self._names)
+    def _tree(self, mount: str, caller: Caller, user_agent: str) -> Tree:
+        if mount in (SESSIONS, SUB_SESSIONS):
+            assert self._keeper is not None  # noqa: S101 - requests come while the block lasts
+            kind = SessionTree if mount == SESSIONS else SubSessionTree
+            return kind(caller.sessions, self._keeper.of(caller.principal), user_agent)
+        return WorkspaceTree(caller.principal) if mount == WORKSPACES else RootTree(_NAMES)
 
     async def _read(self, request: Request, caller: Caller, tree: Tree, path: str) -> Response:
+        if isinstance(tree, SessionTree):
+            return await reading.read(request, tree, path)
         if await _threaded(_is_collection, tree, path):
             return await _threaded(_listing, tree, path)
         logical = SESSION_WORKSPACES + path[1:]
