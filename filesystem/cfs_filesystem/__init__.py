@@ -20,6 +20,7 @@ from cfs_filesystem._router import RouterFileSystem
 from cfs_filesystem._types import (
     OPERATIONS,
     READ_OPERATIONS,
+    DirectoryMeta,
     EntryMeta,
     Grant,
     GrantedOperation,
@@ -35,6 +36,7 @@ __all__ = [
     "AccessDeniedError",
     "BuiltinFileSystem",
     "ConflictError",
+    "DirectoryMeta",
     "DiskFileSystem",
     "EntryMeta",
     "FileSystemBase",

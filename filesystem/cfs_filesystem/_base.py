@@ -6,13 +6,15 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from io import BytesIO
 from operator import itemgetter
-from typing import Any
+from typing import Any, BinaryIO
 
-from cfs_filesystem._errors import InvalidArgumentError, InvalidPathError, NotFoundError
+from cfs_filesystem._errors import ConflictError, InvalidArgumentError, InvalidPathError, NotFoundError
 from cfs_filesystem._handle import FsHandle
 from cfs_filesystem._index import entries_below
-from cfs_filesystem._paths import validate_path, validate_prefix
+from cfs_filesystem._layout import EVERYTHING, Layout
+from cfs_filesystem._paths import directories_above, validate_path, validate_prefix
 from cfs_filesystem._text import decoded, lines_of, matches_of
 from cfs_filesystem._types import EntryMeta, Grant, Path
 
@@ -43,7 +45,7 @@ class StateModule(ABC):
         self.load_state_dict(state)
 
 
-class FileSystemBase(StateModule):
+class FileSystemBase(Layout, StateModule):
     """A set of entries, reached by handles only.
 
     A subclass writes `_snapshot_impl`, `_read_binary_impl`, `_write_impl` and `_delete_impl`; the others have a
@@ -77,6 +79,10 @@ class FileSystemBase(StateModule):
     def _read_binary_impl(self, path: Path) -> bytes:
         """Return the content; raise `NotFoundError` if the entry has gone."""
 
+    def _open_impl(self, path: Path) -> BinaryIO:
+        """Open the content for reading, seekable; raise `NotFoundError` if the entry has gone."""
+        return BytesIO(self._read_binary_impl(path))
+
     def _read_file_impl(self, path: Path, index: int | None, line: int | None) -> str:
         """Return lines of the content; see `FsHandle.read_file`."""
         return lines_of(path, decoded(path, self._read_binary_impl(path)), index, line)
@@ -93,16 +99,30 @@ class FileSystemBase(StateModule):
         another entry or the other way round.
         """
 
+    def _write_from_impl(self, path: Path, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
+        """Store what a source supplies as `_write_impl` does; whatever it raises leaves everything as it was."""
+        return self._write_impl(path, b"".join(source), overwrite)
+
     @abstractmethod
     def _delete_impl(self, path: Path) -> None:
         """Take the entry away; raise `ConflictError` if somebody else did in the meantime."""
+
+    def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
+        """Give an entry or a directory another path; see `FsHandle.move`, which has looked at both.
+
+        By default an entry is read, written and deleted, and a directory stays where it is.
+        """
+        if self._directory(path + "/") is not None:
+            raise ConflictError(f"{path!r} is a directory, and this file system does not move those", path)
+        self._write_impl(target, self._read_binary_impl(path), overwrite)
+        self._delete_impl(path)
 
     # -- state ----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return every entry with its content (in base64)."""
         entries = {}
-        for path, meta in sorted(entries_below(self._snapshot_impl(_EVERYTHING), "/"), key=itemgetter(0)):
+        for path, meta in sorted(entries_below(self._snapshot_impl(EVERYTHING), "/"), key=itemgetter(0)):
             with suppress(NotFoundError):  # deleted meanwhile
                 content = base64.b64encode(self._read_binary_impl(path)).decode()
                 entries[path] = {"data": content, "updated_at": meta["updated_at"]}
@@ -111,7 +131,7 @@ class FileSystemBase(StateModule):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the entries those of the state: others are deleted, and times are those of the writing."""
         entries = self._entries_of(state)
-        for path, _ in entries_below(self._snapshot_impl(_EVERYTHING), "/"):
+        for path, _ in entries_below(self._snapshot_impl(EVERYTHING), "/"):
             if path not in entries:
                 self._delete_impl(path)
         for path, (data, _) in entries.items():
@@ -132,15 +152,6 @@ class FileSystemBase(StateModule):
         except (KeyError, TypeError, ValueError, AttributeError, binascii.Error):
             raise InvalidArgumentError("this is not the state of a file system") from None
         for path in entries:
-            if any(directory in entries for directory in directories_of(path)):
+            if any(directory[:-1] in entries for directory in directories_above(path)):
                 raise InvalidArgumentError(f"the state has an entry above {path!r}", path)
         return entries
-
-
-def directories_of(path: Path) -> list[Path]:
-    """Name everything above a path that cannot be an entry when the path is one: `/a` and `/a/b` for `/a/b/c`."""
-    parts = path.split("/")
-    return ["/".join(parts[:depth]) for depth in range(2, len(parts))]
-
-
-_EVERYTHING: tuple[Grant, ...] = (Grant(prefix="/", ops=frozenset({"list", "file", "read"})),)

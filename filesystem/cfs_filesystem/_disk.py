@@ -1,44 +1,31 @@
 """A directory of the disk as a logical file system (G6).
 
-What is a regular file with one name, and reached without a link, is an entry; its path is its place below the root.
-Everything else (links, pipes, devices, names that are no legal path) is not there: it is not listed, not read, and not
-written over. docs/filesystem.md says what is guaranteed against whom.
+What is no entry there (see `_disk_entries`) is not listed, not read, and not written over. docs/filesystem.md says what
+is guaranteed against whom.
 """
 
 import errno
 import os
 import stat
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from functools import partial
+from typing import BinaryIO
 
 from cfs_filesystem._base import FileSystemBase
-from cfs_filesystem._errors import (
-    AccessDeniedError,
-    ConflictError,
-    FileSystemError,
-    InvalidPathError,
-    NotFoundError,
-)
-from cfs_filesystem._openat import TEMPORARY, Tree, read_all, remove_empty, replace
-from cfs_filesystem._paths import covers, validate_path
-from cfs_filesystem._types import EntryMeta, Grant, Path, VersionedEntryMeta
-
-_T = TypeVar("_T")
-
-_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EISDIR}
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
-_CHANGED = {errno.ENOENT, errno.ENOTEMPTY}
-"""How a directory that was removed, or made, under our feet shows itself."""
-_ATTEMPTS = 100
-_PATIENCE = 10
+from cfs_filesystem._disk_entries import DiskEntries, DiskIndex, meta_of
+from cfs_filesystem._drafts import Content, SourceFailed, replace
+from cfs_filesystem._errors import ConflictError, NotFoundError
+from cfs_filesystem._moves import move_directory, move_file
+from cfs_filesystem._openat import holds_nothing, read_all, remove_empty, remove_leftovers
+from cfs_filesystem._os_errors import again_while_directories_change, in_logical_words
+from cfs_filesystem._types import EntryMeta, Grant, Path
 
 
-class DiskFileSystem(FileSystemBase):
+class DiskFileSystem(DiskEntries, FileSystemBase):
     """The files below a directory of the disk, which is made if it does not exist.
 
-    `prefix` is the logical path of that directory. With `durable` a write returns when the disk has it, not just the
+    `prefix` is the logical path of that directory. With `durable` a change returns when the disk has it, not just the
     operating system. With `hard_links` files that have several names are entries; otherwise they are refused, for the
     other name may be outside.
     """
@@ -51,207 +38,175 @@ class DiskFileSystem(FileSystemBase):
         durable: bool = False,
         hard_links: bool = False,
     ) -> None:
-        super().__init__([prefix])
-        self._prefix = prefix
+        FileSystemBase.__init__(self, [prefix])
+        DiskEntries.__init__(self, root, prefix, hard_links=hard_links)
         self._durable = durable
-        self._hard_links = hard_links
-        self._tree = Tree(root)
         self._tree.sweep()
 
     def close(self) -> None:
         """Let go of the directory; happens by itself when the object is gone."""
         self._tree.close()
 
-    # -- hooks ----------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:  # noqa: ARG002
         self._tree.require_open()
-        return _DiskIndex(self)
+        return DiskIndex(self)
 
     def _read_binary_impl(self, path: Path) -> bytes:
-        try:
-            descriptor = self._tree.open(self._parts(path))
+        with in_logical_words(path, NotFoundError):
+            descriptor, status = self._open_file(path)
             try:
-                status = self._patiently(lambda: os.fstat(descriptor))
-                self._require_file(path, status)
                 return read_all(descriptor, status.st_size)
             finally:
                 os.close(descriptor)
-        except OSError as error:
-            raise _translated(path, error, NotFoundError) from None
+
+    def _open_impl(self, path: Path) -> BinaryIO:
+        with in_logical_words(path, NotFoundError):
+            return os.fdopen(self._open_file(path)[0], "rb")
+
+    def _open_file(self, path: Path) -> tuple[int, os.stat_result]:
+        descriptor = self._tree.open(self._parts(path))
+        try:
+            status = self._patiently(lambda: os.fstat(descriptor))
+            self._require_file(path, status)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor, status
+
+    # -- writing --------------------------------------------------------------------------------------------------
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
-        parts = self._parts(path)
+        return self._store(path, [data], overwrite=overwrite)
 
-        def write() -> EntryMeta:
-            durable = self._durable
-            with self._tree.made_parent(parts, durable=durable) as (directory, name):
-                mode = self._mode_of(path, directory, name)
-                status = replace(directory, name, data, mode=mode, overwrite=overwrite, durable=durable)
-                return _meta(path, status)
+    def _write_from_impl(self, path: Path, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
+        return self._store(path, source, overwrite=overwrite)
 
-        return _again_while_directories_change(path, write)
+    def _store(self, path: Path, chunks: Iterable[bytes], *, overwrite: bool) -> EntryMeta:
+        parts, durable = self._parts(path), self._durable
+        with Content(chunks) as content:
+
+            def write() -> EntryMeta:
+                with self._tree.made_parent(parts, durable=durable) as (directory, name):
+                    self._replaceable(path, directory, name)  # before a source is asked for everything
+                    mode = partial(self._make_room, path, directory, name)
+                    return meta_of(
+                        path, replace(directory, name, content, mode=mode, overwrite=overwrite, durable=durable)
+                    )
+
+            try:
+                return again_while_directories_change(path, write)
+            except SourceFailed as failed:
+                error = failed.error
+            raise error
 
     def _delete_impl(self, path: Path) -> None:
-        try:
-            with self._tree.parent(self._parts(path)) as (directory, name):
-                status = self._patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
-                self._require_file(path, status)
-                os.unlink(name, dir_fd=directory)
-        except (NotFoundError, FileNotFoundError):
-            raise ConflictError(f"{path!r} was deleted by somebody else", path) from None
-        except OSError as error:
-            raise _translated(path, error, ConflictError) from None
-
-    # -- what is where --------------------------------------------------------------------------------------------
-
-    def look(self, path: Path) -> EntryMeta:
-        """Describe an entry; raises `NotFoundError`, and `InvalidPathError` for links."""
-        parts = self._parts(path)
-        try:
-            status = self._patiently(lambda: self._tree.stat(parts))
-        except OSError as error:
-            raise _translated(path, error, NotFoundError) from None
-        self._require_file(path, status)
-        return _meta(path, status)
-
-    def entries(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
-        """Go through the entries that a prefix covers, in any order."""
-        if prefix != self._prefix and covers(self._prefix, prefix):
-            if not prefix.endswith("/"):
-                with suppress(FileSystemError):
-                    yield prefix, self.look(prefix)
-            start = prefix.removeprefix(self._prefix).removesuffix("/")
-            yield from self._walk(start.split("/"))
-        elif covers(prefix, self._prefix):
-            yield from self._walk([])
-
-    def _walk(self, start: Sequence[str]) -> Iterator[tuple[Path, EntryMeta]]:
-        for parts, _, entry in self._tree.walk(start, self._is_legal):
+        gone = ConflictError(f"{path!r} was deleted by somebody else", path)
+        with in_logical_words(path, ConflictError):
             try:
-                status = entry.stat(follow_symlinks=False)
-                path = self._prefix + "/".join(parts)
-                self._require_file(path, status)
-            except (OSError, FileSystemError):
-                continue
-            yield path, _meta(path, status)
+                with self._tree.parent(self._parts(path)) as (directory, name):
+                    status = self._patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
+                    self._require_file(path, status)
+                    os.unlink(name, dir_fd=directory)
+            except (NotFoundError, FileNotFoundError):
+                raise gone from None
 
-    def _parts(self, path: Path) -> list[str]:
-        """Take a valid path apart; raise `InvalidPathError` for what is ours."""
-        parts = path[len(self._prefix) :].split("/")
-        if TEMPORARY in path and any(part.startswith(TEMPORARY) for part in parts):
-            raise InvalidPathError(f"{path!r} is no path: {TEMPORARY!r} begins the names of unfinished files", path)
-        return parts
-
-    def _is_legal(self, parts: Sequence[str]) -> bool:
-        try:
-            self._parts(validate_path(self._prefix + "/".join(parts)))
-        except InvalidPathError:
-            return False
-        return True
-
-    def _require_file(self, path: Path, status: os.stat_result) -> None:
-        """Raise unless this is a file that can only be reached by this path."""
-        if stat.S_ISLNK(status.st_mode):
-            raise InvalidPathError(f"{path!r} is a symbolic link", path)
-        if not stat.S_ISREG(status.st_mode):
-            raise NotFoundError(f"there is no entry {path!r}", path)
-        if status.st_nlink > 1 and not self._hard_links:
-            raise InvalidPathError(f"{path!r} is a hard link: the same file has another name", path)
-
-    def _patiently(self, look: Callable[[], os.stat_result]) -> os.stat_result:
-        """Look at a file; once more where it has several names, for a writer that cannot do without may be at it.
-
-        Where files without a name are not to be had, one that must not overwrite links its file to the name and then
-        unlinks the temporary one.
-        """
-        for _ in range(_PATIENCE):
-            status = look()
-            if status.st_nlink == 1 or self._hard_links or not stat.S_ISREG(status.st_mode):
-                break
-            time.sleep(0.001)
-        return status
-
-    def _mode_of(self, path: Path, directory: int, name: str) -> int | None:
-        """Return the permissions of what will be replaced; None if that is nothing. Raise if it is no file."""
+    def _replaceable(self, path: Path, directory: int, name: str) -> os.stat_result | None:
+        """Return what a write would replace: a file, a directory with no entries, or None for nothing; or raise."""
         try:
             status = self._patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
+            if stat.S_ISDIR(status.st_mode):
+                _require_bare(path, directory, name)
+            else:
+                self._require_file(path, status)
         except FileNotFoundError:
             return None
-        if stat.S_ISDIR(status.st_mode):
-            _remove_directory(path, directory, name)
+        except NotFoundError:
+            raise ConflictError(f"{path!r} is something other than a file", path) from None
+        return status
+
+    def _make_room(self, path: Path, directory: int, name: str) -> int | None:
+        """Remove an empty directory that is in the way, or return the permissions of the file that is."""
+        status = self._replaceable(path, directory, name)
+        if status is None:
             return None
+        if stat.S_ISDIR(status.st_mode):
+            remove_empty(directory, name)  # something that came to be in it meanwhile means: look again
+            return None
+        return stat.S_IMODE(status.st_mode) & 0o777
+
+    # -- directories ----------------------------------------------------------------------------------------------
+
+    def _make_directory_impl(self, path: Path) -> None:
+        # what is above was there when the gate looked, but for the root of a mount, which need not be
+        parts = self._parts(path)
+
+        def make() -> None:
+            with self._tree.made_parent(parts, durable=self._durable) as (directory, name):
+                os.mkdir(name, dir_fd=directory)
+                self._settle(directory)
+
+        again_while_directories_change(path, make)
+
+    def _remove_directory_impl(self, path: Path) -> None:
+        with in_logical_words(path, ConflictError):
+            try:
+                with self._tree.parent(self._parts(path)) as (directory, name):
+                    try:
+                        os.rmdir(name, dir_fd=directory)
+                    except OSError as error:
+                        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                            raise
+                        remove_leftovers(directory, name)
+                        os.rmdir(name, dir_fd=directory)
+                    self._settle(directory)
+            except FileExistsError:
+                raise ConflictError(f"{path!r} is not empty", path) from None
+            except (FileNotFoundError, NotADirectoryError):
+                raise ConflictError(f"the directory {path!r} was taken away by somebody else", path) from None
+
+    def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
+        with (
+            in_logical_words(path, ConflictError),
+            self._tree.parent(self._parts(path)) as (source, name),
+            in_logical_words(target, ConflictError),
+            self._tree.parent(self._parts(target)) as (destination, new),
+        ):
+            with in_logical_words(path, ConflictError):
+                status = self._patiently(lambda: os.stat(name, dir_fd=source, follow_symlinks=False))
+            if stat.S_ISDIR(status.st_mode):
+                move_directory(source, name, destination, new)
+            else:
+                self._require_mine(path, status)
+                self._require_no_directory(target, destination, new)
+                move_file(source, name, destination, new, overwrite=overwrite)
+            self._settle(destination)
+            self._settle(source)
+
+    def _require_mine(self, path: Path, status: os.stat_result) -> None:
         try:
             self._require_file(path, status)
         except NotFoundError:
             raise ConflictError(f"{path!r} is something other than a file", path) from None
-        return stat.S_IMODE(status.st_mode) & 0o777
+
+    def _require_no_directory(self, path: Path, directory: int, name: str) -> None:
+        """Raise unless a file may be moved here: there is one, or nothing."""
+        with suppress(FileNotFoundError):
+            status = self._patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
+            if stat.S_ISDIR(status.st_mode):
+                raise ConflictError(f"{path!r} is a directory", path)
+            self._require_mine(path, status)
+
+    def _settle(self, directory: int) -> None:
+        if self._durable:
+            os.fsync(directory)
 
 
-class _DiskIndex(Mapping[Path, EntryMeta]):
-    """The entries as they are at the moment of asking; one that is not asked for costs nothing."""
-
-    def __init__(self, disk: DiskFileSystem) -> None:
-        self._disk = disk
-
-    def __getitem__(self, path: Path) -> EntryMeta:
-        try:
-            return self._disk.look(path)
-        except NotFoundError:
-            raise KeyError(path) from None
-
-    def __iter__(self) -> Iterator[Path]:
-        return (path for path, _ in self.below("/"))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self.below("/"))
-
-    def below(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
-        """Go through one directory of the disk only."""
-        return self._disk.entries(prefix)
-
-
-def _meta(path: Path, status: os.stat_result) -> EntryMeta:
-    version = f"{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"  # not mtime: anybody can set that back
-    return VersionedEntryMeta(path=path, size=status.st_size, updated_at=status.st_mtime, version=version)
-
-
-def _remove_directory(path: Path, directory: int, name: str) -> None:
-    """Make room for a file: logical paths have no directories, so an empty one does not count."""
-    try:
-        remove_empty(directory, name)
-    except FileNotFoundError:
-        raise
-    except (OSError, RecursionError):
-        raise ConflictError(f"{path!r} is a directory: there are entries below it", path) from None
-
-
-def _again_while_directories_change(path: Path, action: Callable[[], _T]) -> _T:
-    """Do it again when a directory is removed or made by somebody else meanwhile.
-
-    Removing takes them one that was there, and nobody makes directories without end, so this comes to its own.
-    """
-    for _ in range(_ATTEMPTS):
-        try:
-            return action()
-        except OSError as error:
-            if error.errno not in _CHANGED:
-                raise _translated(path, error, ConflictError) from None
-    raise ConflictError(f"the directories of {path!r} are being made and removed all the time", path)
-
-
-def _translated(path: Path, error: OSError, absent: type[FileSystemError]) -> Exception:
-    """Say in logical words what the operating system said; `absent` is what a missing or blocked path means."""
-    if error.errno == errno.ELOOP:
-        return InvalidPathError(f"a symbolic link stands in the way of {path!r}", path)
-    if error.errno == errno.EEXIST:
-        return ConflictError(f"{path!r} exists", path)
-    if error.errno == errno.ENAMETOOLONG:
-        return InvalidPathError(f"{path!r} is too long for this disk", path)
-    if error.errno in _REFUSED:
-        return AccessDeniedError(f"the operating system does not allow it at {path!r}", path)
-    if error.errno in _ABSENT and absent is NotFoundError:
-        return NotFoundError(f"there is no entry {path!r}", path)
-    if error.errno in _ABSENT:
-        return ConflictError(f"an entry above or below {path!r} is in the way", path)
-    return OSError(error.errno, os.strerror(error.errno or 0), path)
+def _require_bare(path: Path, directory: int, name: str) -> None:
+    """Raise unless nothing but directories is below a directory: logical paths have none, so those give way."""
+    bare = False
+    with suppress(RecursionError):
+        bare = holds_nothing(directory, name)
+    if not bare:
+        raise ConflictError(f"{path!r} is a directory: there are entries below it", path)

@@ -75,7 +75,8 @@ class Rights:
 
     def scopes(self, operation: Operation, prefix: Path | None) -> list[Path]:
         """Return prefixes, none within another, that hold everything allowed for an operation below a prefix."""
-        allowed = {grant["prefix"] for grant in self.effective() if operation in grant["ops"]}
+        own = {grant["prefix"] for grant in self.effective() if operation in grant["ops"]}
+        allowed = {each for each in own if self.allow(operation, each)}  # grants changed in place may name no prefix
         if prefix is not None:
             allowed = {both for each in allowed if (both := narrower(each, prefix)) is not None}
         return sorted(each for each in allowed if not any(each != other and covers(other, each) for other in allowed))

@@ -3,19 +3,25 @@
 import secrets
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from types import MappingProxyType
 from typing import Any
 
-from cfs_filesystem._base import FileSystemBase, directories_of
-from cfs_filesystem._errors import ConflictError, NotFoundError
-from cfs_filesystem._types import EntryMeta, Grant, Path, VersionedEntryMeta
+from cfs_filesystem._base import FileSystemBase
+from cfs_filesystem._errors import ConflictError, InvalidArgumentError, NotFoundError
+from cfs_filesystem._folders import Folders
+from cfs_filesystem._index import entries_below
+from cfs_filesystem._paths import directories_above, validate_path
+from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Path, VersionedEntryMeta
 
 
 class InMemoryFileSystem(FileSystemBase):
-    """A dictionary of contents. Writers take turns; readers never wait, and see whole contents only."""
+    """A dictionary of contents. Writers take turns; readers never wait, and see whole contents only.
+
+    What is above an entry is a directory, and goes with the last entry below it; one that was made stays until it is
+    removed, or gives way to an entry of that path when nothing but directories is below it.
+    """
 
     def __init__(self, prefixes: Iterable[Path] = ("/",)) -> None:
         super().__init__(prefixes)
@@ -25,8 +31,9 @@ class InMemoryFileSystem(FileSystemBase):
         self._versions = count()
         self._nonce = secrets.token_hex(4)
         """Tells the versions of this life from those of another."""
-        self._below: Counter[Path] = Counter()
-        """How many entries are below each directory."""
+        self._folders = Folders()
+
+    # -- hooks ----------------------------------------------------------------------------------------------------
 
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:  # noqa: ARG002
         return MappingProxyType(self._index)
@@ -39,33 +46,94 @@ class InMemoryFileSystem(FileSystemBase):
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         with self._lock:
+            now = time.time()
             if path not in self._contents:
-                self._require_room(path)
-                self._below.update(directories_of(path))
+                self._make_room(path, now)
+                self._folders.add(path, now)
             elif not overwrite:
                 raise ConflictError(f"{path!r} exists", path)
-            return self._put(path, data, time.time())
+            return self._put(path, data, now)
 
     def _delete_impl(self, path: Path) -> None:
         with self._lock:
             if path not in self._contents:
                 raise ConflictError(f"{path!r} was deleted by somebody else", path)
-            del self._index[path], self._contents[path]
-            for directory in directories_of(path):
-                self._below[directory] -= 1
-                if not self._below[directory]:
-                    del self._below[directory]
+            self._take(path, time.time())
+
+    def _scan_impl(self, inside: Path) -> Iterable[EntryMeta]:
+        if self._folders.get(inside) is None:
+            raise NotFoundError(f"there is no directory {inside[:-1]!r}", inside[:-1])
+        entries = [meta for path, meta in entries_below(self._index, inside) if "/" not in path[len(inside) :]]
+        return [*entries, *self._folders.directly_in(inside)]
+
+    def _directory_impl(self, inside: Path) -> DirectoryMeta | None:
+        return self._folders.get(inside)
+
+    def _make_directory_impl(self, path: Path) -> None:
+        # what is above comes with it: whether it must have been there is the gate's question
+        with self._lock:
+            if path in self._contents or self._folders.get(path + "/") is not None:
+                raise ConflictError(f"{path!r} exists", path)
+            self._require_no_entry_above(path)
+            self._folders.make(path, time.time())
+
+    def _remove_directory_impl(self, path: Path) -> None:
+        with self._lock:
+            if self._folders.get(path + "/") is None:
+                raise ConflictError(f"{path!r} was removed by somebody else", path)
+            if not self._folders.is_empty(path + "/"):
+                raise ConflictError(f"{path!r} is not empty", path)
+            self._folders.remove(path, time.time())
+
+    def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
+        with self._lock:
+            now = time.time()
+            if self._folders.get(target + "/") is not None or (target in self._contents and not overwrite):
+                raise ConflictError(f"{target!r} exists", target)
+            self._require_no_entry_above(target)
+            if path in self._contents:
+                self._rename(path, target, now)
+            elif self._folders.get(path + "/") is not None:
+                self._rename_all(path, target, now)
+            else:
+                raise ConflictError(f"{path!r} was taken away by somebody else", path)
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return every entry with its content (in base64), and the directories that were made."""
+        with self._lock:
+            return super().state_dict() | {"directories": dict(self._folders.made())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the entries those of the state, with their times, in one step."""
+        """Make the entries and directories those of the state, with their times, in one step."""
         entries = self._entries_of(state)
+        directories = self._directories_of(state, entries)
         with self._lock:
             self._index.clear()
             self._contents.clear()
-            self._below.clear()
+            self._folders.clear()
+            for path, updated_at in directories.items():
+                self._folders.make(path, updated_at)
             for path, (data, updated_at) in entries.items():
-                self._below.update(directories_of(path))
+                self._folders.add(path, updated_at)
                 self._put(path, data, updated_at)
+
+    def _directories_of(self, state: Mapping[str, Any], entries: Mapping[Path, object]) -> dict[Path, float]:
+        """Read the made directories out of a state; one from before there were any has none."""
+        try:
+            directories = {
+                validate_path(path, self.prefixes): float(updated_at)
+                for path, updated_at in state.get("directories", {}).items()
+            }
+        except (TypeError, ValueError, AttributeError):
+            raise InvalidArgumentError("these are not the directories of a file system") from None
+        for path in directories:
+            if path in entries or any(above[:-1] in entries for above in directories_above(path)):
+                raise InvalidArgumentError(f"the state has an entry at or above {path!r}", path)
+        return directories
+
+    # -- with the lock --------------------------------------------------------------------------------------------
 
     def _put(self, path: Path, data: bytes, updated_at: float) -> EntryMeta:
         version = f"{self._nonce}-{next(self._versions)}"
@@ -75,12 +143,43 @@ class InMemoryFileSystem(FileSystemBase):
         self._index[path] = meta
         return meta
 
-    def _require_room(self, path: Path) -> None:
-        if path in self._below:
+    def _take(self, path: Path, now: float) -> None:
+        del self._index[path], self._contents[path]
+        self._folders.discard(path, now)
+
+    def _rename(self, path: Path, target: Path, now: float) -> None:
+        """Put an entry at its new path before it leaves the old one, so that readers find it at one of them."""
+        if target not in self._contents:
+            self._folders.add(target, now)
+        self._put(target, self._contents[path], self._index[path]["updated_at"])
+        self._take(path, now)
+
+    def _rename_all(self, path: Path, target: Path, now: float) -> None:
+        entries = [each for each in self._index if each.startswith(path + "/")]
+        made = [*self._folders.made(path + "/")]
+        for each in [*entries, *(directory for directory, _ in made)]:
+            validate_path(target + each.removeprefix(path))  # it may be too long there
+        for directory, _ in reversed(made):
+            self._folders.remove(directory, now)
+        for directory, updated_at in made:
+            self._folders.make(target + directory.removeprefix(path), updated_at)
+        for each in entries:
+            self._rename(each, target + each.removeprefix(path), now)
+
+    def _make_room(self, path: Path, now: float) -> None:
+        """Let directories with no entry below them give way to an entry of that path."""
+        self._require_no_entry_above(path)
+        if self._folders.get(path + "/") is None:
+            return
+        if not self._folders.is_bare(path + "/"):
             raise ConflictError(f"{path!r} is a directory: there are entries below it", path)
-        for directory in directories_of(path):
-            if directory in self._contents:
-                raise ConflictError(f"{directory!r} is an entry: nothing can be below it", path)
+        for directory, _ in [*self._folders.made(path + "/")][::-1]:
+            self._folders.remove(directory, now)
+
+    def _require_no_entry_above(self, path: Path) -> None:
+        for directory in directories_above(path):
+            if directory[:-1] in self._contents:
+                raise ConflictError(f"{directory[:-1]!r} is an entry: nothing can be below it", path)
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` where contents, index and directories contradict one another."""
@@ -89,6 +188,4 @@ class InMemoryFileSystem(FileSystemBase):
         for path, meta in self._index.items():
             if meta["path"] != path or meta["size"] != len(self._contents[path]):
                 raise AssertionError(f"the index is wrong about {path!r}")
-        counted = Counter(directory for path in self._index for directory in directories_of(path))
-        if counted != self._below or counted.keys() & self._contents.keys():
-            raise AssertionError("the directories are counted wrongly")
+        self._folders.check_integrity(self._index)

@@ -17,13 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+from cfs_filesystem._drafts import TEMPORARY
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC  # a pipe must not block the opening
-_UNNAMED: int | None = getattr(os, "O_TMPFILE", None) if Path("/proc/self/fd").is_dir() else None
-_NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM}
-"""How `O_TMPFILE` says that it is not supported here; `EPERM` in a directory that has been removed."""
-TEMPORARY = ".cfs-write-"
-"""How the names of unfinished files begin."""
 _DEEPEST = 4_096
 
 
@@ -96,6 +93,15 @@ class Tree:
                     os.fsync(directory)
                 directory = _opened(stack, directory, part)
             yield directory, parts[-1]
+
+    @contextmanager
+    def directory(self, parts: Sequence[str]) -> Iterator[int]:
+        """Open a directory to look through; `ELOOP` if it is a link. Yield its descriptor."""
+        descriptor = self._open_directory(list(parts), None, -1)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _enter(self, parts: Sequence[str]) -> int:
         """Open the directory that the last of the parts is in, one component at a time."""
@@ -182,27 +188,26 @@ def read_all(descriptor: int, size: int) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def replace(
-    directory: int, name: str, data: bytes, *, mode: int | None, overwrite: bool, durable: bool
-) -> os.stat_result:
-    """Give a name to a new file that holds the data, in one step; return what is known of the file.
+def holds_nothing(directory: int, name: str) -> bool:
+    """Tell whether nothing but empty directories is below a directory."""
+    below = _open_below(directory, name)
+    try:
+        with os.scandir(below) as entries:
+            return all(entry.is_dir(follow_symlinks=False) and holds_nothing(below, entry.name) for entry in entries)
+    finally:
+        os.close(below)
 
-    The name never stands for a file that is half written, or for nothing if it stood for something. `mode` sets the
-    permissions (otherwise the umask does); `durable` waits until the disk has it. Without `overwrite` an existing name
-    raises `FileExistsError`.
-    """
-    with _unfinished(directory) as (descriptor, temporary):
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
-        if mode is not None:
-            os.fchmod(descriptor, mode)
-        if durable:
-            os.fsync(descriptor)
-        _publish(directory, descriptor, temporary, name, overwrite=overwrite)
-        if durable:
-            os.fsync(directory)
-        return os.fstat(descriptor)
+
+def remove_leftovers(directory: int, name: str) -> None:
+    """Remove from a directory what writers that were killed had not finished."""
+    below = _open_below(directory, name)
+    try:
+        with os.scandir(below) as entries:
+            for leftover in [entry.name for entry in entries if entry.name.startswith(TEMPORARY)]:
+                with suppress(OSError):
+                    _remove_unlocked(below, leftover)
+    finally:
+        os.close(below)
 
 
 def remove_empty(directory: int, name: str) -> None:
@@ -215,67 +220,6 @@ def remove_empty(directory: int, name: str) -> None:
     finally:
         os.close(below)
     os.rmdir(name, dir_fd=directory)
-
-
-@contextmanager
-def _unfinished(directory: int) -> Iterator[tuple[int, str | None]]:
-    """Open a new file for writing: one without a name where the system can (a kill leaves nothing), else a named one.
-
-    The lock tells `sweep` that the writer lives.
-    """
-    temporary = None
-    descriptor = _open_unnamed(directory)
-    if descriptor is None:
-        temporary = TEMPORARY + secrets.token_hex(8)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
-    try:
-        with suppress(OSError):  # a file system without locks: then nobody else may open the root meanwhile
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield descriptor, temporary
-    except BaseException:
-        if temporary is not None:
-            with suppress(OSError):
-                os.unlink(temporary, dir_fd=directory)
-        raise
-    finally:
-        os.close(descriptor)
-
-
-def _publish(directory: int, descriptor: int, temporary: str | None, name: str, *, overwrite: bool) -> None:
-    """Give a finished file its name. Only a name can replace a name, so one without gets a temporary one first."""
-    if temporary is None and not overwrite:
-        _name(directory, descriptor, name)
-        return
-    if temporary is None:
-        temporary = TEMPORARY + secrets.token_hex(8)
-        _name(directory, descriptor, temporary)
-    try:
-        if overwrite:
-            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-        else:
-            os.link(temporary, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
-            os.unlink(temporary, dir_fd=directory)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=directory)
-        raise
-
-
-def _open_unnamed(directory: int) -> int | None:
-    if _UNNAMED is None:
-        return None
-    try:
-        return os.open(".", _UNNAMED | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=directory)
-    except OSError as error:
-        if error.errno in _NOT_HERE:
-            return None
-        raise
-
-
-def _name(directory: int, descriptor: int, name: str) -> None:
-    """Give a file without a name one that is free; open(2) describes this way under O_TMPFILE."""
-    os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
 
 
 def _opened(stack: ExitStack, directory: int, name: str) -> int:

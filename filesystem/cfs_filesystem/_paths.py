@@ -65,6 +65,24 @@ def validate_listed(prefix: str, prefixes: Iterable[Path]) -> Path:
     raise InvalidPathError(f"{prefix!r} is below none of the prefixes {_listed(prefixes)}", prefix)
 
 
+def validate_directory(directory: str, prefixes: Iterable[Path]) -> Path:
+    """Return the prefix of what is in a directory: its path, with a `/` at the end.
+
+    A directory is named by a path, or as a registered prefix or `/` is. Raises `InvalidPathError`.
+    """
+    known = tuple(prefixes)
+    if directory != "/" and directory not in known:
+        validate_path(directory)
+    validate_listed(directory, known)
+    return directory if directory.endswith("/") else directory + "/"
+
+
+def directories_above(path: Path) -> list[Path]:
+    """Name every directory that a path is in, each as the prefix of what is in it: `/` and `/a/` for `/a/b`."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) + "/" for depth in range(1, len(parts))]
+
+
 def narrower(one: Path, other: Path) -> Path | None:
     """Return the prefix that covers just what both cover; None if that is nothing."""
     if covers(one, other):

@@ -1,13 +1,14 @@
 """Several file systems as one: each has the entries below its prefix (G6)."""
 # ruff: noqa: SLF001  a router is a file system that calls the hooks of others
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import BinaryIO
 
 from cfs_filesystem._base import FileSystemBase
 from cfs_filesystem._errors import ConflictError, InvalidPathError
 from cfs_filesystem._index import entries_below
 from cfs_filesystem._paths import covers, narrower
-from cfs_filesystem._types import EntryMeta, Grant, Path
+from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Path
 
 
 class RouterFileSystem(FileSystemBase):
@@ -36,6 +37,9 @@ class RouterFileSystem(FileSystemBase):
     def _read_binary_impl(self, path: Path) -> bytes:
         return self._mount_of(path)[1]._read_binary_impl(path)
 
+    def _open_impl(self, path: Path) -> BinaryIO:
+        return self._mount_of(path)[1]._open_impl(path)
+
     def _read_file_impl(self, path: Path, index: int | None, line: int | None) -> str:
         return self._mount_of(path)[1]._read_file_impl(path, index, line)
 
@@ -43,12 +47,41 @@ class RouterFileSystem(FileSystemBase):
         return self._mount_of(path)[1]._read_re_impl(path, pattern, overlap)
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
-        if any(mount.startswith(path + "/") for mount in self.prefixes):
-            raise ConflictError(f"{path!r} is a directory: a file system is mounted there", path)
+        self._require_no_mount(path)
         return self._mount_of(path)[1]._write_impl(path, data, overwrite)
+
+    def _write_from_impl(self, path: Path, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
+        self._require_no_mount(path)
+        return self._mount_of(path)[1]._write_from_impl(path, source, overwrite)
 
     def _delete_impl(self, path: Path) -> None:
         self._mount_of(path)[1]._delete_impl(path)
+
+    def _scan_impl(self, inside: Path) -> Iterable[EntryMeta]:
+        return self._mount_of(inside)[1]._members(inside).values()
+
+    def _directory_impl(self, inside: Path) -> DirectoryMeta | None:
+        return self._mount_of(inside)[1]._directory(inside)
+
+    def _make_directory_impl(self, path: Path) -> None:
+        self._require_no_mount(path)
+        self._mount_of(path)[1]._make_directory_impl(path)
+
+    def _remove_directory_impl(self, path: Path) -> None:
+        self._require_no_mount(path)
+        self._mount_of(path)[1]._remove_directory_impl(path)
+
+    def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
+        for moved in (path, target):
+            self._require_no_mount(moved)
+        mount, filesystem = self._mount_of(path)
+        if self._mount_of(target)[0] != mount:
+            raise ConflictError(f"{path!r} and {target!r} are in two file systems: copy it, then delete it", target)
+        filesystem._move_impl(path, target, overwrite)
+
+    def _require_no_mount(self, path: Path) -> None:
+        if any(mount.startswith(path + "/") for mount in self.prefixes):
+            raise ConflictError(f"{path!r} is a directory: a file system is mounted there", path)
 
 
 class _RoutedIndex(Mapping[Path, EntryMeta]):

@@ -37,6 +37,12 @@ class EntryMeta(TypedDict):
     updated_at: float
 
 
+class DirectoryMeta(EntryMeta):
+    """What is known of a directory: its path without a `/` at the end, 0 bytes, and the last change that is known."""
+
+    directory: bool
+
+
 class VersionedEntryMeta(EntryMeta):
     """What is known of an entry of a file system that can tell its versions apart.
 

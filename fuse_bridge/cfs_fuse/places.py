@@ -2,9 +2,10 @@
 
 import errno
 import os
-import re
 from dataclasses import dataclass
 from typing import Literal
+
+from cfs.scratch_names import is_scratch
 
 ControlKind = Literal["live", "status", "events"]
 
@@ -12,17 +13,6 @@ CONTROL_KINDS: tuple[ControlKind, ...] = ("live", "status", "events")
 SUB_SESSIONS = ".sub_sessions"
 NAME_MAX = 255
 """Bytes of a name."""
-
-_SCRATCH = re.compile(
-    r"\..*"  # dot files: swap files, locks, `rsync` and `gio` temporaries, .DS_Store, ._*, .Trash
-    r"|.*~"  # backups
-    r"|.*\.sw[a-z]"  # vim
-    r"|4913"  # vim's test whether it may create a file
-    r"|#.*#"  # emacs
-    r"|sed[A-Za-z0-9]{6}"  # sed -i
-    r"|Thumbs\.db|desktop\.ini",
-    re.DOTALL,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,4 +104,4 @@ def _at_root(name: str) -> Place:
     for kind in CONTROL_KINDS:
         if name == f".{kind}":
             return ControlDirectory(kind)
-    return ScratchPlace(name) if _SCRATCH.fullmatch(name) else SessionPlace(name)
+    return ScratchPlace(name) if is_scratch(name) else SessionPlace(name)

@@ -7,10 +7,12 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 from starlette.requests import ClientDisconnect
+from starlette.routing import Mount, Route
 
 from cfs_server import errors, openapi
 from cfs_server.access.auth import Principals
 from cfs_server.access.principals import Principal
+from cfs_server.dav.mounts import ROOT, Dav
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.guard import Guard
 from cfs_server.metrics import Metrics
@@ -26,6 +28,7 @@ from cfs_server.workspaces import open_workspaces
 def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = None) -> FastAPI:
     """Make the application around an engine that has been started; its sessions live as long as its lifespan."""
     metrics = Metrics()
+    dav = Dav()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -38,8 +41,9 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
             watches = [metrics.watch(store)]
             if settings.tokens is not None:
                 watches.append(principals.watch(settings.tokens))
-            async with background(watches):
-                yield
+            with dav.opened():
+                async with background(watches):
+                    yield
 
     app = FastAPI(
         title="CFS",
@@ -53,6 +57,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
     )
     for module in (sessions, messages, events, turns, files, whoami, health):
         app.include_router(module.router)
+    app.router.routes += [Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)
     for left in (ClientLeft, ClientDisconnect):  # while it waited for the answer, or in the middle of its body
         app.add_exception_handler(left, nobody_listens)
@@ -60,7 +65,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
         Guard,
         metrics=metrics,
         authenticate=lambda header: app.state.cfs.principals.authenticate(header),
-        max_body_bytes=settings.max_body_bytes,
+        body_limit=settings.body_limit,
         allowed_hosts=settings.host_names,
     )
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]

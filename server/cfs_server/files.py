@@ -3,10 +3,12 @@
 import builtins
 import errno
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from os import SEEK_END
+from typing import BinaryIO, Generic, TypeVar
 
 from anyio import CapacityLimiter, to_thread
 
@@ -47,6 +49,7 @@ _ERRORS: dict[type[FileSystemError], type[CfsError]] = {
 }
 _FULL = {errno.ENOSPC: StorageFull, errno.EDQUOT: StorageFull, errno.EFBIG: TooLarge}
 """What a disk says that takes no more."""
+_CHUNK_BYTES = 1 << 20
 _ATTEMPTS = 10
 """How often an entry is read that somebody writes all the time."""
 _LOCKS = [threading.Lock() for _ in range(64)]
@@ -99,10 +102,9 @@ class Files:
         """Return what is known of one entry."""
         return await self._run("file", path, lambda: self._handle.file(path))
 
-    async def read_binary(self, path: Path) -> Read[bytes]:
-        """Return the content."""
-        read = partial(self._handle.read_binary, path)
-        return await self._run("read_binary", path, lambda: self._read("read_binary", path, read))
+    async def open(self, path: Path) -> Read[BinaryIO]:
+        """Open the content for reading; the caller closes it."""
+        return await self._run("read_binary", path, partial(self._open, path))
 
     async def read_file(self, path: Path, index: int | None, line: int | None) -> Read[str]:
         """Return lines of the text; see `FsHandle.read_file`."""
@@ -114,9 +116,9 @@ class Files:
         read = partial(self._handle.read_re, path, pattern, overlap)
         return await self._threaded("read_re", path, lambda: self._read("read_re", path, read))
 
-    async def write(self, path: Path, data: bytes, *, overwrite: bool, condition: Condition | None) -> Written:
+    async def write(self, path: Path, body: BinaryIO, *, overwrite: bool, condition: Condition | None) -> Written:
         """Store the content if the condition holds; raises `PreconditionFailed`."""
-        return await self._run("write", path, partial(self._write, path, data, overwrite, condition))
+        return await self._run("write", path, partial(self._write, path, body, overwrite, condition))
 
     async def delete(self, path: Path, condition: Condition | None) -> None:
         """Take the entry away if the condition holds; raises `PreconditionFailed`."""
@@ -136,17 +138,36 @@ class Files:
             known = after
         return Read(found, None)
 
+    def _open(self, path: Path) -> Read[BinaryIO]:
+        """Open an entry and name what was opened, as `_read` does."""
+        self._handle.require("read_binary", path)
+        known = self._known(path)
+        for _ in range(_ATTEMPTS):
+            content = self._handle.open(path)
+            try:
+                after = self._known(path)
+            except BaseException:
+                content.close()
+                raise
+            if known is None or after == known:
+                return Read(content, known)
+            content.close()
+            known = after
+        return Read(self._handle.open(path), None)
+
     def _known(self, path: Path) -> EntryMeta | None:
         return self._handle.file(path) if self._handle.allows("file", path) else None
 
-    def _write(self, path: Path, data: bytes, overwrite: bool, condition: Condition | None) -> Written:
+    def _write(self, path: Path, body: BinaryIO, overwrite: bool, condition: Condition | None) -> Written:
         self._handle.require("write", path)
         self._require(path, condition)
         new = self._handle.allows("file", path) and self._etag(path) is None
         if not path.startswith(WORKSPACES):
-            return Written(self._handle.write(path, data, overwrite=overwrite), new)
-        with self._usage.room(path, len(data), self._limit):
-            return Written(self._handle.write(path, data, overwrite=overwrite), new)
+            return Written(self._handle.write(path, body.read(), overwrite=overwrite), new)
+        size = body.seek(0, SEEK_END)
+        body.seek(0)
+        with self._usage.room(path, size, self._limit):
+            return Written(self._handle.write_from(path, chunks_of(body), overwrite=overwrite), new)
 
     def _delete(self, path: Path, condition: Condition | None) -> None:
         self._handle.require("delete", path)
@@ -173,11 +194,11 @@ class Files:
         if path.startswith(SESSIONS):
             return self._told(operation, path, action)
 
-        def alone() -> _T:
-            with _LOCKS[hash(path) % len(_LOCKS)]:
+        def by_itself() -> _T:
+            with alone(path):
                 return action()
 
-        return await self._threaded(operation, path, alone if operation in ("write", "delete") else action)
+        return await self._threaded(operation, path, by_itself if operation in ("write", "delete") else action)
 
     async def _threaded(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
         limiter = self._searches if operation == "read_re" else None
@@ -186,16 +207,35 @@ class Files:
     def _told(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
         """Do it, and say what goes wrong in the words of the API."""
         try:
-            return action()
+            with stored(path):
+                return action()
         except AccessDeniedError:
             raise rights.refusal(self._handle, operation, path, f"file {path!r}") from None
         except FileSystemError as error:
             kind = next(_ERRORS[each] for each in type(error).__mro__ if each in _ERRORS)
             raise kind(error.detail) from None
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            raise _FULL[error.errno](f"the server cannot store {path!r}: {error.strerror}") from None
+
+
+def alone(path: Path) -> AbstractContextManager[bool]:
+    """Keep others from changing an entry while its version is compared and then replaced; not to be nested."""
+    return _LOCKS[hash(path) % len(_LOCKS)]
+
+
+@contextmanager
+def stored(path: Path) -> Iterator[None]:
+    """Say it in the words of the API when the disk takes no more: raises `StorageFull` or `TooLarge`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise _FULL[error.errno](f"the server cannot store {path!r}: {error.strerror}") from None
+
+
+def chunks_of(content: BinaryIO) -> Iterator[bytes]:
+    """Read a file to its end in pieces."""
+    while chunk := content.read(_CHUNK_BYTES):
+        yield chunk
 
 
 def etag_of(meta: EntryMeta | None) -> str | None:

@@ -44,13 +44,13 @@ class Guard:
         *,
         metrics: Metrics,
         authenticate: Callable[[str | None], Principal | None],
-        max_body_bytes: int,
+        body_limit: Callable[[str, str], int],
         allowed_hosts: frozenset[str] | None,
     ) -> None:
         self._app = app
         self._metrics = metrics
         self._authenticate = authenticate
-        self._max_body_bytes = max_body_bytes
+        self._body_limit = body_limit
         self._allowed_hosts = allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,13 +61,13 @@ class Guard:
         exchange = Exchange(scope, send)
         inner = dict(scope, method="GET") if scope["method"] == "HEAD" else scope
         inner["cfs.head"] = scope["method"] == "HEAD"
-        body = Body(receive, self._max_body_bytes)
         try:
             headers = dict(scope["headers"])
             check_caller(headers, self._allowed_hosts)
-            inner["path"] = decode_path(scope)
+            inner["path"] = plain_path(_raw_path(scope))
             decode_query(scope["query_string"])
             self._admit(exchange, headers, inner)
+            body = Body(receive, self._body_limit(scope["method"], inner["path"]))
             await body.check_announced(headers)
             await self._app(inner, body.receive, exchange.send)
         except CfsError as error:
@@ -174,9 +174,8 @@ class Body:
         return TooLarge(f"a request's body has {self._limit} bytes at most")
 
 
-def decode_path(scope: Scope) -> str:
-    """Decode the path as it came over the wire; raises `InvalidRequest` for what is no plain text."""
-    raw = _raw_path(scope)
+def plain_path(raw: bytes) -> str:
+    """Decode a path as it came over the wire; raises `InvalidRequest` for what is no plain text."""
     path = _decode(raw, "path")
     if b"%2f" in raw.lower():
         raise InvalidRequest(

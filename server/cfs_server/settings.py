@@ -16,6 +16,10 @@ from cfs_server.sessions.limits import Limits
 
 ENV_PREFIX = "CFS_"
 CONFIG_VARIABLE = "CFS_CONFIG"
+_FILES = ("/dav/", "/v1/files/workspaces/")
+_DAV = "/dav"
+_DAV_BYTES = 64 << 10
+"""A request that lists properties or asks for a lock is a few hundred bytes of XML."""
 
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -80,7 +84,8 @@ class Settings(BaseSettings):
         None, gt=0, allow_inf_nan=False, description="Requests a second that one token may make in the long run (429)."
     )
     max_streams: Count = Field(10_000, description="Streams open at a time; more are told to come back (429).")
-    max_body_bytes: Count = Field(8 << 20, description="Largest body of a request (413).")
+    max_body_bytes: Count = Field(8 << 20, description="Largest body of a request, unless that is a file (413).")
+    max_file_bytes: Count = Field(1 << 30, description="Largest file that is put into a workspace (413).")
     max_message_bytes: Count = Field(_limits.message_bytes, description="Largest message (413).")
     max_sessions: Count = Field(_limits.sessions, description="Sessions that the server holds (507).")
     max_total_bytes: Count = Field(_limits.total_bytes, description="Bytes of all transcripts together (507).")
@@ -113,6 +118,12 @@ class Settings(BaseSettings):
             session_events=self.session_events,
             all_events=self.all_events,
         )
+
+    def body_limit(self, method: str, path: str) -> int:
+        """Say how many bytes the body of a request may have."""
+        if method == "PUT" and path.startswith(_FILES):
+            return self.max_file_bytes
+        return _DAV_BYTES if path.startswith(_DAV) else self.max_body_bytes
 
 
 def flag_of(name: str) -> str:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path as DiskPath
 
@@ -18,7 +18,7 @@ _TRUSTED_SECONDS = 10.0
 
 
 class Workspaces(DiskFileSystem):
-    """A folder of the disk with one folder for each workspace, made by the first file in it.
+    """A folder of the disk with one folder for each workspace, made by itself or by the first file in it.
 
     A workspace is called as the session is; it neither comes nor goes with it.
     """
@@ -26,18 +26,34 @@ class Workspaces(DiskFileSystem):
     def __init__(self, root: DiskPath) -> None:
         super().__init__(root, prefix=WORKSPACES)
         self.changes = 0
-        """Writes and deletions so far."""
+        """Writes, deletions and moves so far."""
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
-        if "/" not in path.removeprefix(WORKSPACES):
-            raise ConflictError(f"{path!r} names a workspace; a file in it has a longer path", path)
+        _require_in_a_workspace(path)
         written = super()._write_impl(path, data, overwrite)
+        self.changes += 1
+        return written
+
+    def _write_from_impl(self, path: Path, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
+        _require_in_a_workspace(path)
+        written = super()._write_from_impl(path, source, overwrite)
         self.changes += 1
         return written
 
     def _delete_impl(self, path: Path) -> None:
         super()._delete_impl(path)
         self.changes += 1
+
+    def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
+        if self._directory_impl(path + "/") is None:
+            _require_in_a_workspace(target)
+        super()._move_impl(path, target, overwrite)
+        self.changes += 1
+
+
+def _require_in_a_workspace(path: Path) -> None:
+    if "/" not in path.removeprefix(WORKSPACES):
+        raise ConflictError(f"{path!r} names a workspace; a file in it has a longer path", path)
 
 
 @asynccontextmanager

@@ -43,6 +43,7 @@ PLACES: dict[str, Place] = {
     "/.livery": ScratchPlace(".livery"),
     "/Thumbs.db": ScratchPlace("Thumbs.db"),
     "/sedAb12Cd": ScratchPlace("sedAb12Cd"),
+    "/chat1.a1b2c3d4.partial": ScratchPlace("chat1.a1b2c3d4.partial"),
 }
 
 

@@ -7,6 +7,8 @@ import resource
 import signal
 import threading
 import time
+from collections.abc import Iterable
+from io import BytesIO
 from pathlib import Path
 
 import httpx
@@ -106,9 +108,9 @@ def test_a_file_that_the_disk_does_not_take_is_told_and_the_one_before_stays(tmp
 class SlowDisk(Workspaces):
     """Takes its time before a write or a deletion: whoever does not wait for it is sure to come in between."""
 
-    def _write_impl(self, path: str, data: bytes, overwrite: bool) -> EntryMeta:
+    def _write_from_impl(self, path: str, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
         time.sleep(0.02)
-        return super()._write_impl(path, data, overwrite)
+        return super()._write_from_impl(path, source, overwrite)
 
     def _delete_impl(self, path: str) -> None:
         time.sleep(0.02)
@@ -121,7 +123,7 @@ async def test_nobody_comes_in_between_the_look_at_a_version_and_its_change(tmp_
     handle = disk.create_handle([Grant(prefix="/", ops=OPERATIONS)])
     files = Files(handle, Usage(handle, disk), None)
     path = "/workspaces/main/note"
-    first = etag_of((await files.write(path, b"before", overwrite=True, condition=None)).meta)
+    first = etag_of((await files.write(path, BytesIO(b"before"), overwrite=True, condition=None)).meta)
     condition = Condition(lambda etag: etag == first, "If-Match")
 
     async def attempt(number: int) -> bool:
@@ -129,7 +131,7 @@ async def test_nobody_comes_in_between_the_look_at_a_version_and_its_change(tmp_
             if number % 2:
                 await files.delete(path, condition)
             else:
-                await files.write(path, f"writer {number}".encode(), overwrite=True, condition=condition)
+                await files.write(path, BytesIO(f"writer {number}".encode()), overwrite=True, condition=condition)
         except PreconditionFailed:
             return False
         return True
@@ -155,14 +157,14 @@ async def test_a_full_disk_is_no_defect(tmp_path: Path, number: int, kind: type[
     handle = RouterFileSystem({WORKSPACES: FullDisk(number)}).create_handle([Grant(prefix="/", ops=OPERATIONS)])
     files = Files(handle, Usage(handle, Workspaces(tmp_path)), None)
     with pytest.raises(kind, match="/workspaces/main/a"):
-        await files.write("/workspaces/main/a", b"x", overwrite=True, condition=None)
+        await files.write("/workspaces/main/a", BytesIO(b"x"), overwrite=True, condition=None)
 
 
 async def test_any_other_failure_of_the_disk_stays_one(tmp_path: Path) -> None:
     handle = RouterFileSystem({WORKSPACES: FullDisk(errno.EIO)}).create_handle([Grant(prefix="/", ops=OPERATIONS)])
     files = Files(handle, Usage(handle, Workspaces(tmp_path)), None)
     with pytest.raises(OSError, match="Input/output"):
-        await files.write("/workspaces/main/a", b"x", overwrite=True, condition=None)
+        await files.write("/workspaces/main/a", BytesIO(b"x"), overwrite=True, condition=None)
 
 
 class SlowSearches(InMemoryFileSystem):

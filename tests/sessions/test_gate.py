@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cfs.errors import CfsError, Forbidden, Gone, NotFound, NotGranted
+from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidTranscript, NotFound, NotGranted
 from cfs.wire import Message
 from cfs_filesystem import OPERATIONS, Grant, InMemoryFileSystem, InvalidPathError, Operation
 from cfs_server.sessions.accounts import Allowance
@@ -72,6 +72,7 @@ METHODS: dict[str, list[Method]] = {
     "require": [Method({"read_re"}, lambda gate: gate.require("read_re", "a"))],
     "create": [Method(WRITE, lambda gate: gate.create("a/new"))],
     "open": [Method(WRITE, lambda gate: gate.open("a")), Method(WRITE, lambda gate: gate.open("a/new"))],
+    "fill": [Method(WRITE, lambda gate: gate.fill("a/new", "User: x\n"))],
     "submit": [Method(WRITE, lambda gate: gate.submit("a", Turn(Message(role="user", content="x"))))],
     "delete": [Method({"delete"}, lambda gate: gate.delete("a"))],
     "cancel": [Method(WRITE, lambda gate: gate.cancel("a", queued=True, cascade=True))],
@@ -88,7 +89,10 @@ METHODS: dict[str, list[Method]] = {
         Method({"file"}, lambda gate: gate.require_still(gate._store.get("a"), "a", "file")),
     ],
 }
-SILENT = {"may", "page", "children", "visible", "log", "limits", "throughout", "wait_settled"}
+SILENT = {
+    *("may", "page", "children", "visible", "log", "limits", "throughout", "wait_settled", "is_settled"),
+    *("known", "enter", "below", "roots_with_children"),
+}
 """What raises nothing at once: it answers what may be known, or is about a session that was got before."""
 
 
@@ -244,6 +248,49 @@ async def test_a_page_is_the_part_of_the_listing_that_may_be_listed(name: str) -
                 and c.gate._handle.allows("list", path_of(session))
             ]
             assert ids(c.gate.page(prefix, after, limit)) == wanted[:limit], (prefix, after, limit)
+
+
+@pytest.mark.parametrize("name", GRANTS)
+async def test_families_are_shown_as_far_as_they_may_be_listed(name: str) -> None:
+    async with counter() as c:
+        for session in NAMES:
+            c.desk.store.open(session)
+        c.may(*GRANTS[name])
+        listed = [session for session in NAMES if "/" in session and c.gate._handle.allows("list", path_of(session))]
+        roots = sorted({session.partition("/")[0] for session in listed})
+        assert ids(c.gate.roots_with_children()) == roots
+        for root in (session for session in NAMES if "/" not in session):
+            assert sorted(ids(c.gate.below(root))) == [each for each in listed if each.startswith(root + "/")]
+
+
+@pytest.mark.parametrize("name", GRANTS)
+async def test_a_root_is_entered_by_a_right_at_it_or_below_it_and_known_by_one_at_it(name: str) -> None:
+    async with counter() as c:
+        for session in NAMES:
+            c.desk.store.open(session)
+        c.may(*GRANTS[name])
+        for session in (session for session in NAMES if "/" not in session):
+            path = path_of(session)
+            at = any(c.gate._handle.allows(operation, path) for operation in OPERATIONS)
+            below = any(scope.startswith(path + "/") for each in c.gate._handle.grants for scope in [each["prefix"]])
+            assert (c.gate.known(session) is not None) == at
+            assert (c.gate.enter(session) is not None) == (at or below)
+        c.desk.store.delete("main")
+        assert (c.gate.known("main"), c.gate.enter("main")) == (None, None)
+
+
+async def test_a_session_is_filled_once() -> None:
+    async with counter() as c:
+        c.may(grant("/sessions/", "write"))
+        assert c.gate.fill("a", "User: x\n") is c.desk.store.get("a")
+        c.desk.store.open("b")
+        assert c.gate.fill("b", "User: x\n").history.text == "User: x\n"
+        for name in ("a", "b"):
+            with pytest.raises(Conflict):
+                c.gate.fill(name, "User: y\n")
+        with pytest.raises(InvalidTranscript):
+            c.gate.fill("c", "no turns")
+        assert c.desk.store.find("c") is None
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------

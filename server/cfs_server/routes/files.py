@@ -3,7 +3,6 @@
 The caller's grants decide; each view of a file is another operation of the gate.
 """
 
-from mimetypes import MimeTypes
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -24,21 +23,17 @@ from cfs.errors import (
     Unavailable,
 )
 from cfs_filesystem import EntryMeta
-from cfs_server.errors import problem_response
-from cfs_server.files import Condition, Read, etag_of
+from cfs_server.files import Condition
 from cfs_server.openapi import FILE_HEADERS, LIST_HEADERS, NOT_MODIFIED, answer, body, problems
-from cfs_server.routes.conditions import content_etag, http_date, matches, unchanged
+from cfs_server.routes.conditions import content_etag, matches, unchanged
+from cfs_server.routes.contents import SAFE, content_of, headers_of
 from cfs_server.routes.context import IfMatch, IfNoneMatch, Me
-from cfs_server.routes.ranges import part_of
 from cfs_server.routes.views import as_json
-from cfs_server.sessions.paths import SESSIONS
+from cfs_server.uploads import received
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
 
-_TYPES = MimeTypes()
 _ERRORS = (InvalidPath, InvalidParameters, Forbidden, NotGranted)
-_SAFE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
-"""A file is somebody's: shown by a browser, it must run nothing in the server's name."""
 
 
 async def _path(
@@ -119,23 +114,21 @@ async def read_file(
     """Read a file in one of four ways, each of which is an operation that must be granted."""
     if view == "meta":
         meta = await me.files.file(path)
-        headers = _headers(meta)
+        headers = headers_of(meta)
         return _conditional(as_json(_info(meta), headers=headers), headers, if_none_match)
     if view == "text":
         text = await me.files.read_file(path, index, line)
-        headers = _headers(text.meta)
-        lines = Response(text.found.encode(), headers=headers | _SAFE, media_type="text/plain")
+        headers = headers_of(text.meta)
+        lines = Response(text.found.encode(), headers=headers | SAFE, media_type="text/plain")
         return _conditional(lines, headers, if_none_match)
     if view == "matches":
         if pattern is None:
             raise InvalidParameters("view=matches needs a pattern")
         matching = await me.files.read_re(path, pattern, overlap)
-        headers = _headers(matching.meta)
+        headers = headers_of(matching.meta)
         found = as_json(wire.Matches(matches=tuple(matching.found)), headers=headers)
         return _conditional(found, headers, if_none_match)
-    data = await me.files.read_binary(path)
-    part = None if request.scope["cfs.head"] else range_  # a range means something to GET only (RFC 9110, 14.2)
-    return _conditional(_bytes(path, data, part, if_range), _headers(data.meta), if_none_match)
+    return content_of(request, path, await me.files.open(path), range_, if_range, if_none_match)
 
 
 @router.put(
@@ -160,8 +153,10 @@ async def write_file(
     """Write a file; in `/sessions/` that is one message to a session, and its turn runs (S3)."""
     condition = _condition(if_match, if_none_match)
     overwrite = if_none_match is None or if_none_match.strip() != "*"
-    written = await me.files.write(path, await request.body(), overwrite=overwrite, condition=condition)
-    headers = _headers(written.meta)
+    content, _ = await received(request.receive)
+    with content:
+        written = await me.files.write(path, content, overwrite=overwrite, condition=condition)
+    headers = headers_of(written.meta)
     if written.new:
         headers["Location"] = f"/v1/files{quote(path)}"
     return as_json(_info(written.meta), 201 if written.new else 200, headers)
@@ -178,30 +173,6 @@ async def delete_file(path: LogicalPath, me: Me, if_match: IfMatch = None) -> Re
     return Response(status_code=204)
 
 
-def _bytes(path: str, read: Read[bytes], asked: str | None, if_range: str | None) -> Response:
-    """Answer by the content, or by the part that was asked for."""
-    if if_range is not None and if_range.strip() != etag_of(read.meta):
-        asked = None
-    data, media = read.found, _media_type(path)
-    headers = _headers(read.meta) | _SAFE | {"Accept-Ranges": "bytes"}
-    try:
-        part = part_of(asked, len(data))
-    except RangeNotSatisfiable as error:
-        return problem_response(error, **{"Content-Range": f"bytes */{len(data)}"})
-    if part is None:
-        return Response(data, 200, headers, media)
-    headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{len(data)}"
-    return Response(data[part.start : part.stop], 206, headers, media)
-
-
-def _media_type(path: str) -> str:
-    """Guess by the name what the bytes are; a compressed file is not of the type of what is in it."""
-    if path.startswith(SESSIONS):
-        return "text/plain"
-    media, compression = _TYPES.guess_type(path)
-    return "application/octet-stream" if media is None or compression else media
-
-
 def _conditional(response: Response, headers: dict[str, str], if_none_match: str | None) -> Response:
     """Answer with these headers only if they have a version that the client has already."""
     if "ETag" in headers and unchanged(if_none_match, headers["ETag"]):
@@ -215,15 +186,6 @@ def _condition(if_match: str | None, if_none_match: str | None) -> Condition | N
     if if_none_match is not None:
         return Condition(lambda etag: etag is None or not unchanged(if_none_match, etag), "If-None-Match")
     return None
-
-
-def _headers(meta: EntryMeta | None) -> dict[str, str]:
-    headers = {"Cache-Control": "no-cache"}
-    if meta is not None:
-        headers["Last-Modified"] = http_date(meta["updated_at"])
-        if (etag := etag_of(meta)) is not None:
-            headers["ETag"] = etag
-    return headers
 
 
 def _info(meta: EntryMeta) -> wire.FileInfo:

@@ -61,6 +61,20 @@ class SessionFileSystem(FileSystemBase):
 
         self._on_loop(delete)
 
+    def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:  # noqa: ARG002
+        """Rename a session with all below it (S14); never over another, for that would be two in one."""
+
+        def rename() -> None:
+            session, new = self._get(path), id_of(target)
+            if self._store.missing(new)[:-1]:
+                raise ConflictError(f"there is no session above {target!r}", target)
+            try:
+                self._store.rename(session.id, new)
+            except Conflict as error:
+                raise ConflictError(error.detail, target) from None
+
+        self._on_loop(rename)
+
     def _get(self, path: Path) -> Session:
         session = self._store.find(id_of(path))
         if session is None:

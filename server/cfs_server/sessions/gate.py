@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from cfs.errors import CfsError, Gone, InvalidIdentifier
+from cfs.errors import CfsError, Conflict, Gone, InvalidIdentifier
 from cfs.wire import SettingsPatch
-from cfs_filesystem import FsHandle, InvalidPathError, Operation, Path
+from cfs_filesystem import OPERATIONS, FsHandle, InvalidPathError, Operation, Path
 from cfs_server import rights
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.events import Event, EventLog
@@ -65,6 +65,10 @@ class SessionGate:
             self.require(operation, session_id)
         return self._store.get(session_id)
 
+    def known(self, session_id: str) -> Session | None:
+        """Return a session at which the caller may do anything at all, and so may know that it is there; or None."""
+        return self._store.find(session_id) if any(self.may(each, session_id) for each in OPERATIONS) else None
+
     def find(self, session_id: str, operation: Operation) -> Session | None:
         """Return a session for an operation, which must be granted; None if there is none of that id."""
         self.require(operation, session_id)
@@ -86,6 +90,29 @@ class SessionGate:
     def children(self, session: Session) -> list[Session]:
         """List the direct sub-sessions by id."""
         return self._store.children(session)
+
+    def enter(self, root: str) -> Session | None:
+        """Return a root session at or below which the caller may do something; None if there is none."""
+        path = path_of(root)
+        return self._store.find(root) if any(self._handle.scopes(each, path) for each in OPERATIONS) else None
+
+    def below(self, root: str) -> list[Session]:
+        """List everything below a session that the caller may list, at any depth."""
+        found: list[Session] = []
+        for scope in self._handle.scopes("list", path_of(root) + "/"):
+            for top in _existing(self._store, [scope.removesuffix("/")]):
+                found += self._store.family(top)[1 if scope.endswith("/") else 0 :]
+        return found
+
+    def roots_with_children(self) -> list[Session]:
+        """List the root sessions below which the caller may list something."""
+        scopes = self._handle.scopes("list", SESSIONS)
+        if SESSIONS in scopes:
+            roots = self._store.page(limit=len(self._store))
+        else:
+            named = {"/".join(scope.split("/", 3)[:3]) for scope in scopes}
+            roots = sorted(_existing(self._store, named), key=lambda session: session.id)
+        return [root for root in roots if self._store.children(root) and (SESSIONS in scopes or self.below(root.id))]
 
     # -- making and changing --------------------------------------------------------------------------------------
 
@@ -131,6 +158,19 @@ class SessionGate:
         self._require_new(new)
         return self._store.rename(session_id, new)
 
+    def fill(self, session_id: str, transcript: str) -> Session:
+        """Give a session its first messages, and make it if need be (S14): who may write may do this.
+
+        Raises `Conflict` where there are messages already.
+        """
+        self._require_new(session_id)
+        session = self._store.find(session_id)
+        if session is None:
+            return self._store.create(session_id, None, transcript, self._account)
+        if len(session.history) > 0:
+            raise Conflict(f"session {session_id!r} has a history already")
+        return self._store.replace(session_id, transcript, session.etag)
+
     def replace(self, session_id: str, transcript: str, etag: str) -> Session:
         """Put an edited transcript in the place of the history; see `SessionStore.replace`."""
         self.require("write", session_id)
@@ -144,6 +184,10 @@ class SessionGate:
             self.require("write", name)
 
     # -- waiting and following ------------------------------------------------------------------------------------
+
+    def is_settled(self, session: Session) -> bool:
+        """Tell whether a session and everything below it is idle (S13)."""
+        return self._store.is_settled(session)
 
     async def wait_settled(self, session: Session, timeout: float | None, operation: Operation) -> bool:
         """Wait until a session is settled; see `SessionStore.wait_settled`. The right must hold in the end, too."""

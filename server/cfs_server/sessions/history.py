@@ -11,7 +11,8 @@ from cfs_server.sessions.accounts import Account
 class History:
     """A list of messages that knows the size of its transcript without rendering it.
 
-    `version` grows by one with every change, which was at `changed_at`: equal versions are equal texts.
+    `version` grows by one with every change, which was at `changed_at`: equal versions are equal texts. A change adds
+    one message, or puts others in the place of all.
     """
 
     def __init__(self, account: Account, messages: Iterable[Message] = ()) -> None:
@@ -41,6 +42,16 @@ class History:
         """The transcript of the first messages."""
         return self.text if count >= len(self._messages) else render(self._messages[:count])
 
+    def size_at(self, version: int) -> int | None:
+        """How much of the transcript was there at an earlier version.
+
+        None for a version that the present text does not begin with: one before all messages were replaced.
+        """
+        since, count = self._since
+        if not since <= version <= self.version:
+            return None
+        return self.size - sum(map(_size, self._messages[count + version - since :]))
+
     def append(self, message: Message) -> int:
         """Add a message; return its index."""
         self._messages.append(message)
@@ -49,8 +60,8 @@ class History:
 
     def replace(self, messages: Iterable[Message]) -> None:
         """Put other messages in the place of all (S14)."""
-        self._put(messages)
         self.version += 1
+        self._put(messages)
 
     def release(self) -> None:
         """Free everything: the session is deleted."""
@@ -58,6 +69,7 @@ class History:
 
     def _put(self, messages: Iterable[Message]) -> None:
         self._messages = list(messages)
+        self._since = (self.version, len(self._messages))
         self._resized(sum(map(_size, self._messages)) - self.size)
 
     def _changed(self, growth: int) -> None:
@@ -71,9 +83,11 @@ class History:
         self._text = None
 
     def check_integrity(self) -> None:
-        """Raise `AssertionError` unless the size kept is the size of the text."""
+        """Raise `AssertionError` unless the size kept is the size of the text, and each version one message more."""
         if self.size != len(self.text.encode()):
             raise AssertionError(f"size {self.size} of a transcript of {len(self.text.encode())} bytes")
+        if len(self) - self._since[1] != self.version - self._since[0]:
+            raise AssertionError(f"{len(self)} messages at version {self.version}, and {self._since[1]} before")
 
 
 def _size(message: Message) -> int:

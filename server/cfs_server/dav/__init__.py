@@ -1,0 +1,1 @@
+"""Sessions and workspaces by WebDAV (part W)."""

@@ -1,0 +1,183 @@
+"""What a PUT to a session means, and doing it (W2).
+
+A body is judged by the rules of `cfs.bodies` against the transcript, and what comes of it is done, in one piece on the
+event loop: no other writer gets in between. A long text is judged in the request's thread, so that nobody else has to
+wait, and what comes of it is done only if the session is still what it was judged against; else it is judged again.
+
+Who may write but not read gets no judgement, which would tell what is there: its body is a message (S3).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from cfs.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, judge
+from cfs.errors import PreconditionFailed, TooLarge
+from cfs.wire import Message
+from cfs_server.dav import views
+from cfs_server.dav.clients import Clients
+from cfs_server.routes.conditions import unchanged
+from cfs_server.sessions.carrier import Carrier
+from cfs_server.sessions.content import decode_message
+from cfs_server.sessions.gate import SessionGate
+from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.turns import Turn
+from cfs_webdav.tree import Conditions
+
+GATHERED_BYTES = 64 << 20
+"""How much a body may have beyond the transcript that it holds and a message: as in the FUSE bridge."""
+
+_AT_ONCE_BYTES = 1 << 20
+_ATTEMPTS = 5
+
+
+def largest(limits: Limits, transcript: int) -> int:
+    """Return how many bytes a body may have that is sent to a session with so many."""
+    return transcript + limits.message_bytes + GATHERED_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A session as a body is judged against it. `bases` are the names of what the client may have had before."""
+
+    etag: str | None
+    text: str
+    bases: tuple[views.Sent | int, ...]
+    replaceable: bool
+    readable: bool
+    limit: int
+
+    def judge(self, body: bytes) -> Verdict:
+        """Tell what a body means; see `cfs.bodies.judge`."""
+        transcript = self.text.encode()
+        base = max((known for each in self.bases if (known := _base(each, body, transcript))), key=len, default=b"")
+        if self.readable or base:
+            return judge(body, transcript, base=base, may_replace=self.replaceable, limit=self.limit)
+        return Nothing() if decode_message(body, limit=self.limit) is None else Append(body.decode())
+
+
+def _base(base: views.Sent | int, body: bytes, transcript: bytes) -> bytes:
+    """Return what the client had, if the body begins with it; a number is a size of the transcript at that time."""
+    if isinstance(base, int):
+        return transcript[:base] if body.startswith(transcript[:base]) else b""
+    return body[: base.size] if base.begins(body) else b""
+
+
+class Put:
+    """One body on its way to a session.
+
+    `hint` is an ETag as in an `If-Match`, but one that need not be known.
+    """
+
+    def __init__(
+        self, gate: SessionGate, clients: Clients, session_id: str, body: bytes, conditions: Conditions, hint: str = ""
+    ) -> None:
+        self._gate = gate
+        self._clients = clients
+        self._id = session_id
+        self._body = body
+        self._digest = views.digest(body)
+        self._has_turns = has_turns(body)
+        self._conditions = conditions
+        self._hint = hint
+
+    def run(self, on_loop: Carrier) -> str:
+        """Judge the body and do what it means; return the ETag, without quotes, of the bytes that it had.
+
+        Called by a thread. Nothing is stored, and no session made, where it raises: `NotGranted`, `Forbidden`,
+        `InvalidIdentifier`, `PreconditionFailed`, `Conflict`, `UnsupportedMedia`, `TooLarge`, `InvalidTranscript`,
+        or what a server can run out of.
+        """
+        done = on_loop(partial(self._at_once, bound=_AT_ONCE_BYTES))
+        for _ in range(_ATTEMPTS):
+            if isinstance(done, str):
+                return done
+            done = on_loop(partial(self._later, done, done.judge(self._body)))
+        return done if isinstance(done, str) else on_loop(self._in_one_piece)
+
+    # -- on the loop ----------------------------------------------------------------------------------------------
+
+    def _in_one_piece(self) -> str:
+        session, sight = self._look()
+        return self._do(session, sight, sight.judge(self._body))
+
+    def _at_once(self, bound: int) -> str | Sight:
+        session, sight = self._look()
+        if len(self._body) + len(sight.text) > bound:
+            return sight
+        return self._do(session, sight, sight.judge(self._body))
+
+    def _later(self, judged: Sight, verdict: Verdict) -> str | Sight:
+        session, sight = self._look()
+        same = (sight.etag, sight.readable, sight.replaceable) == (judged.etag, judged.readable, judged.replaceable)
+        return self._do(session, sight, verdict) if same else sight
+
+    def _look(self) -> tuple[Session | None, Sight]:
+        """See the session as it is now; raises what keeps the body from it whatever it means."""
+        session = self._gate.find(self._id, "write")
+        readable = self._gate.may("read_binary", self._id)
+        most = largest(self._gate.limits, session.history.size if session and readable else 0)
+        if len(self._body) > most:
+            raise TooLarge(f"what is sent to {self._id!r} has {most} bytes at most now; this has {len(self._body)}")
+        self._require(session)
+        bases, replaceable = self._bases(session, readable=readable)
+        text = session.history.text if session and readable and self._has_turns else ""
+        etag = session.etag if session else None
+        return session, Sight(etag, text, bases, replaceable, readable, self._gate.limits.message_bytes)
+
+    def _require(self, session: Session | None) -> None:
+        """Raise `PreconditionFailed` unless what the client named is there, or is not there (RFC 9110, 13.1)."""
+        wanted, unwanted = self._conditions.if_match, self._conditions.if_none_match
+        if wanted is not None and (session is None or (wanted.strip() != "*" and not _known(session, wanted))):
+            now = "there is no such session" if session is None else "it has none of these versions, or has lost them"
+            raise PreconditionFailed(f"If-Match: {wanted} does not hold for {self._id!r}: {now}; read it again")
+        if unwanted is None or session is None or not unchanged(unwanted, session.etag):
+            return
+        if unwanted.strip() == "*" and self._clients.has_set_aside(session.key):
+            return
+        raise PreconditionFailed(f"If-None-Match: {unwanted} does not hold for {self._id!r}: it is there; read it")
+
+    def _bases(self, session: Session | None, *, readable: bool) -> tuple[tuple[views.Sent | int, ...], bool]:
+        """Tell what the client may have had before, and whether it named the present version."""
+        bases: list[views.Sent | int] = []
+        replaceable = False
+        if session is not None:
+            for view in _known(session, " ".join([self._conditions.if_match or "", self._hint])):
+                if isinstance(view, views.Sent):
+                    bases.append(view)
+                elif readable and (size := session.history.size_at(view.number)) is not None:
+                    bases.append(size)
+            replaceable = session.etag in views.named(self._conditions.if_match)
+        return tuple(bases), replaceable
+
+    def _do(self, session: Session | None, sight: Sight, verdict: Verdict) -> str:
+        match verdict:
+            case Append(text):
+                content = decode_message(text.encode(), limit=self._gate.limits.message_bytes)
+                if content is not None:
+                    turn = Turn(Message(role="user", content=content))
+                    session, _ = self._gate.submit(self._id, turn)
+                    return self._name_of_sent(session)
+            case Import(transcript):
+                session = self._gate.fill(self._id, transcript)
+            case Replace(transcript) if sight.etag is not None:
+                session = self._gate.replace(self._id, transcript, sight.etag)
+        session = session or self._gate.open(self._id)
+        same = sight.readable and session.history.size == len(self._body)
+        if same and session.history.text.encode() == self._body:
+            return session.etag.strip('"')
+        return self._name_of_sent(session)
+
+    def _name_of_sent(self, session: Session) -> str:
+        return views.name_of_sent(session.nonce, session.history.version, len(self._body), self._digest)
+
+
+def _known(session: Session, header: str) -> Sequence[views.View]:
+    """Read which views of a session a header names; a transcript that was replaced meanwhile is none any more."""
+    found = [views.read(tag, session.nonce, session.history.version) for tag in views.named(header)]
+    return [
+        view
+        for view in found
+        if view is not None and (isinstance(view, views.Sent) or session.history.size_at(view.number) is not None)
+    ]

@@ -1,0 +1,92 @@
+"""Files that programs make for themselves beside the sessions: in memory, with caps, and not for long (W1)."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from cfs.errors import NotFound, PreconditionFailed, StorageFull, TooLarge
+from cfs_server.routes.conditions import matches, unchanged
+from cfs_webdav.tree import Conditions
+
+CAP_FILE = 16 << 20
+CAP_BYTES = 64 << 20
+CAP_FILES = 1_024
+KEPT_SECONDS = 3_600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """One such file, as it was written at once. `view` is the ETag of the transcript that it is a copy of."""
+
+    data: bytes
+    changed_at: float
+    written: float
+    view: str | None = None
+    etag: str = field(default_factory=lambda: f"s{secrets.token_hex(8)}")
+
+
+class ScratchFiles:
+    """The files of one principal by their paths; used on the event loop only."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._files: dict[str, Scratch] = {}
+
+    def below(self, collection: str) -> list[tuple[str, Scratch]]:
+        """List what is directly in a collection; its path ends with a `/`."""
+        self.expire()
+        return [(path, file) for path, file in self._files.items() if path.rpartition("/")[0] + "/" == collection]
+
+    def find(self, path: str) -> Scratch | None:
+        """Return a file, or None if there is none."""
+        self.expire()
+        return self._files.get(path)
+
+    def get(self, path: str) -> Scratch:
+        """Return a file; raises `NotFound`."""
+        found = self.find(path)
+        if found is None:
+            raise NotFound(f"there is no file {path!r}")
+        return found
+
+    def put(self, path: str, data: bytes, view: str | None = None) -> Scratch:
+        """Write a file, over what is there; raises `TooLarge` or `StorageFull`."""
+        self.expire()
+        if len(data) > CAP_FILE:
+            raise TooLarge(f"a temporary file has {CAP_FILE} bytes at most; this one has {len(data)}")
+        others = {name: file for name, file in self._files.items() if name != path}
+        if len(others) >= CAP_FILES:
+            raise StorageFull(f"you may have {CAP_FILES} temporary files at most; delete some")
+        if len(data) + sum(len(file.data) for file in others.values()) > CAP_BYTES:
+            raise StorageFull(f"your temporary files may have {CAP_BYTES} bytes at most; delete some")
+        self._files[path] = file = Scratch(data, time.time(), self._clock(), view)
+        return file
+
+    def write(self, path: str, data: bytes, conditions: Conditions) -> Scratch:
+        """Write a file if the conditions hold (RFC 9110, 13.1); raises `PreconditionFailed`, and what `put` raises."""
+        there = self.find(path)
+        etag = None if there is None else f'"{there.etag}"'
+        wanted, unwanted = conditions.if_match, conditions.if_none_match
+        if wanted is not None and (etag is None or not matches(wanted, etag)):
+            raise PreconditionFailed(f"If-Match: {wanted} does not hold for {path!r}")
+        if etag is not None and unchanged(unwanted, etag):
+            raise PreconditionFailed(f"If-None-Match: {unwanted} does not hold for {path!r}")
+        return self.put(path, data)
+
+    def delete(self, path: str, only: Scratch | None = None) -> None:
+        """Take a file away, if given only this content of it; raises `NotFound`."""
+        if self.get(path) is only or only is None:
+            del self._files[path]
+
+    def move(self, path: str, target: str) -> None:
+        """Give a file another path, over what is there; raises `NotFound`."""
+        file = self.get(path)
+        del self._files[path]
+        self._files[target] = file
+
+    def expire(self) -> None:
+        """Forget what nobody has written for an hour."""
+        end = self._clock() - KEPT_SECONDS
+        for path in [path for path, file in self._files.items() if file.written < end]:
+            del self._files[path]

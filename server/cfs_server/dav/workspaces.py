@@ -1,0 +1,29 @@
+"""The workspaces of sessions as the tree of a mount: real files, within the caller's grants and bounds (W3)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cfs_filesystem import Path
+from cfs_server.access.principals import Principal
+from cfs_server.files import alone, stored
+from cfs_server.sessions.paths import WORKSPACES
+from cfs_webdav import HandleTree
+
+
+class WorkspaceTree(HandleTree):
+    """What one caller sees of the workspaces."""
+
+    def __init__(self, principal: Principal) -> None:
+        super().__init__(principal.handle, WORKSPACES)
+        self._usage = principal.usage
+        self._limit = principal.limits.bytes
+
+    def delete(self, path: str) -> None:
+        """Take a file or an empty directory away, while nobody compares its version and writes."""
+        with alone(self._logical(path)):
+            super().delete(path)
+
+    @contextmanager
+    def _writing(self, path: Path, size: int) -> Iterator[None]:
+        with alone(path), stored(path), self._usage.room(path, size, self._limit):
+            yield

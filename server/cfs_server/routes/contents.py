@@ -1,0 +1,92 @@
+"""The content of a file as an answer: whole or a part, sent slice by slice and never held in memory (RFC 9110, 14)."""
+
+from mimetypes import MimeTypes
+from os import SEEK_END
+from typing import BinaryIO
+
+from anyio import to_thread
+from fastapi import Request, Response
+from starlette.types import Receive, Scope, Send
+
+from cfs.errors import RangeNotSatisfiable
+from cfs_filesystem import EntryMeta
+from cfs_server.errors import problem_response
+from cfs_server.files import Read, etag_of
+from cfs_server.routes.conditions import http_date, unchanged
+from cfs_server.routes.ranges import part_of
+from cfs_server.sessions.paths import SESSIONS
+
+SAFE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
+"""A file is somebody's: shown by a browser, it must run nothing in the server's name."""
+
+_TYPES = MimeTypes()
+_SLICE = 1 << 20
+
+
+def content_of(
+    request: Request,
+    path: str,
+    read: Read[BinaryIO],
+    asked: str | None,
+    if_range: str | None,
+    if_none_match: str | None,
+) -> Response:
+    """Answer by an open file, or by the part that was asked for; the answer closes it."""
+    headers = headers_of(read.meta)
+    try:
+        if unchanged(if_none_match, headers.get("ETag", "")):
+            read.found.close()
+            return Response(status_code=304, headers=headers)
+        size = read.found.seek(0, SEEK_END)
+        ignored = request.scope["cfs.head"] or (if_range is not None and if_range.strip() != etag_of(read.meta))
+        part = part_of(None if ignored else asked, size)  # a range means something to GET only (RFC 9110, 14.2)
+    except RangeNotSatisfiable as error:
+        read.found.close()
+        return problem_response(error, **{"Content-Range": f"bytes */{size}"})
+    headers |= SAFE | {"Accept-Ranges": "bytes"}
+    if part is None:
+        return FileContent(read.found, range(size), 200, headers, media_type_of(path))
+    headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
+    return FileContent(read.found, part, 206, headers, media_type_of(path))
+
+
+class FileContent(Response):
+    """A part of an open file. Reading is done in threads, and ends with the file."""
+
+    def __init__(self, content: BinaryIO, part: range, status: int, headers: dict[str, str], media: str) -> None:
+        self._content = content
+        self._part = part
+        super().__init__(None, status, headers | {"Content-Length": str(len(part))}, media)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
+        """Send the part, unless only the head was asked for."""
+        with self._content as content:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            left = 0 if scope["cfs.head"] else len(self._part)
+            content.seek(self._part.start)
+            while left > 0:
+                data = await to_thread.run_sync(content.read, min(left, _SLICE))
+                if not data:
+                    break  # it has been cut meanwhile; the connection will be, too
+                left -= len(data)
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            else:
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def media_type_of(path: str) -> str:
+    """Guess by the name what a content is; a compressed one is not of the type of what is in it."""
+    if path.startswith(SESSIONS):
+        return "text/plain"
+    media, compression = _TYPES.guess_type(path)
+    return "application/octet-stream" if media is None or compression else media
+
+
+def headers_of(meta: EntryMeta | None) -> dict[str, str]:
+    """Name the version of an entry, where it is known."""
+    headers = {"Cache-Control": "no-cache"}
+    if meta is not None:
+        headers["Last-Modified"] = http_date(meta["updated_at"])
+        if (etag := etag_of(meta)) is not None:
+            headers["ETag"] = etag
+    return headers

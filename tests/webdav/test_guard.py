@@ -1,0 +1,146 @@
+"""What a hostile client sends to `/dav` is refused or bounded (W1, G1, H7)."""
+
+import asyncio
+import re
+import resource
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from cfs_webdav import locks
+from tests.filesystem.hostile_paths import LITERAL, REFUSED
+from tests.server.support import House, house
+from tests.server.test_hostile import encodings
+from tests.server.wire import Wire
+from tests.webdav.wire import LOCK, Dav
+
+METHODS = (
+    "GET",
+    "HEAD",
+    "PUT",
+    "DELETE",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
+    "OPTIONS",
+)
+NAMED = b"<D:propfind xmlns:D='DAV:'><D:prop><D:getetag/></D:prop></D:propfind>"
+BOMB = (
+    b'<!DOCTYPE b [<!ENTITY a "'
+    + b"a" * 1000
+    + b'">'
+    + b"".join(b'<!ENTITY a%d "%s">' % (n, b"&a%d;" % (n - 1) * 10 if n else b"&a;" * 10) for n in range(9))
+    + b"]><D:propfind xmlns:D='DAV:'><D:prop><D:getetag>&a8;</D:getetag></D:prop></D:propfind>"
+)
+OUTSIDE = (
+    b"<!DOCTYPE b [<!ENTITY x SYSTEM 'file:///etc/passwd'>]>"
+    b"<D:propertyupdate xmlns:D='DAV:'><D:set><D:prop><x xmlns='u:'>&x;</x></D:prop></D:set></D:propertyupdate>"
+)
+
+
+async def note(home: House) -> Dav:
+    """A caller, and a workspace with a file."""
+    dav = Dav(home.client)
+    assert (await dav("MKCOL", "/workspaces/main")).status_code == 201
+    assert (await dav("PUT", "/workspaces/main/note", b"kept")).status_code == 201
+    return dav
+
+
+@pytest.mark.parametrize("document", [BOMB, OUTSIDE, b"<!DOCTYPE x><D:propfind xmlns:D='DAV:'/>", b"no XML", b"<a>"])
+@pytest.mark.parametrize("method", ["PROPFIND", "PROPPATCH", "LOCK"])
+async def test_documents_with_types_and_those_that_are_none_are_refused(method: str, document: bytes) -> None:
+    async with house() as home:
+        dav = await note(home)
+        for body in (document, document.decode().encode("utf-16")):
+            answer = await dav(method, "/workspaces/main/note", body, depth="0")
+            assert answer.status_code == 400
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert b"root:" not in answer.content
+        found = await dav.find("/workspaces/main/note", depth="0")
+        assert "{u:}x" not in found["/dav/workspaces/main/note"].values
+
+
+async def test_comments_and_instructions_say_nothing() -> None:
+    """They are legal XML; a client that sends them gets what it asks for."""
+    body = b"<?x y?><D:propfind xmlns:D='DAV:'><!-- b --><D:prop><?z?><D:getetag/><!-- c --></D:prop></D:propfind>"
+    async with house() as home:
+        dav = await note(home)
+        answer = await dav("PROPFIND", "/workspaces/main/note", body, depth="0")
+        assert answer.status_code == 207
+        assert answer.text.count("getetag") == 2
+
+
+@pytest.mark.parametrize("method", ["PROPFIND", "PROPPATCH", "LOCK", "MKCOL", "COPY"])
+async def test_a_large_body_of_anything_but_a_put_is_refused(method: str) -> None:
+    """Before it is read, and chunked as well, when it has become too large."""
+    async with house() as home:
+        await note(home)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+        async def endless() -> AsyncIterator[bytes]:
+            for _ in range(1600):
+                yield b" " * (64 << 10)
+
+        for content in (b" " * (65 << 10), endless()):
+            answer = await home.client.request(method, "/dav/workspaces/main/note", content=content)
+            assert answer.status_code == 413, answer.text
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 << 10
+
+
+@pytest.mark.parametrize("body", [b"", NAMED])
+async def test_workspaces_are_listed_one_level_at_a_time(body: bytes) -> None:
+    """A tree can be of any size, so `infinity`, also by leaving the header out, is refused with the reason's code."""
+    async with house() as home:
+        dav = await note(home)
+        for headers in ({"depth": "infinity"}, {}):
+            answer = await dav("PROPFIND", "/workspaces/main", body, **headers)
+            assert answer.status_code == 403
+            assert "propfind-finite-depth" in answer.text
+        assert (await dav("PROPFIND", "/workspaces/main", body, depth="2")).status_code == 400
+
+
+async def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In number, also when they would make new names; in time; and in what is said of the owner."""
+    monkeypatch.setattr(locks, "MOST_OF_ONE", 20)
+    async with house() as home:
+        dav = await note(home)
+        answers = await asyncio.gather(*(dav.lock(f"/workspaces/main/new{n}") for n in range(60)))
+        statuses = [answer.status_code for answer in answers]
+        assert statuses.count(201) == 20
+        assert statuses.count(507) == 40
+        assert len(await dav.names("/workspaces/main/")) == 21
+        token = next(answer.headers["lock-token"] for answer in answers if answer.status_code == 201)
+        free = await dav("UNLOCK", f"/workspaces/main/new{statuses.index(201)}", lock_token=token)
+        assert free.status_code == 204
+        eternal = await dav.lock("/workspaces/main/note", timeout="Infinite, Second-4100000000")
+        assert eternal.status_code == 200
+        assert "Second-599" in eternal.text or "Second-600" in eternal.text
+        await dav("UNLOCK", "/workspaces/main/note", lock_token=eternal.headers["lock-token"])
+        long = LOCK.replace(b"somebody", b"x" * 3000)
+        assert (await dav("LOCK", "/workspaces/main/note", long, depth="0")).status_code == 413
+
+
+@encodings
+async def test_hostile_names_go_nowhere(encode: Callable[[str], bytes]) -> None:
+    """As paths and as destinations, by every method: a refusal, or success at that very name of the workspace."""
+    async with house() as home, Wire(home.url) as wire:
+        dav = await note(home)
+        for name in [*(hostile.path for hostile in REFUSED), *LITERAL]:
+            target = b"/dav/workspaces/main/" + encode(name.lstrip("/"))
+            if re.search(rb"[^\x21-\x7e]", target) or re.split(rb"[?#]", target)[0].rstrip(b"/").endswith(b"/main"):
+                continue  # no request line, and no header, can hold it; or it is the workspace
+            for method in METHODS:
+                reply = await wire.ask(method, target, Depth="0")
+                assert reply.status < 500, (method, target, reply)
+            for method in ("COPY", "MOVE"):
+                reply = await wire.ask(method, b"/dav/workspaces/main/note", Destination=target.decode())
+                assert reply.status < 500, (method, target, reply)
+                if reply.status < 300:
+                    await dav("PUT", "/workspaces/main/note", b"kept")
+        assert (await dav("GET", "/workspaces/main/note")).content == b"kept"
+        assert await dav.names("/") == ["sessions/", "sub_sessions/", "workspaces/"]
+        assert await dav.names("/workspaces/") == ["main/"]

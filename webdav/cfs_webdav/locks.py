@@ -1,0 +1,63 @@
+"""Write locks in memory, with a cap on their number, size and time (RFC 4918, 6)."""
+
+import threading
+import time
+from typing import Any
+
+from wsgidav.dav_error import HTTP_INSUFFICIENT_STORAGE, HTTP_REQUEST_ENTITY_TOO_LARGE, DAVError
+from wsgidav.lock_man.lock_storage import LockStorageDict
+
+MOST_SECONDS = 600.0
+"""A client that wants a lock for longer refreshes it, as all do."""
+MOST_OF_ONE = 1_000
+MOST = 4_000
+MOST_OWNER_BYTES = 2_000
+
+
+class Locks(LockStorageDict):  # type: ignore[misc]
+    """All locks of one mount. A caller has so many at most, and all of them together so many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counting = threading.Lock()
+
+    def require_room(self, principal: str) -> None:
+        """Raise `DAVError` (507) if this caller may have no more locks now."""
+        with self._counting:
+            held = self._held()
+            if len(held) >= MOST or held.count(principal) >= MOST_OF_ONE:
+                self._forget_expired()
+                held = self._held()
+        if len(held) >= MOST or held.count(principal) >= MOST_OF_ONE:
+            raise DAVError(
+                HTTP_INSUFFICIENT_STORAGE,
+                f"you may hold {MOST_OF_ONE} locks, and all users together {MOST}; unlock something",
+            )
+
+    def create(self, path: str, lock: dict[str, Any]) -> Any:
+        """Keep a new lock; raises `DAVError` when there are too many, or its owner is told at too great length."""
+        if len(lock["owner"]) > MOST_OWNER_BYTES:
+            raise DAVError(
+                HTTP_REQUEST_ENTITY_TOO_LARGE, f"the owner of a lock is {MOST_OWNER_BYTES} bytes of XML at most"
+            )
+        self.require_room(lock["principal"])
+        lock["timeout"] = _bounded(float(lock["timeout"]))
+        return super().create(path, lock)
+
+    def refresh(self, token: str, *, timeout: float) -> Any:
+        """Let a lock begin its time anew."""
+        return super().refresh(token, timeout=_bounded(timeout))
+
+    def _held(self) -> list[str]:
+        return [lock["principal"] for lock in list(self._dict.values()) if isinstance(lock, dict)]
+
+    def _forget_expired(self) -> None:
+        now = time.time()
+        for token, lock in list(self._dict.items()):
+            if isinstance(lock, dict) and lock["expire"] < now:
+                self.delete(token)
+
+
+def _bounded(seconds: float) -> float:
+    """Shorten a time; negative stands for one without end."""
+    return MOST_SECONDS if seconds < 0 else min(seconds, MOST_SECONDS)

@@ -1,0 +1,59 @@
+"""The trees of one mount as a WsgiDAV provider; each request brings its own."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import quote
+
+from wsgidav.dav_error import HTTP_FORBIDDEN, DAVError, PRECONDITION_CODE_PropfindFiniteDepth
+from wsgidav.dav_provider import DAVProvider
+
+from cfs_webdav.errors import told
+from cfs_webdav.locks import Locks
+from cfs_webdav.resources import CONDITIONS, TREE, Collection, File, plain, resource
+from cfs_webdav.tree import Conditions, Tree
+
+_Handler = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+class Provider(DAVProvider):  # type: ignore[misc]
+    """Finds resources in the tree of the request."""
+
+    def __init__(self, locks: Locks) -> None:
+        super().__init__()
+        self._locks = locks
+
+    def get_resource_inst(self, path: str | None, environ: dict[str, Any]) -> File | Collection | None:
+        """Return what is at a path; None if nothing is, or if the path is what is above the mount."""
+        if path is None:
+            return None
+        tree: Tree = environ[TREE]
+        with told():
+            entry = tree.look(plain(path))
+        return None if entry is None else resource(entry, environ)
+
+    def ref_url_of(self, path: str, *, collection: bool) -> str:
+        """Name a path as the keepers of locks and properties do."""
+        return quote(self.share_path + path + ("/" if collection and path != "/" else ""))
+
+    def custom_request_handler(self, environ: dict[str, Any], start_response: Any, default_handler: _Handler) -> Any:
+        """Do before the library's handler what it leaves out."""
+        match environ["REQUEST_METHOD"]:
+            case "DELETE" | "MOVE" | "COPY" if plain(environ["PATH_INFO"]) == "/":
+                raise DAVError(HTTP_FORBIDDEN, "a mount stays where it is, with what is in it; choose something in it")
+            case "PUT":  # the tree judges these in one piece with the write
+                environ[CONDITIONS] = Conditions(
+                    environ.pop("HTTP_IF_MATCH", None), environ.pop("HTTP_IF_NONE_MATCH", None)
+                )
+            case "LOCK" if (
+                environ["CONTENT_LENGTH"] != "0"
+            ):  # before a name is made for a lock that there is no room for
+                self._locks.require_room(environ["wsgidav.auth.user_name"])
+            case "PROPFIND" if environ.get("HTTP_DEPTH", "infinity") == "infinity":
+                if not environ[TREE].flat:
+                    raise DAVError(
+                        HTTP_FORBIDDEN,
+                        "ask for one level at a time (Depth: 1)",
+                        err_condition=PRECONDITION_CODE_PropfindFiniteDepth,
+                    )
+                environ["HTTP_DEPTH"] = "1"
+        return default_handler(environ, start_response)
