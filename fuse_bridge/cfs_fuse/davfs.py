@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from cfs.transports.addresses import address_of
 from cfs.transports.base import TOKEN_VARIABLE
 from cfs.transports.http import Client
 from cfs_fuse.checks import CannotMountError, check_directory
-from cfs_fuse.davfs_files import Files
+from cfs_fuse.davfs_files import USER, Files
 
 _log = logging.getLogger(__name__)
 
@@ -111,9 +112,12 @@ def _check_server(options: Options) -> None:
     """Look at the folder as davfs2 will."""
     if "@" in urlsplit(options.url).netloc:
         raise CannotMountError("a secret in a URL is shown to everybody", "use --token-file or CFS_TOKEN")
-    look = api.Request("PROPFIND", "", headers={"Depth": "0"})
+    headers = {"Depth": "0"}
+    if options.password:
+        headers["Authorization"] = f"Basic {b64encode(f'{USER}:{options.password}'.encode()).decode()}"
+    look = api.Request("PROPFIND", "", headers=headers)
     try:
-        with Client(options.address, options.password) as client:
+        with Client(options.address) as client:
             found = client.call(api.Call(look, lambda answer: answer))
     except Unauthorized as error:
         advice = "is it the right one, and still valid?" if options.password else "use --token-file or CFS_TOKEN"
