@@ -7,6 +7,7 @@ and ends when the mount does, after what was written has been sent; so it is wha
 import logging
 import os
 import pwd
+import re
 import select
 import shutil
 import signal
@@ -76,7 +77,7 @@ def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], No
             try:
                 _check_ready(directory)
                 ready(options.address)
-                if process in select.select([process, signals], [], [])[0] and os.path.ismount(directory):
+                if process in select.select([process, signals], [], [])[0] and _is_mounted(directory):
                     raise CannotMountError(f"{_PROGRAM} has ended, and left {directory} behind")
             finally:
                 _unmount(directory, process, signals)
@@ -89,6 +90,14 @@ def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], No
 
 def check(options: Options) -> None:
     """Raise `CannotMountError` for the first thing that is in the way."""
+    check_machine()
+    check_directory(options.directory)
+    _check_server(options)
+    _check_former(options.directory.resolve())
+
+
+def check_machine() -> None:
+    """Raise `CannotMountError` if davfs2 cannot mount here, or not for this user."""
     if _program() is None:
         raise CannotMountError("davfs2 is not installed", "install it (Debian: apt install davfs2)")
     if os.geteuid() != 0:
@@ -99,9 +108,6 @@ def check(options: Options) -> None:
         )
     if not Path("/dev/fuse").exists():
         raise CannotMountError("there is no /dev/fuse", "in a container: --device /dev/fuse --cap-add SYS_ADMIN")
-    check_directory(options.directory)
-    _check_server(options)
-    _check_former(options.directory.resolve())
 
 
 def _program() -> str | None:
@@ -177,7 +183,7 @@ def _mount(options: Options, directory: Path, owner: tuple[int, int], files: Fil
 
 
 def _check_ready(directory: Path) -> None:
-    if not os.path.ismount(directory):
+    if not _is_mounted(directory):
         raise CannotMountError(f"nothing is mounted on {directory}")
     try:
         list(directory.iterdir())
@@ -190,7 +196,7 @@ def _unmount(directory: Path, process: int, signals: int) -> None:
 
     umount.davfs does the same, but looks every three seconds only, and passes the path through a shell.
     """
-    if os.path.ismount(directory):
+    if _is_mounted(directory):
         _detach(directory)
     _drain(signals)
     if process in select.select([process, signals], [], [])[0]:
@@ -200,6 +206,13 @@ def _unmount(directory: Path, process: int, signals: int) -> None:
             signal.pidfd_send_signal(process, number)
         if select.select([process], [], [], HURRY_SECONDS)[0]:
             return
+
+
+def _is_mounted(directory: Path) -> bool:
+    """Ask the kernel's list: a look at the directory itself fails when davfs2 is dead."""
+    mounts = Path("/proc/self/mounts").read_bytes().splitlines()
+    points = (re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), line.split(b" ")[1]) for line in mounts)
+    return os.fsencode(directory) in points
 
 
 def _detach(directory: Path) -> None:
@@ -262,6 +275,7 @@ def _pid_file(directory: Path) -> Path:
 
 
 def _serves(pid: int) -> bool:
+    """Whether this is a living mount.davfs: one that has ended, and that nobody has asked about, has no arguments."""
     with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text().strip() == _PROGRAM
+        return _PROGRAM.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
