@@ -194,8 +194,8 @@ def test_refused_bytes_are_kept(stage: Stage, tmp_path: Path) -> None:
         until(lambda: here.log)
         kept = kept_at(here)
         assert kept is not None
-        (file,) = kept.iterdir()
-        assert file.read_text() == "User: two\nAssistant: one\n"
+        (left,) = kept.iterdir()
+        assert left.read_text() == "User: two\nAssistant: one\n"
         assert names(kept.parent) == ["lost+found"]
     assert stage.asked("edited") == ["one", "meanwhile"]
 
