@@ -74,6 +74,8 @@ class TestSessions(FileSystemConformance):
     prefix = "/sessions/"
     nested = False
     binary = False
+    empty_directories = False
+    moves_over = False
 
     @pytest.fixture
     def filesystem(self) -> Iterator[SessionFileSystem]:
