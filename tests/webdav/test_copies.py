@@ -91,10 +91,8 @@ class World:
         """Send a copy that has this more than before; if it is refused nothing has changed, and the copy is new."""
         conditions = Conditions(copy.etag, None if copy.etag else "*")
         before = self.ann.everything()
-        try:
-            etag = self.ann.tree.write(f"/{NAME}", io.BytesIO(body), conditions)
-        except CfsError as error:
-            assert error.status in (409, 412, 422)
+        etag = self.send(body, conditions)
+        if etag is None:
             assert self.ann.everything() == before
             self.read(copy)
             return
@@ -104,18 +102,22 @@ class World:
         elif len(before) > 1:
             assert self.ann.everything() == before
 
+    def send(self, body: bytes, conditions: Conditions) -> str | None:
+        """PUT a body; return the ETag of the answer, None where it was refused."""
+        try:
+            return self.ann.tree.write(f"/{NAME}", io.BytesIO(body), conditions)
+        except CfsError as error:
+            if error.status not in (409, 412, 422):
+                raise
+            return None
+
     def edit(self, copy: Copy) -> None:
         """Change the past in a copy that is out of date: it is refused, and nothing changes."""
         session = self.ann.desk.store.find(NAME)
-        if session is None or copy.etag == session.etag or b"Assistant: " not in copy.data:
+        if session is None or copy.etag == session.etag or b"\nAssistant: " not in copy.data:
             return
         before, edited = self.ann.everything(), copy.data.replace(b"m", b"M", 1)
-        try:
-            self.ann.tree.write(f"/{NAME}", io.BytesIO(edited), Conditions(copy.etag))
-        except CfsError as error:
-            assert error.status in (409, 412)
-        else:
-            raise AssertionError("a stale edit was taken")
+        assert self.send(edited, Conditions(copy.etag)) is None
         assert self.ann.everything() == before
 
     def read(self, copy: Copy) -> None:

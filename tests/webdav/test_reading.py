@@ -351,7 +351,7 @@ async def test_many_readers_wait_without_a_thread() -> None:
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=r.url, timeout=30, trust_env=False, limits=limits) as client:
             reading = [asyncio.create_task(client.get("/chat1")) for _ in range(100)]
-            await until(lambda: len(session.changed.waiting) == 100)
+            await until(lambda: session.changed.waiting == 100)
             entry = await asyncio.wait_for(r.ann.look("/chat1"), 1)
             assert entry is not None
             r.ann.desk.engine.release()
