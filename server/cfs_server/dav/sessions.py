@@ -133,8 +133,8 @@ class SessionTree(Tree):
                 self._publish(path, new)
             case ((SessionPlace() | ScratchPlace()), ScratchPlace()):
                 self._copy_to_scratch(path, target)
-            case _:
-                raise self._no_file(path)
+            case source, _:
+                raise self._no_file(target if isinstance(source, SessionPlace | ScratchPlace) else path)
 
     def move(self, path: str, target: str) -> None:
         """Rename a session (S14); a scratch file that takes its place is a PUT. To a scratch file see above."""
@@ -149,8 +149,8 @@ class SessionTree(Tree):
                 self._on_loop(partial(self._scratch.delete, self._key(path), file))
             case ScratchPlace(), ScratchPlace():
                 self._on_loop(partial(self._scratch.move, self._key(path), self._key(target)))
-            case _:
-                raise self._no_file(path)
+            case source, _:
+                raise self._no_file(target if isinstance(source, SessionPlace | ScratchPlace) else path)
 
     def may_overwrite(self, path: str, target: str) -> bool:
         """Let no session be replaced by another one; what a scratch file would do to it is judged as a PUT."""
