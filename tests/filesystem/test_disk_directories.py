@@ -468,7 +468,7 @@ def test_what_the_operating_system_does_not_allow_is_told(place: Place, monkeypa
     inside(place)
 
     def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "no", "/root/of/the/disk")
+        raise PermissionError(13, "no", "/srv/of/the/disk")
 
     for name in ("mkdir", "rmdir", "rename", "link"):
         monkeypatch.setattr(os, name, refuse)

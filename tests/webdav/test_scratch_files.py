@@ -4,6 +4,7 @@ import pytest
 
 from cfs_server.dav import scratch
 from cfs_server.dav.clients import Clients
+from cfs_server.dav.scratch import ScratchFiles
 from cfs_server.dav.sub_sessions import SubSessionTree
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, Clock, mount, mounts
@@ -237,3 +238,23 @@ def test_what_is_remembered_of_programs_has_a_bound() -> None:
         clients.uploads(RCLONE, str(number))
     assert clients.has_set_aside("4999")
     assert not clients.has_set_aside("1")
+
+
+def test_a_file_that_was_written_again_meanwhile_is_not_deleted() -> None:
+    files = ScratchFiles(Clock())
+    old = files.put("/a~", b"old")
+    new = files.put("/a~", b"new")
+    files.delete("/a~", old)
+    assert files.find("/a~") is new
+    files.delete("/a~", new)
+    assert files.find("/a~") is None
+
+
+def test_what_is_too_old_is_not_found() -> None:
+    clock = Clock()
+    files = ScratchFiles(clock)
+    files.put("/a~", b"old")
+    clock.now += scratch.KEPT_SECONDS
+    assert files.find("/a~") is not None
+    clock.now += 1
+    assert files.find("/a~") is None
