@@ -337,7 +337,8 @@ async def test_nobody_waits_for_a_client_that_left() -> None:
         writer.write(b"GET /chat1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await r.waiting(session)
         writer.transport.abort()
-        await until(lambda: not session.changed.waiting and len(asyncio.all_tasks()) <= tasks)
+        async with asyncio.timeout(5):  # long before the wait itself would end
+            await until(lambda: not session.changed.waiting and len(asyncio.all_tasks()) <= tasks)
         assert session.state == "generating"
         with contextlib.suppress(OSError):
             await writer.wait_closed()

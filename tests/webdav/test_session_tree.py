@@ -8,7 +8,7 @@ import pytest
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, Grant, Operation
 from cfs_server.dav.sub_sessions import SubSessionTree
-from cfs_webdav.tree import Entry
+from cfs_webdav.tree import Entry, Tree
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, mount, mounts, sub_mount
 
@@ -272,10 +272,10 @@ async def test_settings_are_properties() -> None:
             for dry_run in (True, False):
                 assert ann.everything() == before
 
-                def change(tree: SubSessionTree, name: str = name, value: str = value, *, dry: bool = dry_run) -> bool:
+                def change(tree: Tree, name: str = name, value: str = value, *, dry: bool = dry_run) -> bool:
                     return tree.set_property("/chat1", f"{{cfs:}}{name}", value, dry_run=dry)
 
-                assert await ann.do(change)  # type: ignore[arg-type]
+                assert await ann.do(change)
         settings = ann.desk.store.get("chat1").settings
         assert (settings.temperature, settings.seed, settings.stop) == (0.2, 7, ("a", "ü"))
         assert (settings.system, settings.driver) == ("be 7", "agent")
@@ -330,6 +330,19 @@ async def test_other_properties_are_nobodys() -> None:
             assert not await ann.do(lambda tree, p=path, n=name: tree.set_property(p, n, "1", dry_run=False))  # type: ignore[misc]
         assert await ann.do(lambda tree: [dict(tree.properties(path)) for path in ("/", "/x~", "/none")]) == [{}] * 3
         await ann.refused(404, lambda tree: tree.set_property("/none", "{cfs:}top_k", "1", dry_run=True))
+
+
+async def test_a_change_is_seen_by_the_request_that_made_it() -> None:
+    async with mount() as ann:
+        ann.desk.store.open("chat1")
+
+        def change(tree: Tree) -> list[str]:
+            list(tree.members("/"))
+            before = tree.properties("/chat1")["{cfs:}top_k"]
+            tree.set_property("/chat1", "{cfs:}top_k", "7", dry_run=False)
+            return [before, tree.properties("/chat1")["{cfs:}top_k"]]
+
+        assert await ann.do(change) == ["40", "7"]
 
 
 async def test_properties_say_what_the_session_does() -> None:

@@ -240,7 +240,6 @@ class SessionTree(Tree):
         return None if session is None else row_of(session)
 
     def _delete(self, session_id: str) -> None:
-        self.gate.require("delete", session_id)
         self._clients.require_may_delete(self._user_agent, session_id)
         self.gate.delete(session_id)
 
