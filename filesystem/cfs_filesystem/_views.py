@@ -1,7 +1,7 @@
 """What looks like a handle, and what makes it: all that the test kit asks of a view (G8)."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from cfs_filesystem._types import EntryMeta, Grant, Operation, Path
 
@@ -10,7 +10,7 @@ _Texts = list[str]
 
 
 class Handle(Protocol):
-    """The operations of an `FsHandle`."""
+    """The operations of an `FsHandle` that grants have names for (G3)."""
 
     def list(self, prefix: Path | None = None) -> _Metas:
         """See `FsHandle.list`."""
@@ -32,6 +32,31 @@ class Handle(Protocol):
 
     def delete(self, path: Path) -> None:
         """See `FsHandle.delete`."""
+
+
+class FullHandle(Handle, Protocol):
+    """All operations of an `FsHandle`."""
+
+    def open(self, path: Path) -> BinaryIO:
+        """See `FsHandle.open`."""
+
+    def write_from(self, path: Path, source: Iterable[bytes], *, overwrite: bool = True) -> EntryMeta:
+        """See `FsHandle.write_from`."""
+
+    def scan(self, directory: Path) -> _Metas:
+        """See `FsHandle.scan`."""
+
+    def is_directory(self, path: Path) -> bool:
+        """See `FsHandle.is_directory`."""
+
+    def make_directory(self, path: Path) -> None:
+        """See `FsHandle.make_directory`."""
+
+    def remove_directory(self, path: Path) -> None:
+        """See `FsHandle.remove_directory`."""
+
+    def move(self, path: Path, target: Path, *, overwrite: bool = False) -> None:
+        """See `FsHandle.move`."""
 
 
 class HandleMaker(Protocol):

@@ -10,8 +10,6 @@ like an `FsHandle`.
 """
 # ruff: noqa: S101  a test asserts
 
-from typing import ClassVar
-
 import pytest
 
 from cfs_filesystem._errors import (
@@ -21,43 +19,18 @@ from cfs_filesystem._errors import (
     InvalidPathError,
     NotFoundError,
 )
-from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, Grant, GrantedOperation, Operation, Path
-from cfs_filesystem._views import Handle, HandleMaker, invoke
+from cfs_filesystem._kit_directories import DirectoryTests
+from cfs_filesystem._kit_moves import MoveTests
+from cfs_filesystem._kit_rights import DirectoryRightsTests
+from cfs_filesystem._kit_streams import StreamTests
+from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, Grant, Operation
+from cfs_filesystem._views import FullHandle, Handle, HandleMaker, invoke
 
-__all__ = ["FileSystemConformance", "Handle", "HandleMaker", "invoke"]
+__all__ = ["FileSystemConformance", "FullHandle", "Handle", "HandleMaker", "invoke"]
 
 
-class FileSystemConformance:
+class FileSystemConformance(StreamTests, DirectoryTests, MoveTests, DirectoryRightsTests):
     """A subclass supplies the fixture `filesystem`, empty at `prefix`, and says where it is special."""
-
-    prefix: ClassVar[Path] = "/"
-    """Where the tests may work; ends in `/`."""
-    nested: ClassVar[bool] = True
-    """Whether entries may have a path of several components below the prefix."""
-    binary: ClassVar[bool] = True
-    """Whether any bytes may be stored."""
-
-    @pytest.fixture
-    def filesystem(self) -> HandleMaker:
-        """Make the file system that is tested."""
-        raise NotImplementedError
-
-    def stored(self, *writes: str) -> str:
-        """Return what an entry holds after these writes: the last, unless writing means something else."""
-        return writes[-1]
-
-    def at(self, name: str) -> Path:
-        """Return the path of a name that the tests may use."""
-        return self.prefix + name
-
-    def grant(self, filesystem: HandleMaker, *ops: GrantedOperation, prefix: Path | None = None) -> Handle:
-        """Make a handle for some operations, or all of them, below the prefix."""
-        return filesystem.create_handle([Grant(prefix=prefix or self.prefix, ops=set(ops) or set(OPERATIONS))])
-
-    @pytest.fixture
-    def handle(self, filesystem: HandleMaker) -> Handle:
-        """Make a handle that may do everything below the prefix."""
-        return self.grant(filesystem)
 
     # -- contents -------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from starlette.routing import Mount, Route
 from cfs_server import errors, openapi
 from cfs_server.access.auth import Principals
 from cfs_server.access.principals import Principal
-from cfs_server.dav.mounts import ROOT, Dav
+from cfs_server.dav.optional import ROOT, make_dav
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.guard import Guard
 from cfs_server.metrics import Metrics
@@ -28,7 +28,7 @@ from cfs_server.workspaces import open_workspaces
 def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = None) -> FastAPI:
     """Make the application around an engine that has been started; its sessions live as long as its lifespan."""
     metrics = Metrics()
-    dav = Dav()
+    dav = make_dav()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

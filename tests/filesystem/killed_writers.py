@@ -1,6 +1,6 @@
 """Fork writers and kill them at random moments, while reading what they write. Run by test_disk.py as a program.
 
-    python killed_writers.py ROOT KILLS unnamed|named
+    python killed_writers.py ROOT KILLS unnamed|named|streamed
 
 Prints, as JSON, what was seen. A program of its own, since a test run with threads must not fork.
 """
@@ -20,7 +20,7 @@ SIZE = 100_000
 PATH = "/reports/today.txt"
 
 
-def write_until_killed(root: str, started: int, life: int) -> None:
+def write_until_killed(root: str, started: int, life: int, kind: str) -> None:
     """Write one content after the other, each of one letter, as a server that has just been started again.
 
     Every other life is at risk from its first write on, the others from the second.
@@ -29,7 +29,11 @@ def write_until_killed(root: str, started: int, life: int) -> None:
     for count in itertools.count(life):
         if count == life + life % 2:
             os.write(started, b"x")
-        handle.write(PATH, "abcdefgh"[count % 8] * SIZE)
+        letter = "abcdefgh"[count % 8]
+        if kind == "streamed":
+            handle.write_from(PATH, (letter.encode() * (SIZE // 20) for _ in range(20)))
+        else:
+            handle.write(PATH, letter * SIZE)
 
 
 def main(root: str, kills: int, kind: str) -> None:
@@ -48,7 +52,7 @@ def main(root: str, kills: int, kind: str) -> None:
         writer = os.fork()
         if writer == 0:
             try:
-                write_until_killed(root, started, life)
+                write_until_killed(root, started, life, kind)
             finally:
                 os._exit(1)
         os.close(started)

@@ -31,42 +31,11 @@ from cfs_filesystem import (
 )
 from cfs_filesystem.testing import invoke
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
+from tests.filesystem.place import SECRET, Place
 from tests.filesystem.support import everything, grant, paths, refusal, without_unnamed_files
 
 HERE = Path(__file__).parent
-SECRET = "nobody may read this"  # noqa: S105
 NEEDS_THE_ENTRY = sorted(OPERATIONS - {"list", "write"})
-
-
-class Place:
-    """A root with a disk file system on it, and a neighbour that nobody may touch."""
-
-    def __init__(self, base: Path) -> None:
-        self.root = base / "root"
-        self.outside = base / "outside"
-        self.outside.mkdir()
-        (self.outside / "secret").write_text(SECRET)
-        self.disk = DiskFileSystem(self.root)
-        self.handle = everything(self.disk)
-
-    def check_outside(self) -> None:
-        """Nothing outside of the root has been changed, made or removed."""
-        assert sorted(path.name for path in self.root.parent.iterdir()) == ["outside", "root"]
-        assert [path.name for path in self.outside.iterdir()] == ["secret"]
-        assert (self.outside / "secret").read_text() == SECRET
-        assert (self.outside / "secret").stat().st_mode & 0o111 == 0
-
-    def temporaries(self) -> list[str]:
-        """Names of unfinished files anywhere below the root."""
-        return [path.name for path in self.root.rglob(_drafts.TEMPORARY + "*")]
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    place = Place(tmp_path)
-    yield place
-    place.check_outside()
-    assert place.temporaries() == []
 
 
 @pytest.fixture
@@ -232,6 +201,11 @@ def test_a_directory_swapped_for_a_link_while_it_is_used(place: Place) -> None:
             assert attacker.stdout is not None
             assert attacker.stdout.read(1) == b"x"
             seen: Counter[str] = Counter()
+
+            def streamed(path: str) -> str:
+                with place.disk._open_impl(path) as stream:
+                    return stream.read().decode()
+
             actions: list[tuple[str, Callable[[], object]]] = [
                 ("read", lambda: place.handle.read_file("/door/secret")),
                 ("leaf", lambda: place.handle.read_file("/leaf")),
@@ -242,9 +216,22 @@ def test_a_directory_swapped_for_a_link_while_it_is_used(place: Place) -> None:
                 ("delete", lambda: place.disk._delete_impl("/door/new")),
                 ("size", lambda: place.handle.file("/door/secret")["size"]),
                 ("list", lambda: {meta["size"] for meta in place.handle.list()} - {0, 6}),
+                ("open", lambda: streamed("/door/secret")),
+                ("stream", lambda: place.disk._write_from_impl("/door/new", [b"in", b"side"], True)["path"]),
+                ("scan", lambda: {meta["size"] for meta in place.disk._scan_impl("/door/")} - {0, 6}),
+                ("make", lambda: place.disk._make_directory_impl("/door/made")),
+                ("move", lambda: place.disk._move_impl("/door/new", "/door/moved", False)),
+                ("move out", lambda: place.disk._move_impl("/door/moved", "/out", True)),
+                ("move in", lambda: place.disk._move_impl("/out", "/door/new", True)),
+                ("move all", lambda: place.disk._move_impl("/door/made", "/door/other", False)),
+                ("remove", lambda: place.disk._remove_directory_impl("/door/other")),
             ]
             rounds = 0
-            while rounds < 400 or min(seen["read ok"], seen["write ok"], seen["refused"]) < 20:
+            while (
+                rounds < 400
+                or seen["refused"] < 20
+                or min(seen[f"{name} ok"] for name in ("read", "write", "scan", "move", "move all")) < 20
+            ):
                 rounds += 1
                 for name, action in actions:
                     try:
@@ -264,7 +251,7 @@ def test_a_directory_swapped_for_a_link_while_it_is_used(place: Place) -> None:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["unnamed", "named"])
+@pytest.mark.parametrize("kind", ["unnamed", "named", "streamed"])
 def test_killed_writers_leave_the_old_or_the_new_content(tmp_path: Path, kind: str) -> None:
     """Killed at 200 random moments: never a mixture, never a leftover in a listing, and nothing piles up."""
     kills = 200 if kind == "unnamed" else 60

@@ -86,6 +86,38 @@ def test_any_contents_survive(entries: dict[str, bytes]) -> None:
     assert contents(other) == entries
 
 
+def test_memory_keeps_the_directories_that_were_made() -> None:
+    """With their times; a state from before there were any has none, and other kinds of file systems ignore them."""
+    memory, other = filled(InMemoryFileSystem()), InMemoryFileSystem()
+    everything(memory).make_directory("/empty")
+    everything(memory).make_directory("/empty/deep")
+    other.restore(memory.serialize())
+    assert other.serialize() == memory.serialize()
+    assert everything(other).scan("/") == everything(memory).scan("/")
+    assert everything(other).scan("/empty/deep") == []
+    four = OnlyTheFourHooks()
+    four.restore(memory.serialize())
+    assert contents(four) == ENTRIES
+    old = memory.state_dict()
+    del old["directories"]
+    other.load_state_dict(old)
+    assert contents(other) == ENTRIES
+    assert paths(everything(other).scan("/")) == ["/workspace"]
+    other.check_integrity()
+
+
+@pytest.mark.parametrize(
+    "directories",
+    [None, 7, [], ["/d"], {"/d": None}, {"/d": "soon"}, {"relative": 1.0}, {"/d/": 1.0}, {"/a": 1.0}, {"/a/b": 1.0}],
+    ids=str,
+)
+def test_directories_that_cannot_be_are_refused(directories: object) -> None:
+    memory = filled(InMemoryFileSystem())
+    with pytest.raises(FileSystemError):
+        memory.load_state_dict(_entry("/a") | {"directories": directories})
+    assert contents(memory) == ENTRIES
+
+
 def _entry(path: object, **changes: object) -> dict[str, object]:
     return {"version": 1, "entries": {path: {"data": "eA==", "updated_at": 1.0} | changes}}
 

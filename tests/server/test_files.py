@@ -442,7 +442,12 @@ async def test_what_is_no_message_is_refused_and_makes_no_session(home: House) -
 async def small() -> AsyncIterator[House]:
     """A server that holds little."""
     async with house(
-        max_body_bytes=1000, max_message_bytes=100, max_sessions=2, max_queued_turns=1, token_bytes=1500
+        max_body_bytes=1000,
+        max_file_bytes=1000,
+        max_message_bytes=100,
+        max_sessions=2,
+        max_queued_turns=1,
+        token_bytes=1500,
     ) as here:
         yield here
 

@@ -41,6 +41,8 @@ class TestSessionsBehindTheRouter(FileSystemConformance):
     prefix = SESSIONS
     nested = False
     binary = False
+    empty_directories = False
+    moves_over = False
 
     @pytest.fixture
     def filesystem(self, composed: RouterFileSystem) -> RouterFileSystem:
@@ -60,6 +62,7 @@ class TestWorkspacesBehindTheRouter(FileSystemConformance):
 
 class TestWorkspacesByRest(FileSystemConformance):
     prefix = "/workspaces/main/"
+    complete = False
 
     @pytest.fixture
     def filesystem(self) -> Iterator[RemoteFileSystem]:

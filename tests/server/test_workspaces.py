@@ -17,6 +17,7 @@ import pytest
 from cfs.errors import CfsError, PreconditionFailed, StorageFull, TooLarge
 from cfs_filesystem import (
     OPERATIONS,
+    ConflictError,
     EntryMeta,
     Grant,
     InMemoryFileSystem,
@@ -103,6 +104,59 @@ def test_a_file_that_the_disk_does_not_take_is_told_and_the_one_before_stays(tmp
         assert put(server, b"x" * 1000).status_code == 200
         assert [path.name for path in (tmp_path / "workspaces/main/deep").iterdir()] == ["note"]
         stopped(server)
+
+
+# -- directories and streams ------------------------------------------------------------------------------------------
+
+
+def test_a_workspace_is_a_directory_that_is_made_moved_and_removed(tmp_path: Path) -> None:
+    handle = Workspaces(tmp_path).create_handle([Grant(prefix=WORKSPACES, ops=OPERATIONS)])
+    assert handle.scan(WORKSPACES) == []
+    handle.make_directory("/workspaces/main")
+    assert handle.scan("/workspaces/main") == []
+    handle.write_from("/workspaces/main/deep/note", [b"x"])
+    handle.move("/workspaces/main", "/workspaces/other")
+    assert [meta["path"] for meta in handle.scan(WORKSPACES)] == ["/workspaces/other"]
+    assert handle.read_file("/workspaces/other/deep/note") == "x"
+    handle.delete("/workspaces/other/deep/note")
+    handle.remove_directory("/workspaces/other/deep")
+    handle.remove_directory("/workspaces/other")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_never_in_the_place_of_a_workspace(tmp_path: Path) -> None:
+    """Neither streamed nor moved there; the source is not read for it."""
+    disk = Workspaces(tmp_path)
+    handle = disk.create_handle([Grant(prefix=WORKSPACES, ops=OPERATIONS)])
+    handle.write("/workspaces/main/note", "x")
+    source = iter([b"x"])
+    with pytest.raises(ConflictError, match="names a workspace"):
+        handle.write_from("/workspaces/note", source)
+    assert next(source) == b"x"
+    for overwrite in (True, False):
+        with pytest.raises(ConflictError, match="names a workspace"):
+            handle.move("/workspaces/main/note", "/workspaces/note", overwrite=overwrite)
+    assert [path.name for path in tmp_path.iterdir()] == ["main"]
+
+
+def test_what_changes_how_much_is_stored_is_counted(tmp_path: Path) -> None:
+    """Streams and moves as well: a file that is moved to where others may write counts for them."""
+    disk = Workspaces(tmp_path)
+    handle = disk.create_handle([Grant(prefix=WORKSPACES, ops=OPERATIONS)])
+    handle.write_from("/workspaces/a/large", [b"x" * 600, b"x" * 400])
+    assert disk.changes == 1
+    narrow = disk.create_handle([Grant(prefix="/workspaces/b/", ops=OPERATIONS)])
+    usage = Usage(narrow, disk)
+    with usage.room("/workspaces/b/new", 100, 1000):
+        pass
+    handle.make_directory("/workspaces/b")
+    handle.move("/workspaces/a/large", "/workspaces/b/large")
+    assert disk.changes == 2
+    with pytest.raises(StorageFull), usage.room("/workspaces/b/new", 950, 1000):
+        pass
+    with pytest.raises(ConflictError):
+        handle.move("/workspaces/b/large", "/workspaces/b/large")
+    assert disk.changes == 2
 
 
 class SlowDisk(Workspaces):

@@ -74,6 +74,8 @@ class TestSessions(FileSystemConformance):
     prefix = "/sessions/"
     nested = False
     binary = False
+    empty_directories = False
+    moves_over = False
 
     @pytest.fixture
     def filesystem(self) -> Iterator[SessionFileSystem]:
@@ -306,6 +308,71 @@ def test_a_deleted_session_takes_everything_below_it_along(far: Abroad) -> None:
     far.files.delete("/sessions/main")
     assert far.ids() == ["mainly"]
     assert [meta["path"] for meta in far.files.list()] == ["/sessions/mainly"]
+
+
+def test_a_session_is_an_entry_and_the_directory_of_its_sub_sessions(far: Abroad) -> None:
+    """Where both could be shown it is the entry; what is below it is in its scan."""
+    for session in ("main", "main/a", "main/a/x", "main/b", "other", "mainly"):
+        far.files.write(f"/sessions/{session}", "")
+    roots = far.files.scan("/sessions/")
+    assert [meta["path"] for meta in roots] == ["/sessions/main", "/sessions/mainly", "/sessions/other"]
+    assert roots == far.files.scan("/sessions") == [far.files.file(meta["path"]) for meta in roots]
+    assert [meta["path"] for meta in far.files.scan("/sessions/main")] == ["/sessions/main/a", "/sessions/main/b"]
+    assert [meta["path"] for meta in far.files.scan("/sessions/main/a")] == ["/sessions/main/a/x"]
+    directories = [meta["path"] for meta in far.files.list() if far.files.is_directory(meta["path"])]
+    assert directories == ["/sessions/main", "/sessions/main/a"]
+    for path in ("/sessions/other", "/sessions/none", "/sessions/main/b", "/sessions/%zz"):
+        with pytest.raises(NotFoundError):
+            far.files.scan(path)
+    assert far.files.is_directory("/sessions/")
+    some = far.files.narrow([Grant(prefix="/sessions/main/a", ops={"list"})])
+    assert [(meta["path"], meta.get("directory")) for meta in some.scan("/sessions/")] == [("/sessions/main", True)]
+    assert [(meta["path"], meta.get("directory")) for meta in some.scan("/sessions/main")] == [
+        ("/sessions/main/a", None)
+    ]
+
+
+def test_a_session_is_renamed_with_its_sub_sessions_by_a_move(far: Abroad) -> None:
+    """The same sessions, with all that was said; and no new message for anybody (S14)."""
+    for session in ("main", "main/a", "other", "other/b"):
+        far.files.write(f"/sessions/{session}", f"said in {session}")
+        far.settled(session)
+    said = far.files.read_file("/sessions/main/a")
+    far.files.move("/sessions/main", "/sessions/new")
+    assert far.ids() == ["new", "new/a", "other", "other/b"]
+    assert far.files.read_file("/sessions/new/a") == said
+    far.files.move("/sessions/new/a", "/sessions/other/a")
+    assert far.ids() == ["new", "other", "other/a", "other/b"]
+    for path, target in (
+        ("/sessions/new", "/sessions/other"),
+        ("/sessions/new", "/sessions/other/b"),
+        ("/sessions/other", "/sessions/other/b/c"),
+        ("/sessions/new", "/sessions/none/new"),
+    ):
+        for overwrite in (True, False):
+            with pytest.raises(ConflictError):
+                far.files.move(path, target, overwrite=overwrite)
+    for path in ("/sessions/dir", "/sessions/new/dir"):
+        with pytest.raises(ConflictError):
+            far.files.make_directory(path)
+    with pytest.raises(ConflictError):
+        far.files.remove_directory("/sessions/other")
+    assert far.ids() == ["new", "other", "other/a", "other/b"]
+
+
+def test_what_wins_the_race_with_the_gate_is_refused_by_a_rename(far: Abroad) -> None:
+    far.files.write("/sessions/a", "")
+    far.files.write("/sessions/b", "")
+    filesystem = far.files._filesystem
+    for path, target, kind in (
+        ("/sessions/gone", "/sessions/c", ConflictError),
+        ("/sessions/a", "/sessions/b", ConflictError),
+        ("/sessions/a", "/sessions/none/c", ConflictError),
+        ("/sessions/a", "/sessions/%zz", InvalidPathError),
+    ):
+        with pytest.raises(kind):
+            filesystem._move_impl(path, target, True)
+    assert far.ids() == ["a", "b"]
 
 
 def test_a_sub_session_needs_the_session_above_it(far: Abroad) -> None:

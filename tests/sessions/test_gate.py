@@ -145,6 +145,7 @@ async def test_without_rights_it_is_the_same_whether_there_is_a_session(method: 
 MAKERS: dict[str, Callable[[SessionGate, str], object]] = {
     "create": lambda gate, name: gate.create(name),
     "open": lambda gate, name: gate.open(name),
+    "fill": lambda gate, name: gate.fill(name, "User: x\n"),
     "submit": lambda gate, name: gate.submit(name, Turn(Message(role="user", content="x"), generate=False)),
     "fork": lambda gate, name: gate.fork("own", name),
     "rename": lambda gate, name: gate.rename("own", name),

@@ -46,6 +46,7 @@ def test_echo_makes_a_session_and_adds_to_it(mount: Mount, stage: Stage, name: s
 
 def test_a_redirection_keeps_the_history(mount: Mount, stage: Stage, name: str) -> None:
     stage.say(name, "one")
+    until(lambda: (mount / name).exists())  # before that, davfs2 asks for a new file, and is refused
     shell(mount, f"echo two > $M/{name}")
     asked(stage, name, "one", "two")
 

@@ -192,7 +192,7 @@ async def test_a_version_that_nobody_knows_does_not_match() -> None:
         for etag in ("*", session.etag):
             await ann.put_refused(412, "/new", "hello", match=etag)
         await ann.put("/chat1", TALK + "more\n", match=f'"x", {session.etag}')
-        assert len(session.history) == 3
+        assert len((await ann.desk.settled("chat1")).history) == 4
 
 
 async def test_a_new_file_is_asked_for_by_if_none_match() -> None:
@@ -267,6 +267,16 @@ async def test_the_same_line_of_two_clients_is_two_messages() -> None:
         assert said == ["a", "a", "b", "b", "b", "b"]
 
 
+async def test_of_several_names_the_longest_text_is_the_base() -> None:
+    async with mount() as ann:
+        first = await ann.put("/chat1", "a\n")
+        second = await ann.put("/chat1", "a\nb\n", match=first)
+        await ann.put("/chat1", "a\nb\nc\n", match=f"{first}, {second}")
+        await ann.put("/chat1", "a\nb\nc\nd\n", match=f"{second}, {first}")
+        said = [message.content for message in (await ann.desk.settled("chat1")).history.messages]
+        assert said[::2] == ["a", "b", "c", "c\nd"]
+
+
 async def test_other_bytes_than_were_sent_are_no_base() -> None:
     async with mount() as ann:
         etag = await ann.put("/chat1", "hello\n")
@@ -308,6 +318,19 @@ async def test_who_may_not_read_writes_messages_and_learns_nothing() -> None:
         said = [message.content for message in (await ann.desk.settled("chat1")).history.messages][2::2]
         assert said == [TALK.removeprefix("User: ")[:-1], TALK[6:] + "x", "hello", "User: x", "first", "second"]
         await ann.put_refused(415, "/chat1", b"\xff")
+
+
+async def test_who_may_not_read_learns_nothing_by_names_and_sizes_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(puts, "GATHERED_BYTES", 0)
+    async with mount(limits=Limits(message_bytes=100)) as ann:
+        ann.may(grant("/sessions/", "write"))
+        assert "r0-" in await ann.put("/chat1", "")
+        sent = await ann.put("/chat1", "User: hello\n")
+        session = await ann.desk.settled("chat1")
+        assert session.history.text == "User: hello\nAssistant: hello\n"
+        await ann.put("/chat1", session.history.text, match=sent)
+        assert (await ann.desk.settled("chat1")).history.messages[2].content == "Assistant: hello"
+        assert "100 bytes" in await ann.put_refused(413, "/chat1", "x" * 101)
 
 
 async def test_a_refused_body_leaves_no_session() -> None:

@@ -7,7 +7,7 @@ from io import BytesIO
 from typing import Any, BinaryIO
 
 from a2wsgi import WSGIMiddleware
-from wsgidav.dav_error import DAVError
+from wsgidav.dav_error import HTTP_NOT_FOUND, DAVError
 from wsgidav.mw.base_mw import BaseMiddleware
 from wsgidav.request_resolver import RequestResolver
 from wsgidav.wsgidav_app import WsgiDAVApp
@@ -22,6 +22,7 @@ from cfs_webdav.tree import Tree
 
 _THREADS = 16
 _PAGE = "text/plain; charset=utf-8"
+_MADE_HERE = ("Content-", "Date")
 _WITH_XML = {"PROPFIND", "PROPPATCH", "LOCK"}
 _log = logging.getLogger(__name__)
 logging.getLogger("wsgidav").setLevel(logging.CRITICAL)  # it logs what clients do wrong as errors, with traces
@@ -87,25 +88,27 @@ class Mount:
             body = b"".join(self._dav(environ, lambda status, headers, _=None: heads.append((status, headers))))
             status, headers = heads[-1]
         except DAVError as error:
-            media, body = error.get_response_page() if error.err_condition else (_PAGE, _sentence(error))
+            media, body = error.get_response_page() if error.err_condition else (_PAGE, self._sentence(error))
             status, headers = reason_of(error.value), [("Content-Type", media), *(error.add_headers or [])]
         headers, body = self._tidied(int(status[:3]), headers, body)
         start_response(status, headers)
         return [body]
+
+    def _sentence(self, error: DAVError) -> bytes:
+        detail = str(error.context_info or reason_of(error.value))
+        if error.value == HTTP_NOT_FOUND and detail.startswith("/"):  # the library says no more than the path
+            detail = f"there is nothing at {self._path}{detail}"
+        return detail.encode()
 
     def _tidied(self, status: int, headers: _Headers, body: bytes) -> tuple[_Headers, bytes]:
         """Write an error as all faces do, and leave out pages that say the status once more."""
         media = next((value for name, value in headers if name == "Content-Type"), "")
         if media.startswith("text/"):
             media, body = self._describe(status, body.decode()) if status >= 400 else ("", b"")
-        headers = [(name, value) for name, value in headers if not name.startswith("Content-")]
+        headers = [(name, value) for name, value in headers if not name.startswith(_MADE_HERE)]
         headers += [("Content-Type", media)] if body else []
         headers += [("Content-Length", str(len(body)))] if status != 204 else []
         return headers, body
-
-
-def _sentence(error: DAVError) -> bytes:
-    return str(error.context_info or reason_of(error.value)).encode()
 
 
 def _body(method: str, call: Call) -> tuple[BinaryIO, str]:

@@ -66,7 +66,10 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         return value
 
     def set_property_value(self, name: str, value: Any, *, dry_run: bool = False) -> Any:
-        """Set or (by None) remove a property."""
+        """Set or (by None) remove a property, which is a way of writing."""
+        with told():
+            if not self.tree.may_lock(self.path):
+                raise DAVError(HTTP_FORBIDDEN, f"you may not write to {self.path!r}")
         if not name.startswith("{DAV:}"):
             text = None if value is None else "".join(value.itertext())
             with told():

@@ -18,6 +18,7 @@ from cfs_server.access.principals import Principal
 from cfs_server.dav import reading
 from cfs_server.dav.destinations import require_plain_parts, with_plain_destination
 from cfs_server.dav.kept import Keeper
+from cfs_server.dav.optional import ROOT
 from cfs_server.dav.root import RootTree
 from cfs_server.dav.sessions import SessionTree
 from cfs_server.dav.sub_sessions import SubSessionTree
@@ -31,7 +32,6 @@ from cfs_webdav import Call, Mount, Tree
 
 T = TypeVar("T")
 
-ROOT = "/dav"
 SESSIONS = f"{ROOT}/sessions"
 SUB_SESSIONS = f"{ROOT}/sub_sessions"
 WORKSPACES = f"{ROOT}/workspaces"

@@ -19,10 +19,11 @@ _LIVE = ("state", "queued")
 @lru_cache(maxsize=256)  # most sessions of a listing have the same
 def settings_shown(settings: Settings) -> Mapping[str, str]:
     """Write the settings that have a value: numbers and lists as JSON, texts as they stand."""
+    written = write_settings(SettingsPatch(**settings.model_dump()))
     values = {
-        NAMESPACE + name.removeprefix(PREFIX): value.decode()
-        for name, value in write_settings(SettingsPatch(**settings.model_dump())).items()
-        if value is not None
+        NAMESPACE + name: value.decode()
+        for name in Settings.model_fields
+        if (value := written[PREFIX + name]) is not None
     }
     return MappingProxyType(values)
 

@@ -28,7 +28,7 @@ from cfs_webdav.tree import Conditions
 GATHERED_BYTES = 64 << 20
 """How much a body may have beyond the transcript that it holds and a message: as in the FUSE bridge."""
 
-_AT_ONCE_BYTES = 1 << 20
+_AT_ONCE_BYTES = 256 << 10
 _ATTEMPTS = 5
 
 
@@ -121,7 +121,7 @@ class Put:
         if len(self._body) > most:
             raise TooLarge(f"what is sent to {self._id!r} has {most} bytes at most now; this has {len(self._body)}")
         self._require(session)
-        bases, replaceable = self._bases(session, readable=readable)
+        bases, replaceable = self._bases(session)
         text = session.history.text if session and readable and self._has_turns else ""
         etag = session.etag if session else None
         return session, Sight(etag, text, bases, replaceable, readable, self._gate.limits.message_bytes)
@@ -138,7 +138,7 @@ class Put:
             return
         raise PreconditionFailed(f"If-None-Match: {unwanted} does not hold for {self._id!r}: it is there; read it")
 
-    def _bases(self, session: Session | None, *, readable: bool) -> tuple[tuple[views.Sent | int, ...], bool]:
+    def _bases(self, session: Session | None) -> tuple[tuple[views.Sent | int, ...], bool]:
         """Tell what the client may have had before, and whether it named the present version."""
         bases: list[views.Sent | int] = []
         replaceable = False
@@ -146,7 +146,7 @@ class Put:
             for view in _known(session, " ".join([self._conditions.if_match or "", self._hint])):
                 if isinstance(view, views.Sent):
                     bases.append(view)
-                elif readable and (size := session.history.size_at(view.number)) is not None:
+                elif (size := session.history.size_at(view.number)) is not None:
                     bases.append(size)
             replaceable = session.etag in views.named(self._conditions.if_match)
         return tuple(bases), replaceable

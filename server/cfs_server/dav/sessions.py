@@ -44,7 +44,7 @@ class SessionTree(Tree):
         self._scratch = kept.scratch
         self._clients = kept.clients
         self._user_agent = user_agent
-        self._rows: dict[str, Row] = {}
+        self._rows: dict[str, Row] = {}  # of sessions that the caller may see, as they were when it looked
         self._properties: dict[str, Mapping[str, str]] = {}
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -79,12 +79,14 @@ class SessionTree(Tree):
         place = self.place(path)
         if not isinstance(place, SessionPlace):
             return {}
-        row = self._rows.get(path) or self._on_loop(partial(self._row_of, place.id))
+        if path not in self._rows:
+            self.look(path)
+        row = self._rows.get(path)
         found: dict[str, str] = {}
-        if row is not None and self._sees(row.id):
+        if row is not None:
             found.update(properties.state_shown(row.state, row.queued))
-        if row is not None and self.gate.may("read_binary", row.id):
-            found.update(properties.settings_shown(row.settings))
+            if self.gate.may("read_binary", row.id):
+                found.update(properties.settings_shown(row.settings))
         self._properties[path] = found  # each of them is asked for by a call
         return found
 
@@ -133,8 +135,8 @@ class SessionTree(Tree):
                 self._publish(path, new)
             case ((SessionPlace() | ScratchPlace()), ScratchPlace()):
                 self._copy_to_scratch(path, target)
-            case _:
-                raise self._no_file(path)
+            case source, _:
+                raise self._no_file(target if isinstance(source, SessionPlace | ScratchPlace) else path)
 
     def move(self, path: str, target: str) -> None:
         """Rename a session (S14); a scratch file that takes its place is a PUT. To a scratch file see above."""
@@ -149,8 +151,8 @@ class SessionTree(Tree):
                 self._on_loop(partial(self._scratch.delete, self._key(path), file))
             case ScratchPlace(), ScratchPlace():
                 self._on_loop(partial(self._scratch.move, self._key(path), self._key(target)))
-            case _:
-                raise self._no_file(path)
+            case source, _:
+                raise self._no_file(target if isinstance(source, SessionPlace | ScratchPlace) else path)
 
     def may_overwrite(self, path: str, target: str) -> bool:
         """Let no session be replaced by another one; what a scratch file would do to it is judged as a PUT."""
@@ -220,8 +222,10 @@ class SessionTree(Tree):
                 row = self._row_of(session_id)
                 if row is None:
                     return None
+                if not self._sees(session_id):
+                    return Entry(path, media_type=MEDIA_TYPE)
                 self._rows[path] = row
-                return row.entry(path) if self._sees(session_id) else Entry(path, media_type=MEDIA_TYPE)
+                return row.entry(path)
         return None
 
     def _below(
@@ -236,7 +240,6 @@ class SessionTree(Tree):
         return None if session is None else row_of(session)
 
     def _delete(self, session_id: str) -> None:
-        self.gate.require("delete", session_id)
         self._clients.require_may_delete(self._user_agent, session_id)
         self.gate.delete(session_id)
 

@@ -30,7 +30,7 @@ class SubSessionTree(SessionTree):
         return True
 
     def _listed(self, place: Place | None) -> list[Session]:
-        return self.gate.below(place.root) if isinstance(place, Family) and self.gate.enter(place.root) else []
+        return self.gate.below(place.root) if isinstance(place, Family) else []
 
     def _collections(self, place: Place | None) -> list[tuple[str, float]]:
         if not isinstance(place, Top):

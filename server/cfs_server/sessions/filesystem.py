@@ -65,11 +65,13 @@ class SessionFileSystem(FileSystemBase):
         """Rename a session with all below it (S14); never over another, for that would be two in one."""
 
         def rename() -> None:
-            session, new = self._get(path), id_of(target)
+            new = id_of(target)
+            if self._store.find(id_of(path)) is None:
+                raise ConflictError(f"{path!r} was deleted by somebody else", path)
             if self._store.missing(new)[:-1]:
                 raise ConflictError(f"there is no session above {target!r}", target)
             try:
-                self._store.rename(session.id, new)
+                self._store.rename(id_of(path), new)
             except Conflict as error:
                 raise ConflictError(error.detail, target) from None
 

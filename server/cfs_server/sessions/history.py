@@ -18,7 +18,7 @@ class History:
     def __init__(self, account: Account, messages: Iterable[Message] = ()) -> None:
         self._account = account
         self._messages: list[Message] = []
-        self._text: str | None = None
+        self._text, self._rendered = "", 0
         self.size = 0
         self.version = 0
         self._put(messages)
@@ -33,9 +33,10 @@ class History:
 
     @property
     def text(self) -> str:
-        """The transcript; rendered once per version."""
-        if self._text is None:
-            self._text = render(self._messages)
+        """The transcript; each message is rendered once, when somebody reads it first."""
+        if self._rendered < len(self._messages):
+            self._text += render(self._messages[self._rendered :])
+            self._rendered = len(self._messages)
         return self._text
 
     def up_to(self, count: int) -> str:
@@ -69,6 +70,7 @@ class History:
 
     def _put(self, messages: Iterable[Message]) -> None:
         self._messages = list(messages)
+        self._text, self._rendered = "", 0
         self._since = (self.version, len(self._messages))
         self._resized(sum(map(_size, self._messages)) - self.size)
 
@@ -80,10 +82,11 @@ class History:
         self.size += growth
         self.changed_at = time.time()
         self._account.add(size=growth)
-        self._text = None
 
     def check_integrity(self) -> None:
-        """Raise `AssertionError` unless the size kept is the size of the text, and each version one message more."""
+        """Raise `AssertionError` unless what is kept is true: the text, its size, and each version a message more."""
+        if self.text != render(self._messages):
+            raise AssertionError("the text kept is not that of the messages")
         if self.size != len(self.text.encode()):
             raise AssertionError(f"size {self.size} of a transcript of {len(self.text.encode())} bytes")
         if len(self) - self._since[1] != self.version - self._since[0]:

@@ -1,0 +1,158 @@
+"""Two callers by WebDAV: each has its own, whatever the method, the spelling or the Destination (G9, W5)."""
+
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from itertools import product
+
+import pytest
+import pytest_asyncio
+
+from cfs_filesystem import OPERATIONS, Grant
+from tests.server.guests import Guest, guests
+from tests.server.support import House, house
+from tests.webdav.wire import LOCK, Dav
+
+BODIES = {
+    "PROPPATCH": b"<P:propertyupdate xmlns:P='DAV:'><P:set><P:prop><x xmlns='u:'/></P:prop></P:set></P:propertyupdate>",
+    "LOCK": LOCK,
+    "PUT": b"intruder",
+}
+METHODS = (
+    "GET",
+    "HEAD",
+    "PUT",
+    "DELETE",
+    "PROPFIND",
+    "PROPPATCH",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "LOCK",
+    "UNLOCK",
+    "OPTIONS",
+)
+SECRETS = ("/sessions/secret", "/sub_sessions/secret", "/sub_sessions/secret/child", "/workspaces/secret")
+HIDDEN = (*SECRETS, "/workspaces/secret/file", "/workspaces/secret/deep/file")
+ABSENT = tuple(path.replace("secret", "absent") for path in HIDDEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Two:
+    """A server, the owner of everything called `secret`, and a caller with rights elsewhere only."""
+
+    home: House
+    owner: Dav
+    other: Dav
+    guest: Guest
+
+
+@pytest_asyncio.fixture
+async def two() -> AsyncIterator[Two]:
+    """Fill a server."""
+    mine = [Grant(prefix=f"/{kind}/mine", ops=OPERATIONS) for kind in ("sessions", "workspaces")]
+    everything = [Grant(prefix="/", ops=OPERATIONS)]
+    async with house() as home, guests(home, owner=everything, other=mine) as known:
+        owner, other = Dav(known["owner"].client), Dav(known["other"].client)
+        for name in ("secret", "mine"):
+            await known["owner"].create(name, transcript=f"User: {name}\nAssistant: yes\n")
+            await known["owner"].create(f"{name}/child")
+            assert (await owner("MKCOL", f"/workspaces/{name}")).status_code == 201
+            assert (await owner("MKCOL", f"/workspaces/{name}/deep")).status_code == 201
+            for file in ("file", "deep/file"):
+                assert (await owner("PUT", f"/workspaces/{name}/{file}", name.encode())).status_code == 201
+        yield Two(home, owner, other, known["other"])
+
+
+async def state(two: Two) -> list[bytes]:
+    """What there is of the secret."""
+    answers = [await two.owner("GET", path) for path in HIDDEN]
+    assert [answer.status_code for answer in answers] == [200] * len(HIDDEN)
+    return [answer.content for answer in answers]
+
+
+async def test_each_sees_its_own(two: Two) -> None:
+    assert await two.other.names("/sessions/") == ["mine"]
+    assert await two.other.names("/sub_sessions/") == ["mine/"]
+    assert await two.other.names("/sub_sessions/mine/") == ["child"]
+    assert await two.other.names("/workspaces/") == ["mine/"]
+    assert await two.other.names("/workspaces/mine/") == ["deep/", "file"]
+    assert await two.owner.names("/sessions/") == ["mine", "secret"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_what_is_hidden_is_as_what_is_not_there(two: Two, method: str) -> None:
+    """Status and words are those for a name that does not exist, and nothing has changed."""
+    before = await state(two)
+    for hidden, absent in zip(HIDDEN, ABSENT, strict=True):
+        for slash in ("", "/"):
+            answers = [
+                await two.other(
+                    method,
+                    path + slash,
+                    BODIES.get(method, b""),
+                    depth="0",
+                    destination=f"/dav{path}-2",
+                    lock_token="<x>",  # noqa: S106 - no secret
+                )
+                for path in (hidden, absent)
+            ]
+            assert answers[0].status_code == answers[1].status_code, (method, hidden)
+            refused = (400, 403, 404, 405, 409) if method != "OPTIONS" else (200, 404)
+            assert answers[0].status_code in refused, (method, hidden, answers[0].status_code)
+            assert answers[0].text.replace("secret", "absent") == answers[1].text
+    assert await state(two) == before
+    assert "absent" not in (await two.owner("GET", "/sessions/")).text
+
+
+@pytest.mark.parametrize(("method", "overwrite"), list(product(("COPY", "MOVE"), ("T", "F"))))
+async def test_no_destination_leads_to_what_is_hidden(two: Two, method: str, overwrite: str) -> None:
+    before = await state(two)
+    kinds = {"/sessions/mine": 0, "/sub_sessions/mine/child": 2, "/workspaces/mine/file": 4, "/workspaces/mine/deep": 3}
+    for source, target in product(kinds, HIDDEN):
+        for spelled in (target, target.replace("secret", "%73ecret"), f"{two.home.url}/dav{target}"):
+            where = spelled if spelled.startswith("http") else f"/dav{spelled}"
+            answer = await two.other(method, source, destination=where, overwrite=overwrite)
+            assert answer.status_code in (403, 404, 409, 412, 502), (source, spelled, answer.status_code)
+    assert await state(two) == before
+
+
+async def test_a_lock_of_another_cannot_be_taken_over(two: Two) -> None:
+    two.guest.may(Grant(prefix="/workspaces/", ops=OPERATIONS))
+    token = (await two.owner.lock("/workspaces/mine/file")).headers["lock-token"]
+    assert (await two.other("UNLOCK", "/workspaces/mine/file", lock_token=token)).status_code == 403
+    assert (await two.other("PUT", "/workspaces/mine/file", b"x", **{"if": f"({token})"})).status_code == 412
+    assert (await two.other("PUT", "/workspaces/mine/file", b"x")).status_code == 423
+    assert (await two.owner("PUT", "/workspaces/mine/file", b"x", **{"if": f"({token})"})).status_code == 204
+
+
+async def test_who_may_only_read_changes_nothing_and_locks_nothing(two: Two) -> None:
+    reading: list[Grant] = [
+        Grant(prefix=p, ops={"list", "file", "read"}) for p in ("/sessions/mine", "/workspaces/mine")
+    ]
+    two.guest.may(*reading)
+    for path in ("/sessions/mine", "/workspaces/mine/file"):
+        before = (await two.other("GET", path)).content
+        for method in ("PUT", "DELETE", "MOVE", "LOCK"):
+            answer = await two.other(method, path, BODIES.get(method, b""), destination=f"/dav{path}-2", depth="0")
+            assert answer.status_code == 403, (method, path, answer.text)
+        assert (await two.owner("GET", path)).content == before
+        found = await two.other.set(path, "{u:}x", "1")
+        assert found[f"/dav{path}"].statuses["{u:}x"] == 403
+        copied = await two.other("COPY", path, destination=f"/dav{path}-2")
+        assert copied.status_code in (403, 404, 409)
+
+
+async def test_credentials(two: Two) -> None:
+    """The token as the password of Basic, or by Bearer; a wrong one, or none, is told what to send."""
+    good = b64encode(b"anybody:cfs_other").decode()
+    bare = Dav(two.home.client)
+    assert (await bare("PROPFIND", "/sessions/mine", depth="0", authorization=f"Basic {good}")).status_code == 207
+    for wrong in (
+        {},
+        {"authorization": f"Basic {b64encode(b'other:cfs_wrong').decode()}"},
+        {"authorization": "Bearer no"},
+    ):
+        answer = await bare.client.request("PROPFIND", "/dav/sessions/mine", headers={"Depth": "0", **wrong})
+        assert answer.status_code == 401
+        assert 'Basic realm="cfs"' in answer.headers["www-authenticate"]
