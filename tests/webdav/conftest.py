@@ -27,4 +27,4 @@ def mount(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mo
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A session's name that no other test uses."""
-    return str(request.node.name).replace("[", "-").replace("]", "")
+    return f"{request.path.stem}-{request.node.name}".replace("[", "-").replace("]", "")

@@ -140,7 +140,7 @@ def test_what_is_not_done_is_refused(mount: Mount, stage: Stage, name: str) -> N
 
 @pytest.mark.parametrize("options", [[], ["+set nowritebackup"], ["+set backup"]])
 def test_vim_adds_a_line(mount: Mount, stage: Stage, name: str, options: list[str]) -> None:
-    name = name.partition("-")[0] + (options[0][5:] if options else "")
+    name = f"vim-{options[0][5:] if options else 'plain'}"
     keys = [(OPENED, b"Goquestion two\x1b"), (b"question two", b":wq\r")]
     assert edit(mount, stage, name, *VIM, *options, keys=keys) == 0
     asked(stage, name, "question one", "question two")
