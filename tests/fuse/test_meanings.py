@@ -54,6 +54,14 @@ def test_python_reads_in_every_mode(mount: Mount, stage: Stage, name: str) -> No
         assert both.read() == text
 
 
+def test_a_session_that_is_called_like_a_temporary_file_is_not_listed(mount: Mount, stage: Stage, name: str) -> None:
+    """Its name means a file of the mount's own here, so there would be no way to open it."""
+    stage.make(name + "~")
+    stage.make(name)
+    until(lambda: name in names(mount.path))
+    assert name + "~" not in names(mount.path)
+
+
 def test_exclusive_creation_of_what_exists_fails(mount: Mount, stage: Stage, name: str) -> None:
     """O_EXCL means what it says."""
     stage.make(name)
