@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.fuse.support import Mount, Stage, append, mounting, names, until
@@ -57,8 +56,7 @@ def test_python_reads_in_every_mode(mount: Mount, stage: Stage, name: str) -> No
 
 def test_a_session_that_is_called_like_a_temporary_file_is_not_listed(mount: Mount, stage: Stage, name: str) -> None:
     """Its name means a file of the mount's own here, so there would be no way to open it."""
-    made = httpx.post(f"{stage.url}/v1/sessions", json={"id": name + "~"}, trust_env=False)
-    assert made.status_code == 201
+    assert stage.client.post("/v1/sessions", json={"id": name + "~"}).status_code == 201
     stage.make(name)
     assert (name in names(mount.path), name + "~" in names(mount.path)) == (True, False)
 
