@@ -132,3 +132,37 @@ async def test_locks_keep_webdav_writers_apart_and_make_sessions() -> None:
         token = lock.headers["lock-token"]
         assert (await dav("PUT", "/sessions/chat1", b"hello", **{"if": f"({token})"})).status_code == 204
         assert (await dav("UNLOCK", "/sessions/chat1", lock_token=token)).status_code == 204
+
+
+async def test_sessions_made_by_locks_count() -> None:
+    """Ten thousand names cannot be filled by locking them (H7)."""
+    async with house(max_sessions=2) as home:
+        dav = Dav(home.client)
+        answers = [await dav.lock(f"/sessions/new{number}") for number in range(4)]
+        assert [answer.status_code for answer in answers] == [201, 201, 507, 507]
+        assert answers[-1].json()["type"] == "urn:cfs:error:storage-full"
+        assert len(home.store) == 2
+
+
+async def test_what_finder_and_explorer_leave_beside_a_session_is_no_session() -> None:
+    """Finder writes `._chat1` and `.DS_Store`, Explorer sets times; the session is what it was."""
+    times = (
+        b"<D:propertyupdate xmlns:D='DAV:' xmlns:Z='urn:schemas-microsoft-com:'><D:set><D:prop>"
+        b"<Z:Win32LastModifiedTime>Sat, 21 Nov 2026 10:00:00 GMT</Z:Win32LastModifiedTime>"
+        b"</D:prop></D:set></D:propertyupdate>"
+    )
+    async with house() as home:
+        dav = await chat(home)
+        before = (await dav("GET", "/sessions/chat1")).content
+        for noise in ("._chat1", ".DS_Store", "Thumbs.db"):
+            lock = await dav.lock(f"/sessions/{noise}")
+            token = lock.headers["lock-token"]
+            guarded = {"if": f"({token})"}
+            assert (await dav("PUT", f"/sessions/{noise}", b"\x00\x05\x16\x07", **guarded)).status_code == 204
+            assert (await dav("GET", f"/sessions/{noise}")).content == b"\x00\x05\x16\x07"
+            assert (await dav("UNLOCK", f"/sessions/{noise}", lock_token=token)).status_code == 204
+        patched = await dav("PROPPATCH", "/sessions/chat1", times)
+        assert "200 OK" in patched.text
+        assert [session.id for session in home.store] == ["chat1"]
+        assert (await dav("GET", "/sessions/chat1")).content == before
+        assert (await dav("DELETE", "/sessions/.DS_Store")).status_code == 204
