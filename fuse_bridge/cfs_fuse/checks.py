@@ -73,7 +73,7 @@ def check_directory(directory: Path) -> None:
         detach(directory)
         found = list(directory.iterdir())
     if os.path.ismount(directory):
-        raise CannotMountError(f"something is mounted on {directory} already: fusermount3 -u {directory}")
+        raise CannotMountError(f"something is mounted on {directory} already: unmount it, or take another directory")
     if found:
         raise CannotMountError(f"{directory} is not empty: its files would be hidden; take another directory")
     if not os.access(directory, os.W_OK):

@@ -16,8 +16,19 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command()
 def mount(
+    context: typer.Context,
     directory: Annotated[Path, typer.Argument(help="An empty directory to mount on.", show_default=False)],
     url: Url = DEFAULT_URL,
+    dav: Annotated[
+        str | None,
+        typer.Option(
+            "--dav",
+            metavar="URL",
+            help="Mount this WebDAV folder by davfs2 instead, such as http://HOST:PORT/dav/workspaces/main; of a server"
+            " alone, its sessions. Needs root.",
+            show_default=False,
+        ),
+    ] = None,
     token_file: TokenFile = None,
     commit: Annotated[
         Literal["close", "write"],
@@ -39,11 +50,12 @@ def mount(
 ) -> None:
     """Show the server's sessions as files: echo, cat, tail -f, vim.
 
-    Unmount by `fusermount3 -u DIRECTORY`, or end the process.
+    Unmount by `fusermount3 -u DIRECTORY` (with --dav: `umount DIRECTORY`), or end the process.
     """
     from cfs_fuse.checks import CannotMountError
-    from cfs_fuse.mount import Options, run  # everything heavy comes in here, so that --help is quick
 
+    if dav is not None:
+        _check_usage(context)
     logging.basicConfig(
         filename=log_file, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
@@ -53,11 +65,35 @@ def mount(
         if background:
             _in_background(directory)
             return
-        options = Options(directory, url, token, commit_writes=commit == "write", shared=allow_other)
-        run(options, lambda server: _say(f"ready: {server} on {directory}", detach=detach))
+
+        def ready(server: str) -> None:
+            _say(f"ready: {server} on {directory}", detach=detach)
+
+        def tell(sentence: str) -> None:
+            typer.echo(f"cfs: {sentence}", err=True)
+            if log_file:
+                logging.getLogger("cfs_fuse").warning(sentence)
+
+        # Everything heavy comes in here, so that --help is quick.
+        if dav is not None:
+            from cfs_fuse import davfs
+
+            davfs.run(davfs.Options(directory, dav, token, shared=allow_other), ready, tell)
+        else:
+            from cfs_fuse.mount import Options, run
+
+            run(Options(directory, url, token, commit_writes=commit == "write", shared=allow_other), ready)
     except (CannotMountError, OSError) as error:
         typer.echo(f"cfs: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def _check_usage(context: typer.Context) -> None:
+    """Raise `typer.BadParameter` for an option that has no meaning together with --dav."""
+    for name in ("url", "commit"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(f"--{name} makes no sense with --dav")
 
 
 def _say(text: str, *, detach: bool) -> None:

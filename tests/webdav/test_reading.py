@@ -267,6 +267,20 @@ async def test_a_reader_waits_for_the_reply_and_one_who_only_asks_does_not() -> 
         assert (answer.headers["x-cfs-state"], answer.headers["etag"]) == ("idle", session.etag)
 
 
+async def test_davfs2_waits_for_a_second_at_least() -> None:
+    """Else the kernel would cut the answer to the size of a moment ago."""
+    async with reader() as r:
+        session = r.session()
+        r.ann.desk.engine.hold()
+        r.ann.desk.say("chat1", "more")
+        started = time.monotonic()
+        reading = asyncio.create_task(r.get("/chat1", user_agent="davfs2/1.6.1 neon/0.32.5"))
+        await r.waiting(session)
+        r.ann.desk.engine.release()
+        assert (await reading).text == TALK + "User: more\nAssistant: more\n"
+        assert time.monotonic() - started > 1.05
+
+
 async def test_a_reader_waits_for_sub_sessions() -> None:
     async with reader() as r:
         session = r.session()

@@ -60,7 +60,10 @@ class _Resource(_DAVResource):  # type: ignore[misc]
                 own = self.tree.properties(self.path).get(name)
             if own is not None:
                 return own
-        return super().get_property_value(name)
+        value = super().get_property_value(name)
+        if value is None:  # the quotas of RFC 4331: an empty answer is read as "full"
+            raise DAVError(HTTP_NOT_FOUND)
+        return value
 
     def set_property_value(self, name: str, value: Any, *, dry_run: bool = False) -> Any:
         """Set or (by None) remove a property, which is a way of writing."""

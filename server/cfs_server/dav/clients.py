@@ -68,3 +68,8 @@ class Clients:
 def is_rclone(user_agent: str) -> bool:
     """Tell whether a request is rclone's."""
     return user_agent.startswith("rclone/")
+
+
+def is_davfs2(user_agent: str) -> bool:
+    """Tell whether a request is davfs2's."""
+    return user_agent.startswith("davfs2/")

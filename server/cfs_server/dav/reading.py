@@ -4,8 +4,10 @@ A GET waits a while until the session is settled; after that it is answered by w
 what the session was doing. `Prefer: wait=N` shortens that, `wait=0` to nothing. A HEAD never waits.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from email.utils import parsedate_to_datetime
+from functools import partial
 
 from anyio import to_thread
 from starlette.datastructures import Headers
@@ -13,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cfs.errors import NotFound, PreconditionFailed, RangeNotSatisfiable
+from cfs_server.dav.clients import is_davfs2
 from cfs_server.dav.places import ScratchPlace, SessionPlace
 from cfs_server.dav.preferences import wait_of
 from cfs_server.dav.rows import MEDIA_TYPE
@@ -26,6 +29,9 @@ from cfs_server.sessions.gate import SessionGate
 
 WAIT_SECONDS = 20.0
 """davfs2 gives up after 30."""
+
+_DAVFS_SECONDS = 1.1
+"""The kernel believes for a second the size that davfs2 told it before it asked for the bytes, and cuts them to it."""
 
 _LONG_BYTES = 256 << 10
 _SAFE = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}
@@ -64,10 +70,19 @@ async def read_session(
         if preferred is not None and preferred <= seconds:
             seconds, headers = preferred, {"Preference-Applied": f"wait={preferred}"}
         if seconds > 0 and not gate.is_settled(session):
-            await attend(request, gate.wait_settled(session, seconds, "read_binary"))
+            least = _DAVFS_SECONDS if is_davfs2(request.headers.get("user-agent", "")) else 0.0
+            settled = partial(gate.wait_settled, session, seconds, "read_binary")
+            await attend(request, _lasting(min(least, seconds), settled))
     history = session.history  # from here on nothing is awaited: it is one state of the session that is shown
     shown = _Shown(session.etag, history.changed_at, MEDIA_TYPE, headers | {"X-CFS-State": session.state})
     return _answer(request, shown, history.size, lambda: history.text.encode())
+
+
+async def _lasting(seconds: float, wait: Callable[[], Awaitable[object]]) -> None:
+    """Wait, for so many seconds at least."""
+    end = asyncio.get_running_loop().time() + seconds
+    await wait()
+    await asyncio.sleep(end - asyncio.get_running_loop().time())
 
 
 class _Shown:

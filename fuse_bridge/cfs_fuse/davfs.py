@@ -1,0 +1,281 @@
+"""A mount over WebDAV by davfs2, from its checks to its end (W1, F8).
+
+Nothing of libfuse is needed here: davfs2 speaks to the kernel itself. Its process outlives the command that started it
+and ends when the mount does, after what was written has been sent; so it is what this module waits for.
+"""
+
+import logging
+import os
+import pwd
+import re
+import select
+import shutil
+import signal
+import subprocess
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from cfs import api
+from cfs.errors import CfsError, InvalidRequest, NotFound, Unauthorized, Unreachable
+from cfs.transports.addresses import address_of
+from cfs.transports.base import TOKEN_VARIABLE
+from cfs.transports.http import Client
+from cfs_fuse.checks import CannotMountError, check_directory
+from cfs_fuse.davfs_files import USER, Files
+
+_log = logging.getLogger(__name__)
+
+SESSIONS = "/dav/sessions"
+READY_SECONDS = 10.0
+HURRY_SECONDS = 5.0
+_LOOK_SECONDS = 0.005
+_PROGRAM = "mount.davfs"
+_SYSTEM_PATH = "/usr/sbin:/sbin"
+_PIDS = Path("/run/mount.davfs")
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to mount where: the URL of a WebDAV folder, or of a server for all its sessions; `shared` is for all."""
+
+    directory: Path
+    url: str
+    token: str | None = None
+    shared: bool = False
+
+    @property
+    def address(self) -> str:
+        """The folder's URL, without a slash at its end."""
+        url = self.url.rstrip("/")
+        return url if urlsplit(url).path else url + SESSIONS
+
+    @property
+    def password(self) -> str | None:
+        """The token, from the environment if none was given."""
+        return self.token or os.environ.get(TOKEN_VARIABLE)
+
+
+def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], None]) -> None:
+    """Mount, and wait until it is unmounted or a signal comes; calls `ready` with the URL when it can be used.
+
+    When the server does not have all that was written, `tell` is called with a sentence that says where it is. Raises
+    `CannotMountError`.
+    """
+    check(options)
+    directory = options.directory.resolve()
+    owner = _owner(directory)
+    files = Files.make(_plain(options.address), options.password)
+    try:
+        with _signals() as signals:
+            process = _mount(options, directory, owner, files)
+            try:
+                _check_ready(directory)
+                ready(options.address)
+                if process in select.select([process, signals], [], [])[0] and _is_mounted(directory):
+                    raise CannotMountError(f"{_PROGRAM} has ended, and left {directory} behind")
+            finally:
+                _unmount(directory, process, signals)
+                os.close(process)
+    finally:
+        kept = files.remove(owner)
+        if kept:
+            tell(f"what was written and the server does not have is in {kept}")
+
+
+def check(options: Options) -> None:
+    """Raise `CannotMountError` for the first thing that is in the way."""
+    check_machine()
+    check_directory(options.directory)
+    _check_server(options)
+    _check_former(options.directory.resolve())
+
+
+def check_machine() -> None:
+    """Raise `CannotMountError` if davfs2 cannot mount here, or not for this user."""
+    if _program() is None:
+        raise CannotMountError("davfs2 is not installed", "install it (Debian: apt install davfs2)")
+    if os.geteuid() != 0:
+        raise CannotMountError(
+            f"{_PROGRAM} mounts for root only, or what /etc/fstab names for members of its group",
+            "start this as root (sudo): the files will belong to whom the directory belongs to; or use the mount"
+            " without --dav, which needs no root",
+        )
+    if not Path("/dev/fuse").exists():
+        raise CannotMountError("there is no /dev/fuse", "in a container: --device /dev/fuse --cap-add SYS_ADMIN")
+
+
+def _program() -> str | None:
+    return shutil.which(_PROGRAM) or shutil.which(_PROGRAM, path=_SYSTEM_PATH)
+
+
+def _check_server(options: Options) -> None:
+    """Look at the folder as davfs2 will."""
+    if "@" in urlsplit(options.url).netloc:
+        raise CannotMountError("a secret in a URL is shown to everybody", "use --token-file or CFS_TOKEN")
+    headers = {"Depth": "0"}
+    if options.password:
+        headers["Authorization"] = f"Basic {b64encode(f'{USER}:{options.password}'.encode()).decode()}"
+    look = api.Request("PROPFIND", "", headers=headers)
+    try:
+        with Client(options.address) as client:
+            found = client.call(api.Call(look, lambda answer: answer))
+    except Unauthorized as error:
+        advice = "is it the right one, and still valid?" if options.password else "use --token-file or CFS_TOKEN"
+        raise CannotMountError(f"{options.address}: {error.detail}", advice) from None
+    except NotFound:
+        raise CannotMountError(f"{options.address} is not there, or not for you") from None
+    except (Unreachable, InvalidRequest) as error:
+        raise CannotMountError(error.detail) from None
+    except CfsError as error:
+        raise CannotMountError(f"{options.address}: {error.detail}") from None
+    if found.status != 207 or b"collection" not in found.body:
+        raise CannotMountError(f"{options.address} is no WebDAV folder (status {found.status})")
+
+
+def _check_former(directory: Path) -> None:
+    """Look for a mount.davfs of the same directory: one still sends what was written, one was killed."""
+    path = _pid_file(directory)
+    with suppress(FileNotFoundError, ValueError):
+        pid = int(path.read_text())
+        if _serves(pid):
+            raise CannotMountError(f"{_PROGRAM} (process {pid}) is not done with {directory} yet: try again later")
+    path.unlink(missing_ok=True)
+
+
+def _mount(options: Options, directory: Path, owner: tuple[int, int], files: Files) -> int:
+    """Start davfs2 and return a descriptor of its process; raises `CannotMountError`."""
+    directories, regular = ("777", "666") if options.shared else ("700", "600")
+    flags = {"conf": files.configuration, "uid": owner[0], "gid": owner[1]}
+    flags |= {"dir_mode": directories, "file_mode": regular}
+    env = dict(os.environ)
+    if not address_of(options.address).through_proxies:
+        env = {name: value for name, value in env.items() if not name.lower().endswith("_proxy")}
+    done = subprocess.run(  # noqa: S603 - no shell
+        [
+            _program() or _PROGRAM,
+            "-o",
+            ",".join(f"{key}={value}" for key, value in flags.items()),
+            "--",
+            _plain(options.address),
+            str(directory),
+        ],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+    )
+    if done.returncode:
+        raise CannotMountError(f"davfs2 could not mount on {directory}: {' '.join(done.stderr.split())}")
+    end = time.monotonic() + READY_SECONDS
+    while time.monotonic() < end:
+        with suppress(FileNotFoundError, ValueError, ProcessLookupError):
+            return os.pidfd_open(int(_pid_file(directory).read_text()))
+        time.sleep(_LOOK_SECONDS)
+    _detach(directory)
+    raise CannotMountError(f"{_PROGRAM} does not say which process serves {directory}")
+
+
+def _check_ready(directory: Path) -> None:
+    if not _is_mounted(directory):
+        raise CannotMountError(f"nothing is mounted on {directory}")
+    try:
+        list(directory.iterdir())
+    except OSError as error:
+        raise CannotMountError(f"{directory} is mounted and cannot be listed: {error.strerror}") from None
+
+
+def _unmount(directory: Path, process: int, signals: int) -> None:
+    """Take the mount down and wait until davfs2 has sent what was written; one more signal ends that.
+
+    umount.davfs does the same, but looks every three seconds only, and passes the path through a shell.
+    """
+    if _is_mounted(directory):
+        _detach(directory)
+    _drain(signals)
+    if process in select.select([process, signals], [], [])[0]:
+        return
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, number)
+        if select.select([process], [], [], HURRY_SECONDS)[0]:
+            return
+
+
+def _is_mounted(directory: Path) -> bool:
+    """Ask the kernel's list: a look at the directory itself fails when davfs2 is dead."""
+    mounts = Path("/proc/self/mounts").read_bytes().splitlines()
+    points = (re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), line.split(b" ")[1]) for line in mounts)
+    return os.fsencode(directory) in points
+
+
+def _detach(directory: Path) -> None:
+    """Unmount. What is in use is taken from who uses it (-f): davfs2 would go on for as long as a file is open."""
+    for flags in (["-i"], ["-i", "-f", "-l"]):  # -i: without umount.davfs
+        done = subprocess.run(  # noqa: S603 - no shell
+            ["umount", *flags, "--", str(directory)],  # noqa: S607 - where it is depends on the system
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            return
+        _log.info("umount %s: %s", " ".join(flags), done.stderr.strip())
+
+
+@contextmanager
+def _signals() -> Iterator[int]:
+    """Give a descriptor that can be read when a signal has come; it interrupts nothing."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup means it
+            signal.signal(number, lambda *_: None)
+    try:
+        yield reading
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(wakeup)
+        os.close(reading)
+        os.close(writing)
+
+
+def _drain(signals: int) -> None:
+    with suppress(BlockingIOError):
+        while os.read(signals, 1 << 10):
+            pass
+
+
+def _owner(directory: Path) -> tuple[int, int]:
+    """The owner of the directory; root if davfs2 would not know that user."""
+    found = directory.stat()
+    try:
+        pwd.getpwuid(found.st_uid)
+    except KeyError:
+        return 0, 0
+    return found.st_uid, found.st_gid
+
+
+def _plain(url: str) -> str:
+    """Write a URL as davfs2 wants it: it encodes the path itself."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}"
+
+
+def _pid_file(directory: Path) -> Path:
+    return _PIDS / f"{str(directory).lstrip('/').replace('/', '-')}.pid"
+
+
+def _serves(pid: int) -> bool:
+    """Whether this is a living mount.davfs: one that has ended, and that nobody has asked about, has no arguments."""
+    with suppress(OSError):
+        return _PROGRAM.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
