@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cfs.attributes import PREFIX
+from cfs.scratch_names import is_scratch
 from cfs_fuse import xattrs
 from cfs_fuse.answering import accepting, answering, refusing
 from cfs_fuse.attributes import Attributes, filesystem
@@ -98,7 +99,7 @@ class Operations:
         directories, files = [".", ".."], []
         match self._directories[number]:
             case Root():
-                files = cache.roots() + self._parts.scratch.names()
+                files = [name for name in cache.roots() if not is_scratch(name)] + self._parts.scratch.names()
             case ControlDirectory():
                 files = cache.roots()
             case Families():

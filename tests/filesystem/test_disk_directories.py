@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -288,10 +289,12 @@ def test_a_removal_or_a_move_that_lost_a_race_is_a_conflict(place: Place) -> Non
         with pytest.raises(ConflictError):
             action()
     inside(place)
+    (place.root / "empty").mkdir()
     wrong: list[Callable[[], object]] = [
         lambda: place.disk._remove_directory_impl("/inside"),
         lambda: place.disk._move_impl("/inside", "/gone/there", True),
         lambda: place.disk._move_impl("/inside", "/inside/there", True),
+        lambda: place.disk._move_impl("/directory", "/empty", False),
         lambda: place.disk._make_directory_impl("/inside"),
         lambda: place.disk._make_directory_impl("/directory"),
     ]
@@ -300,7 +303,7 @@ def test_a_removal_or_a_move_that_lost_a_race_is_a_conflict(place: Place) -> Non
             action()
     with pytest.raises(NotFoundError):
         place.disk._scan_impl("/gone/")
-    assert sorted(path.name for path in place.root.rglob("*")) == ["directory", "inside", "x"]
+    assert sorted(path.name for path in place.root.rglob("*")) == ["directory", "empty", "inside", "x"]
 
 
 # -- many at once -----------------------------------------------------------------------------------------------------
@@ -371,7 +374,8 @@ def test_what_is_written_while_it_is_moved_is_not_lost(place: Place) -> None:
         moving = pool.submit(move)
         try:
             for number in range(500):
-                place.handle.write("/s", str(number))
+                while isinstance(refusal(partial(place.handle.write, "/s", str(number))), InvalidPathError):
+                    pass  # the mover was held up for long between its two steps
         finally:
             stop.set()
         assert moving.result() > 0
@@ -379,6 +383,33 @@ def test_what_is_written_while_it_is_moved_is_not_lost(place: Place) -> None:
     assert max(texts) == 499
     assert len(set(texts)) == len(texts)
     assert {path.stat().st_nlink for path in place.root.iterdir()} == {1}
+
+
+@pytest.mark.parametrize("third", [False, True])
+def test_a_file_that_came_to_the_old_path_in_the_middle_of_a_move_stays(
+    place: Place, monkeypatch: pytest.MonkeyPatch, third: bool
+) -> None:
+    """A program writes between the two steps, and another one before that file, which was put aside, is back."""
+    place.handle.write("/s", "moved")
+    link, writers = os.link, ["second", "third"] if third else ["second"]
+
+    def interrupted(*arguments: Any, **options: Any) -> None:
+        if arguments[1] == "s":  # what was put aside goes back
+            late()
+        link(*arguments, **options)
+        if arguments[0] == "s":
+            late()
+
+    def late() -> None:
+        if writers:
+            (place.root / "new").write_text(writers.pop(0))
+            (place.root / "new").rename(place.root / "s")
+
+    monkeypatch.setattr(os, "link", interrupted)
+    place.handle.move("/s", "/t")
+    assert place.handle.read_file("/t") == "moved"
+    assert place.handle.read_file("/s") == ("third" if third else "second")
+    assert sorted(path.name for path in place.root.iterdir()) == ["s", "t"]
 
 
 def test_making_and_removing_while_others_write(place: Place) -> None:

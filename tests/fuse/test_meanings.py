@@ -54,6 +54,13 @@ def test_python_reads_in_every_mode(mount: Mount, stage: Stage, name: str) -> No
         assert both.read() == text
 
 
+def test_a_session_that_is_called_like_a_temporary_file_is_not_listed(mount: Mount, stage: Stage, name: str) -> None:
+    """Its name means a file of the mount's own here, so there would be no way to open it."""
+    assert stage.client.post("/v1/sessions", json={"id": name + "~"}).status_code == 201
+    stage.make(name)
+    assert (name in names(mount.path), name + "~" in names(mount.path)) == (True, False)
+
+
 def test_exclusive_creation_of_what_exists_fails(mount: Mount, stage: Stage, name: str) -> None:
     """O_EXCL means what it says."""
     stage.make(name)

@@ -10,7 +10,7 @@ import pytest
 from cfs_webdav import locks
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
 from tests.server.support import House, house
-from tests.server.test_hostile import encodings
+from tests.server.test_hostile import encodings, once
 from tests.server.wire import Wire
 from tests.webdav.wire import LOCK, Dav
 
@@ -133,7 +133,7 @@ async def test_hostile_names_go_nowhere(encode: Callable[[str], bytes]) -> None:
             target = b"/dav/workspaces/main/" + encode(name.lstrip("/"))
             if re.search(rb"[^\x21-\x7e]", target) or re.split(rb"[?#]", target)[0].rstrip(b"/").endswith(b"/main"):
                 continue  # no request line, and no header, can hold it; or it is the workspace
-            for method in METHODS:
+            for method in METHODS if encode is once else ("GET", "PUT", "DELETE"):
                 reply = await wire.ask(method, target, Depth="0")
                 assert reply.status < 500, (method, target, reply)
             for method in ("COPY", "MOVE"):

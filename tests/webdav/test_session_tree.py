@@ -151,7 +151,7 @@ async def test_without_rights_nothing_is_there() -> None:
                 lambda tree, path=path: tree.set_property(path, "{cfs:}top_k", "1", dry_run=True),
             ):
                 assert f"no session '{name}' for you" in await ann.refused(404, call)
-            assert not await ann.do(lambda tree, path=path: tree.may_lock(path))  # type: ignore[misc]
+            assert not await ann.do(lambda tree, path=path: tree.may_write(path))  # type: ignore[misc]
         sub = ann.by(kind=SubSessionTree)
         assert (await sub.paths(), await sub.look("/chat1"), await sub.paths("/chat1")) == ([], None, [])
         assert await sub.look("/chat1/child") is None
@@ -171,7 +171,7 @@ async def test_a_right_that_is_missing_is_named() -> None:
         assert "'delete'" in await ann.refused(403, lambda tree: tree.move("/chat1", "/own"))
 
 
-async def test_who_may_write_may_lock() -> None:
+async def test_who_may_write_may_write() -> None:
     async with mount() as ann:
         ann.may(grant("/sessions/chat1", "write"), grant("/sessions/chat2", "read"))
         sub = ann.by(kind=SubSessionTree)
@@ -184,7 +184,7 @@ async def test_who_may_write_may_lock() -> None:
             (sub, "/chat1", False),
             (sub, "/chat1/child", True),
         ]:
-            assert await caller.do(lambda tree, path=path: tree.may_lock(path)) == may  # type: ignore[misc]
+            assert await caller.do(lambda tree, path=path: tree.may_write(path)) == may  # type: ignore[misc]
 
 
 # -- making, deleting, renaming, copying ------------------------------------------------------------------------------

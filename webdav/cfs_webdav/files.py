@@ -84,7 +84,7 @@ class HandleTree(Tree):
         """Give a file or a directory another path."""
         self._handle.move(self._logical(path), self._logical(target), overwrite=True)
 
-    def may_lock(self, path: str) -> bool:
+    def may_write(self, path: str) -> bool:
         """Tell whether the handle may write here."""
         return path != "/" and self._handle.allows("write", self._logical(path))
 

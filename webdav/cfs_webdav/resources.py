@@ -40,7 +40,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
     def prevent_locking(self) -> bool:
         """Say no to who may not write here either."""
         with told():
-            return not self.tree.may_lock(self.path)
+            return not self.tree.may_write(self.path)
 
     def get_property_names(self, *, is_allprop: bool) -> list[str]:
         """List what `allprop` and `propname` answer."""
@@ -68,7 +68,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
     def set_property_value(self, name: str, value: Any, *, dry_run: bool = False) -> Any:
         """Set or (by None) remove a property, which is a way of writing."""
         with told():
-            if not self.tree.may_lock(self.path):
+            if not self.tree.may_write(self.path):
                 raise DAVError(HTTP_FORBIDDEN, f"you may not write to {self.path!r}")
         if not name.startswith("{DAV:}"):
             text = None if value is None else "".join(value.itertext())
@@ -230,6 +230,13 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
         """Make an empty collection."""
         with told():
             self.tree.make_collection(f"{self.path.rstrip('/')}/{name}")
+
+    def handle_delete(self) -> bool:
+        """Say no before anything is taken away, or leave it to the library."""
+        with told():
+            if not self.tree.may_remove(self.path):
+                raise DAVError(HTTP_FORBIDDEN, f"{self.path!r} is there as long as what it belongs to")
+        return False
 
     def delete(self) -> None:
         """Take it away with what is in it."""

@@ -84,8 +84,12 @@ class Tree(ABC):
         return True
 
     @abstractmethod
-    def may_lock(self, path: str) -> bool:
-        """Tell whether the caller may keep others from writing here."""
+    def may_write(self, path: str) -> bool:
+        """Tell whether the caller may write here: lock it, and note properties."""
+
+    def may_remove(self, path: str) -> bool:  # noqa: ARG002 - for subclasses
+        """Tell whether a collection may be removed with what is in it; asked before anything of that goes."""
+        return True
 
     def properties(self, path: str) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
         """Return properties that the tree itself has, by names in Clark's notation (`{namespace}name`)."""

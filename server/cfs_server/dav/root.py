@@ -51,7 +51,7 @@ class RootTree(Tree):
         """Refuse."""
         raise _refused(path)
 
-    def may_lock(self, path: str) -> bool:  # noqa: ARG002
+    def may_write(self, path: str) -> bool:  # noqa: ARG002
         """Say no."""
         return False
 

@@ -163,7 +163,7 @@ class SessionTree(Tree):
                 return True
         return False
 
-    def may_lock(self, path: str) -> bool:
+    def may_write(self, path: str) -> bool:
         """Tell whether the caller may write there: only files can be locked."""
         match self.place(path):
             case SessionPlace(session_id):

@@ -26,6 +26,10 @@ class SubSessionTree(SessionTree):
         root = session_id.partition("/")[0]
         return f"/{root}/{name_below(root, session_id)}"
 
+    def may_remove(self, path: str) -> bool:  # noqa: ARG002 - every collection
+        """Say no: the sub-sessions would go, and their collection stay."""
+        return False
+
     def _is_reachable(self, session_id: str) -> bool:  # noqa: ARG002 - each is
         return True
 
