@@ -118,12 +118,12 @@ def _unsent(folder: Path) -> list[Path]:
 
     Without an index the process has been killed, and nobody knows: then it is all of them.
     """
-    files = [path for path in folder.iterdir() if path.name != _INDEX and not path.name.startswith("dir-")]
+    files = [path for path in folder.iterdir() if path.name != _INDEX]
     try:
         index = ET.parse(folder / _INDEX).getroot()  # noqa: S314 - davfs2 wrote it
     except (OSError, ET.ParseError) as error:
         if files:
-            _log.warning("%s has no index that can be read (%s): all its files are kept", folder, error)
+            _log.info("%s has no index that can be read (%s): all its files are kept", folder, error)
         return files
     refused = set(index.iterfind(f"{_ANY}backup/{_ANY}reg"))
     names = {

@@ -181,13 +181,14 @@ def test_one_that_is_in_use_is_taken_down(stage: Stage, tmp_path: Path) -> None:
 
 
 @needs_davfs
-def test_refused_bytes_are_kept(stage: Stage, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["edited", "dir-edited"])  # davfs2 calls its listings so
+def test_refused_bytes_are_kept(stage: Stage, tmp_path: Path, name: str) -> None:
     """An edit of a past that is out of date is in lost+found; the command says where it is when it ends."""
-    stage.say("edited", "one")
+    stage.say(name, "one")
     with mounting(stage.url, tmp_path / "m") as here:
-        with (here / "edited").open("w") as file:
+        with (here / name).open("w") as file:
             file.write("User: two\nAssistant: one\n")
-            stage.say("edited", "meanwhile")
+            stage.say(name, "meanwhile")
         until(lambda: names(here / "lost+found"))
         here.process.terminate()
         assert here.ended() == 0
@@ -197,7 +198,7 @@ def test_refused_bytes_are_kept(stage: Stage, tmp_path: Path) -> None:
         (left,) = kept.iterdir()
         assert left.read_text() == "User: two\nAssistant: one\n"
         assert names(kept.parent) == ["lost+found"]
-    assert stage.asked("edited") == ["one", "meanwhile"]
+    assert stage.asked(name) == ["one", "meanwhile"]
 
 
 @needs_davfs
