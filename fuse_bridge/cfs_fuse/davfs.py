@@ -37,6 +37,10 @@ _LOOK_SECONDS = 0.005
 _PROGRAM = "mount.davfs"
 _SYSTEM_PATH = "/usr/sbin:/sbin"
 _PIDS = Path("/run/mount.davfs")
+_QUICK_SECONDS = 0.5
+_WANTED = (
+    b'<propfind xmlns="DAV:"><prop><getetag/><getcontentlength/><getlastmodified/><resourcetype/></prop></propfind>'
+)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -67,10 +71,10 @@ def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], No
     When the server does not have all that was written, `tell` is called with a sentence that says where it is. Raises
     `CannotMountError`.
     """
-    check(options)
+    seconds = check(options)
     directory = options.directory.resolve()
     owner = _owner(directory)
-    files = Files.make(_plain(options.address), options.password)
+    files = Files.make(_plain(options.address), options.password, _refresh(seconds))
     try:
         with _signals() as signals:
             process = _mount(options, directory, owner, files)
@@ -88,12 +92,12 @@ def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], No
             tell(f"what was written and the server does not have is in {kept}")
 
 
-def check(options: Options) -> None:
-    """Raise `CannotMountError` for the first thing that is in the way."""
+def check(options: Options) -> float:
+    """Raise `CannotMountError` for the first thing that is in the way; return how long a listing takes, in seconds."""
     check_machine()
     check_directory(options.directory)
-    _check_server(options)
     _check_former(options.directory.resolve())
+    return _check_server(options)
 
 
 def check_machine() -> None:
@@ -114,14 +118,23 @@ def _program() -> str | None:
     return shutil.which(_PROGRAM) or shutil.which(_PROGRAM, path=_SYSTEM_PATH)
 
 
-def _check_server(options: Options) -> None:
-    """Look at the folder as davfs2 will."""
+def _refresh(seconds: float) -> int:
+    """Choose how many seconds davfs2 believes a listing: 0 is best, but then each look at a file asks for all of them.
+
+    As it counts in whole seconds, that goes well as long as the next one has not begun when the answer comes.
+    """
+    return 0 if seconds < _QUICK_SECONDS else 1 + round(2 * seconds)
+
+
+def _check_server(options: Options) -> float:
+    """List the folder as davfs2 will; return how long that takes."""
     if "@" in urlsplit(options.url).netloc:
         raise CannotMountError("a secret in a URL is shown to everybody", "use --token-file or CFS_TOKEN")
-    headers = {"Depth": "0"}
+    headers = {"Depth": "1"}
     if options.password:
         headers["Authorization"] = f"Basic {b64encode(f'{USER}:{options.password}'.encode()).decode()}"
-    look = api.Request("PROPFIND", "", headers=headers)
+    look = api.Request("PROPFIND", "", headers=headers, body=_WANTED)
+    began = time.monotonic()
     try:
         with Client(options.address) as client:
             found = client.call(api.Call(look, lambda answer: answer))
@@ -136,6 +149,7 @@ def _check_server(options: Options) -> None:
         raise CannotMountError(f"{options.address}: {error.detail}") from None
     if found.status != 207 or b"collection" not in found.body:
         raise CannotMountError(f"{options.address} is no WebDAV folder (status {found.status})")
+    return time.monotonic() - began
 
 
 def _check_former(directory: Path) -> None:

@@ -22,7 +22,7 @@ PLACE = Path("/var/cache/davfs2")
 """Where the folder is made: what a server refused must outlive a restart of the machine."""
 
 _INDEX = "index"
-_TAG = "{http://dav.sf.net/}"
+_ANY = "{*}"  # whatever namespace davfs2 puts them in
 
 _SETTINGS = {
     # Whatever would ask a person has nobody to ask.
@@ -32,7 +32,6 @@ _SETTINGS = {
     "use_locks": 0,
     # A message is sent when its file is closed, and what others did is seen as soon as davfs2 can.
     "delay_upload": 0,
-    "dir_refresh": 0,
     "file_refresh": 0,
     "gui_optimize": 0,
     "n_cookies": 0,
@@ -54,8 +53,11 @@ class Files:
     folder: Path
 
     @classmethod
-    def make(cls, url: str, token: str | None) -> Self:
-        """Make the folder and write the configuration, and the token if there is one; raises `OSError`."""
+    def make(cls, url: str, token: str | None, refresh: int) -> Self:
+        """Make the folder and write the configuration, and the token if there is one; raises `OSError`.
+
+        `refresh` is how many seconds a listing is believed.
+        """
         files = cls(Path(tempfile.mkdtemp(prefix="cfs-", dir=PLACE if PLACE.is_dir() else None)))
         try:
             group = grp.getgrnam(GROUP).gr_gid
@@ -63,7 +65,7 @@ class Files:
             for path, mode in ((files.folder, 0o710), (files.cache, 0o770)):
                 os.chown(path, 0, group)
                 path.chmod(mode)
-            settings = _SETTINGS | {"cache_dir": files.cache, "secrets": files.secrets}
+            settings = _SETTINGS | {"dir_refresh": refresh, "cache_dir": files.cache, "secrets": files.secrets}
             _write(files.configuration, "".join(f"{key} {_quoted(str(value))}\n" for key, value in settings.items()))
             _write(files.secrets, f"{_quoted(url)} {USER} {_quoted(token)}\n" if token else "")
         except BaseException:
@@ -123,13 +125,13 @@ def _unsent(folder: Path) -> list[Path]:
         if files:
             _log.warning("%s has no index that can be read (%s): all its files are kept", folder, error)
         return files
-    refused = set(index.iterfind(f"{_TAG}backup/{_TAG}reg"))
+    refused = set(index.iterfind(f"{_ANY}backup/{_ANY}reg"))
     names = {
-        Path(entry.findtext(f"{_TAG}cache_path", "")).name
-        for entry in index.iter(f"{_TAG}reg")
+        Path(entry.findtext(f"{_ANY}cache_path", "")).name
+        for entry in index.iterfind(f".//{_ANY}reg")
         if entry in refused
-        or entry.findtext(f"{_TAG}dirty", "0") != "0"
-        or entry.findtext(f"{_TAG}remote_exists", "1") == "0"
+        or entry.findtext(f"{_ANY}dirty", "0") != "0"
+        or entry.findtext(f"{_ANY}remote_exists", "1") == "0"
     }
     return [path for path in files if path.name in names]
 

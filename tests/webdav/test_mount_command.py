@@ -246,3 +246,9 @@ def test_files_belong_to_whom_the_directory_belongs(stage: Stage, tmp_path: Path
     with mounting(stage.url, path, "--allow-other") as here:
         assert stat.S_IMODE(here.path.stat().st_mode) == 0o777
         assert stat.S_IMODE((here / "owned").stat().st_mode) == 0o666
+
+
+@pytest.mark.parametrize(("seconds", "refresh"), [(0.01, 0), (0.49, 0), (0.5, 2), (1.3, 4), (3.0, 7)])
+def test_long_listings_are_believed_for_longer(seconds: float, refresh: int) -> None:
+    """Else `ls -l` would ask for all of them again for each of them."""
+    assert davfs._refresh(seconds) == refresh
