@@ -47,6 +47,16 @@ def check_id(session_id: str) -> str:
     return session_id
 
 
+def name_below(root: str, session_id: str) -> str:
+    """Name a sub-session in a flat directory of its root's: `main/coder/tester` is `coder.tester` there (F5, W3)."""
+    return session_id.removeprefix(root + "/").replace("/", ".")
+
+
+def id_below(root: str, name: str) -> str:
+    """Return the id that such a name stands for, which has not been checked."""
+    return f"{root}/{name.replace('.', '/')}"
+
+
 def _check_root(root: str) -> None:
     try:
         size = len(root.encode())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cfs.attributes import PREFIX
+from cfs.ids import name_below
 from cfs.scratch_names import is_scratch
 from cfs_fuse import xattrs
 from cfs_fuse.answering import accepting, answering, refusing
@@ -25,7 +26,6 @@ from cfs_fuse.places import (
     Root,
     ScratchPlace,
     SessionPlace,
-    name_below,
     place_of,
 )
 from cfs_fuse.scratch import MODE

@@ -5,6 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from cfs.ids import id_below
 from cfs.scratch_names import is_scratch
 
 ControlKind = Literal["live", "status", "events"]
@@ -85,17 +86,12 @@ def place_of(path: str) -> Place:
         case [directory, name] if directory == SUB_SESSIONS:
             return Family(name)
         case [directory, root, name] if directory == SUB_SESSIONS:
-            return SessionPlace(f"{root}/{name.replace('.', '/')}")
+            return SessionPlace(id_below(root, name))
         case [directory, name]:
             for kind in CONTROL_KINDS:
                 if directory == f".{kind}":
                     return ControlPlace(kind, name)
     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-
-
-def name_below(root: str, session_id: str) -> str:
-    """Name a sub-session in its root's directory: `main/coder/tester` is `coder.tester` there."""
-    return session_id.removeprefix(root + "/").replace("/", ".")
 
 
 def _at_root(name: str) -> Place:

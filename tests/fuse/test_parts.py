@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from cfs.ids import name_below
 from cfs_fuse import scratch
 from cfs_fuse.places import (
     ControlDirectory,
@@ -16,7 +17,6 @@ from cfs_fuse.places import (
     Root,
     ScratchPlace,
     SessionPlace,
-    name_below,
     place_of,
 )
 from cfs_fuse.scratch import ScratchFiles

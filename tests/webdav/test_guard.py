@@ -12,22 +12,8 @@ from tests.filesystem.hostile_paths import LITERAL, REFUSED
 from tests.server.support import House, house
 from tests.server.test_hostile import encodings, once
 from tests.server.wire import Wire
-from tests.webdav.wire import LOCK, Dav
+from tests.webdav.wire import LOCK, METHODS, Dav
 
-METHODS = (
-    "GET",
-    "HEAD",
-    "PUT",
-    "DELETE",
-    "PROPFIND",
-    "PROPPATCH",
-    "MKCOL",
-    "COPY",
-    "MOVE",
-    "LOCK",
-    "UNLOCK",
-    "OPTIONS",
-)
 NAMED = b"<D:propfind xmlns:D='DAV:'><D:prop><D:getetag/></D:prop></D:propfind>"
 BOMB = (
     b'<!DOCTYPE b [<!ENTITY a "'

@@ -11,27 +11,13 @@ import pytest_asyncio
 from cfs_filesystem import OPERATIONS, Grant
 from tests.server.guests import Guest, guests
 from tests.server.support import House, house
-from tests.webdav.wire import LOCK, Dav
+from tests.webdav.wire import LOCK, METHODS, Dav
 
 BODIES = {
     "PROPPATCH": b"<P:propertyupdate xmlns:P='DAV:'><P:set><P:prop><x xmlns='u:'/></P:prop></P:set></P:propertyupdate>",
     "LOCK": LOCK,
     "PUT": b"intruder",
 }
-METHODS = (
-    "GET",
-    "HEAD",
-    "PUT",
-    "DELETE",
-    "PROPFIND",
-    "PROPPATCH",
-    "MKCOL",
-    "COPY",
-    "MOVE",
-    "LOCK",
-    "UNLOCK",
-    "OPTIONS",
-)
 SECRETS = ("/sessions/secret", "/sub_sessions/secret", "/sub_sessions/secret/child", "/workspaces/secret")
 HIDDEN = (*SECRETS, "/workspaces/secret/file", "/workspaces/secret/deep/file")
 ABSENT = tuple(path.replace("secret", "absent") for path in HIDDEN)

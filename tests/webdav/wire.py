@@ -5,6 +5,10 @@ from xml.etree import ElementTree as ET
 
 import httpx
 
+METHODS = (
+    *("GET", "HEAD", "PUT", "DELETE", "OPTIONS"),
+    *("PROPFIND", "PROPPATCH", "MKCOL", "COPY", "MOVE", "LOCK", "UNLOCK"),
+)
 LOCK = (
     b'<D:lockinfo xmlns:D="DAV:"><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/></D:locktype>'
     b"<D:owner>somebody</D:owner></D:lockinfo>"

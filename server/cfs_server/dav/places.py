@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cfs.errors import InvalidIdentifier
-from cfs.ids import check_id
+from cfs.ids import check_id, id_below
 from cfs.scratch_names import is_scratch
 
 
@@ -58,14 +58,9 @@ def in_sub_sessions(path: str) -> Place | None:
         case [name]:
             return ScratchPlace(path) if is_scratch(name) else Family(name)
         case [root, name]:
-            session_id = f"{root}/{name.replace('.', '/')}"
+            session_id = id_below(root, name)
             return ScratchPlace(path) if is_scratch(name) and not _is_legal(session_id) else SessionPlace(session_id)
     return None
-
-
-def name_below(root: str, session_id: str) -> str:
-    """Name a sub-session in its root's collection: `main/coder/tester` is `coder.tester` there."""
-    return session_id.removeprefix(root + "/").replace("/", ".")
 
 
 def _is_legal(session_id: str) -> bool:

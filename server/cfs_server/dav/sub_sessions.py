@@ -1,6 +1,7 @@
 """`/dav/sub_sessions`: for each root session a collection of everything below it, flat (W3)."""
 
-from cfs_server.dav.places import Family, Place, Top, in_sub_sessions, name_below
+from cfs.ids import name_below
+from cfs_server.dav.places import Family, Place, Top, in_sub_sessions
 from cfs_server.dav.sessions import SessionTree
 from cfs_server.sessions.session import Session
 from cfs_webdav.tree import Entry

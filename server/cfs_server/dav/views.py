@@ -12,8 +12,9 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from cfs_server.routes.conditions import strong_tags
+
 _VIEW = re.compile(r'"(?P<nonce>[0-9a-f]+)-(?P<version>[0-9]{1,15})(?:r(?P<size>[0-9]{1,15})-(?P<hash>[0-9a-f]{32}))?"')
-_TAGS = re.compile(r'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _MOST = 16
 """Names that are looked at in one header: each may cost a hash of the body."""
 
@@ -52,8 +53,8 @@ def name_of_sent(nonce: str, version: int, size: int, hash_: str) -> str:
 
 
 def named(header: str | None) -> list[str]:
-    """Read the ETags of an `If-Match`, quoted; weak ones name nothing (strong comparison, RFC 9110, 13.1.1)."""
-    return [tag for weak, tag in _TAGS.findall(header or "") if not weak][:_MOST]
+    """Read the ETags of an `If-Match`, quoted; no more than so many."""
+    return strong_tags(header or "")[:_MOST]
 
 
 def read(tag: str, nonce: str, version: int) -> View | None:

@@ -49,7 +49,12 @@ def unchanged(if_none_match: str | None, etag: str) -> bool:
 
 def matches(if_match: str, *etags: str) -> bool:
     """Whether the client means one of these versions (strong comparison)."""
-    return if_match.strip() == "*" or not {tag for weak, tag in _TAGS.findall(if_match) if not weak}.isdisjoint(etags)
+    return if_match.strip() == "*" or not set(strong_tags(if_match)).isdisjoint(etags)
+
+
+def strong_tags(header: str) -> list[str]:
+    """Read the ETags that a header names, quoted; weak ones name no version (RFC 9110, 13.1.1)."""
+    return [tag for weak, tag in _TAGS.findall(header) if not weak]
 
 
 def require_match(if_match: str | None, session: Session, sessions: SessionGate) -> None:
