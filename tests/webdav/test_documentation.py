@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cfs_fuse.davfs_files import PLACE
 from tests.server.support import CFS, Process, environment, serving
 from tests.webdav import davmount
 
@@ -77,8 +78,11 @@ def test_davfs2(server: Process, tmp_path: Path) -> None:
 
 def test_davfs2_by_hand(server: Process, tmp_path: Path) -> None:
     needs_davfs2()
-    needs("mount.davfs")
-    run(server, "davfs2 by hand", tmp_path)
+    try:
+        run(server, "davfs2 by hand", tmp_path)
+    finally:
+        for copies in PLACE.glob(f"*{str(tmp_path)[1:].replace('/', '-')}*"):
+            shutil.rmtree(copies)
 
 
 def test_curl(server: Process, tmp_path: Path) -> None:
