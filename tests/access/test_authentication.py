@@ -24,6 +24,7 @@ from cfs_server.settings import Settings
 from tests.access.support import Gated, basic, bearer, gated, granted, make
 from tests.server.support import EventStream, house, until
 from tests.server.test_errors import problem_in
+from tests.webdav.wire import METHODS
 
 OPEN = {"/", "/healthz", "/readyz", "/openapi.json"}
 CHALLENGES = 'Bearer realm="cfs", Basic realm="cfs", charset="UTF-8"'
@@ -184,10 +185,11 @@ async def test_what_is_compared_says_nothing_of_how_much_of_a_token_is_right(gat
 
 
 def test_the_walk_sees_all_there_is() -> None:
-    """Whatever is no plain route (a mount, a web socket) needs a test of its own before it comes in here."""
+    """Whatever is no plain route (a mount, a web socket) needs a test of its own, as `/dav` has below."""
     assert len(ROUTES) >= 27
     assert {path for _, path in ROUTES} >= OPEN | {"/metrics", "/v1/whoami", "/v1/files/{path}"}
-    assert [each for each in iter_route_contexts(APP.routes) if not isinstance(each.original_route, Route)] == []
+    others = [each.original_route for each in iter_route_contexts(APP.routes)]
+    assert [getattr(each, "path", each) for each in others if not isinstance(each, Route)] == ["/dav"]
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
@@ -206,6 +208,15 @@ async def test_every_route_wants_a_token_but_those_that_say_nothing_of_anybody(
     assert wrong.status_code == 401
     right = await gate["root"].request(method, place, timeout=0.5) if not place.endswith("events") else None
     assert right is None or right.status_code not in (401, 403)
+
+
+@pytest.mark.parametrize("method", METHODS)
+async def test_webdav_wants_a_token(gate: Gated, method: str) -> None:
+    for place in ("", "/", "/sessions/", "/sessions/a", "/sub_sessions/a/b", "/workspaces/a/b", "/nothing"):
+        for headers in ({}, bearer("wrong")):
+            bare = await gate.home.client.request(method, "/dav" + place, headers=headers)
+            assert bare.headers["WWW-Authenticate"] == CHALLENGES
+            assert bare.status_code == 401 if method == "HEAD" else refused(bare)
 
 
 NOWHERE = (
