@@ -12,6 +12,11 @@ MOST_BYTES = 16 << 20
 class Properties(PropertyManager):  # type: ignore[misc]
     """What clients have noted about the entries of one mount. It ends with the process."""
 
+    @property
+    def has_any(self) -> bool:
+        """Whether anything has been noted about anything."""
+        return bool(self._dict)
+
     def write_property(
         self,
         norm_url: str,

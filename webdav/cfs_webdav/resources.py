@@ -11,6 +11,7 @@ from wsgidav.util import etree
 from cfs_webdav.errors import told
 from cfs_webdav.tree import Entry, Tree
 
+_NOT_THERE = DAVError(HTTP_NOT_FOUND)
 TREE = "cfs_webdav.tree"
 """Key of a request's tree in its WSGI environment."""
 CONDITIONS = "cfs_webdav.conditions"
@@ -48,22 +49,35 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         with told():
             return [*names, *self.tree.properties(self.path)]
 
+    def get_properties(self, mode: str, *, name_list: list[str] | None = None) -> list[tuple[str, Any]]:
+        """Return names and values, or the errors in their place; what is named and not there costs next to nothing."""
+        if mode != "named" or name_list is None:
+            found: list[tuple[str, Any]] = super().get_properties(mode, name_list=name_list)
+            return found
+        return [(name, self._value(name)) for name in name_list]
+
     def get_property_value(self, name: str) -> Any:
-        """Return a property: the tree's own, a live one, or a dead one."""
-        if (live := _LIVE.get(name)) is not None:  # what listings ask for, without the library's detours
-            value = live(self.entry)
-            if value is None:
-                raise DAVError(HTTP_NOT_FOUND)
-            return value
-        if not name.startswith("{DAV:}"):
-            with told():
-                own = self.tree.properties(self.path).get(name)
-            if own is not None:
-                return own
-        value = super().get_property_value(name)
-        if value is None:  # the quotas of RFC 4331: an empty answer is read as "full"
-            raise DAVError(HTTP_NOT_FOUND)
+        """Return a property; raises `DAVError` (404) if there is none of the name."""
+        value = self._value(name)
+        if isinstance(value, DAVError):
+            raise value
         return value
+
+    def _value(self, name: str) -> Any:
+        """Return a property: a live one, the tree's own, or a dead one; or what is wrong with it."""
+        if (live := _LIVE.get(name)) is not None:
+            value = live(self.entry)
+        elif name.startswith(self.tree.namespace or "{}"):
+            with told():
+                value = self.tree.properties(self.path).get(name)
+        elif name.startswith("{DAV:}") or self.provider.prop_manager.has_any:
+            try:
+                value = super().get_property_value(name)
+            except DAVError as error:
+                return error
+        else:
+            value = None
+        return _NOT_THERE if value is None else value
 
     def set_property_value(self, name: str, value: Any, *, dry_run: bool = False) -> Any:
         """Set or (by None) remove a property, which is a way of writing."""
@@ -141,7 +155,11 @@ _LIVE: dict[str, Callable[[Entry], Any]] = {
     "{DAV:}getlastmodified": lambda entry: None if entry.modified is None else format_date_time(entry.modified),
     "{DAV:}getetag": lambda entry: None if entry.etag is None else f'"{entry.etag}"',
     "{DAV:}getcontenttype": lambda entry: None if entry.collection else entry.media_type,
+    "{DAV:}creationdate": lambda _: None,
+    "{DAV:}quota-used-bytes": lambda _: None,  # the library would answer by nothing, which is read as "full"
+    "{DAV:}quota-available-bytes": lambda _: None,
 }
+"""What listings ask for, without the library's detours."""
 
 
 class File(_Resource, DAVNonCollection):  # type: ignore[misc]

@@ -40,6 +40,9 @@ class Tree(ABC):
     flat = False
     """Whether there is nothing below the entries of the mount itself."""
 
+    namespace: str | None = None
+    """How the names of the tree's own properties begin, in Clark's notation: `{namespace}`; None if it has none."""
+
     @abstractmethod
     def look(self, path: str) -> Entry | None:
         """Describe what is at a path; None if nothing is."""
@@ -92,11 +95,11 @@ class Tree(ABC):
         return True
 
     def properties(self, path: str) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
-        """Return properties that the tree itself has, by names in Clark's notation (`{namespace}name`)."""
+        """Return the properties that the tree itself has, all of them in its namespace."""
         return {}
 
     def set_property(self, path: str, name: str, value: str | None, *, dry_run: bool) -> bool:  # noqa: ARG002
-        """Set a property, or put it back to its default by None; False if the tree has none of this name.
+        """Set a property, or put it back to its default by None; False if that is none of the tree's namespace.
 
         With `dry_run` only raise what would be raised.
         """

@@ -36,6 +36,7 @@ class SessionTree(Tree):
     """
 
     flat = True
+    namespace = properties.NAMESPACE
     _mount = "/dav/sessions"
 
     def __init__(self, gate: SessionGate, kept: Kept, user_agent: str = "") -> None:
