@@ -1,5 +1,6 @@
 """The trees of one mount as a WsgiDAV provider; each request brings its own."""
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +22,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
     def __init__(self, locks: Locks) -> None:
         super().__init__()
         self._locks = locks
+        self._locking = threading.Lock()
 
     def get_resource_inst(self, path: str | None, environ: dict[str, Any]) -> File | Collection | None:
         """Return what is at a path; None if nothing is, or if the path is what is above the mount."""
@@ -44,10 +46,10 @@ class Provider(DAVProvider):  # type: ignore[misc]
                 environ[CONDITIONS] = Conditions(
                     environ.pop("HTTP_IF_MATCH", None), environ.pop("HTTP_IF_NONE_MATCH", None)
                 )
-            case "LOCK" if (
-                environ["CONTENT_LENGTH"] != "0"
-            ):  # before a name is made for a lock that there is no room for
-                self._locks.require_room(environ["wsgidav.auth.user_name"])
+            case "LOCK" if environ["CONTENT_LENGTH"] != "0":
+                with self._locking:  # one by one: no name is to be made for a lock that there is no room for then
+                    self._locks.require_room(environ["wsgidav.auth.user_name"])
+                    return default_handler(environ, start_response)
             case "PROPFIND" if environ.get("HTTP_DEPTH", "infinity") == "infinity":
                 if not environ[TREE].flat:
                     raise DAVError(
