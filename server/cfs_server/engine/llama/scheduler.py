@@ -209,6 +209,7 @@ class Scheduler:
         ended = turn.end_notice(reason)
         if text := turn.take_text():
             self._news.texts.append(text)
+        turn.remember(self._vocabulary)
         self._news.ended.append(ended)
         self._remove(turn)
 

@@ -11,6 +11,7 @@ from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.residency import Kept
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.text import TextStream
+from cfs_server.engine.llama.token_log import TokenLog
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
 
@@ -25,11 +26,13 @@ class Generation:
     max_tokens: int
     sampler: Sampler
     text: TextStream
+    known: TokenLog = field(default_factory=TokenLog)
     kept: Kept | None = None
     completion_tokens: int = 0
     unreported: int = 0
     started: bool = False
     newest: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
     @property
     def own(self) -> Kept:
@@ -75,12 +78,18 @@ class Generation:
         self.newest.clear()
         if not text:
             return None
+        self.said.append(text)
         tokens, self.unreported = self.unreported, 0
         return Text(self.id, text, tokens)
 
     def start_notice(self) -> Started:
         """Describe the beginning of the turn."""
         return Started(self.id, self.prompt_tokens, self.computed)
+
+    def remember(self, vocabulary: Vocabulary) -> None:
+        """Note the reply in the session's token log, so that the next prompt has these tokens again."""
+        reply = np.array(self.log[self.prompt_tokens :], dtype=np.int32)
+        self.known.answer("".join(self.said), reply, [vocabulary.piece(int(token)) for token in reply])
 
     def end_notice(self, reason: FinishReason) -> Ended:
         """Describe the end of the turn; text that was held back becomes certain."""
