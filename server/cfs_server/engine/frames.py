@@ -27,7 +27,7 @@ class Options:
     """Longest sequence; zero means what the model was trained for."""
     threads: int = 0
     parked_bytes: int = 512 << 20
-    """Memory for the state of sessions that are not in the pool."""
+    """Memory for state outside of the pool, to which every turn's is copied at its end."""
     idle_seconds: float = 0.5
     """A session that rested this long leaves the pool as soon as others compute."""
     step_tokens: int = 512
@@ -58,6 +58,7 @@ class Generate:
     settings: dict[str, Any]
     json_schema: dict[str, Any] | None = None
     tools: list[dict[str, Any]] = field(default_factory=list)
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ class GenerationRequest:
     """One turn: the complete history (the user's message last) and how to answer it.
 
     `cache_key` names the owner of the computation that may be kept for the next turn: the session's own stable key,
-    which survives a rename. `json_schema` forces the reply to be JSON of that schema.
+    which survives a rename. Computation is shared among sessions of one `owner` and never across owners, who could
+    learn from its speed what others have said. `json_schema` forces the reply to be JSON of that schema.
     """
 
     id: str
@@ -42,6 +43,7 @@ class GenerationRequest:
     settings: Settings
     json_schema: dict[str, Any] | None = None
     tools: tuple[dict[str, Any], ...] = ()
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)

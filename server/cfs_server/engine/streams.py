@@ -41,6 +41,7 @@ class TurnStream:
             settings=request.settings.model_dump(mode="json"),
             json_schema=request.json_schema,
             tools=list(request.tools),
+            owner=request.owner,
         )
         return cls(order)
 

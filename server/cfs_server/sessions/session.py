@@ -268,7 +268,12 @@ class Session:
         if turn.cancelled:  # before this task had its first step: the engine does not know the turn yet
             return "cancelled", Usage()
         request = GenerationRequest(
-            turn.id, self.key, self.history.messages, self.settings.patched(turn.settings), turn.json_schema
+            turn.id,
+            self.key,
+            self.history.messages,
+            self.settings.patched(turn.settings),
+            turn.json_schema,
+            owner=self.account.owner,
         )
         finished: Finished | None = None
         async for item in self._services.engine.generate(request):

@@ -105,6 +105,7 @@ class Intake:
             sampler=Sampler(self._vocabulary, settings, order.json_schema),
             text=TextStream(prompt.stops),
             known=known,
+            owner=order.owner,
         )
 
     def _tokens(self, log: TokenLog) -> Tokens:

@@ -1,8 +1,9 @@
 """Who computes in the next step: the policy of continuous batching, on one thread that owns the context.
 
 Each step takes one token of every turn that streams, and fills up with pieces of prompts, as many tokens as fit into
-the time that a step may cost. Waiting turns are admitted in order of arrival. When the pool is full, idle sessions are
-parked, then the youngest running turn; it goes on later from where it was. Nothing fails because others are there.
+the time that a step may cost. Waiting turns are admitted in order of arrival, but for those whose prefix somebody else
+is computing. When the pool is full, idle state leaves it, then the youngest running turn; it goes on later from where
+it was. Nothing fails because others are there.
 """
 
 import queue
@@ -18,6 +19,8 @@ from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation
+from cfs_server.engine.llama.sharing import must_wait
+from cfs_server.engine.llama.snapshots import Snapshots
 
 HEADROOM = 64
 """Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
@@ -55,7 +58,8 @@ class Scheduler:
         self._context = model.context
         self._vocabulary = model.vocabulary
         self._parallel = options.parallel
-        self._residency = Residency(model.context, options.parked_bytes, options.idle_seconds)
+        keeper = Residency if model.context.partial else Snapshots
+        self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds)
         self._batch = Batch(model.context.batch_size)
         self._budget = PromptBudget(model.context.batch_size, options.step_seconds)
         self._waiting: deque[Generation] = deque()
@@ -82,7 +86,7 @@ class Scheduler:
         self._admit()
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
-            self._residency.park_rested()
+            self._residency.evict_rested()
             self._compute()
         self._flush()
 
@@ -95,7 +99,7 @@ class Scheduler:
             case Cancel(turn):
                 self._cancel(turn)
             case Forget(key):
-                self._residency.forget(key)
+                self._forget(key)
             case AskStats():
                 self._flush()
                 self._send(self._stats(work))
@@ -105,36 +109,33 @@ class Scheduler:
             if generation.id == turn:
                 self._end(generation, "cancelled")
 
+    def _forget(self, key: str) -> None:
+        self._residency.forget(key)
+        for turn in (*self._running, *self._waiting):
+            turn.forgotten = turn.forgotten or turn.cache_key == key
+
     def _admit(self) -> None:
-        """Bring in waiting turns, oldest first; the first that does not fit keeps its place at the head."""
-        while self._waiting and len(self._running) < self._parallel:
-            turn = self._waiting[0]
+        """Bring in waiting turns, oldest first; the first that does not fit keeps its place before all younger ones."""
+        for turn in list(self._waiting):
+            if len(self._running) >= self._parallel:
+                return
+            if must_wait(turn, self._running, self._residency):
+                continue
             if not self._bring_in(turn):
                 if not self._running:
                     self._fail([turn], EngineError("the pool has no room for this turn"))
                 return
-            self._waiting.popleft()
+            self._waiting.remove(turn)
             self._running.append(turn)
             if not turn.started:
                 turn.started = True
                 self._news.started.append(turn.start_notice())
 
     def _bring_in(self, turn: Generation) -> bool:
-        """Put a turn's state into the pool if all of it, and some of what comes, fits beside the running ones."""
-        if turn.kept is None:
-            turn.kept = self._residency.pin(turn.cache_key)
-        kept = turn.kept
-        here = len(kept.tokens) if kept.slot is not None else 0
-        promised = sum(other.pending for other in self._running) + HEADROOM * (len(self._running) + 1)
-        needed = max(len(turn.log), len(kept.tokens)) - here + promised
-        if not self._residency.make_room(needed) and self._running:
-            return False
-        if self._residency.bring_in(kept, turn.log_tokens()):
-            return True
-        if self._running:
-            return False
-        self._residency.lose(kept)
-        return self._residency.bring_in(kept, turn.log_tokens())
+        """Seat a turn if all of its log, and some of what comes, fits beside the running ones."""
+        spare = sum(other.pending for other in self._running) + HEADROOM * (len(self._running) + 1)
+        turn.seat = self._residency.enter(turn.owner, turn.log, spare, alone=not self._running)
+        return turn.seat is not None
 
     def _compute(self) -> None:
         while self._running:
@@ -162,13 +163,14 @@ class Scheduler:
                 return shares
 
     def _park_one(self) -> bool:
-        """Park an idle session, or else put the youngest running turn aside; the oldest always goes on."""
-        if self._residency.park_longest_idle():
+        """Evict idle state, or else put the youngest running turn aside; the oldest always goes on."""
+        if self._residency.evict_one():
             return True
         if len(self._running) <= 1:
             return False
         victim = self._running.pop()
-        self._residency.park(victim.own)
+        self._residency.leave(victim.place, victim.log, victim.cache_key)
+        victim.seat = None
         self._waiting.appendleft(victim)
         return True
 
@@ -178,7 +180,7 @@ class Scheduler:
         outputs: dict[Generation, int] = {}
         for turn, count in shares.items():
             complete = count == turn.pending
-            index = self._batch.add(turn.own.sequence, turn.next_tokens(count), turn.computed, output=complete)
+            index = self._batch.add(turn.place.slot.id, turn.next_tokens(count), turn.computed, output=complete)
             if complete:
                 outputs[turn] = index
         return outputs
@@ -188,7 +190,7 @@ class Scheduler:
         for turn, count in shares.items():
             again = turn.completion_tokens > 0 and turn in outputs
             self._prompt_tokens_evaluated += count - again
-            turn.own.tokens.extend(turn.log[turn.computed : turn.computed + count])
+            self._residency.grow(turn.place, count)
         for turn, index in outputs.items():
             self._sample(turn, index)
 
@@ -197,6 +199,8 @@ class Scheduler:
             token = turn.sampler.sample(self._context, index)
         except CfsError as error:
             return self._fail([turn], error)
+        if not turn.completion_tokens:
+            self._residency.commit(turn.place, turn.log)
         reason = turn.accept(token, self._vocabulary)
         self._tokens_generated += 1
         if reason:
@@ -215,8 +219,7 @@ class Scheduler:
 
     def _fail(self, turns: list[Generation], error: CfsError) -> None:
         for turn in turns:
-            if turn.kept is not None:
-                self._residency.lose(turn.kept)
+            turn.failed = turn.forgotten = True
             ended = Ended(turn.id, "error", turn.completion_tokens, type(error).__name__, error.detail)
             self._news.ended.append(ended)
             self._remove(turn)
@@ -227,9 +230,10 @@ class Scheduler:
             self._running.remove(turn)
         else:
             self._waiting.remove(turn)
-        if turn.kept is not None:
-            self._residency.unpin(turn.kept)
-            turn.kept = None
+        if turn.seat is not None:
+            log, key = None if turn.failed else turn.log, None if turn.forgotten else turn.cache_key
+            self._residency.leave(turn.seat, log, key)
+            turn.seat = None
 
     def _flush(self) -> None:
         if self._news:
@@ -243,7 +247,8 @@ class Scheduler:
         residency = self._residency
         gauges = {
             "cells_total": float(self._context.cells),
-            "parked_bytes": float(residency.parked_bytes),
+            "parked_bytes": float(residency.memory.used),
+            "prefix_nodes": float(residency.nodes),
             "seconds_per_prompt_token": self._budget.seconds_per_token,
         }
         return Stats(
@@ -251,9 +256,9 @@ class Scheduler:
             counters=self._counters(),
             running=len(self._running),
             waiting=len(self._waiting),
-            sequences_resident=len(residency.resident),
+            sequences_resident=len(residency.pool.slots),
             sequences_parked=residency.parked,
-            cells_used=residency.cells_used,
+            cells_used=residency.pool.cells_used,
             gauges=gauges,
             violations=self.check_integrity() if question.check else [],
         )
@@ -268,13 +273,13 @@ class Scheduler:
         turns = [*self._running, *self._waiting]
         if len({id(turn) for turn in turns}) != len(turns):
             problems.append("a turn is listed twice")
-        pinned = {id(kept) for kept in self._residency.pinned}
-        if pinned != {id(turn.kept) for turn in turns if turn.kept is not None}:
-            problems.append("pinned state and unfinished turns do not agree")
-        problems += [
-            f"{turn.id} runs without a slot" for turn in self._running if not turn.kept or turn.kept.slot is None
-        ]
-        for turn in self._running:
-            if turn.kept and turn.kept.tokens != turn.log[: turn.computed]:
-                problems.append(f"{turn.id}: the pool holds other tokens than the log")
+        seated = [turn.seat for turn in turns if turn.seat is not None]
+        slots = self._residency.pool.slots.values()
+        if {seat.slot.id for seat in seated} != {slot.id for slot in slots if slot.running}:
+            problems.append("sequences that run and unfinished turns do not agree")
+        problems += [f"{turn.id} runs without a seat" for turn in self._running if turn.seat is None]
+        problems += [f"{turn.id} waits in a seat" for turn in self._waiting if turn.seat is not None]
+        for seat in seated:
+            if seat.node is not None and seat.slot.own != seat.length - seat.shared:
+                problems.append(f"sequence {seat.slot.id} has {seat.slot.own} cells of its own")
         return problems

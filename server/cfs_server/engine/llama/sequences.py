@@ -8,7 +8,7 @@ import numpy as np
 from cfs.wire import FinishReason
 from cfs_server.engine.frames import Ended, Started, Text
 from cfs_server.engine.llama.ffi import Tokens
-from cfs_server.engine.llama.residency import Kept
+from cfs_server.engine.llama.residency import Seat
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog
@@ -17,7 +17,10 @@ from cfs_server.engine.llama.vocabulary import Vocabulary
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to go on."""
+    """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to go on.
+
+    `awaited` is another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone.
+    """
 
     id: str
     cache_key: str
@@ -27,7 +30,11 @@ class Generation:
     sampler: Sampler
     text: TextStream
     known: TokenLog = field(default_factory=TokenLog)
-    kept: Kept | None = None
+    owner: str = ""
+    seat: Seat | None = None
+    awaited: "tuple[Generation, int] | None" = None
+    forgotten: bool = False
+    failed: bool = False
     completion_tokens: int = 0
     unreported: int = 0
     started: bool = False
@@ -35,16 +42,16 @@ class Generation:
     said: list[str] = field(default_factory=list)
 
     @property
-    def own(self) -> Kept:
-        """The state of a turn that was admitted."""
-        if self.kept is None:
+    def place(self) -> Seat:
+        """The seat of a turn that runs."""
+        if self.seat is None:
             raise RuntimeError(f"turn {self.id} was not admitted")
-        return self.kept
+        return self.seat
 
     @property
     def computed(self) -> int:
-        """Tokens of the log whose state is in the pool."""
-        return len(self.kept.tokens) if self.kept else 0
+        """Tokens of the log whose state is on the device."""
+        return self.seat.length if self.seat else 0
 
     @property
     def pending(self) -> int:
@@ -55,10 +62,6 @@ class Generation:
         """Return the next tokens to compute."""
         start = self.computed
         return np.array(self.log[start : start + count], dtype=np.int32)
-
-    def log_tokens(self) -> Tokens:
-        """Return the whole log."""
-        return np.array(self.log, dtype=np.int32)
 
     def accept(self, token: int, vocabulary: Vocabulary) -> FinishReason | None:
         """Take a sampled token; says why the turn is over if it is."""
