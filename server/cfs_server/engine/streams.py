@@ -29,6 +29,7 @@ class TurnStream:
     _submitted: float = field(default_factory=time.monotonic)
     _started: float | None = None
     _first: float | None = None
+    _first_tokens: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
@@ -63,7 +64,8 @@ class TurnStream:
 
     def add(self, text: Text) -> None:
         """New text."""
-        self._first = self._first or time.monotonic()
+        if self._first is None:
+            self._first, self._first_tokens = time.monotonic(), text.tokens
         self.produced = True
         self._texts.append(text.text)
         self._tokens += text.tokens
@@ -103,6 +105,7 @@ class TurnStream:
     def usage(self) -> Usage:
         """What the turn cost, seen from whoever waits for it."""
         now = time.monotonic()
+        rest, speaking = self._completion_tokens - self._first_tokens, now - (self._first or now)
         return Usage(
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
@@ -110,4 +113,5 @@ class TurnStream:
             queue_seconds=round((self._started or now) - self._submitted, 6),
             first_token_seconds=round((self._first or now) - self._submitted, 6),
             total_seconds=round(now - self._submitted, 6),
+            tokens_per_second=round(rest / speaking, 3) if self._first and rest > 0 and speaking > 0 else 0.0,
         )
