@@ -2,24 +2,18 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import make_random_gguf
-from cfs.wire import Message, Settings
-from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.frames import Options
+from cfs.wire import Message
 from cfs_server.engine.interface import Delta, Engine
-from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
-from cfs_server.engine.prefixes.tree import PrefixTree
+from engine_fanout import BAR, SHARED, Ideal, task
 from tests.engine.support import Answer, ask, collect, request, running, until, user
 
 EXACT: dict[str, Any] = {"flash_attention": False}
-BAR = 1.05
 
 
 @pytest.fixture(scope="module")
@@ -28,43 +22,11 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_random_gguf.make(tmp_path_factory.mktemp("models") / "roomy.gguf", context=8192)
 
 
-@dataclass
-class Ideal:
-    """Counts each distinct token once: the prompts in a tree of their own."""
-
-    model: LoadedModel
-    tree: PrefixTree = field(default_factory=PrefixTree)
-
-    @classmethod
-    def of(cls, path: Path) -> "Ideal":
-        """Read the model for its tokenizer."""
-        log = NativeLog(lambda _level, _text: None)
-        return cls(load(str(path), Options(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True))
-
-    def add(self, history: Sequence[Message]) -> int:
-        """Add a prompt; returns how many of its tokens are new."""
-        vocabulary = self.model.vocabulary
-        builder = PromptBuilder(self.model.template, special=vocabulary.special_text)
-        pieces = builder.build(history, Settings(prompt_style="chat")).pieces
-        tokens = np.concatenate([vocabulary.tokenize(piece.text, special=piece.trusted) for piece in pieces])
-        known = self.tree.match("", tokens).length
-        self.tree.insert("", tokens)
-        return len(tokens) - known
-
-
-def task(shared: str, number: int) -> list[Message]:
-    """A child's history: what it shares with its siblings, and its own task of some fifty tokens."""
-    return [Message(role="system", content=shared), user(f"task {number}: " + f"do part {number} now " * 3)]
-
-
 async def evaluated(engine: Engine, histories: Sequence[Sequence[Message]]) -> tuple[int, list[Answer]]:
     """Run sessions at once and count the prompt tokens that were evaluated for them."""
     before = (await engine.stats()).prompt_tokens_evaluated
     answers = await asyncio.gather(*(ask(engine, history, max_tokens=6) for history in histories))
     return (await engine.stats()).prompt_tokens_evaluated - before, answers
-
-
-SHARED = "".join(f"Rule {number}: keep to the point of all the rules. " for number in range(52))
 
 
 @pytest.mark.parametrize("children", [4, 16])

@@ -98,6 +98,20 @@ def test_a_reply_keeps_the_tokens_that_the_model_chose(vocabulary: Vocabulary, t
     assert list(after.tokens)[: len(prompt) + 4] == prompt + list(letters)
 
 
+def test_a_copy_of_a_session_has_its_tokens(vocabulary: Vocabulary, template: str) -> None:
+    """A fork, or a child that is told what its parent was told; but nobody else's."""
+    desk = Desk(vocabulary, template)
+    log, _ = desk.next([user("hi")], key="parent")
+    letters = np.array([int(vocabulary.tokenize(letter, special=False)[0]) for letter in "abab"], dtype=np.int32)
+    log.answer("abab", letters, [vocabulary.piece(int(token)) for token in letters])
+    desk.next([user("something else")], key="other")
+    history = [user("hi"), Message(role="assistant", content="abab"), user("go on")]
+    fork, _ = desk.next(history, key="fork")
+    assert list(fork.tokens)[: len(log.tokens)] == list(log.tokens)
+    pieces = desk.prompts.build(history, CHAT).pieces
+    assert list(desk.logs.next("foreign", pieces, "somebody").tokens) == desk.whole(history)
+
+
 def test_an_edited_reply_is_cut_as_if_it_had_always_been_so(vocabulary: Vocabulary, template: str) -> None:
     """What comes before the edit is kept, what comes after is cut from the text."""
     desk = Desk(vocabulary, template)

@@ -90,7 +90,7 @@ class Intake:
         settings = Settings.model_validate(order.settings)
         messages = [Message.model_validate(message) for message in order.messages]
         prompt = self._prompts.build(messages, settings, order.tools)
-        known = self._logs.next(order.cache_key, prompt.pieces)
+        known = self._logs.next(order.cache_key, prompt.pieces, order.owner)
         tokens = self._tokens(known)
         room = self._context_tokens - len(tokens)
         if room < 1:

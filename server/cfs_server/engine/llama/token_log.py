@@ -9,7 +9,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 
@@ -20,6 +20,9 @@ Tokenize = Callable[[str, bool], Tokens]
 """Cuts a text; the flag says whether it is trusted to name special tokens."""
 LOG_CHARACTERS = 16 << 20
 """Text of all logs together, of which the least recently used go first: they are only a saving."""
+
+CANDIDATES = 16
+"""Logs of an owner that a new session's prompt is compared with, the most recent first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class TokenLog:
     segments: list[Segment] = field(default_factory=list)
     reused: int = 0
     """Segments taken from the turn before."""
+    owner: str = ""
 
     @property
     def tokens(self) -> Tokens:
@@ -65,6 +69,15 @@ class TokenLog:
             self.segments.append(Segment(said, trusted=False, tokens=tokens[:count], reply=True))
 
 
+@dataclass(frozen=True, slots=True)
+class _Agreement:
+    """How many segments a prompt begins with, and where in it they end: a piece, and a place in that."""
+
+    count: int
+    piece: int
+    place: int
+
+
 class TokenLogs:
     """The newest log of each session, by its cache key."""
 
@@ -80,9 +93,19 @@ class TokenLogs:
         """Count sessions."""
         return len(self._logs)
 
-    def next(self, key: str, pieces: Sequence[Piece]) -> TokenLog:
-        """Cut the next prompt of a session, as far as it is not known already."""
-        log = self.read(pieces, self._logs.get(key))
+    def next(self, key: str, pieces: Sequence[Piece], owner: str = "") -> TokenLog:
+        """Cut the next prompt of a session, as far as it is not known already.
+
+        A new session may be a copy of another one of its owner, or begin with what that was told: it then takes over
+        that one's tokens, and with them what was computed from them.
+        """
+        before = self._logs.get(key)
+        if before is None:
+            recent = (log for log in reversed(self._logs.values()) if log.owner == owner)
+            alike = islice(recent, CANDIDATES)
+            before = max(alike, key=lambda log: self._agreement(pieces, log.segments).count, default=None)
+        log = self.read(pieces, before)
+        log.owner = owner
         self._logs[key] = log
         self._logs.move_to_end(key)
         self._characters[key] = log.characters
@@ -97,16 +120,12 @@ class TokenLogs:
 
     def read(self, pieces: Sequence[Piece], before: TokenLog | None = None) -> TokenLog:
         """Cut a prompt that may begin as another log does."""
-        known = list(before.segments) if before else []
-        log = TokenLog()
-        for piece in pieces:
-            place = 0
-            while place < len(piece.text) and self._goes_on(known, log.reused, piece, place):
-                log.segments.append(known[log.reused])
-                place += len(known[log.reused].text)
-                log.reused += 1
+        known = before.segments if before else []
+        same = self._agreement(pieces, known)
+        log = TokenLog(known[: same.count], reused=same.count)
+        for index, piece in enumerate(pieces[same.piece :]):
+            place = 0 if index else same.place
             if place < len(piece.text):
-                del known[log.reused :]
                 log.segments.extend(self._cut(piece, place))
         return log
 
@@ -116,7 +135,18 @@ class TokenLogs:
             return ["token logs and their sizes do not agree"]
         return []
 
-    def _goes_on(self, known: list[Segment], index: int, piece: Piece, place: int) -> bool:
+    def _agreement(self, pieces: Sequence[Piece], known: Sequence[Segment]) -> "_Agreement":
+        count = place = 0
+        for index, piece in enumerate(pieces):
+            place = 0
+            while place < len(piece.text):
+                if not self._goes_on(known, count, piece, place):
+                    return _Agreement(count, index, place)
+                place += len(known[count].text)
+                count += 1
+        return _Agreement(count, len(pieces), 0)
+
+    def _goes_on(self, known: Sequence[Segment], index: int, piece: Piece, place: int) -> bool:
         """Whether a known segment stands at this place of a piece, and would be cut off there again."""
         if index >= len(known):
             return False
