@@ -36,6 +36,8 @@ class Options:
     """Where the model can. It is faster and rounds more coarsely, so greedy near ties depend more on the company."""
     step_seconds: float = 0.15
     """What a step with a prompt in it should cost while others stream."""
+    slice_seconds: float = 2.0
+    """A turn that has run so long gives way to one that has had less of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class Generate:
     json_schema: dict[str, Any] | None = None
     tools: list[dict[str, Any]] = field(default_factory=list)
     owner: str = ""
+    account: str = ""
+    kind: str = "interactive"
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ class TurnStream:
             json_schema=request.json_schema,
             tools=list(request.tools),
             owner=request.owner,
+            account=request.account or request.cache_key,
+            kind=request.kind,
         )
         return cls(order)
 

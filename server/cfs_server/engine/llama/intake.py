@@ -106,6 +106,7 @@ class Intake:
             text=TextStream(prompt.stops),
             known=known,
             owner=order.owner,
+            share=(order.owner, order.kind, order.account),
         )
 
     def _tokens(self, log: TokenLog) -> Tokens:

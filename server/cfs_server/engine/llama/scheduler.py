@@ -1,13 +1,13 @@
 """Who computes in the next step: the policy of continuous batching, on one thread that owns the context.
 
 Each step takes one token of every turn that streams, and fills up with pieces of prompts, as many tokens as fit into
-the time that a step may cost. Waiting turns are admitted in order of arrival, but for those whose prefix somebody else
-is computing. When the pool is full, idle state leaves it, then the youngest running turn; it goes on later from where
+the time that a step may cost. Waiting turns come in by fair shares (`lobby`), but for those whose prefix somebody else
+is computing (`sharing`). When the pool is full, idle state leaves it, then a running turn; it goes on later from where
 it was. Nothing fails because others are there.
 """
 
 import queue
-from collections import deque
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,6 +17,7 @@ from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Forget, 
 from cfs_server.engine.llama.budget import PromptBudget
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.loading import LoadedModel
+from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation
 from cfs_server.engine.llama.sharing import must_wait
@@ -62,7 +63,8 @@ class Scheduler:
         self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds)
         self._batch = Batch(model.context.batch_size)
         self._budget = PromptBudget(model.context.batch_size, options.step_seconds)
-        self._waiting: deque[Generation] = deque()
+        self._lobby = Lobby(options.slice_seconds)
+        self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
         self._news = _News()
         self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
@@ -93,7 +95,7 @@ class Scheduler:
     def _handle(self, work: Work) -> None:
         match work:
             case Generation():
-                self._waiting.append(work)
+                self._lobby.arrive(work)
             case Refused(ended):
                 self._news.ended.append(ended)
             case Cancel(turn):
@@ -115,8 +117,11 @@ class Scheduler:
             turn.forgotten = turn.forgotten or turn.cache_key == key
 
     def _admit(self) -> None:
-        """Bring in waiting turns, oldest first; the first that does not fit keeps its place before all younger ones."""
-        for turn in list(self._waiting):
+        """Bring in waiting turns; the first that does not fit keeps its place."""
+        if len(self._running) >= self._parallel and (turn := self._lobby.gives_way(self._running)) is not None:
+            self._put_aside(turn)
+            self._waiting.append(turn)
+        for turn in self._lobby.in_order() if len(self._running) < self._parallel else ():
             if len(self._running) >= self._parallel:
                 return
             if must_wait(turn, self._running, self._residency):
@@ -125,7 +130,7 @@ class Scheduler:
                 if not self._running:
                     self._fail([turn], EngineError("the pool has no room for this turn"))
                 return
-            self._waiting.remove(turn)
+            self._lobby.admit(turn)
             self._running.append(turn)
             if not turn.started:
                 turn.started = True
@@ -141,9 +146,11 @@ class Scheduler:
         while self._running:
             shares = self._fitting_shares()
             outputs = self._fill(shares)
+            began = time.perf_counter()
             with self._budget.measure(streams=self._streams, tokens=self._batch.size):
                 outcome = self._context.decode(self._batch)
             if outcome is Outcome.DONE:
+                self._lobby.charge(shares, time.perf_counter() - began)
                 return self._advance(shares, outputs)
             if outcome is Outcome.FAILED:
                 return self._fail(list(shares), EngineError("the model could not compute this step"))
@@ -168,11 +175,16 @@ class Scheduler:
             return True
         if len(self._running) <= 1:
             return False
-        victim = self._running.pop()
-        self._residency.leave(victim.place, victim.log, victim.cache_key)
-        victim.seat = None
+        victim = self._lobby.victim(self._running)
+        self._put_aside(victim)
         self._waiting.appendleft(victim)
         return True
+
+    def _put_aside(self, turn: Generation) -> None:
+        """Take a turn's seat away; it goes on later from where it was."""
+        self._running.remove(turn)
+        self._residency.leave(turn.place, turn.log, turn.cache_key)
+        turn.seat = None
 
     def _fill(self, shares: dict[Generation, int]) -> dict[Generation, int]:
         """Write the batch; the indices of those turns whose next token can be sampled after it are returned."""
@@ -226,10 +238,9 @@ class Scheduler:
 
     def _remove(self, turn: Generation) -> None:
         turn.sampler.free()
+        self._lobby.gone(turn)
         if turn in self._running:
             self._running.remove(turn)
-        else:
-            self._waiting.remove(turn)
         if turn.seat is not None:
             log, key = None if turn.failed else turn.log, None if turn.forgotten else turn.cache_key
             self._residency.leave(turn.seat, log, key)
@@ -271,6 +282,7 @@ class Scheduler:
         """Compare what is known with what is; every line is a violation."""
         problems = self._residency.check_integrity()
         turns = [*self._running, *self._waiting]
+        problems += self._lobby.check_integrity(turns)
         if len({id(turn) for turn in turns}) != len(turns):
             problems.append("a turn is listed twice")
         seated = [turn.seat for turn in turns if turn.seat is not None]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cfs.wire import FinishReason
+from cfs_server.engine.fairness import Path as Share
 from cfs_server.engine.frames import Ended, Started, Text
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.residency import Seat
@@ -19,7 +20,8 @@ from cfs_server.engine.llama.vocabulary import Vocabulary
 class Generation:
     """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to go on.
 
-    `awaited` is another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone.
+    `share` names the account that it draws on, `slice` is the time that it had since it was admitted. `awaited` is
+    another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone.
     """
 
     id: str
@@ -31,6 +33,8 @@ class Generation:
     text: TextStream
     known: TokenLog = field(default_factory=TokenLog)
     owner: str = ""
+    share: Share = ("", "interactive", "")
+    slice: float = 0.0
     seat: Seat | None = None
     awaited: "tuple[Generation, int] | None" = None
     forgotten: bool = False
