@@ -5,7 +5,9 @@
    and medians are shown; the CPU seconds beside them are what a noisy machine cannot touch.
 2. Ten turns of one session: prompt tokens evaluated and time to the first token of each.
 
-    python bench/engine.py [--model FILE.gguf] [--smoke] [--json FILE]
+3. W3: fan-outs from a shared prompt, in tokens evaluated (`engine_fanout`); with `--peer` also llama.cpp's server.
+
+    python bench/engine.py [--model FILE.gguf] [--smoke] [--only W1|turns|W3] [--peer PYTHON] [--json FILE]
 """
 
 import argparse
@@ -35,6 +37,7 @@ from cfs_server.engine.supervisor import LlamaEngine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
+import engine_fanout
 import make_random_gguf
 
 WIDTHS = (1, 4, 8, 16)
@@ -237,20 +240,22 @@ async def measure_turns(engine: LlamaEngine, turns: int) -> list[Turn]:
     return measured
 
 
-async def measure(model: Path, plan: Plan) -> tuple[list[Width], list[Turn]]:
+async def measure(model: Path, plan: Plan, only: str | None) -> tuple[list[Width], list[Turn]]:
     """Start both sides, measure, and stop them."""
     engine = LlamaEngine(str(model), plan.options)
-    raw = RawLoop(model, plan.options)
+    raw = RawLoop(model, plan.options) if only != "turns" else None
     try:
         await engine.start()
-        return await measure_widths(engine, raw, plan), await measure_turns(engine, plan.turns)
+        widths = await measure_widths(engine, raw, plan) if raw else []
+        return widths, await measure_turns(engine, plan.turns) if only != "W1" else []
     finally:
         await engine.stop()
-        raw.close()
+        if raw:
+            raw.close()
 
 
-def report(widths: list[Width], turns: list[Turn], *, judge: bool) -> str:
-    """Write both tables in Markdown; a smoke test says nothing about the bar."""
+def report_widths(widths: list[Width], *, judge: bool) -> str:
+    """Write the table in Markdown; a smoke test says nothing about the bar."""
     lines = [
         "| concurrent | raw tok/s | engine tok/s | ratio | raw CPU s | engine CPU s |",
         "|--:|--:|--:|--:|--:|--:|",
@@ -261,8 +266,13 @@ def report(widths: list[Width], turns: list[Turn], *, judge: bool) -> str:
         for row in widths
     ]
     verdict = "met" if all(row.ratio >= BAR for row in widths) else "MISSED"
-    lines += ["", f"Bar: ratio at least {BAR} at each width: {verdict}.", ""] if judge else [""]
-    lines += ["| turn | prompt tokens | evaluated | first token s |", "|--:|--:|--:|--:|"]
+    lines += ["", f"Bar: ratio at least {BAR} at each width: {verdict}."] if judge else []
+    return "\n".join(lines)
+
+
+def report_turns(turns: list[Turn]) -> str:
+    """Write the table in Markdown."""
+    lines = ["| turn | prompt tokens | evaluated | first token s |", "|--:|--:|--:|--:|"]
     lines += [f"| {t.number} | {t.prompt_tokens} | {t.evaluated} | {t.first_token_seconds:.3f} |" for t in turns]
     return "\n".join(lines)
 
@@ -278,11 +288,23 @@ def model_file(given: Path | None, *, smoke: bool) -> Iterator[Path]:
         yield make_random_gguf.make(Path(folder) / f"random-{shape}-{kind}.gguf", shape, kind)
 
 
+@contextmanager
+def small_model(given: Path | None) -> Iterator[Path]:
+    """Use the given model, or make a small random one with room for a fan-out: counts do not depend on its size."""
+    if given is not None:
+        yield given
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield make_random_gguf.make(Path(folder) / "random-small-f16.gguf", "small", context=8192)
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="a GGUF to use in place of a random one of 0.5B's shape, Q8_0")
     parser.add_argument("--smoke", action="store_true", help="a small model and one short round: does it still run?")
+    parser.add_argument("--only", choices=["W1", "turns", "W3"], help="one part")
+    parser.add_argument("--peer", type=Path, help="a Python with the xllamacpp wheel: W3 against llama.cpp's server")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each reply")
     parser.add_argument("--threads", type=int, default=0, help="of both sides; one is steadier on a busy machine")
@@ -292,16 +314,31 @@ def main() -> None:
     if arguments.raw:
         raw_main(arguments.model, Options(**json.loads(arguments.raw)))
         return
+    only, figures = arguments.only, {}
+    if only in (None, "W3"):
+        with small_model(arguments.model) as model:
+            cases = asyncio.run(engine_fanout.measure(model, arguments.peer, smoke=arguments.smoke))
+            print(f"W3, {model.name}\n\n{engine_fanout.report(cases)}\n")
+        figures["W3"] = [asdict(case) for case in cases]
+    if only != "W3":
+        figures |= streams(arguments)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def streams(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Measure concurrent turns and the long conversation, and print both."""
     options = Options(parallel=max(WIDTHS), pool_tokens=8192, threads=arguments.threads)
     rounds, tokens, turns = (1, 8, 3) if arguments.smoke else (arguments.rounds, arguments.tokens, 10)
     with model_file(arguments.model, smoke=arguments.smoke) as model:
-        widths, conversation = asyncio.run(measure(model, Plan(rounds, tokens, turns, options)))
+        widths, conversation = asyncio.run(measure(model, Plan(rounds, tokens, turns, options), arguments.only))
         threads = arguments.threads or "all"
         print(f"{model.name}, {os.cpu_count()} cores, {threads} threads, {rounds} rounds of {tokens} tokens a reply\n")
-    print(report(widths, conversation, judge=not arguments.smoke))
-    if arguments.json:
-        figures = {"widths": [asdict(row) for row in widths], "turns": [asdict(turn) for turn in conversation]}
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    if widths:
+        print(report_widths(widths, judge=not arguments.smoke) + "\n")
+    if conversation:
+        print(report_turns(conversation))
+    return {"W1": [asdict(row) for row in widths], "turns": [asdict(turn) for turn in conversation]}
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Write a random-weight GGUF of a given shape: for tests and benches of the engine, where only counts and times matter.
 
-The file is a llama-architecture model with a byte-level BPE tokenizer and a ChatML template; the same seed makes the
-same file. The rows of the special tokens are zero, so that greedy decoding practically never ends by itself.
+The file is a llama-architecture model, or one of recurrent layers (mamba), with a byte-level BPE tokenizer and a ChatML
+template; the same seed makes the same file. The rows of the special tokens are zero, so that greedy decoding
+practically never ends by itself.
 
     python tools/make_random_gguf.py --shape 0.5b --type q8_0 half.gguf
 """
@@ -23,13 +24,15 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+STATE, KERNEL, RANK = 8, 4, 4
+"""Sizes inside of a recurrent layer."""
 BLOCK = 32
 """Values in one Q8_0 block: a scale in half precision and 32 signed bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a llama-architecture model."""
+    """Sizes of a llama-architecture model, or of a recurrent one, which has no heads."""
 
     layers: int
     width: int
@@ -39,10 +42,12 @@ class Shape:
     vocabulary: int
     context: int
     tied: bool
+    architecture: str = "llama"
 
 
 SHAPES = {
     "tiny": Shape(2, 64, 4, 2, 128, 512, 2048, tied=False),
+    "recurrent": Shape(2, 64, 0, 0, 0, 512, 2048, tied=True, architecture="mamba"),
     "small": Shape(6, 256, 8, 4, 768, 4096, 4096, tied=False),
     "0.5b": Shape(24, 896, 14, 2, 4864, 151_936, 32_768, tied=True),
 }
@@ -80,7 +85,7 @@ class RandomModel:
     def __init__(self, path: Path, shape: Shape, kind: str, seed: int) -> None:
         self.shape, self.kind = shape, kind
         self.random = np.random.default_rng(seed)
-        self.writer = gguf.GGUFWriter(path, "llama")
+        self.writer = gguf.GGUFWriter(path, shape.architecture)
 
     def write(self) -> None:
         """Write metadata, tokenizer and tensors, and close the file."""
@@ -102,7 +107,13 @@ class RandomModel:
         writer.add_head_count(shape.heads)
         writer.add_head_count_kv(shape.kv_heads)
         writer.add_layer_norm_rms_eps(1e-5)
-        writer.add_rope_dimension_count(shape.width // shape.heads)
+        if shape.heads:
+            writer.add_rope_dimension_count(shape.width // shape.heads)
+        else:
+            writer.add_ssm_conv_kernel(KERNEL)
+            writer.add_ssm_inner_size(2 * shape.width)
+            writer.add_ssm_state_size(STATE)
+            writer.add_ssm_time_step_rank(RANK)
         writer.add_vocab_size(shape.vocabulary)
         q8 = self.kind == "q8_0"
         writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0 if q8 else gguf.LlamaFileType.MOSTLY_F16)
@@ -123,22 +134,45 @@ class RandomModel:
 
     def _tensors(self) -> None:
         shape = self.shape
-        kv_width = shape.width // shape.heads * shape.kv_heads
         self._matrix("token_embd", shape.vocabulary, shape.width, special_rows=True)
         for layer in range(shape.layers):
             block = f"blk.{layer}"
             self._ones(f"{block}.attn_norm")
-            self._matrix(f"{block}.attn_q", shape.width, shape.width)
-            self._matrix(f"{block}.attn_k", kv_width, shape.width)
-            self._matrix(f"{block}.attn_v", kv_width, shape.width)
-            self._matrix(f"{block}.attn_output", shape.width, shape.width)
-            self._ones(f"{block}.ffn_norm")
-            self._matrix(f"{block}.ffn_gate", shape.feed_forward, shape.width)
-            self._matrix(f"{block}.ffn_up", shape.feed_forward, shape.width)
-            self._matrix(f"{block}.ffn_down", shape.width, shape.feed_forward)
+            if shape.heads:
+                self._attention(block)
+            else:
+                self._recurrence(block)
         self._ones("output_norm")
         if not shape.tied:
             self._matrix("output", shape.vocabulary, shape.width, special_rows=True)
+
+    def _attention(self, block: str) -> None:
+        shape = self.shape
+        kv_width = shape.width // shape.heads * shape.kv_heads
+        self._matrix(f"{block}.attn_q", shape.width, shape.width)
+        self._matrix(f"{block}.attn_k", kv_width, shape.width)
+        self._matrix(f"{block}.attn_v", kv_width, shape.width)
+        self._matrix(f"{block}.attn_output", shape.width, shape.width)
+        self._ones(f"{block}.ffn_norm")
+        self._matrix(f"{block}.ffn_gate", shape.feed_forward, shape.width)
+        self._matrix(f"{block}.ffn_up", shape.feed_forward, shape.width)
+        self._matrix(f"{block}.ffn_down", shape.width, shape.feed_forward)
+
+    def _recurrence(self, block: str) -> None:
+        width, inner = self.shape.width, 2 * self.shape.width
+        self._matrix(f"{block}.ssm_in", 2 * inner, width)
+        self._floats(f"{block}.ssm_conv1d.weight", inner, KERNEL)
+        self._floats(f"{block}.ssm_conv1d.bias", inner)
+        self._matrix(f"{block}.ssm_x", RANK + 2 * STATE, inner)
+        self._matrix(f"{block}.ssm_dt", inner, RANK)
+        self._floats(f"{block}.ssm_dt.bias", inner)
+        decay = -np.tile(np.arange(1, STATE + 1, dtype=np.float32), (inner, 1))
+        self.writer.add_tensor(f"{block}.ssm_a", decay)
+        self._floats(f"{block}.ssm_d", inner)
+        self._matrix(f"{block}.ssm_out", width, inner)
+
+    def _floats(self, name: str, *shape: int) -> None:
+        self.writer.add_tensor(name, self.random.standard_normal(shape, dtype=np.float32) * np.float32(0.5))
 
     def _ones(self, name: str) -> None:
         self.writer.add_tensor(f"{name}.weight", np.ones(self.shape.width, dtype=np.float32))

@@ -118,7 +118,10 @@ class Settings(_Wire):
 
 
 class Usage(_Wire):
-    """What one turn cost. `cached_tokens` of the `prompt_tokens` needed no new evaluation."""
+    """What one turn cost. `cached_tokens` of the `prompt_tokens` needed no new evaluation, whoever computed them.
+
+    Seconds count from the moment at which the engine got the turn; `tokens_per_second` from the first text on.
+    """
 
     prompt_tokens: Annotated[int, _Integral] = 0
     cached_tokens: Annotated[int, _Integral] = 0
@@ -126,6 +129,7 @@ class Usage(_Wire):
     queue_seconds: float = 0.0
     first_token_seconds: float = 0.0
     total_seconds: float = 0.0
+    tokens_per_second: float = 0.0
 
 
 class SessionInfo(_Wire):

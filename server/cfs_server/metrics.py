@@ -9,6 +9,7 @@ from cfs_server.sessions.store import SessionStore
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_RATES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
 _ENGINE_COUNTERS = ("prompt_tokens_evaluated", "tokens_generated", "steps", "restarts")
 _ENGINE_GAUGES = ("running", "waiting", "sequences_resident", "sequences_parked", "cells_used")
@@ -25,6 +26,19 @@ class Metrics:
         self._queued = Gauge("cfs_turns_queued", "Turns that wait in a session's queue.", registry=self.registry)
         self._turns = Counter("cfs_turns", "Finished turns by result.", ["result"], registry=self.registry)
         self._tokens = Counter("cfs_tokens", "Tokens of finished turns by kind.", ["kind"], registry=self.registry)
+        self._phases = Histogram(
+            "cfs_turn_seconds",
+            "Time of a turn in the engine: until it left the queue, until its first text, until its end.",
+            ["phase"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._rate = Histogram(
+            "cfs_turn_tokens_per_second",
+            "Speed of a reply after its first text.",
+            buckets=_RATES,
+            registry=self.registry,
+        )
         self._requests = Histogram(
             "cfs_request_seconds",
             "Time from a request to the beginning of its answer.",
@@ -52,8 +66,15 @@ class Metrics:
 
     def _count(self, event: Event) -> None:
         self._turns.labels(event.data["finish_reason"]).inc()
+        usage = event.data["usage"]
         for kind in ("prompt", "cached", "completion"):
-            self._tokens.labels(kind).inc(max(0, event.data["usage"][f"{kind}_tokens"]))
+            self._tokens.labels(kind).inc(max(0, usage[f"{kind}_tokens"]))
+        if usage["total_seconds"] <= 0:
+            return  # it never reached an engine, or an agent did not say
+        for phase in ("queue", "first_token", "total"):
+            self._phases.labels(phase).observe(max(0.0, usage[f"{phase}_seconds"]))
+        if usage["tokens_per_second"] > 0:
+            self._rate.observe(usage["tokens_per_second"])
 
     async def render(self, store: SessionStore, engine: Engine) -> bytes:
         """Write everything in Prometheus' text format."""

@@ -19,6 +19,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with random weights whose state has no parts."""
+    return make_random_gguf.make(tmp_path_factory.mktemp("models") / "recurrent.gguf", "recurrent")
+
+
+@pytest.fixture(scope="session")
 def demo() -> Path:
     """The embedded model."""
     return models.resolve(None).path

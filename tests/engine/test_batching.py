@@ -112,14 +112,14 @@ async def test_state_that_no_memory_was_left_for_is_computed_again(tiny: Path) -
 
 async def test_parked_state_stays_within_its_budget(tiny: Path) -> None:
     """The state that was not used for the longest time goes first; its session just pays for its prompt again."""
-    async with running(tiny, **EXACT, pool_tokens=512, context_tokens=512, parked_bytes=120_000) as engine:
+    async with running(tiny, **EXACT, pool_tokens=512, context_tokens=512, parked_bytes=60_000) as engine:
         for number in range(8):
             await ask(engine, f"{number} " + "word " * 20, f"s{number}", max_tokens=4)
         stats = await engine.stats()
-        assert 0 < stats.gauges["parked_bytes"] <= 120_000
+        assert 0 < stats.gauges["parked_bytes"] <= 60_000
         assert stats.sequences_parked < 7
         again = await ask(engine, "0 " + "word " * 20, "s0", max_tokens=4)
-        assert again.finished.usage.cached_tokens == 0
+        assert again.finished.usage.cached_tokens < 20  # what every chat begins with
 
 
 async def test_a_long_prompt_does_not_silence_a_running_stream(tiny: Path) -> None:

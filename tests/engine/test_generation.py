@@ -141,6 +141,15 @@ async def test_usage_counts_what_was_cached(tiny: Path) -> None:
         assert 0 <= usage.queue_seconds <= usage.first_token_seconds <= usage.total_seconds
 
 
+async def test_usage_tells_the_speed_of_the_reply(tiny: Path) -> None:
+    """Tokens a second after the first text; nothing is said of a reply of one token."""
+    async with running(tiny) as engine:
+        long = (await ask(engine, "go", max_tokens=100)).finished.usage
+        short = (await ask(engine, "go", max_tokens=1)).finished.usage
+    assert long.tokens_per_second == pytest.approx(99 / (long.total_seconds - long.first_token_seconds), rel=0.3)
+    assert short.tokens_per_second == 0
+
+
 async def test_an_unprintable_reply_is_still_a_reply(tiny: Path) -> None:
     """Lone surrogates cannot be tokens: that turn fails with a reason and no other."""
     async with running(tiny) as engine:

@@ -70,12 +70,12 @@ def test_a_batch_that_the_library_refuses_fails_its_turns_only(desk: Desk) -> No
     """An impossible token is a defect of ours; the worker outlives it and nothing is left of the turn."""
     desk.put("bad", prompt=10, tokens=5, first=10**6)
     assert desk.run("bad")["bad"].kind == "EngineError"
-    assert desk.scheduler._residency.cells_used == 0
+    assert desk.scheduler._residency.pool.cells_used == 0
     desk.put("good", prompt=10, tokens=5)
     assert desk.run("good")["good"].reason == "length"
     desk.scheduler.inbox.put(Forget("key-good"))
     desk.scheduler.take_work()
-    assert desk.scheduler._residency.cells_used == 0
+    assert desk.scheduler._residency.pool.cells_used == 0
 
 
 def test_sessions_that_rest_leave_the_pool_while_others_compute(tiny: Path) -> None:
@@ -84,7 +84,7 @@ def test_sessions_that_rest_leave_the_pool_while_others_compute(tiny: Path) -> N
     desk = Desk(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
     desk.put("first", prompt=40, tokens=5)
     desk.run("first")
-    desk.put("second", prompt=40, tokens=5)
+    desk.put("second", prompt=40, tokens=5, first=300)
     desk.run("second")
-    assert [kept.key for kept in desk.scheduler._residency.resident] == ["key-second"]
+    assert [node.sessions for node in desk.scheduler._residency.pool.nodes] == [{"key-second"}]
     assert desk.scheduler._residency.parked == 1

@@ -118,6 +118,7 @@ async def test_readiness_names_the_model_and_metrics_count_what_happened() -> No
             'cfs_sessions{state="idle"} 1.0',
             'cfs_tokens_total{kind="completion"} 2.0',
             "cfs_streams_open 0.0",
+            'cfs_turn_seconds_count{phase="first_token"} 1.0',
             "cfs_turns_queued 0.0",
             "cfs_engine_ready 1.0",
             "cfs_engine_tokens_generated_total 2.0",

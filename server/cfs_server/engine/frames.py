@@ -27,7 +27,7 @@ class Options:
     """Longest sequence; zero means what the model was trained for."""
     threads: int = 0
     parked_bytes: int = 512 << 20
-    """Memory for the state of sessions that are not in the pool."""
+    """Memory for state outside of the pool, to which every turn's is copied at its end."""
     idle_seconds: float = 0.5
     """A session that rested this long leaves the pool as soon as others compute."""
     step_tokens: int = 512
@@ -36,6 +36,8 @@ class Options:
     """Where the model can. It is faster and rounds more coarsely, so greedy near ties depend more on the company."""
     step_seconds: float = 0.15
     """What a step with a prompt in it should cost while others stream."""
+    slice_seconds: float = 2.0
+    """A turn that has run so long gives way to one that has had less of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,9 @@ class Generate:
     settings: dict[str, Any]
     json_schema: dict[str, Any] | None = None
     tools: list[dict[str, Any]] = field(default_factory=list)
+    owner: str = ""
+    account: str = ""
+    kind: str = "interactive"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 from cfs.wire import FinishReason, Message, Settings, Usage
 
+Kind = Literal["interactive", "agent", "background"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
 
 
@@ -33,7 +34,9 @@ class GenerationRequest:
     """One turn: the complete history (the user's message last) and how to answer it.
 
     `cache_key` names the owner of the computation that may be kept for the next turn: the session's own stable key,
-    which survives a rename. `json_schema` forces the reply to be JSON of that schema.
+    which survives a rename. Computation is shared among sessions of one `owner` and never across owners, who could
+    learn from its speed what others have said. Turns of one `account`, such as a family of sessions, have one share of
+    their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema.
     """
 
     id: str
@@ -42,6 +45,9 @@ class GenerationRequest:
     settings: Settings
     json_schema: dict[str, Any] | None = None
     tools: tuple[dict[str, Any], ...] = ()
+    owner: str = ""
+    account: str = ""
+    kind: Kind = "interactive"
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ class TurnStream:
     _submitted: float = field(default_factory=time.monotonic)
     _started: float | None = None
     _first: float | None = None
+    _first_tokens: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @classmethod
@@ -41,6 +42,9 @@ class TurnStream:
             settings=request.settings.model_dump(mode="json"),
             json_schema=request.json_schema,
             tools=list(request.tools),
+            owner=request.owner,
+            account=request.account or request.cache_key,
+            kind=request.kind,
         )
         return cls(order)
 
@@ -62,7 +66,8 @@ class TurnStream:
 
     def add(self, text: Text) -> None:
         """New text."""
-        self._first = self._first or time.monotonic()
+        if self._first is None:
+            self._first, self._first_tokens = time.monotonic(), text.tokens
         self.produced = True
         self._texts.append(text.text)
         self._tokens += text.tokens
@@ -102,6 +107,7 @@ class TurnStream:
     def usage(self) -> Usage:
         """What the turn cost, seen from whoever waits for it."""
         now = time.monotonic()
+        rest, speaking = self._completion_tokens - self._first_tokens, now - (self._first or now)
         return Usage(
             prompt_tokens=self._prompt_tokens,
             cached_tokens=self._cached_tokens,
@@ -109,4 +115,5 @@ class TurnStream:
             queue_seconds=round((self._started or now) - self._submitted, 6),
             first_token_seconds=round((self._first or now) - self._submitted, 6),
             total_seconds=round(now - self._submitted, 6),
+            tokens_per_second=round(rest / speaking, 3) if self._first and rest > 0 and speaking > 0 else 0.0,
         )

@@ -14,6 +14,11 @@ def parent_of(session_id: str) -> str | None:
     return parent if slash else None
 
 
+def family_of(session_id: str) -> str:
+    """Return the root of a session's family: itself, unless it is a sub-session."""
+    return session_id.split("/", 1)[0]
+
+
 def ancestors_of(session_id: str) -> list[str]:
     """Name all sessions above this one, the root first."""
     parts = session_id.split("/")

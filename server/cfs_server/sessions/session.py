@@ -22,6 +22,7 @@ from cfs_server.pulse import Pulse
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.events import Event, EventBus
 from cfs_server.sessions.history import History
+from cfs_server.sessions.ids import family_of, parent_of
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.turns import Turn, TurnResult
 
@@ -268,7 +269,14 @@ class Session:
         if turn.cancelled:  # before this task had its first step: the engine does not know the turn yet
             return "cancelled", Usage()
         request = GenerationRequest(
-            turn.id, self.key, self.history.messages, self.settings.patched(turn.settings), turn.json_schema
+            turn.id,
+            self.key,
+            self.history.messages,
+            self.settings.patched(turn.settings),
+            turn.json_schema,
+            owner=self.account.owner,
+            account=family_of(self.id),
+            kind="agent" if parent_of(self.id) else "interactive",
         )
         finished: Finished | None = None
         async for item in self._services.engine.generate(request):

@@ -68,6 +68,8 @@ class Context:
         self.cells = int(lib.llama_n_ctx(raw))
         self.sequences = int(lib.llama_n_seq_max(raw))
         self.batch_size = int(lib.llama_n_batch(raw))
+        self.partial = True
+        """Whether a part of a sequence can be dropped and shared: attention can, recurrent state cannot."""
 
     def decode(self, batch: Batch) -> Outcome:
         """Compute a batch; logits of its outputs are valid until the next call."""
@@ -79,6 +81,14 @@ class Context:
     def truncate(self, sequence: int, length: int) -> bool:
         """Keep the first `length` positions; false when this kind of model cannot drop a part of a sequence."""
         return bool(lib.llama_memory_seq_rm(self._memory, sequence, length, -1))
+
+    def drop(self, sequence: int, start: int, end: int) -> None:
+        """Take the positions from `start` to `end` (-1: all that follow) from a sequence; only where `partial`."""
+        lib.llama_memory_seq_rm(self._memory, sequence, start, end)
+
+    def share(self, source: int, target: int, start: int = -1, end: int = -1) -> None:
+        """Let a sequence have positions of another one too: no state is copied. A range only where `partial`."""
+        lib.llama_memory_seq_cp(self._memory, source, target, start, end)
 
     def clear(self, sequence: int) -> None:
         """Free all cells of a sequence."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, Settings
-from cfs_server.engine.chat.templates import Prompt, PromptBuilder
+from cfs_server.engine.chat.templates import PromptBuilder
 from cfs_server.engine.frames import AskStats, Cancel, Ended, Forget, Generate
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.loading import LoadedModel
@@ -21,6 +21,7 @@ from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.scheduler import Refused, Work
 from cfs_server.engine.llama.sequences import Generation
 from cfs_server.engine.llama.text import TextStream
+from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
 
 Order = Generate | Cancel | Forget | AskStats
 
@@ -32,6 +33,9 @@ class Intake:
         self._context_tokens = model.context_tokens
         self._vocabulary = model.vocabulary
         self._prompts = prompts
+        self._logs = TokenLogs(
+            lambda text, trusted: model.vocabulary.tokenize(text, special=trusted), model.vocabulary.cuts
+        )
         self._deliver = deliver
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -53,8 +57,10 @@ class Intake:
             order = self._orders.get()
             if isinstance(order, Generate):
                 self._admit(order.id, self._prepare(order))
-            else:
-                self._deliver(order)
+                continue
+            if isinstance(order, Forget):
+                self._logs.forget(order.cache_key)
+            self._deliver(order)
 
     def _cancel(self, order: Cancel) -> None:
         if order.id in self._preparing:
@@ -84,7 +90,8 @@ class Intake:
         settings = Settings.model_validate(order.settings)
         messages = [Message.model_validate(message) for message in order.messages]
         prompt = self._prompts.build(messages, settings, order.tools)
-        tokens = self._tokens(prompt)
+        known = self._logs.next(order.cache_key, prompt.pieces, order.owner)
+        tokens = self._tokens(known)
         room = self._context_tokens - len(tokens)
         if room < 1:
             limit = self._context_tokens
@@ -97,12 +104,14 @@ class Intake:
             max_tokens=min(settings.max_tokens, room),
             sampler=Sampler(self._vocabulary, settings, order.json_schema),
             text=TextStream(prompt.stops),
+            known=known,
+            owner=order.owner,
+            share=(order.owner, order.kind, order.account),
         )
 
-    def _tokens(self, prompt: Prompt) -> Tokens:
-        parts = [self._vocabulary.tokenize(piece.text, special=piece.trusted) for piece in prompt.pieces]
+    def _tokens(self, log: TokenLog) -> Tokens:
+        tokens = log.tokens
         begin = self._vocabulary.begin
-        tokens = np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
         if begin is not None and (not len(tokens) or tokens[0] != begin):
             tokens = np.concatenate([np.array([begin], dtype=np.int32), tokens])
         if not len(tokens):

@@ -153,15 +153,19 @@ def _new_context(path: str, model: Any, options: Options, log: NativeLog) -> Any
 
 
 def _warm_up(context: Context) -> None:
-    """Touch weights, buffers and threads once, so that the first turn does not pay for it."""
-    batch = Batch(1)
+    """Touch weights, buffers and threads once, and see whether this kind of model can drop a part of a sequence."""
+    batch = Batch(2)
     batch.add(0, [0], 0, output=True)
     context.decode(batch)
+    batch.clear()
+    batch.add(0, [0, 0], 1, output=True)
+    context.decode(batch)
+    context.partial = context.truncate(0, 2)
     context.clear(0)
 
 
 def _sequence_ids(model: Any, parallel: int) -> int:
     """Ids for running and briefly idle sequences; recurrent state costs memory for each id, attention does not."""
     if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
-        return parallel
-    return min(max(32, 2 * parallel), int(lib.llama_max_parallel_sequences()))
+        return parallel + 1
+    return min(max(64, 4 * parallel), int(lib.llama_max_parallel_sequences()))

@@ -1,236 +1,289 @@
-"""Where the attention state of each session is: in the pool, parked in memory, or nowhere.
+"""Whose state is on the device, whose in memory, whose nowhere: the prefix tree over llama.cpp's pool.
 
-The pool's cells and its sequence ids ("slots") are owned here and nowhere else. State that no running turn needs is
-parked, least recently used first, when cells or slots are short or when it rested for a while as others compute
-(resident but idle state makes every step slower); parked state is dropped when it is over its budget of memory.
+State is kept in runs of tokens, each once for all sessions that share it. At the end of a turn it is copied to memory
+("write-behind"), so that leaving the device is only a removal. What is on the device hangs together from the first
+token on, and so does what is kept at all; so only leaves are evicted. For models whose state has no parts there is
+`snapshots.Snapshots`.
 """
 
 import time
 from array import array
-from collections import OrderedDict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cfs_server.engine.llama.ffi import Context, Tokens
+from cfs_server.engine.llama.pool import Pool, Slot
+from cfs_server.engine.prefixes.memory import Memory
+from cfs_server.engine.prefixes.policy import dispensable
+from cfs_server.engine.prefixes.tree import Node, PrefixTree
 
 
 @dataclass(eq=False, slots=True)
-class Kept:
-    """The computation kept for one session: the tokens it covers, and where it is.
+class Seat:
+    """A turn's place on the device: its sequence, and the node of the tree (pinned) up to which others may share."""
 
-    `pinned` while a turn runs on it. At most one of `slot` and `state` is set; with neither, `tokens` is empty.
-    """
-
-    key: str
-    tokens: "array[int]" = field(default_factory=lambda: array("i"))
-    slot: int | None = None
-    state: NDArray[np.uint8] | None = None
-    pinned: bool = False
-    forgotten: bool = False
-    used: float = 0.0
+    owner: str
+    slot: Slot
+    node: Node | None
 
     @property
-    def sequence(self) -> int:
-        """The sequence id, for one that must be in the pool."""
-        if self.slot is None:
-            raise RuntimeError(f"{self.key!r} is not in the pool")
-        return self.slot
+    def shared(self) -> int:
+        """Leading positions that the tree knows."""
+        return self.node.end if self.node else 0
 
-    def shared_prefix(self, prompt: Tokens) -> int:
-        """Number of leading tokens that are the same in `prompt`."""
-        length = min(len(self.tokens), len(prompt))
-        different = np.flatnonzero(np.frombuffer(self.tokens, dtype=np.int32)[:length] != prompt[:length])
-        return int(different[0]) if len(different) else length
+    @property
+    def length(self) -> int:
+        """Positions that are computed."""
+        return self.slot.length
 
 
 class Residency:
-    """Decides whose state is in the pool."""
+    """Gives turns their seats, and decides what leaves when room is short."""
 
-    def __init__(self, context: Context, parked_bytes: int, idle_seconds: float) -> None:
-        self._context = context
-        self._parked_limit = parked_bytes
+    def __init__(self, context: Context, memory_bytes: int, idle_seconds: float) -> None:
+        self.pool = Pool(context)
+        self.memory = Memory(memory_bytes)
+        self.tree = PrefixTree(self._on_split)
+        self._stored: set[Node] = set()
         self._idle_seconds = idle_seconds
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
-        self._anonymous = 0
-        self._slots = list(range(context.sequences))
-        self.parked_bytes = 0
 
     @property
-    def resident(self) -> list[Kept]:
-        """Everything that has a slot, least recently used first."""
-        return [kept for kept in self._kept.values() if kept.slot is not None]
+    def partial(self) -> bool:
+        """Whether a turn can go on from the middle of another's state."""
+        return True
 
     @property
-    def pinned(self) -> list[Kept]:
-        """Everything that an unfinished turn works on."""
-        return [kept for kept in self._kept.values() if kept.pinned]
+    def nodes(self) -> int:
+        """Nodes of the tree."""
+        return len(self.pool.nodes | self._stored)
 
     @property
     def parked(self) -> int:
-        """Number of sessions whose state is in memory outside of the pool."""
-        return sum(kept.state is not None for kept in self._kept.values())
+        """Nodes whose state is in memory only."""
+        return sum(node.device is None for node in self._stored)
 
-    @property
-    def cells_used(self) -> int:
-        """Cells that hold something."""
-        return sum(len(kept.tokens) for kept in self.resident)
+    def known(self, owner: str, log: "array[int]") -> int:
+        """Leading tokens of a prompt that need no evaluation, all but the last at most."""
+        return self.tree.match(owner, tokens_of(log, len(log) - 1)).length
 
-    @property
-    def cells_free(self) -> int:
-        """Cells that hold nothing."""
-        return self._context.cells - self.cells_used
+    def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Seat | None:
+        """Seat a turn behind the longest known prefix of its log, if the log and `spare` cells fit.
 
-    def pin(self, key: str) -> Kept:
-        """Take what is kept for a session, for one turn; a second turn at the same time starts from nothing."""
-        kept = self._kept.get(key)
-        if kept is not None and kept.pinned:
-            self._anonymous += 1
-            key = f"{key}\0{self._anonymous}"
-            kept = None
-        if kept is None:
-            kept = self._kept[key] = Kept(key)
-            kept.forgotten = "\0" in key
-        kept.pinned = True
-        self._kept.move_to_end(key)
-        return kept
+        `None`, and nothing changed, when there is no room or no sequence id. A turn that is alone is given what there
+        is; state that cannot be restored for it is lost.
+        """
+        node = self._beginning(owner, log)
+        if node is not None:
+            node.pin()
+        seat = self._sit(Seat(owner, Slot(-1), node), len(log), spare, alone=alone)
+        if seat is None and node is not None:
+            node.pin(-1)
+            if alone:
+                self._lose(node)
+                return self.enter(owner, log, spare, alone=True)
+        return seat
 
-    def unpin(self, kept: Kept) -> None:
-        """Give back after a turn; the state stays for the next one unless its session is gone."""
-        kept.pinned = False
-        kept.used = time.monotonic()
-        if kept.forgotten or (kept.slot is None and kept.state is None):
-            self._drop(kept)
+    def grow(self, seat: Seat, count: int) -> None:
+        """Count what a step computed for a turn."""
+        self.pool.grow(seat.slot, count)
+
+    def commit(self, seat: Seat, log: "array[int]") -> None:
+        """Put everything that a turn has computed into the tree, for others to share."""
+        before, start = seat.node, seat.shared
+        if start == seat.length:
+            return
+        node = self.tree.insert(seat.owner, tokens_of(log, seat.length))
+        if node is None:
+            return
+        node.pin()
+        for part in node.path():
+            if part.end <= start:
+                continue
+            if part.device is None:
+                self.pool.hold(part, seat.slot)
+            else:
+                self.pool.replace(part, seat.slot)
+        self.pool.adopt(seat.slot)
+        seat.node = node
+        if before is not None:
+            before.pin(-1)
+
+    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, expected: float = 0.0) -> None:
+        """Free a turn's seat. What it computed, if it is given, stays for the session `key`.
+
+        Without a log nothing more is committed, and without a key only what others need stays.
+        """
+        if log is not None:
+            self.commit(seat, log)
+        node = seat.node
+        self.pool.forget_rest(seat.slot, seat.shared)
+        seat.slot.running = False
+        path = node.path() if node else []
+        if seat.slot.nodes:
+            for part in path:
+                self.pool.move(part, seat.slot)
+        else:
+            self.pool.release(seat.slot)
+        if node is None:
+            return
+        node.pin(-1)
+        self._touch(path, expected)
+        if key is None:
+            self._prune(node)
+            return
+        before = self.tree.attach(key, node)
+        if before is not node:
+            self._prune(before)
+        self._join(node)
+        for part in node.path():
+            self._store(part)
 
     def forget(self, key: str) -> None:
-        """Free what is kept for a session now, or at the end of the turn that runs on it."""
-        kept = self._kept.get(key)
-        if kept is None:
-            return
-        kept.forgotten = True
-        if not kept.pinned:
-            self._drop(kept)
-
-    def bring_in(self, kept: Kept, log: Tokens) -> bool:
-        """Put a session into the pool with as much of `log` as is known, all but its last token at most.
-
-        False, and nothing changed for this session, when there is no slot or no room for its parked state.
-        """
-        if kept.slot is None:
-            slot = self._take_slot()
-            if slot is None:
-                return False
-            if kept.state is not None and not self._restore(kept, slot):
-                self._slots.append(slot)
-                return False
-            kept.slot = slot
-        self._truncate(kept, min(kept.shared_prefix(log), len(log) - 1))
-        return True
+        """Free what is kept for a session and no other."""
+        self._prune(self.tree.detach(key))
 
     def make_room(self, cells: int) -> bool:
-        """Park idle sessions until this many cells are free; false when there are no more of them."""
-        while self.cells_free < cells:
-            if not self.park_longest_idle():
+        """Evict until this many cells are free; false when nothing more can go."""
+        while self.pool.cells_free < cells:
+            if not self.evict_one():
                 return False
         return True
 
-    def park_longest_idle(self) -> bool:
-        """Park the idle session that was not used for the longest time; false when there is none."""
-        idle = next((kept for kept in self.resident if not kept.pinned), None)
-        if idle is not None:
-            self.park(idle)
-        return idle is not None
+    def evict_one(self) -> bool:
+        """Take off the device what is most dispensable; false when everything there is in use."""
+        victim = max(filter(self._evictable, self.pool.nodes), key=dispensable(time.monotonic()), default=None)
+        if victim is not None:
+            self._evict(victim)
+        return victim is not None
 
-    def park(self, kept: Kept) -> None:
-        """Move a session's state out of the pool, and drop the oldest parked state when it is too much."""
-        if kept.slot is None:
-            return
-        if kept.tokens:
-            kept.state = self._context.save(kept.slot)
-            self.parked_bytes += kept.state.nbytes
-        self._leave(kept)
-        for oldest in self._over_budget():
-            self.lose(oldest)
-
-    def park_rested(self) -> None:
-        """Park what has been idle for a while."""
+    def evict_rested(self) -> None:
+        """Take off the device what rested for a while: idle cells make every step slower."""
         limit = time.monotonic() - self._idle_seconds
-        for kept in self.resident:
-            if not kept.pinned and kept.used < limit:
-                self.park(kept)
-
-    def lose(self, kept: Kept) -> None:
-        """Forget the computation of a session: its tokens must be evaluated again."""
-        if kept.state is not None:
-            self.parked_bytes -= kept.state.nbytes
-            kept.state = None
-        if kept.slot is not None:
-            self._leave(kept)
-        del kept.tokens[:]
-        if not kept.pinned:
-            self._kept.pop(kept.key, None)
+        rested = [node for node in self.pool.nodes if not node.pins and node.used < limit]
+        for node in sorted(rested, key=lambda node: node.end, reverse=True):
+            if node.device is not None and self._evictable(node):
+                self._evict(node)
 
     def check_integrity(self) -> list[str]:
-        """Compare the books with the pool; every line is a violation."""
-        held = [kept.sequence for kept in self.resident]
-        problems = [f"slot {slot} is held twice" for slot in set(held) if held.count(slot) > 1]
-        if sorted([*held, *self._slots]) != list(range(self._context.sequences)):
-            problems.append(f"slots are lost: held {held}, free {self._slots}")
-        expected = {kept.slot: len(kept.tokens) for kept in self.resident}
-        for slot in range(self._context.sequences):
-            length = expected.get(slot, 0)
-            span = self._context.span(slot)
-            if span != ((0, length - 1) if length else (-1, -1)):
-                problems.append(f"slot {slot} holds positions {span} in place of {length} tokens")
-        states = [kept.state.nbytes for kept in self._kept.values() if kept.state is not None]
-        if sum(states) != self.parked_bytes or self.parked_bytes > self._parked_limit:
-            problems.append(f"parked are {sum(states)} bytes, booked {self.parked_bytes} of {self._parked_limit}")
-        for kept in self._kept.values():
-            if kept.slot is not None and kept.state is not None:
-                problems.append(f"{kept.key!r} is in the pool and parked")
-            if kept.slot is None and kept.state is None and kept.tokens:
-                problems.append(f"{kept.key!r} has tokens but no state")
+        """Compare the books with each other and with the device; every line is a violation."""
+        nodes = list(self.tree)
+        problems = self.tree.check_integrity() + self.pool.check_integrity()
+        problems += self.memory.check_integrity([node.memory for node in nodes if node.memory])
+        if self.pool.nodes - set(nodes) or self._stored != {node for node in nodes if node.memory}:
+            problems.append("state is kept for nodes that are not in the tree, or nodes in memory are not listed")
+        return problems + [problem for node in nodes for problem in self._misplaced(node)]
+
+    def _misplaced(self, node: Node) -> list[str]:
+        above = node.parent
+        problems = [] if node.kept else [f"the node at {node.start} has no state"]
+        if above is not None and above.parent is not None and node.device is not None and above.device is None:
+            problems.append(f"the node at {node.start} is on the device, what comes before is not")
+        if node.pins and node.device is None:
+            problems.append(f"the node at {node.start} is pinned but not on the device")
         return problems
 
-    def _take_slot(self) -> int | None:
-        if not self._slots:
-            self.park_longest_idle()
-        return self._slots.pop() if self._slots else None
+    def _beginning(self, owner: str, log: "array[int]") -> Node | None:
+        """Find the node behind which a log goes on, cutting one if it must."""
+        return self.tree.insert(owner, tokens_of(log, self.known(owner, log)))
 
-    def _restore(self, kept: Kept, slot: int) -> bool:
-        if kept.state is None or not self.make_room(len(kept.tokens)):
-            return False
-        if not self._context.restore(slot, kept.state):
-            self._context.clear(slot)
-            return False
-        self.parked_bytes -= kept.state.nbytes
-        kept.state = None
-        return True
+    def _sit(self, seat: Seat, length: int, spare: int, *, alone: bool) -> Seat | None:
+        path = seat.node.path() if seat.node else []
+        missing = [node for node in path if node.device is None]
+        needed = sum(node.memory.end - node.memory.start for node in missing if node.memory)
+        if not self.make_room(needed + length - seat.shared + spare) and not alone:
+            return None
+        slot = self._take_slot()
+        if slot is None:
+            return None
+        self.pool.share(path, slot)
+        if not all(self.pool.restore(node, slot) for node in missing):
+            slot.running = False
+            for node in list(slot.nodes):
+                self.pool.drop(node)
+            if slot.id in self.pool.slots:
+                self.pool.release(slot)
+            return None
+        seat.slot = slot
+        slot.length = seat.shared
+        self._touch(path)
+        return seat
 
-    def _truncate(self, kept: Kept, length: int) -> None:
-        if length == len(kept.tokens):
+    def _take_slot(self) -> Slot | None:
+        while (slot := self.pool.take()) is None:
+            if not self.evict_one():
+                return None
+        return slot
+
+    def _evictable(self, node: Node) -> bool:
+        return not node.pins and all(child.device is None for child in node.children.values())
+
+    def _evict(self, node: Node) -> None:
+        self._store(node)
+        self.pool.drop(node)
+        if node.memory is None:
+            self._lose(node)
+
+    def _store(self, node: Node) -> None:
+        """Copy a node's state to memory, if it is not there, and keep memory within its limit."""
+        if node.memory is None and self.memory.limit:
+            node.memory = self.memory.add(self.pool.save(node))
+            self._stored.add(node)
+        while self.memory.full:
+            self._discard(max(filter(self._discardable, self._stored), key=dispensable(time.monotonic())))
+
+    def _discardable(self, node: Node) -> bool:
+        return node.device is not None or not (node.children or node.pins)
+
+    def _discard(self, node: Node) -> None:
+        """Drop a copy in memory; what is not on the device either is lost."""
+        if node.memory is not None:
+            self.memory.free(node.memory)
+            node.memory = None
+            self._stored.discard(node)
+        if node.device is None:
+            self._lose(node)
+
+    def _lose(self, node: Node) -> None:
+        """Take a node and everything behind it out of the tree."""
+        for part in [*node.below(), node]:
+            self._take_out(part)
+
+    def _prune(self, node: Node | None) -> None:
+        for part in self.tree.unwanted(node):
+            self._take_out(part)
+
+    def _take_out(self, node: Node) -> None:
+        if node.device is not None:
+            self.pool.drop(node)
+        if node.memory is not None:
+            self.memory.free(node.memory)
+            node.memory = None
+            self._stored.discard(node)
+        self.tree.remove(node)
+
+    def _on_split(self, upper: Node, lower: Node) -> None:
+        self.pool.split(upper, lower)
+        self.memory.share(upper.memory)
+        if upper.memory is not None:
+            self._stored.add(upper)
+
+    def _join(self, node: Node) -> None:
+        """Make the prompt and the reply of a turn one node, as long as that copies nothing."""
+        above = node.parent
+        if above is None or above.device != node.device or above.memory or node.memory or above.pins or node.pins:
             return
-        if not self._context.truncate(kept.sequence, length):
-            # Recurrent and hybrid models keep no history to go back to (ENGINE.md): start again.
-            self._context.clear(kept.sequence)
-            length = 0
-        del kept.tokens[length:]
+        if (gone := self.tree.join(node)) is not None:
+            self.pool.joined(gone)
 
-    def _over_budget(self) -> Iterator[Kept]:
-        parked = [kept for kept in self._kept.values() if kept.state is not None]
-        # State of turns that were put aside in the middle goes last: their readers wait.
-        for kept in sorted(parked, key=lambda kept: kept.pinned):
-            if self.parked_bytes <= self._parked_limit:
-                return
-            yield kept
+    def _touch(self, path: Sequence[Node], expected: float = 0.0) -> None:
+        now = time.monotonic()
+        for node in path:
+            node.used = now
+            node.expected = max(node.expected, expected) if node.children else expected
 
-    def _leave(self, kept: Kept) -> None:
-        self._context.clear(kept.sequence)
-        self._slots.append(kept.sequence)
-        kept.slot = None
 
-    def _drop(self, kept: Kept) -> None:
-        kept.pinned = False
-        self.lose(kept)
+def tokens_of(log: "array[int]", length: int) -> Tokens:
+    """Copy the beginning of a log (a view would keep the log from growing)."""
+    return np.array(log[:length], dtype=np.int32)

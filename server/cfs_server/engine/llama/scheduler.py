@@ -1,12 +1,13 @@
 """Who computes in the next step: the policy of continuous batching, on one thread that owns the context.
 
 Each step takes one token of every turn that streams, and fills up with pieces of prompts, as many tokens as fit into
-the time that a step may cost. Waiting turns are admitted in order of arrival. When the pool is full, idle sessions are
-parked, then the youngest running turn; it goes on later from where it was. Nothing fails because others are there.
+the time that a step may cost. Waiting turns come in by fair shares (`lobby`), but for those whose prefix somebody else
+is computing (`sharing`). When the pool is full, idle state leaves it, then a running turn; it goes on later from where
+it was. Nothing fails because others are there.
 """
 
 import queue
-from collections import deque
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -16,8 +17,11 @@ from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Forget, 
 from cfs_server.engine.llama.budget import PromptBudget
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.loading import LoadedModel
+from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation
+from cfs_server.engine.llama.sharing import must_wait
+from cfs_server.engine.llama.snapshots import Snapshots
 
 HEADROOM = 64
 """Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
@@ -55,10 +59,12 @@ class Scheduler:
         self._context = model.context
         self._vocabulary = model.vocabulary
         self._parallel = options.parallel
-        self._residency = Residency(model.context, options.parked_bytes, options.idle_seconds)
+        keeper = Residency if model.context.partial else Snapshots
+        self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds)
         self._batch = Batch(model.context.batch_size)
         self._budget = PromptBudget(model.context.batch_size, options.step_seconds)
-        self._waiting: deque[Generation] = deque()
+        self._lobby = Lobby(options.slice_seconds)
+        self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
         self._news = _News()
         self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
@@ -82,20 +88,20 @@ class Scheduler:
         self._admit()
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
-            self._residency.park_rested()
+            self._residency.evict_rested()
             self._compute()
         self._flush()
 
     def _handle(self, work: Work) -> None:
         match work:
             case Generation():
-                self._waiting.append(work)
+                self._lobby.arrive(work)
             case Refused(ended):
                 self._news.ended.append(ended)
             case Cancel(turn):
                 self._cancel(turn)
             case Forget(key):
-                self._residency.forget(key)
+                self._forget(key)
             case AskStats():
                 self._flush()
                 self._send(self._stats(work))
@@ -105,44 +111,46 @@ class Scheduler:
             if generation.id == turn:
                 self._end(generation, "cancelled")
 
+    def _forget(self, key: str) -> None:
+        self._residency.forget(key)
+        for turn in (*self._running, *self._waiting):
+            turn.forgotten = turn.forgotten or turn.cache_key == key
+
     def _admit(self) -> None:
-        """Bring in waiting turns, oldest first; the first that does not fit keeps its place at the head."""
-        while self._waiting and len(self._running) < self._parallel:
-            turn = self._waiting[0]
+        """Bring in waiting turns; the first that does not fit keeps its place."""
+        if len(self._running) >= self._parallel and (turn := self._lobby.gives_way(self._running)) is not None:
+            self._put_aside(turn)
+            self._waiting.append(turn)
+        for turn in self._lobby.in_order() if len(self._running) < self._parallel else ():
+            if len(self._running) >= self._parallel:
+                return
+            if must_wait(turn, self._running, self._residency):
+                continue
             if not self._bring_in(turn):
                 if not self._running:
                     self._fail([turn], EngineError("the pool has no room for this turn"))
                 return
-            self._waiting.popleft()
+            self._lobby.admit(turn)
             self._running.append(turn)
             if not turn.started:
                 turn.started = True
                 self._news.started.append(turn.start_notice())
 
     def _bring_in(self, turn: Generation) -> bool:
-        """Put a turn's state into the pool if all of it, and some of what comes, fits beside the running ones."""
-        if turn.kept is None:
-            turn.kept = self._residency.pin(turn.cache_key)
-        kept = turn.kept
-        here = len(kept.tokens) if kept.slot is not None else 0
-        promised = sum(other.pending for other in self._running) + HEADROOM * (len(self._running) + 1)
-        needed = max(len(turn.log), len(kept.tokens)) - here + promised
-        if not self._residency.make_room(needed) and self._running:
-            return False
-        if self._residency.bring_in(kept, turn.log_tokens()):
-            return True
-        if self._running:
-            return False
-        self._residency.lose(kept)
-        return self._residency.bring_in(kept, turn.log_tokens())
+        """Seat a turn if all of its log, and some of what comes, fits beside the running ones."""
+        spare = sum(other.pending for other in self._running) + HEADROOM * (len(self._running) + 1)
+        turn.seat = self._residency.enter(turn.owner, turn.log, spare, alone=not self._running)
+        return turn.seat is not None
 
     def _compute(self) -> None:
         while self._running:
             shares = self._fitting_shares()
             outputs = self._fill(shares)
+            began = time.perf_counter()
             with self._budget.measure(streams=self._streams, tokens=self._batch.size):
                 outcome = self._context.decode(self._batch)
             if outcome is Outcome.DONE:
+                self._lobby.charge(shares, time.perf_counter() - began)
                 return self._advance(shares, outputs)
             if outcome is Outcome.FAILED:
                 return self._fail(list(shares), EngineError("the model could not compute this step"))
@@ -162,15 +170,21 @@ class Scheduler:
                 return shares
 
     def _park_one(self) -> bool:
-        """Park an idle session, or else put the youngest running turn aside; the oldest always goes on."""
-        if self._residency.park_longest_idle():
+        """Evict idle state, or else put the youngest running turn aside; the oldest always goes on."""
+        if self._residency.evict_one():
             return True
         if len(self._running) <= 1:
             return False
-        victim = self._running.pop()
-        self._residency.park(victim.own)
+        victim = self._lobby.victim(self._running)
+        self._put_aside(victim)
         self._waiting.appendleft(victim)
         return True
+
+    def _put_aside(self, turn: Generation) -> None:
+        """Take a turn's seat away; it goes on later from where it was."""
+        self._running.remove(turn)
+        self._residency.leave(turn.place, turn.log, turn.cache_key)
+        turn.seat = None
 
     def _fill(self, shares: dict[Generation, int]) -> dict[Generation, int]:
         """Write the batch; the indices of those turns whose next token can be sampled after it are returned."""
@@ -178,7 +192,7 @@ class Scheduler:
         outputs: dict[Generation, int] = {}
         for turn, count in shares.items():
             complete = count == turn.pending
-            index = self._batch.add(turn.own.sequence, turn.next_tokens(count), turn.computed, output=complete)
+            index = self._batch.add(turn.place.slot.id, turn.next_tokens(count), turn.computed, output=complete)
             if complete:
                 outputs[turn] = index
         return outputs
@@ -188,7 +202,7 @@ class Scheduler:
         for turn, count in shares.items():
             again = turn.completion_tokens > 0 and turn in outputs
             self._prompt_tokens_evaluated += count - again
-            turn.own.tokens.extend(turn.log[turn.computed : turn.computed + count])
+            self._residency.grow(turn.place, count)
         for turn, index in outputs.items():
             self._sample(turn, index)
 
@@ -197,6 +211,8 @@ class Scheduler:
             token = turn.sampler.sample(self._context, index)
         except CfsError as error:
             return self._fail([turn], error)
+        if not turn.completion_tokens:
+            self._residency.commit(turn.place, turn.log)
         reason = turn.accept(token, self._vocabulary)
         self._tokens_generated += 1
         if reason:
@@ -209,26 +225,26 @@ class Scheduler:
         ended = turn.end_notice(reason)
         if text := turn.take_text():
             self._news.texts.append(text)
+        turn.remember(self._vocabulary)
         self._news.ended.append(ended)
         self._remove(turn)
 
     def _fail(self, turns: list[Generation], error: CfsError) -> None:
         for turn in turns:
-            if turn.kept is not None:
-                self._residency.lose(turn.kept)
+            turn.failed = turn.forgotten = True
             ended = Ended(turn.id, "error", turn.completion_tokens, type(error).__name__, error.detail)
             self._news.ended.append(ended)
             self._remove(turn)
 
     def _remove(self, turn: Generation) -> None:
         turn.sampler.free()
+        self._lobby.gone(turn)
         if turn in self._running:
             self._running.remove(turn)
-        else:
-            self._waiting.remove(turn)
-        if turn.kept is not None:
-            self._residency.unpin(turn.kept)
-            turn.kept = None
+        if turn.seat is not None:
+            log, key = None if turn.failed else turn.log, None if turn.forgotten else turn.cache_key
+            self._residency.leave(turn.seat, log, key)
+            turn.seat = None
 
     def _flush(self) -> None:
         if self._news:
@@ -242,7 +258,8 @@ class Scheduler:
         residency = self._residency
         gauges = {
             "cells_total": float(self._context.cells),
-            "parked_bytes": float(residency.parked_bytes),
+            "parked_bytes": float(residency.memory.used),
+            "prefix_nodes": float(residency.nodes),
             "seconds_per_prompt_token": self._budget.seconds_per_token,
         }
         return Stats(
@@ -250,9 +267,9 @@ class Scheduler:
             counters=self._counters(),
             running=len(self._running),
             waiting=len(self._waiting),
-            sequences_resident=len(residency.resident),
+            sequences_resident=len(residency.pool.slots),
             sequences_parked=residency.parked,
-            cells_used=residency.cells_used,
+            cells_used=residency.pool.cells_used,
             gauges=gauges,
             violations=self.check_integrity() if question.check else [],
         )
@@ -265,15 +282,16 @@ class Scheduler:
         """Compare what is known with what is; every line is a violation."""
         problems = self._residency.check_integrity()
         turns = [*self._running, *self._waiting]
+        problems += self._lobby.check_integrity(turns)
         if len({id(turn) for turn in turns}) != len(turns):
             problems.append("a turn is listed twice")
-        pinned = {id(kept) for kept in self._residency.pinned}
-        if pinned != {id(turn.kept) for turn in turns if turn.kept is not None}:
-            problems.append("pinned state and unfinished turns do not agree")
-        problems += [
-            f"{turn.id} runs without a slot" for turn in self._running if not turn.kept or turn.kept.slot is None
-        ]
-        for turn in self._running:
-            if turn.kept and turn.kept.tokens != turn.log[: turn.computed]:
-                problems.append(f"{turn.id}: the pool holds other tokens than the log")
+        seated = [turn.seat for turn in turns if turn.seat is not None]
+        slots = self._residency.pool.slots.values()
+        if {seat.slot.id for seat in seated} != {slot.id for slot in slots if slot.running}:
+            problems.append("sequences that run and unfinished turns do not agree")
+        problems += [f"{turn.id} runs without a seat" for turn in self._running if turn.seat is None]
+        problems += [f"{turn.id} waits in a seat" for turn in self._waiting if turn.seat is not None]
+        for seat in seated:
+            if seat.node is not None and seat.slot.own != seat.length - seat.shared:
+                problems.append(f"sequence {seat.slot.id} has {seat.slot.own} cells of its own")
         return problems

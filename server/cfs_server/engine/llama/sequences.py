@@ -6,17 +6,23 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cfs.wire import FinishReason
+from cfs_server.engine.fairness import Path as Share
 from cfs_server.engine.frames import Ended, Started, Text
 from cfs_server.engine.llama.ffi import Tokens
-from cfs_server.engine.llama.residency import Kept
+from cfs_server.engine.llama.residency import Seat
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.text import TextStream
+from cfs_server.engine.llama.token_log import TokenLog
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to go on."""
+    """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to go on.
+
+    `share` names the account that it draws on, `slice` is the time that it had since it was admitted. `awaited` is
+    another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone.
+    """
 
     id: str
     cache_key: str
@@ -25,23 +31,31 @@ class Generation:
     max_tokens: int
     sampler: Sampler
     text: TextStream
-    kept: Kept | None = None
+    known: TokenLog = field(default_factory=TokenLog)
+    owner: str = ""
+    share: Share = ("", "interactive", "")
+    slice: float = 0.0
+    seat: Seat | None = None
+    awaited: "tuple[Generation, int] | None" = None
+    forgotten: bool = False
+    failed: bool = False
     completion_tokens: int = 0
     unreported: int = 0
     started: bool = False
     newest: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
 
     @property
-    def own(self) -> Kept:
-        """The state of a turn that was admitted."""
-        if self.kept is None:
+    def place(self) -> Seat:
+        """The seat of a turn that runs."""
+        if self.seat is None:
             raise RuntimeError(f"turn {self.id} was not admitted")
-        return self.kept
+        return self.seat
 
     @property
     def computed(self) -> int:
-        """Tokens of the log whose state is in the pool."""
-        return len(self.kept.tokens) if self.kept else 0
+        """Tokens of the log whose state is on the device."""
+        return self.seat.length if self.seat else 0
 
     @property
     def pending(self) -> int:
@@ -52,10 +66,6 @@ class Generation:
         """Return the next tokens to compute."""
         start = self.computed
         return np.array(self.log[start : start + count], dtype=np.int32)
-
-    def log_tokens(self) -> Tokens:
-        """Return the whole log."""
-        return np.array(self.log, dtype=np.int32)
 
     def accept(self, token: int, vocabulary: Vocabulary) -> FinishReason | None:
         """Take a sampled token; says why the turn is over if it is."""
@@ -75,12 +85,18 @@ class Generation:
         self.newest.clear()
         if not text:
             return None
+        self.said.append(text)
         tokens, self.unreported = self.unreported, 0
         return Text(self.id, text, tokens)
 
     def start_notice(self) -> Started:
         """Describe the beginning of the turn."""
         return Started(self.id, self.prompt_tokens, self.computed)
+
+    def remember(self, vocabulary: Vocabulary) -> None:
+        """Note the reply in the session's token log, so that the next prompt has these tokens again."""
+        reply = np.array(self.log[self.prompt_tokens :], dtype=np.int32)
+        self.known.answer("".join(self.said), reply, [vocabulary.piece(int(token)) for token in reply])
 
     def end_notice(self, reason: FinishReason) -> Ended:
         """Describe the end of the turn; text that was held back becomes certain."""

@@ -10,6 +10,7 @@ from llama_cpp import llama_cpp as lib
 from cfs_server.engine.llama.ffi import Tokens
 
 _CONTROL = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
+_STRIPS = lib.LLAMA_TOKEN_ATTR_LSTRIP | lib.LLAMA_TOKEN_ATTR_RSTRIP
 
 
 class Vocabulary:
@@ -22,6 +23,7 @@ class Vocabulary:
         self._pieces: dict[int, bytes] = {}
         self._ends = {token for token in range(self.size) if lib.llama_vocab_is_eog(self.raw, token)}
         self.special_text = self._special_pattern()
+        self.cuts = self._special_pattern(without=_STRIPS)
 
     def text_of(self, token: int) -> str:
         """Return how a token, special ones too, is written in a template; empty for "none"."""
@@ -68,7 +70,8 @@ class Vocabulary:
             size = int(lib.llama_token_to_piece(self.raw, token, buffer, len(buffer), 0, special))
         return buffer.raw[:size]
 
-    def _special_pattern(self) -> re.Pattern[str] | None:
-        controls = [token for token in range(self.size) if lib.llama_vocab_get_attr(self.raw, token) & _CONTROL]
+    def _special_pattern(self, without: int = 0) -> re.Pattern[str] | None:
+        attributes = ((token, lib.llama_vocab_get_attr(self.raw, token)) for token in range(self.size))
+        controls = [token for token, attribute in attributes if attribute & _CONTROL and not attribute & without]
         names = sorted({self.text_of(token) for token in controls} - {""}, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, names))) if names else None

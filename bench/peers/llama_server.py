@@ -1,0 +1,33 @@
+"""Run llama.cpp's own server for a bench, under a Python that has the xllamacpp wheel.
+
+    PYTHON bench/peers/llama_server.py '{"model": FILE, "parallel": 8, "pool": 8192, "threads": 2, "memory_mib": 512}'
+
+Prints its address as a line of JSON and serves until its standard input ends.
+"""
+
+import json
+import sys
+
+import xllamacpp  # type: ignore[import-not-found,unused-ignore]
+
+
+def main() -> None:
+    """Serve."""
+    wanted = json.loads(sys.argv[1])
+    params = xllamacpp.CommonParams()
+    params.model.path = wanted["model"]
+    params.n_parallel = wanted["parallel"]
+    params.n_ctx = wanted["pool"]
+    params.n_batch = params.n_ubatch = 512
+    params.kv_unified = True
+    params.cache_ram_mib = wanted["memory_mib"]
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = wanted["threads"]
+    params.port = 0
+    params.verbosity = -1
+    server = xllamacpp.Server(params)
+    print(json.dumps(server.listening_address), flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The turns that wait, in the order in which they may come in: fair shares first, then arrival."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from cfs_server.engine.fairness import WEIGHTS, Fairness
+from cfs_server.engine.llama.sequences import Generation
+
+
+class Lobby:
+    """Owns the queue and the accounts of all unfinished turns, of those that run too."""
+
+    def __init__(self, slice_seconds: float) -> None:
+        self.waiting: deque[Generation] = deque()
+        self._fairness = Fairness()
+        self._slice_seconds = slice_seconds
+
+    def arrive(self, turn: Generation) -> None:
+        """Take in a new turn."""
+        self._fairness.join(turn.share)
+        self.waiting.append(turn)
+
+    def gone(self, turn: Generation) -> None:
+        """Forget a turn that is over."""
+        self._fairness.leave(turn.share)
+        if turn in self.waiting:
+            self.waiting.remove(turn)
+
+    def in_order(self) -> list[Generation]:
+        """List who waits: those whose account has had least first."""
+        return sorted(self.waiting, key=self._rank)
+
+    def admit(self, turn: Generation) -> None:
+        """Let a turn run."""
+        self.waiting.remove(turn)
+        turn.slice = 0.0
+
+    def charge(self, shares: Mapping[Generation, int], seconds: float) -> None:
+        """Spread the time of a step over its turns, by their tokens."""
+        total = sum(shares.values())
+        for turn, count in shares.items():
+            turn.slice += seconds * count / total
+            self._fairness.charge(turn.share, seconds * count / total)
+
+    def gives_way(self, running: Iterable[Generation]) -> Generation | None:
+        """Find a turn that had its slice, if one waits whose account has had less."""
+        spent = [turn for turn in running if turn.slice >= self._slice_seconds]
+        if not spent or not self.waiting:
+            return None
+        longest = max(spent, key=self._rank)
+        return longest if min(map(self._rank, self.waiting)) < self._rank(longest) else None
+
+    def victim(self, running: Sequence[Generation]) -> Generation:
+        """Choose who is put aside when there is no room: the least urgent, then the youngest; never the oldest."""
+        return max(running[1:], key=lambda turn: (-WEIGHTS[turn.share[1]], running.index(turn)))
+
+    def check_integrity(self, turns: Iterable[Generation]) -> list[str]:
+        """Compare the accounts with the turns that there are; every line is a violation."""
+        return self._fairness.check_integrity([turn.share for turn in turns])
+
+    def _rank(self, turn: Generation) -> tuple[float, ...]:
+        return self._fairness.rank(turn.share)

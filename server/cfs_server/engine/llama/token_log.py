@@ -1,0 +1,170 @@
+"""The tokens of each session: what was cut or generated once stays as it is, and is never cut again.
+
+A log is a list of segments. A segment is text that is cut by itself, so that the tokens of a prompt are those of its
+segments one after the other: a special token's name with what follows it, a piece that nobody trusts, or a reply in the
+very tokens that the model chose. The next prompt of a session takes over all segments up to the first difference.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+
+import numpy as np
+
+from cfs_server.engine.chat.templates import Piece
+from cfs_server.engine.llama.ffi import Tokens
+
+Tokenize = Callable[[str, bool], Tokens]
+"""Cuts a text; the flag says whether it is trusted to name special tokens."""
+LOG_CHARACTERS = 16 << 20
+"""Text of all logs together, of which the least recently used go first: they are only a saving."""
+
+CANDIDATES = 16
+"""Logs of an owner that a new session's prompt is compared with, the most recent first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A text and its tokens; `reply` when the model wrote it."""
+
+    text: str
+    trusted: bool
+    tokens: Tokens
+    reply: bool = False
+
+
+@dataclass(slots=True)
+class TokenLog:
+    """A prompt as segments, and its reply when the turn is over."""
+
+    segments: list[Segment] = field(default_factory=list)
+    reused: int = 0
+    """Segments taken from the turn before."""
+    owner: str = ""
+
+    @property
+    def tokens(self) -> Tokens:
+        """All tokens, as one array."""
+        parts = [segment.tokens for segment in self.segments]
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
+
+    @property
+    def characters(self) -> int:
+        """Length of the text."""
+        return sum(len(segment.text) for segment in self.segments)
+
+    def answer(self, said: str, tokens: Tokens, pieces: Sequence[bytes]) -> None:
+        """Add the reply, if some of its tokens from the first on spell exactly what was said.
+
+        They do not when white space or a stop string was cut off inside of a token; then the text counts.
+        """
+        wanted = said.encode()
+        length = count = 0
+        while length < len(wanted) and count < len(pieces):
+            length += len(pieces[count])
+            count += 1
+        if count and b"".join(pieces[:count]) == wanted:
+            self.segments.append(Segment(said, trusted=False, tokens=tokens[:count], reply=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _Agreement:
+    """How many segments a prompt begins with, and where in it they end: a piece, and a place in that."""
+
+    count: int
+    piece: int
+    place: int
+
+
+class TokenLogs:
+    """The newest log of each session, by its cache key."""
+
+    def __init__(self, tokenize: Tokenize, cuts: re.Pattern[str] | None, limit: int = LOG_CHARACTERS) -> None:
+        """`cuts` finds the special tokens that text may be cut before without a change to its tokens."""
+        self._tokenize = tokenize
+        self._cuts = cuts
+        self._limit = limit
+        self._logs: OrderedDict[str, TokenLog] = OrderedDict()
+        self._characters: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """Count sessions."""
+        return len(self._logs)
+
+    def next(self, key: str, pieces: Sequence[Piece], owner: str = "") -> TokenLog:
+        """Cut the next prompt of a session, as far as it is not known already.
+
+        A new session may be a copy of another one of its owner, or begin with what that was told: it then takes over
+        that one's tokens, and with them what was computed from them.
+        """
+        before = self._logs.get(key)
+        if before is None:
+            recent = (log for log in reversed(self._logs.values()) if log.owner == owner)
+            alike = islice(recent, CANDIDATES)
+            before = max(alike, key=lambda log: self._agreement(pieces, log.segments).count, default=None)
+        log = self.read(pieces, before)
+        log.owner = owner
+        self._logs[key] = log
+        self._logs.move_to_end(key)
+        self._characters[key] = log.characters
+        while sum(self._characters.values()) > self._limit and len(self._logs) > 1:
+            self.forget(next(iter(self._logs)))
+        return log
+
+    def forget(self, key: str) -> None:
+        """Drop a session's log."""
+        self._logs.pop(key, None)
+        self._characters.pop(key, None)
+
+    def read(self, pieces: Sequence[Piece], before: TokenLog | None = None) -> TokenLog:
+        """Cut a prompt that may begin as another log does."""
+        known = before.segments if before else []
+        same = self._agreement(pieces, known)
+        log = TokenLog(known[: same.count], reused=same.count)
+        for index, piece in enumerate(pieces[same.piece :]):
+            place = 0 if index else same.place
+            if place < len(piece.text):
+                log.segments.extend(self._cut(piece, place))
+        return log
+
+    def check_integrity(self) -> list[str]:
+        """Compare the books with the logs; every line is a violation."""
+        if self._logs.keys() != self._characters.keys():
+            return ["token logs and their sizes do not agree"]
+        return []
+
+    def _agreement(self, pieces: Sequence[Piece], known: Sequence[Segment]) -> "_Agreement":
+        count = place = 0
+        for index, piece in enumerate(pieces):
+            place = 0
+            while place < len(piece.text):
+                if not self._goes_on(known, count, piece, place):
+                    return _Agreement(count, index, place)
+                place += len(known[count].text)
+                count += 1
+        return _Agreement(count, len(pieces), 0)
+
+    def _goes_on(self, known: Sequence[Segment], index: int, piece: Piece, place: int) -> bool:
+        """Whether a known segment stands at this place of a piece, and would be cut off there again."""
+        if index >= len(known):
+            return False
+        segment = known[index]
+        end = place + len(segment.text)
+        if not piece.text.startswith(segment.text, place) or (segment.trusted != piece.trusted and not segment.reply):
+            return False
+        if end == len(piece.text) or segment.reply:
+            return True
+        if piece.trusted and self._cuts is not None and self._cuts.match(piece.text, end):
+            return True
+        return index + 1 < len(known) and known[index + 1].reply and self._goes_on(known, index + 1, piece, end)
+
+    def _cut(self, piece: Piece, place: int) -> Iterator[Segment]:
+        starts = [place, len(piece.text)]
+        if piece.trusted and self._cuts is not None:
+            found = (match.start() for match in self._cuts.finditer(piece.text, place))
+            starts[1:1] = [start for start in found if start > place]
+        for start, end in pairwise(starts):
+            text = piece.text[start:end]
+            yield Segment(text, piece.trusted, self._tokenize(text, piece.trusted))

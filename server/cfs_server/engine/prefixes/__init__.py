@@ -1,0 +1,1 @@
+"""Which computation is kept, for whom, and where: pure books, no native code (E3)."""

@@ -1,0 +1,219 @@
+"""Residency on the real library: state that was shared, split, saved or restored is the state that was computed."""
+
+import random
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from cfs_server.engine.frames import Options
+from cfs_server.engine.llama.ffi import Batch, Outcome
+from cfs_server.engine.llama.loading import NativeLog, load
+from cfs_server.engine.llama.residency import Residency, Seat
+from cfs_server.engine.llama.snapshots import Snapshots
+
+Logits = NDArray[np.float32]
+
+
+class Desk:
+    """A context of its own with its residency; turns are computed one token a batch, so that shapes never differ."""
+
+    def __init__(self, path: Path, cells: int = 512, memory: int = 1 << 20) -> None:
+        options = Options(parallel=4, pool_tokens=cells, threads=1, flash_attention=False)
+        self.model = load(str(path), options, NativeLog(lambda _level, _text: None), extra_buffers=True)
+        keeper = Residency if self.model.context.partial else Snapshots
+        self.residency = keeper(self.model.context, memory, 1e9)
+        self.batch = Batch(8)
+        self.evaluated = 0
+
+    def enter(self, tokens: list[int], owner: str = "") -> Seat:
+        """Seat a turn that must find room."""
+        seat = self.residency.enter(owner, array("i", tokens), 0, alone=False)
+        assert seat is not None
+        return seat
+
+    def compute(self, seat: Seat, tokens: list[int]) -> Logits:
+        """Compute what is missing and return the logits after the last token."""
+        for place in range(seat.length, len(tokens)):
+            self.batch.clear()
+            self.batch.add(seat.slot.id, [tokens[place]], place, output=True)
+            assert self.model.context.decode(self.batch) is Outcome.DONE
+            self.residency.grow(seat, 1)
+            self.evaluated += 1
+        return self.model.context.logits(0, self.model.vocabulary.size).copy()
+
+    def turn(self, key: str, tokens: list[int], owner: str = "") -> Logits:
+        """Run a whole turn."""
+        seat = self.enter(tokens, owner)
+        logits = self.compute(seat, tokens)
+        self.residency.leave(seat, array("i", tokens), key)
+        assert self.residency.check_integrity() == []
+        return logits
+
+    def empty(self) -> bool:
+        """Whether nothing is kept anywhere."""
+        pool, memory = self.residency.pool, self.residency.memory
+        return not (pool.cells_used or pool.slots or memory.used or list(self.residency.tree))
+
+
+def words(*parts: tuple[int, int]) -> list[int]:
+    """Make tokens: `count` of them from a seed, for each part."""
+    return [random.Random(seed * 1000 + place).randrange(400) for seed, count in parts for place in range(count)]
+
+
+@pytest.fixture
+def desk(tiny: Path) -> Desk:
+    """Room for 512 tokens."""
+    return Desk(tiny)
+
+
+def test_restored_state_is_the_computed_state(desk: Desk) -> None:
+    """A run that went to memory and back gives the logits of before; nothing of it is evaluated again."""
+    whole = words((1, 60))
+    fresh = desk.turn("s", whole)
+    while desk.residency.evict_one():
+        pass
+    assert desk.residency.pool.cells_used == 0
+    assert desk.residency.check_integrity() == []
+    before = desk.evaluated
+    assert np.array_equal(desk.turn("s", whole), fresh)
+    assert desk.evaluated == before + 1
+
+
+@pytest.mark.parametrize("evict", [False, True], ids=["resident", "from memory"])
+def test_a_split_run_is_used_from_its_middle(desk: Desk, tiny: Path, evict: bool) -> None:
+    """Two sessions that part at token 37 have the logits of sessions alone, whether the first is resident or not."""
+    ours, theirs = words((1, 37), (2, 20)), words((1, 37), (3, 20))
+    desk.turn("a", ours)
+    while evict and desk.residency.evict_one():
+        pass
+    before = desk.evaluated
+    shared = desk.turn("b", theirs)
+    assert desk.evaluated == before + 20
+    again = desk.turn("a", ours)
+    other = Desk(tiny)
+    assert np.allclose(shared, other.turn("x", theirs), atol=2e-3)
+    assert np.allclose(again, Desk(tiny).turn("x", ours), atol=2e-3)
+
+
+def test_turns_side_by_side_share_what_is_committed(desk: Desk) -> None:
+    """A running turn's prompt serves others at once; cells are counted once, and the sequence goes back at the end."""
+    first, second = words((1, 50), (2, 5)), words((1, 50), (3, 5))
+    one = desk.enter(first)
+    desk.compute(one, first)
+    desk.residency.commit(one, array("i", first))
+    two = desk.enter(second)
+    assert two.length == 50
+    desk.compute(two, second)
+    assert desk.residency.pool.cells_used == 60
+    assert desk.residency.check_integrity() == []
+    desk.residency.leave(one, None, "one")
+    desk.residency.leave(two, array("i", second), "two")
+    assert desk.residency.check_integrity() == []
+    assert desk.residency.pool.cells_used == 60
+
+
+def test_two_turns_that_computed_the_same_keep_it_once(desk: Desk) -> None:
+    """Whoever commits second takes the first one's cells and frees its own."""
+    tokens = words((1, 40))
+    seats = [desk.enter(tokens), desk.enter(tokens)]
+    for seat in seats:
+        desk.compute(seat, tokens)
+    assert desk.residency.pool.cells_used == 80
+    for seat in seats:
+        desk.residency.commit(seat, array("i", tokens))
+        assert desk.residency.check_integrity() == []
+    assert desk.residency.pool.cells_used == 40
+    for number, seat in enumerate(seats):
+        desk.residency.leave(seat, None, f"s{number}")
+    assert desk.residency.check_integrity() == []
+
+
+def test_what_was_not_committed_is_gone(desk: Desk) -> None:
+    """A turn that failed leaves nothing."""
+    seat = desk.enter(words((1, 30)))
+    desk.compute(seat, words((1, 30)))
+    desk.residency.leave(seat, None, None)
+    assert desk.residency.check_integrity() == []
+    assert desk.empty()
+
+
+def test_no_room_changes_nothing(desk: Desk) -> None:
+    """Beside running turns that fill the pool nobody else is seated, and nothing is lost."""
+    long = words((1, 500))
+    seat = desk.enter(long)
+    desk.compute(seat, long)
+    assert desk.residency.enter("", array("i", words((2, 100))), 0, alone=False) is None
+    assert desk.residency.check_integrity() == []
+    desk.residency.leave(seat, None, None)
+    assert desk.empty()
+
+
+def test_without_memory_what_leaves_the_device_is_gone(tiny: Path) -> None:
+    """And nothing is copied."""
+    desk = Desk(tiny, memory=0)
+    desk.turn("s", words((1, 40)))
+    assert desk.residency.evict_one()
+    assert desk.empty()
+
+
+@dataclass
+class Talk:
+    """A session of the fuzz."""
+
+    owner: str
+    tokens: list[int] = field(default_factory=list)
+    seat: Seat | None = None
+
+
+@pytest.mark.parametrize("kind", ["tiny", "recurrent"])
+@pytest.mark.parametrize("operations", [400, pytest.param(6_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, operations: int) -> None:
+    """Enter, compute, commit, leave, fork, edit, evict, forget at random: the books stay right, and end at zero."""
+    dice = random.Random(operations)
+    path = request.getfixturevalue(kind)
+    desk, plain = Desk(path, cells=384, memory=100_000), Desk(path)
+    talks: dict[str, Talk] = {}
+
+    def finish(key: str, talk: Talk, *, well: bool) -> None:
+        assert talk.seat is not None
+        desk.residency.leave(talk.seat, array("i", talk.tokens) if well else None, key if well else None)
+        talk.seat = None
+
+    for _ in range(operations):
+        key = f"s{dice.randrange(10)}"
+        talk = talks.setdefault(key, Talk(dice.choice("ab")))
+        action = dice.random()
+        if talk.seat is not None:
+            if action < 0.5:
+                desk.residency.commit(talk.seat, array("i", talk.tokens))
+            else:
+                finish(key, talk, well=action < 0.9)
+        elif action < 0.5:
+            if action < 0.1:
+                talk.tokens = talk.tokens[: dice.randrange(len(talk.tokens) + 1)]
+            elif action < 0.2:
+                talk.tokens = list(dice.choice(list(talks.values())).tokens)
+            talk.tokens = [*talk.tokens, *words((dice.randrange(4), dice.randrange(1, 30)))][:90]
+            talk.seat = desk.residency.enter(talk.owner, array("i", talk.tokens), 0, alone=False)
+            if talk.seat is not None:
+                logits = desk.compute(talk.seat, talk.tokens)
+                if dice.random() < 0.1:
+                    seat = plain.enter(talk.tokens)
+                    assert np.allclose(logits, plain.compute(seat, talk.tokens), atol=5e-3)
+                    plain.residency.leave(seat, None, None)
+        elif action < 0.8:
+            desk.residency.evict_one()
+        else:
+            desk.residency.forget(key)
+            del talks[key]
+        assert desk.residency.check_integrity() == []
+    for key, talk in talks.items():
+        if talk.seat is not None:
+            finish(key, talk, well=True)
+        desk.residency.forget(key)
+    assert desk.residency.check_integrity() == []
+    assert desk.empty()
