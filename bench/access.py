@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import structlog
 
@@ -67,10 +67,9 @@ class Open:
             version=f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}",
         )
 
-    def read_binary(self, path: LogicalPath) -> bytes:
-        """Read the file."""
-        with open(f"{self._root}{path}", "rb") as file:  # noqa: PTH123
-            return file.read()
+    def open(self, path: LogicalPath) -> BinaryIO:
+        """Open the file."""
+        return open(f"{self._root}{path}", "rb")  # noqa: PTH123, SIM115 - the answer closes it
 
 
 @dataclass(frozen=True, slots=True)
