@@ -69,7 +69,7 @@ class Open:
 
     def open(self, path: LogicalPath) -> BinaryIO:
         """Open the file."""
-        return open(f"{self._root}{path}", "rb")  # noqa: PTH123, SIM115 - the answer closes it
+        return open(f"{self._root}{path}", "rb")  # noqa: PTH123 - the answer closes it
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from os import SEEK_END
 from typing import BinaryIO, Generic, TypeVar
 
@@ -50,6 +51,7 @@ _ERRORS: dict[type[FileSystemError], type[CfsError]] = {
 _FULL = {errno.ENOSPC: StorageFull, errno.EDQUOT: StorageFull, errno.EFBIG: TooLarge}
 """What a disk says that takes no more."""
 _CHUNK_BYTES = 1 << 20
+_LIGHT_BYTES = 128 << 10
 _ATTEMPTS = 10
 """How often an entry is read that somebody writes all the time."""
 _LOCKS = [threading.Lock() for _ in range(64)]
@@ -150,10 +152,10 @@ class Files:
                 content.close()
                 raise
             if known is None or after == known:
-                return Read(content, known)
+                return Read(_light(content), known)
             content.close()
             known = after
-        return Read(self._handle.open(path), None)
+        return Read(_light(self._handle.open(path)), None)
 
     def _known(self, path: Path) -> EntryMeta | None:
         return self._handle.file(path) if self._handle.allows("file", path) else None
@@ -230,6 +232,16 @@ def stored(path: Path) -> Iterator[None]:
         if error.errno not in _FULL:
             raise
         raise _FULL[error.errno](f"the server cannot store {path!r}: {error.strerror}") from None
+
+
+def _light(content: BinaryIO) -> BinaryIO:
+    """Hold a small content in memory, where it can be read without a thread."""
+    data = content.read(_LIGHT_BYTES + 1)
+    if len(data) > _LIGHT_BYTES:
+        content.seek(0)
+        return content
+    content.close()
+    return BytesIO(data)
 
 
 def chunks_of(content: BinaryIO) -> Iterator[bytes]:

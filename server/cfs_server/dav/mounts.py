@@ -97,11 +97,16 @@ class Dav:
     async def _read(self, request: Request, caller: Caller, tree: Tree, path: str) -> Response:
         if isinstance(tree, SessionTree):
             return await reading.read(request, tree, path)
-        if await _threaded(_is_collection, tree, path):
-            return await _threaded(_listing, tree, path)
         logical = SESSION_WORKSPACES + path[1:]
         header = request.headers.get
-        opened = await caller.files.open(logical)
+        try:
+            if isinstance(tree, RootTree) or path == "/":
+                raise NotFound(f"{path!r} is no file")
+            opened = await caller.files.open(logical)
+        except NotFound:
+            if await _threaded(_is_collection, tree, path):
+                return await _threaded(_listing, tree, path)
+            raise
         return content_of(request, logical, opened, header("range"), header("if-range"), header("if-none-match"))
 
 

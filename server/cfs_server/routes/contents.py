@@ -1,5 +1,6 @@
 """The content of a file as an answer: whole or a part, sent slice by slice and never held in memory (RFC 9110, 14)."""
 
+from io import BytesIO
 from mimetypes import MimeTypes
 from os import SEEK_END
 from typing import BinaryIO
@@ -65,7 +66,9 @@ class FileContent(Response):
             left = 0 if scope["cfs.head"] else len(self._part)
             content.seek(self._part.start)
             while left > 0:
-                data = await to_thread.run_sync(content.read, min(left, _SLICE))
+                size = min(left, _SLICE)
+                light = isinstance(content, BytesIO)
+                data = content.read(size) if light else await to_thread.run_sync(content.read, size)
                 if not data:
                     break  # it has been cut meanwhile; the connection will be, too
                 left -= len(data)
