@@ -11,7 +11,10 @@ import pytest
 from tests.server.support import environment, serving
 
 CONFIG = """
-# A request can be valid in itself and still name a version that is not the present one, or outlast its wait.
+# A request can be valid in itself and still name a version that is not the present one, or outlast its wait. That is a
+# 504 where it is documented, as another check sees to; the waits here are short, and the machine may be busy.
+[checks.not_a_server_error]
+expected-statuses = ["2xx", "3xx", "4xx", "504"]
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "304", "403", "404", "409", "412", "428", "504"]
 [checks.missing_required_header]
@@ -19,6 +22,8 @@ expected-statuses = ["428"]
 [checks.negative_data_rejection]
 expected-statuses = ["400", "404", "405", "406", "409", "412", "413", "415", "422", "428"]
 """
+
+_FEW = "--suppress-health-check=filter_too_much"  # the paths of files are hard to guess
 
 
 def explore(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
@@ -29,7 +34,7 @@ def explore(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
     flags = ("--engine", "scripted", "--stream-seconds", "0.05", "--max-wait", "0.05", "--log-level", "warning")
     with serving(*flags) as process:
         found = subprocess.run(
-            [program, f"--config-file={config}", "run", f"{process.url}/openapi.json", "--checks=all", *options],
+            [program, f"--config-file={config}", "run", f"{process.url}/openapi.json", "--checks=all", _FEW, *options],
             cwd=tmp_path,
             env=environment(PYTHONWARNINGS="ignore", COLUMNS="200", PATH=os.environ["PATH"]),
             capture_output=True,
