@@ -99,6 +99,18 @@ def test_a_split_run_is_used_from_its_middle(desk: Desk, tiny: Path, evict: bool
     assert np.allclose(again, Desk(tiny).turn("x", ours), atol=2e-3)
 
 
+def test_what_is_expected_soon_stays(desk: Desk) -> None:
+    """Between two sessions the one whose tool runs keeps its place, the one whose user thinks leaves."""
+    for seed, key in enumerate(("thinks", "runs a tool", "said nothing")):
+        desk.turn(key, words((seed + 1, 20)))
+    desk.residency.expect("thinks", 60.0)
+    desk.residency.expect("runs a tool", 5.0)
+    desk.residency.expect("unknown", 5.0)
+    assert desk.residency.evict_one()
+    left = set().union(*(node.sessions for node in desk.residency.pool.nodes))
+    assert left == {"runs a tool", "said nothing"}
+
+
 def test_turns_side_by_side_share_what_is_committed(desk: Desk) -> None:
     """A running turn's prompt serves others at once; cells are counted once, and the sequence goes back at the end."""
     first, second = words((1, 50), (2, 5)), words((1, 50), (3, 5))

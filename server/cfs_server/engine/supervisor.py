@@ -22,6 +22,7 @@ from cfs_server.engine.interface import (
     EngineStats,
     Finished,
     GenerationRequest,
+    Hint,
     ModelInfo,
     ModelLoadError,
 )
@@ -136,6 +137,10 @@ class LlamaEngine:
     def forget(self, cache_key: str) -> None:
         """Free whatever is kept for a session that was deleted."""
         self._tell(frames.Forget(cache_key))
+
+    def hint(self, cache_key: str, hint: Hint) -> None:
+        """Say what a session does until its next turn; unknown keys are ignored."""
+        self._tell(frames.Expect(cache_key, hint))
 
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""

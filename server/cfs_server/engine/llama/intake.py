@@ -14,7 +14,7 @@ import numpy as np
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.frames import AskStats, Cancel, Ended, Forget, Generate
+from cfs_server.engine.frames import AskStats, Cancel, Ended, Expect, Forget, Generate
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.sampling import Sampler
@@ -23,7 +23,7 @@ from cfs_server.engine.llama.sequences import Generation
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
 
-Order = Generate | Cancel | Forget | AskStats
+Order = Generate | Cancel | Forget | Expect | AskStats
 
 
 class Intake:

@@ -110,7 +110,7 @@ class Residency:
         if before is not None:
             before.pin(-1)
 
-    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, expected: float = 0.0) -> None:
+    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, back_in: float = 0.0) -> None:
         """Free a turn's seat. What it computed, if it is given, stays for the session `key`.
 
         Without a log nothing more is committed, and without a key only what others need stays.
@@ -129,7 +129,7 @@ class Residency:
         if node is None:
             return
         node.pin(-1)
-        self._touch(path, expected)
+        self._touch(path, back_in)
         if key is None:
             self._prune(node)
             return
@@ -143,6 +143,11 @@ class Residency:
     def forget(self, key: str) -> None:
         """Free what is kept for a session and no other."""
         self._prune(self.tree.detach(key))
+
+    def expect(self, key: str, back_in: float) -> None:
+        """Note in how many seconds a session's next turn is thought to come."""
+        node = self.tree.end_of(key)
+        self._touch(node.path() if node else [], back_in)
 
     def make_room(self, cells: int) -> bool:
         """Evict until this many cells are free; false when nothing more can go."""
@@ -277,11 +282,13 @@ class Residency:
         if (gone := self.tree.join(node)) is not None:
             self.pool.joined(gone)
 
-    def _touch(self, path: Sequence[Node], expected: float = 0.0) -> None:
+    def _touch(self, path: Sequence[Node], back_in: float = 0.0) -> None:
+        """Note that nodes were used, and in how many seconds they will be again: for shared ones the soonest counts."""
         now = time.monotonic()
         for node in path:
             node.used = now
-            node.expected = max(node.expected, expected) if node.children else expected
+            others = node.expected if node.children and node.expected > now else now + back_in
+            node.expected = min(others, now + back_in)
 
 
 def tokens_of(log: "array[int]", length: int) -> Tokens:

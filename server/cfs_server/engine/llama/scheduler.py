@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
-from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Forget, Log, Started, Stats, Step, Text
+from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Started, Stats, Step, Text
 from cfs_server.engine.llama.budget import PromptBudget
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.loading import LoadedModel
@@ -22,6 +22,7 @@ from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation
 from cfs_server.engine.llama.sharing import must_wait
 from cfs_server.engine.llama.snapshots import Snapshots
+from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
 HEADROOM = 64
 """Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
@@ -34,7 +35,7 @@ class Refused:
     ended: Ended
 
 
-Work = Generation | Refused | Cancel | Forget | AskStats
+Work = Generation | Refused | Cancel | Forget | Expect | AskStats
 
 
 @dataclass(slots=True)
@@ -102,6 +103,8 @@ class Scheduler:
                 self._cancel(turn)
             case Forget(key):
                 self._forget(key)
+            case Expect(key, hint):
+                self._residency.expect(key, SECONDS_UNTIL[hint])
             case AskStats():
                 self._flush()
                 self._send(self._stats(work))
@@ -243,7 +246,7 @@ class Scheduler:
             self._running.remove(turn)
         if turn.seat is not None:
             log, key = None if turn.failed else turn.log, None if turn.forgotten else turn.cache_key
-            self._residency.leave(turn.seat, log, key)
+            self._residency.leave(turn.seat, log, key, SECONDS_UNTIL[turn.share[1]])
             turn.seat = None
 
     def _flush(self) -> None:

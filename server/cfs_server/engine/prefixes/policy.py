@@ -4,6 +4,16 @@ from collections.abc import Callable
 
 from cfs_server.engine.prefixes.tree import Node
 
+SECONDS_UNTIL = {
+    "tool_call": 5.0,
+    "waiting_for_children": 30.0,
+    "user_turn": 60.0,
+    "interactive": 60.0,
+    "agent": 5.0,
+    "background": 60.0,
+}
+"""Until a session's next turn: by what it was said to do, or by the kind of the turn that it had."""
+
 
 def dispensable(now: float) -> Callable[[Node], tuple[bool, float]]:
     """Rank nodes: those kept twice first, then by how far off their next use seems.
