@@ -160,12 +160,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From the worker: everything that one engine step brought, for all its sequences."""
+    """From the worker: everything that one engine step brought, and how long a turn that came now would wait."""
 
     counters: Counters
     started: list[Started] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

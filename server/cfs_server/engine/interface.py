@@ -101,6 +101,11 @@ class Engine(Protocol):
         """Whether a turn handed over now would start."""
         ...
 
+    @property
+    def predicted_wait(self) -> float:
+        """Seconds that a turn handed over now would wait for its place."""
+        ...
+
     def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
         """Yield text as it is made, then exactly one `Finished`.
 

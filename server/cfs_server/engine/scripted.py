@@ -33,6 +33,7 @@ class ScriptedEngine:
     def __init__(self, script: Script = echo, *, interval: float = 0.0, context_tokens: int = 2048) -> None:
         self.requests: list[GenerationRequest] = []
         self.forgotten: list[str] = []
+        self.wait = 0.0
         self.hints: list[tuple[str, Hint]] = []
         self._script = script
         self._interval = interval
@@ -59,6 +60,11 @@ class ScriptedEngine:
     def ready(self) -> bool:
         """Whether `start` has been called and `stop` has not."""
         return self._state == "ready"
+
+    @property
+    def predicted_wait(self) -> float:
+        """What a test has set."""
+        return self.wait
 
     def hold(self) -> None:
         """Say nothing more, not even the end of a reply, until `step` or `release`."""

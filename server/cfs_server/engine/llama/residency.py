@@ -110,7 +110,7 @@ class Residency:
         if before is not None:
             before.pin(-1)
 
-    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, back_in: float = 0.0) -> None:
+    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
         """Free a turn's seat. What it computed, if it is given, stays for the session `key`.
 
         Without a log nothing more is committed, and without a key only what others need stays.
@@ -129,7 +129,7 @@ class Residency:
         if node is None:
             return
         node.pin(-1)
-        self._touch(path, back_in)
+        self._touch(path, pause)
         if key is None:
             self._prune(node)
             return
@@ -144,10 +144,10 @@ class Residency:
         """Free what is kept for a session and no other."""
         self._prune(self.tree.detach(key))
 
-    def expect(self, key: str, back_in: float) -> None:
-        """Note in how many seconds a session's next turn is thought to come."""
+    def expect(self, key: str, pause: float) -> None:
+        """Note the pause before a session's next turn."""
         node = self.tree.end_of(key)
-        self._touch(node.path() if node else [], back_in)
+        self._touch(node.path() if node else [], pause)
 
     def make_room(self, cells: int) -> bool:
         """Evict until this many cells are free; false when nothing more can go."""
@@ -282,13 +282,12 @@ class Residency:
         if (gone := self.tree.join(node)) is not None:
             self.pool.joined(gone)
 
-    def _touch(self, path: Sequence[Node], back_in: float = 0.0) -> None:
-        """Note that nodes were used, and in how many seconds they will be again: for shared ones the soonest counts."""
+    def _touch(self, path: Sequence[Node], pause: float = 0.0) -> None:
+        """Note that nodes were used, and the pause until they will be again: for shared ones the shortest counts."""
         now = time.monotonic()
         for node in path:
             node.used = now
-            others = node.expected if node.children and node.expected > now else now + back_in
-            node.expected = min(others, now + back_in)
+            node.pause = pause if len(node.children) < 2 else min(node.pause, pause)
 
 
 def tokens_of(log: "array[int]", length: int) -> Tokens:

@@ -9,15 +9,17 @@ it was. Nothing fails because others are there.
 import queue
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
-from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Started, Stats, Step, Text
+from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Stats, Step
 from cfs_server.engine.llama.budget import PromptBudget
 from cfs_server.engine.llama.ffi import Batch, Outcome
+from cfs_server.engine.llama.forecast import Forecast
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
+from cfs_server.engine.llama.news import News
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation
 from cfs_server.engine.llama.sharing import must_wait
@@ -38,18 +40,6 @@ class Refused:
 Work = Generation | Refused | Cancel | Forget | Expect | AskStats
 
 
-@dataclass(slots=True)
-class _News:
-    """What happened since the last frame."""
-
-    started: list[Started] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.started or self.texts or self.ended)
-
-
 class Scheduler:
     """Runs generations; `inbox` takes work from other threads, `send` takes frames away."""
 
@@ -64,10 +54,11 @@ class Scheduler:
         self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds)
         self._batch = Batch(model.context.batch_size)
         self._budget = PromptBudget(model.context.batch_size, options.step_seconds)
+        self._forecast = Forecast(self._budget)
         self._lobby = Lobby(options.slice_seconds)
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
-        self._news = _News()
+        self._news = News()
         self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
 
     def run_forever(self) -> None:
@@ -153,7 +144,9 @@ class Scheduler:
             with self._budget.measure(streams=self._streams, tokens=self._batch.size):
                 outcome = self._context.decode(self._batch)
             if outcome is Outcome.DONE:
-                self._lobby.charge(shares, time.perf_counter() - began)
+                seconds = time.perf_counter() - began
+                self._lobby.charge(shares, seconds)
+                self._forecast.saw_step(self._streams, self._batch.size, seconds)
                 return self._advance(shares, outputs)
             if outcome is Outcome.FAILED:
                 return self._fail(list(shares), EngineError("the model could not compute this step"))
@@ -229,6 +222,7 @@ class Scheduler:
         if text := turn.take_text():
             self._news.texts.append(text)
         turn.remember(self._vocabulary)
+        self._forecast.saw_reply(turn.completion_tokens)
         self._news.ended.append(ended)
         self._remove(turn)
 
@@ -251,8 +245,9 @@ class Scheduler:
 
     def _flush(self) -> None:
         if self._news:
-            news, self._news = self._news, _News()
-            self._send(Step(self._counters(), news.started, news.texts, news.ended))
+            news, self._news = self._news, News()
+            wait = self._forecast.wait(self._running, self._waiting, self._parallel)
+            self._send(news.step(self._counters(), wait))
 
     def _counters(self) -> Counters:
         return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated)

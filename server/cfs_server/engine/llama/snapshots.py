@@ -40,7 +40,7 @@ class Snapshots(Residency):
     def commit(self, seat: Seat, log: "array[int]") -> None:
         """Do nothing: the state of a turn that goes on cannot be shared."""
 
-    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, back_in: float = 0.0) -> None:
+    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
         """Free a turn's seat. Its state stays for the session `key`."""
         slot = seat.slot
         slot.running = False
@@ -52,7 +52,7 @@ class Snapshots(Residency):
             self.pool.hold(node, slot)
         else:
             self.pool.release(slot)
-        self._touch([node], back_in)
+        self._touch([node], pause)
         before = self.tree.attach(key, node)
         if before is not node:
             self._prune(before)

@@ -12,12 +12,17 @@ SECONDS_UNTIL = {
     "agent": 5.0,
     "background": 60.0,
 }
-"""Until a session's next turn: by what it was said to do, or by the kind of the turn that it had."""
+"""The pause before a session's next turn: by what it was said to do, or by the kind of the turn that it had."""
 
 
-def dispensable(now: float) -> Callable[[Node], tuple[bool, float]]:
-    """Rank nodes: those kept twice first, then by how far off their next use seems.
+def dispensable(now: float) -> Callable[[Node], tuple[bool, float, float]]:
+    """Rank nodes: those kept twice first, then by how far off their next use seems, then by how long ago the last was.
 
-    Whoever is overdue, or was never announced, is thought to stay away for as long again as he did already.
+    A pause says nothing of its end: who thinks is as far from his next word after ten seconds as after one. But whoever
+    is overdue, or was never announced, is thought to stay away for as long again as he did already.
     """
-    return lambda node: (node.device is not None and node.memory is not None, max(node.expected - now, now - node.used))
+    return lambda node: (
+        node.device is not None and node.memory is not None,
+        max(node.pause, now - node.used),
+        now - node.used,
+    )
