@@ -1,6 +1,7 @@
 """Residency on the real library: state that was shared, split, saved or restored is the state that was computed."""
 
 import random
+import threading
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -151,6 +152,29 @@ def test_what_was_not_committed_is_gone(desk: Desk) -> None:
     desk.residency.leave(seat, None, None)
     assert desk.residency.check_integrity() == []
     assert desk.empty()
+
+
+def test_an_aborted_step_is_as_if_it_had_not_been(desk: Desk) -> None:
+    """From another thread, in the middle of a batch; the same tokens computed again give the same logits."""
+    tokens = words((1, 300))
+    seat = desk.enter(tokens)
+    desk.compute(seat, tokens[:20])
+    batch, context = Batch(512), desk.model.context
+    batch.add(seat.slot.id, tokens[20:], 20, output=True)
+    outcomes = set()
+    for _ in range(50):
+        timer = threading.Timer(0.002, context.brake.pull)
+        timer.start()
+        outcomes.add(outcome := context.decode(batch))
+        timer.join()
+        desk.residency.undo([seat])
+        assert desk.residency.check_integrity() == []
+        if outcome is Outcome.ABORTED:
+            break
+    assert Outcome.ABORTED in outcomes
+    again = desk.compute(seat, tokens)
+    desk.residency.leave(seat, None, None)
+    assert np.array_equal(desk.turn("fresh", tokens), again)
 
 
 def test_no_room_changes_nothing(desk: Desk) -> None:

@@ -29,7 +29,13 @@ Order = Generate | Cancel | Forget | Expect | AskStats
 class Intake:
     """Prepares orders for the scheduler's inbox, in a thread of its own (`run_forever`)."""
 
-    def __init__(self, model: LoadedModel, prompts: PromptBuilder, deliver: Callable[[Work], None]) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        prompts: PromptBuilder,
+        deliver: Callable[[Work], None],
+        interrupt: Callable[[str], None],
+    ) -> None:
         self._context_tokens = model.context_tokens
         self._vocabulary = model.vocabulary
         self._prompts = prompts
@@ -37,6 +43,7 @@ class Intake:
             lambda text, trusted: model.vocabulary.tokenize(text, special=trusted), model.vocabulary.cuts
         )
         self._deliver = deliver
+        self._interrupt = interrupt
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._preparing: set[str] = set()
@@ -67,6 +74,7 @@ class Intake:
             self._preparing.remove(order.id)
             self._deliver(Refused(Ended(order.id, "cancelled")))
         else:
+            self._interrupt(order.id)
             self._deliver(order)
 
     def _admit(self, turn: str, work: Generation | Refused) -> None:

@@ -71,8 +71,7 @@ class Residency:
     def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Seat | None:
         """Seat a turn behind the longest known prefix of its log, if the log and `spare` cells fit.
 
-        `None`, and nothing changed, when there is no room or no sequence id. A turn that is alone is given what there
-        is; state that cannot be restored for it is lost.
+        `None` when there is no room or no id. A turn that is alone gets what there is; what cannot be restored is lost.
         """
         node = self._beginning(owner, log)
         if node is not None:
@@ -88,6 +87,11 @@ class Residency:
     def grow(self, seat: Seat, count: int) -> None:
         """Count what a step computed for a turn."""
         self.pool.grow(seat.slot, count)
+
+    def undo(self, seats: Sequence[Seat]) -> None:
+        """Take back what an aborted step may have written."""
+        for seat in seats:
+            self.pool.forget_rest(seat.slot, seat.length)
 
     def commit(self, seat: Seat, log: "array[int]") -> None:
         """Put everything that a turn has computed into the tree, for others to share."""

@@ -70,7 +70,8 @@ class Scheduler:
     def take_work(self) -> None:
         """Take everything that arrived; wait for something when there is nothing to do."""
         if not self._running and not self._waiting:
-            self._report_problems()
+            for problem in self.check_integrity():
+                self._send(Log("error", f"engine invariant broken: {problem}"))
             self._handle(self.inbox.get())
         while not self.inbox.empty():
             self._handle(self.inbox.get())
@@ -83,6 +84,11 @@ class Scheduler:
             self._residency.evict_rested()
             self._compute()
         self._flush()
+
+    def interrupt(self, turn: str) -> None:
+        """End the step that is being computed if it is for this turn alone. From any thread; the cancel comes after."""
+        if [running.id for running in self._running] == [turn]:
+            self._context.brake.pull()
 
     def _handle(self, work: Work) -> None:
         match work:
@@ -148,6 +154,8 @@ class Scheduler:
                 self._lobby.charge(shares, seconds)
                 self._forecast.saw_step(self._streams, self._batch.size, seconds)
                 return self._advance(shares, outputs)
+            if outcome is Outcome.ABORTED:
+                return self._residency.undo([turn.place for turn in shares])
             if outcome is Outcome.FAILED:
                 return self._fail(list(shares), EngineError("the model could not compute this step"))
             if not self._park_one():  # the books said that it fits, the pool says that it does not
@@ -271,10 +279,6 @@ class Scheduler:
             gauges=gauges,
             violations=self.check_integrity() if question.check else [],
         )
-
-    def _report_problems(self) -> None:
-        for problem in self.check_integrity():
-            self._send(Log("error", f"engine invariant broken: {problem}"))
 
     def check_integrity(self) -> list[str]:
         """Compare what is known with what is; every line is a violation."""

@@ -5,6 +5,7 @@ in between. The turn that goes on takes the sequence over; the copy in memory st
 """
 
 from array import array
+from collections.abc import Sequence
 
 from cfs_server.engine.llama.pool import Slot
 from cfs_server.engine.llama.residency import Residency, Seat, tokens_of
@@ -36,6 +37,11 @@ class Snapshots(Residency):
             node.pin(-1)
         slot = self._continue(node) if fits else None
         return Seat(owner, slot, None) if slot else None
+
+    def undo(self, seats: Sequence[Seat]) -> None:
+        """Go back to nothing: state that was written to cannot be taken apart."""
+        for seat in seats:
+            self.pool.empty(seat.slot)
 
     def commit(self, seat: Seat, log: "array[int]") -> None:
         """Do nothing: the state of a turn that goes on cannot be shared."""

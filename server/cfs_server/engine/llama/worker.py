@@ -70,7 +70,7 @@ def main() -> None:
 def _serve(connection: Connection, model: LoadedModel) -> None:
     prompts = _prompt_builder(connection, model)
     scheduler = Scheduler(model, connection.send)
-    intake = Intake(model, prompts, scheduler.inbox.put)
+    intake = Intake(model, prompts, scheduler.inbox.put, scheduler.interrupt)
     threading.Thread(
         target=_or_die, args=(connection, "intake", intake.run_forever), name="intake", daemon=True
     ).start()
