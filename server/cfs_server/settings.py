@@ -90,6 +90,11 @@ class Settings(BaseSettings):
     max_sessions: Count = Field(_limits.sessions, description="Sessions that the server holds (507).")
     max_total_bytes: Count = Field(_limits.total_bytes, description="Bytes of all transcripts together (507).")
     max_queued_turns: Count = Field(_limits.queued_turns, description="Turns that wait in one session (429).")
+    max_wait_seconds: Seconds = Field(
+        _limits.wait_seconds,
+        gt=0,
+        description="Longest predicted wait for the engine; turns beyond it are refused (429).",
+    )
     turn_seconds: Seconds = Field(_limits.turn_seconds, gt=0, description="Longest time that one turn may take.")
     session_events: Count = Field(_limits.session_events, description="Events of one session kept for resuming.")
     all_events: Count = Field(_limits.all_events, description="Events of all sessions kept for resuming.")
@@ -115,6 +120,7 @@ class Settings(BaseSettings):
             total_bytes=self.max_total_bytes,
             queued_turns=self.max_queued_turns,
             turn_seconds=self.turn_seconds,
+            wait_seconds=self.max_wait_seconds,
             session_events=self.session_events,
             all_events=self.all_events,
         )

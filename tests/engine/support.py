@@ -13,6 +13,8 @@ from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
 from cfs_server.engine.supervisor import LlamaEngine
 
+OUTER = ("json_schema", "tools", "owner", "account", "kind")
+"""What of a request is no setting."""
 _numbers = itertools.count(1)
 
 
@@ -38,7 +40,7 @@ def request(content: str | Sequence[Message], key: str | None = None, **changes:
     """Make a request, greedy unless `temperature` says otherwise; other keywords are settings."""
     number = next(_numbers)
     messages = (user(content),) if isinstance(content, str) else tuple(content)
-    outer = {name: changes.pop(name) for name in ("json_schema", "tools", "owner") if name in changes}
+    outer = {name: changes.pop(name) for name in OUTER if name in changes}
     settings = Settings(**{"temperature": 0.0, "max_tokens": 24} | changes)
     return GenerationRequest(f"turn-{number}", key or f"session-{number}", messages, settings, **outer)
 

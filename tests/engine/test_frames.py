@@ -15,6 +15,7 @@ SAMPLES: list[frames.Frame] = [
     ),
     frames.Cancel("1"),
     frames.Forget("s"),
+    frames.Expect("s", "tool_call"),
     frames.AskStats(3, check=True),
     frames.Ready(2048, 16384, has_chat_template=True, parameters=3),
     frames.LoadFailed("no"),

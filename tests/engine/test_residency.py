@@ -1,6 +1,7 @@
 """Residency on the real library: state that was shared, split, saved or restored is the state that was computed."""
 
 import random
+import threading
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +100,18 @@ def test_a_split_run_is_used_from_its_middle(desk: Desk, tiny: Path, evict: bool
     assert np.allclose(again, Desk(tiny).turn("x", ours), atol=2e-3)
 
 
+def test_what_is_expected_soon_stays(desk: Desk) -> None:
+    """Between two sessions the one whose tool runs keeps its place, the one whose user thinks leaves."""
+    for seed, key in enumerate(("thinks", "runs a tool", "said nothing")):
+        desk.turn(key, words((seed + 1, 20)))
+    desk.residency.expect("thinks", 60.0)
+    desk.residency.expect("runs a tool", 5.0)
+    desk.residency.expect("unknown", 5.0)
+    assert desk.residency.evict_one()
+    left = set().union(*(node.sessions for node in desk.residency.pool.nodes))
+    assert left == {"runs a tool", "said nothing"}
+
+
 def test_turns_side_by_side_share_what_is_committed(desk: Desk) -> None:
     """A running turn's prompt serves others at once; cells are counted once, and the sequence goes back at the end."""
     first, second = words((1, 50), (2, 5)), words((1, 50), (3, 5))
@@ -139,6 +152,29 @@ def test_what_was_not_committed_is_gone(desk: Desk) -> None:
     desk.residency.leave(seat, None, None)
     assert desk.residency.check_integrity() == []
     assert desk.empty()
+
+
+def test_an_aborted_step_is_as_if_it_had_not_been(desk: Desk) -> None:
+    """From another thread, in the middle of a batch; the same tokens computed again give the same logits."""
+    tokens = words((1, 300))
+    seat = desk.enter(tokens)
+    desk.compute(seat, tokens[:20])
+    batch, context = Batch(512), desk.model.context
+    batch.add(seat.slot.id, tokens[20:], 20, output=True)
+    outcomes = set()
+    for _ in range(50):
+        timer = threading.Timer(0.002, context.brake.pull)
+        timer.start()
+        outcomes.add(outcome := context.decode(batch))
+        timer.join()
+        desk.residency.undo([seat])
+        assert desk.residency.check_integrity() == []
+        if outcome is Outcome.ABORTED:
+            break
+    assert Outcome.ABORTED in outcomes
+    again = desk.compute(seat, tokens)
+    desk.residency.leave(seat, None, None)
+    assert np.array_equal(desk.turn("fresh", tokens), again)
 
 
 def test_no_room_changes_nothing(desk: Desk) -> None:

@@ -69,6 +69,19 @@ async def test_a_prompt_is_the_complete_history_with_the_settings_of_the_turn() 
         assert d.store.get("chat").settings.max_tokens == 512
 
 
+async def test_a_turn_that_would_wait_for_long_is_refused() -> None:
+    """With the time after which it would be taken; what needs no engine is taken."""
+    async with desk() as d:
+        d.engine.wait = 400.0
+        with pytest.raises(TooMany, match="400 seconds") as told:
+            d.say("chat", "hi")
+        assert told.value.retry_after == 100
+        d.say("chat", "a note", generate=False)
+        d.engine.wait = 10.0
+        d.say("chat", "hi")
+        assert (await d.settled("chat")).history.messages[-1].content == "hi"
+
+
 async def test_the_reply_is_stripped() -> None:
     async with desk(lambda _: [" \n", "hello", "\n\n"]) as d:
         d.say("chat", "hi")

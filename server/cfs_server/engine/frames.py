@@ -80,6 +80,14 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class Expect:
+    """To the worker: the session's next turn will come after this."""
+
+    cache_key: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True)
 class AskStats:
     """To the worker: answer with `Stats`, after everything sent before; `check` verifies the invariants as well."""
 
@@ -152,12 +160,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From the worker: everything that one engine step brought, for all its sequences."""
+    """From the worker: everything that one engine step brought, and how long a turn that came now would wait."""
 
     counters: Counters
     started: list[Started] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
+    wait_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +192,11 @@ class Log:
     text: str
 
 
-Frame = Load | Generate | Cancel | Forget | AskStats | Ready | LoadFailed | Step | Stats | Log
+Frame = Load | Generate | Cancel | Forget | Expect | AskStats | Ready | LoadFailed | Step | Stats | Log
 
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Load, Generate, Cancel, Forget, AskStats, Ready, LoadFailed, Step, Stats, Log)
+    kind.__name__: kind
+    for kind in (Load, Generate, Cancel, Forget, Expect, AskStats, Ready, LoadFailed, Step, Stats, Log)
 }
 _PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters}
 _LISTS: dict[str, type[Any]] = {"started": Started, "texts": Text, "ended": Ended}

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from cfs.wire import FinishReason, Message, Settings, Usage
 
 Kind = Literal["interactive", "agent", "background"]
+Hint = Literal["waiting_for_children", "tool_call", "user_turn"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
 
 
@@ -100,6 +101,11 @@ class Engine(Protocol):
         """Whether a turn handed over now would start."""
         ...
 
+    @property
+    def predicted_wait(self) -> float:
+        """Seconds that a turn handed over now would wait for its place."""
+        ...
+
     def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
         """Yield text as it is made, then exactly one `Finished`.
 
@@ -114,6 +120,10 @@ class Engine(Protocol):
 
     def forget(self, cache_key: str) -> None:
         """Free whatever is kept for a session that was deleted."""
+        ...
+
+    def hint(self, cache_key: str, hint: Hint) -> None:
+        """Say what a session does until its next turn: whose state is to stay near. Unknown keys are ignored."""
         ...
 
     async def stats(self) -> EngineStats:

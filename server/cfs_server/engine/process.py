@@ -6,7 +6,9 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import structlog
 
@@ -17,6 +19,7 @@ COMMAND = (sys.executable, "-P", "-m", "cfs_server.engine.llama.worker")
 LAST_MOMENT = 0.5
 """Seconds that a worker has to end by itself, which it does when its socket is closed, and to say why it ended."""
 _log = structlog.get_logger(__name__)
+_T = TypeVar("_T")
 
 
 class WorkerProcess:
@@ -119,3 +122,12 @@ def _explain(code: int, last_words: deque[str]) -> str:
         how = f"signal {signal.Signals(-code).name}"
     said = next((line.strip() for line in reversed(last_words)), "")
     return f"the engine's worker process ended ({how})" + (f": {said[:200]}" if said else "")
+
+
+async def in_thread(work: Callable[[], _T]) -> _T:
+    """Run what blocks in a thread that is gone afterwards."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
+    finally:
+        pool.shutdown(wait=False)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Usage
-from cfs_server.engine.interface import Delta, EngineState, EngineStats, Finished, GenerationRequest, ModelInfo
+from cfs_server.engine.interface import Delta, EngineState, EngineStats, Finished, GenerationRequest, Hint, ModelInfo
 from cfs_server.pulse import Pulse
 
 Script = Callable[[GenerationRequest], Iterable[str]]
@@ -33,6 +33,8 @@ class ScriptedEngine:
     def __init__(self, script: Script = echo, *, interval: float = 0.0, context_tokens: int = 2048) -> None:
         self.requests: list[GenerationRequest] = []
         self.forgotten: list[str] = []
+        self.wait = 0.0
+        self.hints: list[tuple[str, Hint]] = []
         self._script = script
         self._interval = interval
         self._context_tokens = context_tokens
@@ -59,6 +61,11 @@ class ScriptedEngine:
         """Whether `start` has been called and `stop` has not."""
         return self._state == "ready"
 
+    @property
+    def predicted_wait(self) -> float:
+        """What a test has set."""
+        return self.wait
+
     def hold(self) -> None:
         """Say nothing more, not even the end of a reply, until `step` or `release`."""
         self._permits = 0
@@ -82,6 +89,10 @@ class ScriptedEngine:
     def forget(self, cache_key: str) -> None:
         """Remember which session was forgotten."""
         self.forgotten.append(cache_key)
+
+    def hint(self, cache_key: str, hint: Hint) -> None:
+        """Remember what a session was said to do."""
+        self.hints.append((cache_key, hint))
 
     async def stats(self) -> EngineStats:
         """Count tokens; a word is a token here."""

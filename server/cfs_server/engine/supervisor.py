@@ -8,9 +8,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import structlog
 
@@ -22,11 +20,12 @@ from cfs_server.engine.interface import (
     EngineStats,
     Finished,
     GenerationRequest,
+    Hint,
     ModelInfo,
     ModelLoadError,
 )
 from cfs_server.engine.llama import probe
-from cfs_server.engine.process import WorkerProcess
+from cfs_server.engine.process import WorkerProcess, in_thread
 from cfs_server.engine.streams import TurnStream
 
 REPLAYS = 1
@@ -37,7 +36,6 @@ GIVE_UP_AFTER = 3
 """So many failed starts in a row, and waiting turns are told instead of kept waiting."""
 
 _log = structlog.get_logger(__name__)
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +70,7 @@ class LlamaEngine:
         self._past = frames.Counters()
         self._counters = frames.Counters()
         self._restarts = 0
+        self._wait = 0.0
         self._useless = 0
         self._broken: str | None = None
 
@@ -79,8 +78,8 @@ class LlamaEngine:
         """Load the model; raises `ModelLoadError`."""
         if self._supervision is not None:
             raise RuntimeError("the engine was started before")
-        model = await _in_thread(lambda: models.resolve(self._spec))
-        fast = not await _in_thread(self._probing.needed) or await probe.survives(model.path, self._probing.command)
+        model = await in_thread(lambda: models.resolve(self._spec))
+        fast = not await in_thread(self._probing.needed) or await probe.survives(model.path, self._probing.command)
         notes = () if fast else (probe.NOTE,)
         for note in notes:
             _log.warning(note)
@@ -107,6 +106,11 @@ class LlamaEngine:
     def ready(self) -> bool:
         """Whether a turn handed over now would start."""
         return self._state == "ready"
+
+    @property
+    def predicted_wait(self) -> float:
+        """Seconds that a turn handed over now would wait for its place."""
+        return self._wait
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
         """Yield text as it is made, then exactly one `Finished`; see `Engine.generate`."""
@@ -136,6 +140,10 @@ class LlamaEngine:
     def forget(self, cache_key: str) -> None:
         """Free whatever is kept for a session that was deleted."""
         self._tell(frames.Forget(cache_key))
+
+    def hint(self, cache_key: str, hint: Hint) -> None:
+        """Say what a session does until its next turn; unknown keys are ignored."""
+        self._tell(frames.Expect(cache_key, hint))
 
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""
@@ -214,7 +222,7 @@ class LlamaEngine:
     def _receive(self, frame: frames.Frame) -> None:
         match frame:
             case frames.Step():
-                self._counters = frame.counters
+                self._counters, self._wait = frame.counters, frame.wait_seconds
                 self._spread(frame)
             case frames.Stats():
                 future = self._questions.pop(frame.number, None)
@@ -240,7 +248,7 @@ class LlamaEngine:
         self._worker = None
         _log.error("engine worker ended", reason=reason)
         self._past += self._counters
-        self._counters = frames.Counters()
+        self._counters, self._wait = frames.Counters(), 0.0
         self._answer_nothing()
         for stream in self._streams.values():
             if stream.over:
@@ -282,12 +290,3 @@ class LlamaEngine:
         for stream in self._streams.values():
             if not stream.over:
                 stream.fail(error)
-
-
-async def _in_thread(work: Callable[[], _T]) -> _T:
-    """Run what blocks in a thread that is gone afterwards."""
-    pool = ThreadPoolExecutor(1)
-    try:
-        return await asyncio.get_running_loop().run_in_executor(pool, work)
-    finally:
-        pool.shutdown(wait=False)

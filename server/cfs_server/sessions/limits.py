@@ -12,5 +12,6 @@ class Limits:
     total_bytes: int = 1 << 30
     queued_turns: int = 64
     turn_seconds: float = 600.0
+    wait_seconds: float = 300.0
     session_events: int = 2_048
     all_events: int = 65_536

@@ -120,8 +120,13 @@ class Session:
     def accept(self, turn: Turn) -> Event:
         """Take a message in and answer with the event that announces it; its turn runs when its time comes (S4).
 
-        Raises `TooMany` when the queue is full.
+        Raises `TooMany` when the queue is full, or when the engine would not come to it for long.
         """
+        wait, most = self._services.engine.predicted_wait, self._services.limits.wait_seconds
+        if wait > most and turn.generate and self.settings.driver == "model":
+            raise TooMany(
+                f"a turn would wait for about {wait:.0f} seconds; try again later", retry_after=round(wait - most, 1)
+            )
         if len(self.queue) >= self._services.limits.queued_turns:
             raise TooMany(
                 f"{len(self.queue)} turns wait in this session already; try again when some are answered",

@@ -16,11 +16,15 @@ Tokens = NDArray[np.int32]
 
 
 class Outcome(Enum):
-    """What became of a batch; after anything but `DONE` and `NO_ROOM` its sequences are in doubt."""
+    """What became of a batch; after `ABORTED` and `FAILED` its sequences may hold a part of it."""
 
     DONE = "done"
     NO_ROOM = "no room"
+    ABORTED = "aborted"
     FAILED = "failed"
+
+
+_OUTCOMES = {0: Outcome.DONE, 1: Outcome.NO_ROOM, 2: Outcome.ABORTED}
 
 
 class Batch:
@@ -49,6 +53,11 @@ class Batch:
     def add(self, sequence: int, tokens: Tokens | Sequence[int], position: int, *, output: bool) -> int:
         """Append tokens of one sequence and return the index of the last, whose logits are computed if `output`."""
         start, end = self.size, self.size + len(tokens)
+        if len(tokens) == 1:  # what most of a step is: five slices less
+            self._tokens[start], self._positions[start] = tokens[0], position
+            self._sequences[start], self._outputs[start] = sequence, output
+            self.size = self.raw.n_tokens = end
+            return start
         self._tokens[start:end] = tokens
         self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
         self._sequences[start:end] = sequence
@@ -58,11 +67,33 @@ class Batch:
         return end - 1
 
 
+class Brake:
+    """Ends a step that is being computed, from another thread, without Python in the way.
+
+    The library asks a C function with one argument whether to go on; `strlen` of a buffer of two bytes is such a one
+    (ENGINE.md): an empty string lets it go on, one of length 1 does not.
+    """
+
+    def __init__(self) -> None:
+        self._buffer = ctypes.create_string_buffer(2)
+        self.function = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
+        self.data = ctypes.cast(self._buffer, ctypes.c_void_p)
+
+    def pull(self) -> None:
+        """End the step that is being computed."""
+        self._buffer[0] = b"\x01"
+
+    def release(self) -> None:
+        """Let the next step go on."""
+        self._buffer[0] = b"\x00"
+
+
 class Context:
     """A context with one pool of cells that all sequences share."""
 
-    def __init__(self, raw: Any, model: Any) -> None:
+    def __init__(self, raw: Any, model: Any, brake: Brake | None = None) -> None:
         self.raw = raw
+        self.brake = brake or Brake()
         self.model = model
         self._memory = lib.llama_get_memory(raw)
         self.cells = int(lib.llama_n_ctx(raw))
@@ -73,10 +104,8 @@ class Context:
 
     def decode(self, batch: Batch) -> Outcome:
         """Compute a batch; logits of its outputs are valid until the next call."""
-        result = lib.llama_decode(self.raw, batch.raw)
-        if result == 0:
-            return Outcome.DONE
-        return Outcome.NO_ROOM if result == 1 else Outcome.FAILED
+        self.brake.release()
+        return _OUTCOMES.get(lib.llama_decode(self.raw, batch.raw), Outcome.FAILED)
 
     def truncate(self, sequence: int, length: int) -> bool:
         """Keep the first `length` positions; false when this kind of model cannot drop a part of a sequence."""

@@ -14,7 +14,7 @@ import numpy as np
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.frames import AskStats, Cancel, Ended, Forget, Generate
+from cfs_server.engine.frames import AskStats, Cancel, Ended, Expect, Forget, Generate
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.sampling import Sampler
@@ -23,13 +23,19 @@ from cfs_server.engine.llama.sequences import Generation
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
 
-Order = Generate | Cancel | Forget | AskStats
+Order = Generate | Cancel | Forget | Expect | AskStats
 
 
 class Intake:
     """Prepares orders for the scheduler's inbox, in a thread of its own (`run_forever`)."""
 
-    def __init__(self, model: LoadedModel, prompts: PromptBuilder, deliver: Callable[[Work], None]) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        prompts: PromptBuilder,
+        deliver: Callable[[Work], None],
+        interrupt: Callable[[str], None],
+    ) -> None:
         self._context_tokens = model.context_tokens
         self._vocabulary = model.vocabulary
         self._prompts = prompts
@@ -37,6 +43,7 @@ class Intake:
             lambda text, trusted: model.vocabulary.tokenize(text, special=trusted), model.vocabulary.cuts
         )
         self._deliver = deliver
+        self._interrupt = interrupt
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._preparing: set[str] = set()
@@ -67,6 +74,7 @@ class Intake:
             self._preparing.remove(order.id)
             self._deliver(Refused(Ended(order.id, "cancelled")))
         else:
+            self._interrupt(order.id)
             self._deliver(order)
 
     def _admit(self, turn: str, work: Generation | Refused) -> None:

@@ -12,7 +12,7 @@ from llama_cpp import llama_cpp as lib
 from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import ModelLoadError
 from cfs_server.engine.llama.budget import MIN_PROMPT_TOKENS
-from cfs_server.engine.llama.ffi import Batch, Context
+from cfs_server.engine.llama.ffi import Batch, Brake, Context
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
 POOL_BYTES = 1 << 30
@@ -66,7 +66,8 @@ def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) ->
     if not lib.llama_model_has_decoder(model) or not lib.llama_model_n_ctx_train(model):
         raise ModelLoadError(f"{path}: not a text generation model")
     options = _resolve(model, options)
-    context = Context(_new_context(path, model, options, log), model)
+    brake = Brake()
+    context = Context(_new_context(path, model, options, log, brake), model, brake)
     _warm_up(context)
     template = lib.llama_model_chat_template(model, None)
     return LoadedModel(
@@ -134,7 +135,7 @@ def _pool_tokens(model: Any, context: int, parallel: int) -> int:
     return max(min(context * parallel, affordable), min(context, 4096))
 
 
-def _new_context(path: str, model: Any, options: Options, log: NativeLog) -> Any:
+def _new_context(path: str, model: Any, options: Options, log: NativeLog, brake: Brake) -> Any:
     params = lib.llama_context_default_params()
     params.n_ctx = options.pool_tokens
     params.n_batch = options.step_tokens
@@ -146,6 +147,7 @@ def _new_context(path: str, model: Any, options: Options, log: NativeLog) -> Any
     params.kv_unified = True
     params.swa_full = True  # a window of the last tokens only could not go back to an earlier prefix
     params.no_perf = True
+    params.abort_callback, params.abort_callback_data = brake.function, brake.data
     context = lib.llama_init_from_model(model, params)
     if not context:
         raise ModelLoadError(f"{path}: no context of {options.pool_tokens} tokens can be made: {_explain(log.errors)}")

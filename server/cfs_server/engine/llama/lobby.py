@@ -1,9 +1,10 @@
 """The turns that wait, in the order in which they may come in: fair shares first, then arrival."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from cfs_server.engine.fairness import WEIGHTS, Fairness
+from cfs_server.engine.fairness import Path as Share
 from cfs_server.engine.llama.sequences import Generation
 
 
@@ -37,10 +38,13 @@ class Lobby:
 
     def charge(self, shares: Mapping[Generation, int], seconds: float) -> None:
         """Spread the time of a step over its turns, by their tokens."""
-        total = sum(shares.values())
+        each = seconds / sum(shares.values())
+        accounts: Counter[Share] = Counter()
         for turn, count in shares.items():
-            turn.slice += seconds * count / total
-            self._fairness.charge(turn.share, seconds * count / total)
+            turn.slice += each * count
+            accounts[turn.share] += count
+        for share, count in accounts.items():
+            self._fairness.charge(share, each * count)
 
     def gives_way(self, running: Iterable[Generation]) -> Generation | None:
         """Find a turn that had its slice, if one waits whose account has had less."""

@@ -118,6 +118,11 @@ class Pool:
         slot.own -= slot.length - length
         slot.length = length
 
+    def empty(self, slot: Slot) -> None:
+        """Forget everything that a turn has computed."""
+        self._context.clear(slot.id)
+        slot.length = slot.own = 0
+
     def save(self, node: Node) -> Blob:
         """Copy the state of a node out of the pool."""
         if node.device is None:

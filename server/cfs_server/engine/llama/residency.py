@@ -71,8 +71,7 @@ class Residency:
     def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Seat | None:
         """Seat a turn behind the longest known prefix of its log, if the log and `spare` cells fit.
 
-        `None`, and nothing changed, when there is no room or no sequence id. A turn that is alone is given what there
-        is; state that cannot be restored for it is lost.
+        `None` when there is no room or no id. A turn that is alone gets what there is; what cannot be restored is lost.
         """
         node = self._beginning(owner, log)
         if node is not None:
@@ -88,6 +87,11 @@ class Residency:
     def grow(self, seat: Seat, count: int) -> None:
         """Count what a step computed for a turn."""
         self.pool.grow(seat.slot, count)
+
+    def undo(self, seats: Sequence[Seat]) -> None:
+        """Take back what an aborted step may have written."""
+        for seat in seats:
+            self.pool.forget_rest(seat.slot, seat.length)
 
     def commit(self, seat: Seat, log: "array[int]") -> None:
         """Put everything that a turn has computed into the tree, for others to share."""
@@ -110,7 +114,7 @@ class Residency:
         if before is not None:
             before.pin(-1)
 
-    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, expected: float = 0.0) -> None:
+    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
         """Free a turn's seat. What it computed, if it is given, stays for the session `key`.
 
         Without a log nothing more is committed, and without a key only what others need stays.
@@ -129,7 +133,7 @@ class Residency:
         if node is None:
             return
         node.pin(-1)
-        self._touch(path, expected)
+        self._touch(path, pause)
         if key is None:
             self._prune(node)
             return
@@ -143,6 +147,11 @@ class Residency:
     def forget(self, key: str) -> None:
         """Free what is kept for a session and no other."""
         self._prune(self.tree.detach(key))
+
+    def expect(self, key: str, pause: float) -> None:
+        """Note the pause before a session's next turn."""
+        node = self.tree.end_of(key)
+        self._touch(node.path() if node else [], pause)
 
     def make_room(self, cells: int) -> bool:
         """Evict until this many cells are free; false when nothing more can go."""
@@ -277,11 +286,12 @@ class Residency:
         if (gone := self.tree.join(node)) is not None:
             self.pool.joined(gone)
 
-    def _touch(self, path: Sequence[Node], expected: float = 0.0) -> None:
+    def _touch(self, path: Sequence[Node], pause: float = 0.0) -> None:
+        """Note that nodes were used, and the pause until they will be again: for shared ones the shortest counts."""
         now = time.monotonic()
         for node in path:
             node.used = now
-            node.expected = max(node.expected, expected) if node.children else expected
+            node.pause = pause if len(node.children) < 2 else min(node.pause, pause)
 
 
 def tokens_of(log: "array[int]", length: int) -> Tokens:

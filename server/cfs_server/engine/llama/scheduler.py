@@ -9,19 +9,22 @@ it was. Nothing fails because others are there.
 import queue
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
-from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Forget, Log, Started, Stats, Step, Text
+from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Stats, Step
 from cfs_server.engine.llama.budget import PromptBudget
 from cfs_server.engine.llama.ffi import Batch, Outcome
+from cfs_server.engine.llama.forecast import Forecast
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
+from cfs_server.engine.llama.news import News
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation
 from cfs_server.engine.llama.sharing import must_wait
 from cfs_server.engine.llama.snapshots import Snapshots
+from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
 HEADROOM = 64
 """Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
@@ -34,19 +37,7 @@ class Refused:
     ended: Ended
 
 
-Work = Generation | Refused | Cancel | Forget | AskStats
-
-
-@dataclass(slots=True)
-class _News:
-    """What happened since the last frame."""
-
-    started: list[Started] = field(default_factory=list)
-    texts: list[Text] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.started or self.texts or self.ended)
+Work = Generation | Refused | Cancel | Forget | Expect | AskStats
 
 
 class Scheduler:
@@ -63,10 +54,11 @@ class Scheduler:
         self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds)
         self._batch = Batch(model.context.batch_size)
         self._budget = PromptBudget(model.context.batch_size, options.step_seconds)
+        self._forecast = Forecast(self._budget)
         self._lobby = Lobby(options.slice_seconds)
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
-        self._news = _News()
+        self._news = News()
         self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
 
     def run_forever(self) -> None:
@@ -78,7 +70,8 @@ class Scheduler:
     def take_work(self) -> None:
         """Take everything that arrived; wait for something when there is nothing to do."""
         if not self._running and not self._waiting:
-            self._report_problems()
+            for problem in self.check_integrity():
+                self._send(Log("error", f"engine invariant broken: {problem}"))
             self._handle(self.inbox.get())
         while not self.inbox.empty():
             self._handle(self.inbox.get())
@@ -92,6 +85,11 @@ class Scheduler:
             self._compute()
         self._flush()
 
+    def interrupt(self, turn: str) -> None:
+        """End the step that is being computed if it is for this turn alone. From any thread; the cancel comes after."""
+        if [running.id for running in self._running] == [turn]:
+            self._context.brake.pull()
+
     def _handle(self, work: Work) -> None:
         match work:
             case Generation():
@@ -102,6 +100,8 @@ class Scheduler:
                 self._cancel(turn)
             case Forget(key):
                 self._forget(key)
+            case Expect(key, hint):
+                self._residency.expect(key, SECONDS_UNTIL[hint])
             case AskStats():
                 self._flush()
                 self._send(self._stats(work))
@@ -150,8 +150,12 @@ class Scheduler:
             with self._budget.measure(streams=self._streams, tokens=self._batch.size):
                 outcome = self._context.decode(self._batch)
             if outcome is Outcome.DONE:
-                self._lobby.charge(shares, time.perf_counter() - began)
+                seconds = time.perf_counter() - began
+                self._lobby.charge(shares, seconds)
+                self._forecast.saw_step(self._streams, self._batch.size, seconds)
                 return self._advance(shares, outputs)
+            if outcome is Outcome.ABORTED:
+                return self._residency.undo([turn.place for turn in shares])
             if outcome is Outcome.FAILED:
                 return self._fail(list(shares), EngineError("the model could not compute this step"))
             if not self._park_one():  # the books said that it fits, the pool says that it does not
@@ -226,6 +230,7 @@ class Scheduler:
         if text := turn.take_text():
             self._news.texts.append(text)
         turn.remember(self._vocabulary)
+        self._forecast.saw_reply(turn.completion_tokens)
         self._news.ended.append(ended)
         self._remove(turn)
 
@@ -243,13 +248,14 @@ class Scheduler:
             self._running.remove(turn)
         if turn.seat is not None:
             log, key = None if turn.failed else turn.log, None if turn.forgotten else turn.cache_key
-            self._residency.leave(turn.seat, log, key)
+            self._residency.leave(turn.seat, log, key, SECONDS_UNTIL[turn.share[1]])
             turn.seat = None
 
     def _flush(self) -> None:
         if self._news:
-            news, self._news = self._news, _News()
-            self._send(Step(self._counters(), news.started, news.texts, news.ended))
+            news, self._news = self._news, News()
+            wait = self._forecast.wait(self._running, self._waiting, self._parallel)
+            self._send(news.step(self._counters(), wait))
 
     def _counters(self) -> Counters:
         return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated)
@@ -273,10 +279,6 @@ class Scheduler:
             gauges=gauges,
             violations=self.check_integrity() if question.check else [],
         )
-
-    def _report_problems(self) -> None:
-        for problem in self.check_integrity():
-            self._send(Log("error", f"engine invariant broken: {problem}"))
 
     def check_integrity(self) -> list[str]:
         """Compare what is known with what is; every line is a violation."""

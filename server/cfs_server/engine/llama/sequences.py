@@ -62,9 +62,11 @@ class Generation:
         """Tokens of the log that are still to be computed."""
         return len(self.log) - self.computed
 
-    def next_tokens(self, count: int) -> Tokens:
+    def next_tokens(self, count: int) -> Tokens | list[int]:
         """Return the next tokens to compute."""
         start = self.computed
+        if count == 1:
+            return [self.log[start]]
         return np.array(self.log[start : start + count], dtype=np.int32)
 
     def accept(self, token: int, vocabulary: Vocabulary) -> FinishReason | None:

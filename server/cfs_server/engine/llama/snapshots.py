@@ -5,6 +5,7 @@ in between. The turn that goes on takes the sequence over; the copy in memory st
 """
 
 from array import array
+from collections.abc import Sequence
 
 from cfs_server.engine.llama.pool import Slot
 from cfs_server.engine.llama.residency import Residency, Seat, tokens_of
@@ -37,10 +38,15 @@ class Snapshots(Residency):
         slot = self._continue(node) if fits else None
         return Seat(owner, slot, None) if slot else None
 
+    def undo(self, seats: Sequence[Seat]) -> None:
+        """Go back to nothing: state that was written to cannot be taken apart."""
+        for seat in seats:
+            self.pool.empty(seat.slot)
+
     def commit(self, seat: Seat, log: "array[int]") -> None:
         """Do nothing: the state of a turn that goes on cannot be shared."""
 
-    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, expected: float = 0.0) -> None:
+    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
         """Free a turn's seat. Its state stays for the session `key`."""
         slot = seat.slot
         slot.running = False
@@ -52,7 +58,7 @@ class Snapshots(Residency):
             self.pool.hold(node, slot)
         else:
             self.pool.release(slot)
-        self._touch([node], expected)
+        self._touch([node], pause)
         before = self.tree.attach(key, node)
         if before is not node:
             self._prune(before)

@@ -70,7 +70,7 @@ def main() -> None:
 def _serve(connection: Connection, model: LoadedModel) -> None:
     prompts = _prompt_builder(connection, model)
     scheduler = Scheduler(model, connection.send)
-    intake = Intake(model, prompts, scheduler.inbox.put)
+    intake = Intake(model, prompts, scheduler.inbox.put, scheduler.interrupt)
     threading.Thread(
         target=_or_die, args=(connection, "intake", intake.run_forever), name="intake", daemon=True
     ).start()
@@ -91,7 +91,7 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
 
 def _read(connection: Connection, intake: Intake) -> None:
     while (frame := connection.read()) is not None:
-        if isinstance(frame, frames.Generate | frames.Cancel | frames.Forget | frames.AskStats):
+        if isinstance(frame, frames.Generate | frames.Cancel | frames.Forget | frames.Expect | frames.AskStats):
             intake.put(frame)
     os._exit(0)  # not `return`: the native library's clean-up must not wait for a thread that computes
 

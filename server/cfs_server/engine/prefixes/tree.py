@@ -20,8 +20,8 @@ Tokens = NDArray[np.int32]
 class Node:
     """A run of tokens; its state is on the device (`device` names the sequence), in memory, in both or in neither.
 
-    `pins` counts the running turns whose state goes through here. `used` is when a turn last did, `expected` when the
-    next is thought to come; both in seconds of `time.monotonic`.
+    `pins` counts the running turns whose state goes through here. `used` is when a turn last did, in seconds
+    of `time.monotonic`, and `pause` how many seconds later the next is thought to come.
     """
 
     tokens: Tokens
@@ -33,7 +33,7 @@ class Node:
     memory: Blob | None = None
     pins: int = 0
     used: float = 0.0
-    expected: float = 0.0
+    pause: float = 0.0
 
     @property
     def end(self) -> int:
@@ -203,7 +203,7 @@ class PrefixTree:
             memory=node.memory,
             pins=node.pins,
             used=node.used,
-            expected=node.expected,
+            pause=node.pause,
         )
         parent.children[int(upper.tokens[0])] = upper
         node.tokens, node.start, node.parent = node.tokens[size:].copy(), place, upper

@@ -1,0 +1,22 @@
+"""What happened since the last frame to the server."""
+
+from dataclasses import dataclass, field
+
+from cfs_server.engine.frames import Counters, Ended, Started, Step, Text
+
+
+@dataclass(slots=True)
+class News:
+    """Collected during a step, sent as one frame."""
+
+    started: list[Started] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self.started or self.texts or self.ended)
+
+    def step(self, counters: Counters, wait_seconds: float) -> Step:
+        """Make the frame."""
+        return Step(counters, self.started, self.texts, self.ended, wait_seconds)

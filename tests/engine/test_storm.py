@@ -1,0 +1,79 @@
+"""Everything at once, at random: submit, cancel, hint, delete, crash. At the end nothing is left."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from pathlib import Path
+from typing import get_args
+
+import psutil
+import pytest
+
+from cfs.errors import WorkerCrashed
+from cfs.wire import Message
+from cfs_server.engine.interface import Hint, Kind
+from tests.engine.support import Answer, collect, request, running, until, user
+
+SHARED = "the rules are these: " * 20
+
+
+@pytest.mark.parametrize("seconds", [6, pytest.param(600, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("kind", ["tiny", "recurrent"])
+async def test_a_storm_leaves_nothing(request_model: Path, seconds: int) -> None:
+    """No turn fails but by a crash, no cell, sequence id, byte or process stays, and the books are right throughout."""
+    dice, began = random.Random(seconds), time.monotonic()
+    small = {"pool_tokens": 1536, "context_tokens": 1024, "parked_bytes": 300_000}
+    async with running(request_model, **small, parallel=4, slice_seconds=0.05, idle_seconds=0.05) as engine:
+        tasks: dict[str, asyncio.Task[Answer]] = {}
+        keys = [f"s{number}" for number in range(12)]
+        crashes = 0
+        while time.monotonic() - began < seconds:
+            action, key = dice.random(), dice.choice(keys)
+            if action < 0.4 and sum(not task.done() for task in tasks.values()) < 20:
+                start = [Message(role="system", content=SHARED)] if dice.random() < 0.5 else []
+                wanted = request(
+                    [*start, user("word " * dice.randrange(1, 40))],
+                    key,
+                    owner=dice.choice("ab"),
+                    kind=dice.choice(get_args(Kind)),
+                    account=dice.choice(["", "family"]),
+                    max_tokens=dice.randrange(1, 60),
+                    temperature=dice.choice([0.0, 1.0]),
+                )
+                tasks[wanted.id] = asyncio.create_task(collect(engine, wanted))
+            elif action < 0.5 and tasks:
+                engine.cancel(dice.choice(list(tasks)))
+            elif action < 0.55 and tasks:
+                dice.choice(list(tasks.values())).cancel()
+            elif action < 0.65:
+                engine.forget(key)
+            elif action < 0.75:
+                engine.hint(key, dice.choice(get_args(Hint)))
+            elif action < 0.752 and crashes < 2 + seconds // 30:
+                pid = (await engine.stats()).worker_pid
+                if pid is not None:
+                    os.kill(pid, signal.SIGKILL)
+                    crashes += 1
+            elif action < 0.8:
+                assert await engine.check_integrity() == []
+            await asyncio.sleep(0.002)
+        results = await asyncio.gather(*tasks.values(), return_exceptions=True)
+        assert {type(result) for result in results} <= {Answer, WorkerCrashed, asyncio.CancelledError}
+        assert sum(isinstance(result, Answer) for result in results) > len(results) / 4
+        for key in keys:
+            engine.forget(key)
+        await until(engine, lambda stats: stats.worker_pid is not None)
+        stats = await engine.stats()
+        assert (stats.running, stats.waiting, stats.cells_used, stats.sequences_resident) == (0, 0, 0, 0)
+        assert (stats.sequences_parked, stats.gauges["parked_bytes"], stats.gauges["prefix_nodes"]) == (0, 0, 0)
+        assert await engine.check_integrity() == []
+    assert psutil.Process().children(recursive=True) == []
+
+
+@pytest.fixture
+def request_model(request: pytest.FixtureRequest, kind: str) -> Path:
+    """The model of this kind."""
+    path: Path = request.getfixturevalue(kind)
+    return path
