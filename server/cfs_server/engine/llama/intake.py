@@ -18,8 +18,8 @@ from cfs_server.engine.frames import AskStats, Cancel, Ended, Expect, Forget, Ge
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.sampling import Sampler
-from cfs_server.engine.llama.scheduler import Refused, Work
-from cfs_server.engine.llama.sequences import Generation
+from cfs_server.engine.llama.scheduler import Work
+from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
 

@@ -9,7 +9,6 @@ it was. Nothing fails because others are there.
 import queue
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
@@ -21,20 +20,15 @@ from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.news import News
 from cfs_server.engine.llama.residency import Residency
-from cfs_server.engine.llama.sequences import Generation
+from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.sharing import must_wait
 from cfs_server.engine.llama.snapshots import Snapshots
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
+CHECK_SECONDS = 10.0
+"""An idle engine looks after its books, but not more often: with thousands of sessions that takes milliseconds."""
 HEADROOM = 64
 """Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A request that could not even become a generation."""
-
-    ended: Ended
 
 
 Work = Generation | Refused | Cancel | Forget | Expect | AskStats
@@ -59,6 +53,7 @@ class Scheduler:
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
         self._news = News()
+        self._check_after = 0.0
         self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
 
     def run_forever(self) -> None:
@@ -70,8 +65,8 @@ class Scheduler:
     def take_work(self) -> None:
         """Take everything that arrived; wait for something when there is nothing to do."""
         if not self._running and not self._waiting:
-            for problem in self.check_integrity():
-                self._send(Log("error", f"engine invariant broken: {problem}"))
+            if time.monotonic() > self._check_after:
+                self._check()
             self._handle(self.inbox.get())
         while not self.inbox.empty():
             self._handle(self.inbox.get())
@@ -279,6 +274,11 @@ class Scheduler:
             gauges=gauges,
             violations=self.check_integrity() if question.check else [],
         )
+
+    def _check(self) -> None:
+        for problem in self.check_integrity():
+            self._send(Log("error", f"engine invariant broken: {problem}"))
+        self._check_after = time.monotonic() + CHECK_SECONDS
 
     def check_integrity(self) -> list[str]:
         """Compare what is known with what is; every line is a violation."""

@@ -104,3 +104,10 @@ class Generation:
         """Describe the end of the turn; text that was held back becomes certain."""
         self.newest.append(self.text.finish())
         return Ended(self.id, reason, self.completion_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that could not even become a generation."""
+
+    ended: Ended
