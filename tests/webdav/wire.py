@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
+from xml.sax.saxutils import escape
 
 import httpx
 
@@ -39,6 +40,13 @@ def taken_apart(answer: httpx.Response) -> dict[str, Found]:
     return found
 
 
+def propfind(*names: str) -> bytes:
+    """Ask for these properties."""
+    parts = (name[1:].partition("}") for name in names)
+    wanted = "".join(f"<P:{local} xmlns:P='{escape(space)}'/>" for space, _, local in parts)
+    return f"<D:propfind xmlns:D='DAV:'><D:prop>{wanted}</D:prop></D:propfind>".encode()
+
+
 @dataclass(frozen=True, slots=True)
 class Dav:
     """A caller of a server's `/dav`."""
@@ -53,8 +61,7 @@ class Dav:
 
     async def find(self, path: str, *names: str, depth: str = "1") -> dict[str, Found]:
         """Ask for properties of a name and what is in it; for all unless some are named."""
-        wanted = "".join(f"<P:{name.partition('}')[2]} xmlns:P='{name[1:].partition('}')[0]}'/>" for name in names)
-        body = f"<D:propfind xmlns:D='DAV:'><D:prop>{wanted}</D:prop></D:propfind>".encode() if names else b""
+        body = propfind(*names) if names else b""
         return taken_apart(await self("PROPFIND", path, body, depth=depth))
 
     async def names(self, path: str) -> list[str]:

@@ -8,7 +8,9 @@ from urllib.parse import quote
 from wsgidav.dav_error import HTTP_FORBIDDEN, DAVError, PRECONDITION_CODE_PropfindFiniteDepth
 from wsgidav.dav_provider import DAVProvider
 
+from cfs_webdav import listings
 from cfs_webdav.errors import told
+from cfs_webdav.live import LIVE, RESOURCE_TYPE
 from cfs_webdav.locks import Locks
 from cfs_webdav.resources import CONDITIONS, TREE, Collection, File, plain, resource
 from cfs_webdav.tree import Conditions, Tree
@@ -58,4 +60,29 @@ class Provider(DAVProvider):  # type: ignore[misc]
                         err_condition=PRECONDITION_CODE_PropfindFiniteDepth,
                     )
                 environ["HTTP_DEPTH"] = "1"
+        if environ["REQUEST_METHOD"] == "PROPFIND" and (listed := self._listing(environ)) is not None:
+            head = [("Content-Type", "application/xml; charset=utf-8"), ("Content-Length", str(len(listed)))]
+            start_response("207 Multi-Status", head)
+            return [listed]
         return default_handler(environ, start_response)
+
+    def is_unknown(self, name: str, tree: Tree) -> bool:
+        """Tell whether nothing can have a property of this name."""
+        own = tree.namespace is not None and name.startswith(tree.namespace)
+        return not (own or name.startswith("{DAV:}") or self.prop_manager.has_any)
+
+    def _listing(self, environ: dict[str, Any]) -> bytes | None:
+        """Answer a PROPFIND of a collection's members without the library, where that makes no difference."""
+        tree: Tree = environ[TREE]
+        if environ["HTTP_DEPTH"] != "1" or any(key.startswith("HTTP_IF") for key in environ):
+            return None
+        names = listings.asked_names(environ["wsgi.input"].read())
+        environ["wsgi.input"].seek(0)
+        if not names or not all(name in LIVE or name == RESOURCE_TYPE or self.is_unknown(name, tree) for name in names):
+            return None
+        path = plain(environ["PATH_INFO"])
+        with told():
+            entry = tree.look(path)
+            if entry is None or not entry.collection:
+                return None
+            return listings.multistatus(self.share_path, names, [entry, *tree.members(path)])

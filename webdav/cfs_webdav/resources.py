@@ -1,14 +1,14 @@
 """Entries of a tree as WsgiDAV wants to see them; each is a snapshot, taken once in a request."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, BinaryIO
-from wsgiref.handlers import format_date_time
 
 from wsgidav.dav_error import HTTP_FORBIDDEN, HTTP_NOT_FOUND, DAVError
 from wsgidav.dav_provider import DAVCollection, DAVNonCollection, _DAVResource
 from wsgidav.util import etree
 
 from cfs_webdav.errors import told
+from cfs_webdav.live import LIVE, RESOURCE_TYPE
 from cfs_webdav.tree import Entry, Tree
 
 _NOT_THERE = DAVError(HTTP_NOT_FOUND)
@@ -65,12 +65,15 @@ class _Resource(_DAVResource):  # type: ignore[misc]
 
     def _value(self, name: str) -> Any:
         """Return a property: a live one, the tree's own, or a dead one; or what is wrong with it."""
-        if (live := _LIVE.get(name)) is not None:
+        value: Any
+        if name == RESOURCE_TYPE:
+            value = _type(self.entry)
+        elif (live := LIVE.get(name)) is not None:  # without the library's detours
             value = live(self.entry)
         elif name.startswith(self.tree.namespace or "{}"):
             with told():
                 value = self.tree.properties(self.path).get(name)
-        elif name.startswith("{DAV:}") or self.provider.prop_manager.has_any:
+        elif not self.provider.is_unknown(name, self.tree):
             try:
                 value = super().get_property_value(name)
             except DAVError as error:
@@ -144,22 +147,9 @@ class _Resource(_DAVResource):  # type: ignore[misc]
 def _type(entry: Entry) -> Any:
     if not entry.collection:
         return ""
-    element = etree.Element("{DAV:}resourcetype")
+    element = etree.Element(RESOURCE_TYPE)
     etree.SubElement(element, "{DAV:}collection")
     return element
-
-
-_LIVE: dict[str, Callable[[Entry], Any]] = {
-    "{DAV:}resourcetype": _type,
-    "{DAV:}getcontentlength": lambda entry: None if entry.collection else str(entry.size),
-    "{DAV:}getlastmodified": lambda entry: None if entry.modified is None else format_date_time(entry.modified),
-    "{DAV:}getetag": lambda entry: None if entry.etag is None else f'"{entry.etag}"',
-    "{DAV:}getcontenttype": lambda entry: None if entry.collection else entry.media_type,
-    "{DAV:}creationdate": lambda _: None,
-    "{DAV:}quota-used-bytes": lambda _: None,  # the library would answer by nothing, which is read as "full"
-    "{DAV:}quota-available-bytes": lambda _: None,
-}
-"""What listings ask for, without the library's detours."""
 
 
 class File(_Resource, DAVNonCollection):  # type: ignore[misc]
