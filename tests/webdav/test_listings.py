@@ -9,7 +9,7 @@ NAMES = {
     "what clients ask for": ["{DAV:}getetag", "{DAV:}getcontentlength", "{DAV:}getlastmodified", "{DAV:}resourcetype"],
     "with what is not there": [
         *("{DAV:}resourcetype", "{DAV:}creationdate", "{DAV:}quota-used-bytes"),
-        *("{http://apache.org/dav/props/}executable", "{urn:a&b}näme"),
+        *("{urn:apache}executable", "{urn:a&b}näme"),
     ],
     "nothing that is there": ["{urn:x}one", "{urn:x}two"],
     "a setting": ["{DAV:}getetag", "{cfs:}temperature"],
