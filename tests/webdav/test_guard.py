@@ -3,6 +3,7 @@
 import asyncio
 import re
 import resource
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -75,6 +76,25 @@ async def test_a_large_body_of_anything_but_a_put_is_refused(method: str) -> Non
             answer = await home.client.request(method, "/dav/workspaces/main/note", content=content)
             assert answer.status_code == 413, answer.text
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 << 10
+
+
+@pytest.mark.parametrize("name", ["chat1", ".DS_Store"])
+async def test_a_body_that_no_session_can_take_is_not_held_in_memory(name: str) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(80 << 4):
+            yield b"x" * (64 << 10)
+
+    async with house() as home:
+        tracemalloc.start()
+        try:
+            answer = await home.client.put(f"/dav/sessions/{name}", content=pieces())
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert answer.status_code == 413
+        assert answer.json()["type"] == "urn:cfs:error:too-large"
+        assert peak < 40 << 20
+        assert len(home.store) == 0
 
 
 @pytest.mark.parametrize("body", [b"", NAMED])

@@ -37,6 +37,15 @@ def largest(limits: Limits, transcript: int) -> int:
     return transcript + limits.message_bytes + GATHERED_BYTES
 
 
+def require_size(gate: SessionGate, session_id: str, size: int) -> None:
+    """Raise `TooLarge` for a body that cannot be judged; on the loop. Asked before the body is read into memory."""
+    session = gate.find(session_id, "write")
+    readable = gate.may("read_binary", session_id)
+    most = largest(gate.limits, session.history.size if session and readable else 0)
+    if size > most:
+        raise TooLarge(f"what is sent to {session_id!r} has {most} bytes at most now; this has {size}")
+
+
 @dataclass(frozen=True, slots=True)
 class Sight:
     """A session as a body is judged against it. `bases` are the names of what the client may have had before."""
@@ -115,11 +124,9 @@ class Put:
 
     def _look(self) -> tuple[Session | None, Sight]:
         """See the session as it is now; raises what keeps the body from it whatever it means."""
+        require_size(self._gate, self._id, len(self._body))
         session = self._gate.find(self._id, "write")
         readable = self._gate.may("read_binary", self._id)
-        most = largest(self._gate.limits, session.history.size if session and readable else 0)
-        if len(self._body) > most:
-            raise TooLarge(f"what is sent to {self._id!r} has {most} bytes at most now; this has {len(self._body)}")
         self._require(session)
         bases, replaceable = self._bases(session)
         text = session.history.text if session and readable and self._has_turns else ""

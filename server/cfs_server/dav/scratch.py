@@ -54,7 +54,7 @@ class ScratchFiles:
         """Write a file, over what is there; raises `TooLarge` or `StorageFull`."""
         self.expire()
         if len(data) > CAP_FILE:
-            raise TooLarge(f"a temporary file has {CAP_FILE} bytes at most; this one has {len(data)}")
+            raise TooLarge(f"a temporary file has {CAP_FILE} bytes at most")
         others = {name: file for name, file in self._files.items() if name != path}
         if len(others) >= CAP_FILES:
             raise StorageFull(f"you may have {CAP_FILES} temporary files at most; delete some")

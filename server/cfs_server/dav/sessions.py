@@ -1,6 +1,7 @@
 """`/dav/sessions`: every root session a file, flat (W2, W3)."""
 
 import io
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -12,9 +13,9 @@ from cfs_server.dav import properties
 from cfs_server.dav.clients import is_rclone
 from cfs_server.dav.kept import Kept
 from cfs_server.dav.places import Family, Place, ScratchPlace, SessionPlace, Top, in_sessions
-from cfs_server.dav.puts import Put
+from cfs_server.dav.puts import Put, require_size
 from cfs_server.dav.rows import MEDIA_TYPE, Row, row_of, scratch_entry
-from cfs_server.dav.scratch import Scratch
+from cfs_server.dav.scratch import CAP_FILE, Scratch
 from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.session import Session
 from cfs_webdav.tree import Conditions, Entry, Tree
@@ -97,9 +98,12 @@ class SessionTree(Tree):
         """Do what a PUT means: see `cfs_server.dav.puts`; the bytes of a scratch file are kept as they are."""
         place = self.place(path)
         if isinstance(place, SessionPlace):
+            self._on_loop(partial(require_size, self.gate, place.id, body.seek(0, os.SEEK_END)))
+            body.seek(0)
             return self._put(place.id, body.read(), conditions)
         if isinstance(place, ScratchPlace):
-            return self._on_loop(partial(self._scratch.write, self._key(path), body.read(), conditions)).etag
+            data = body.read(CAP_FILE + 1)
+            return self._on_loop(partial(self._scratch.write, self._key(path), data, conditions)).etag
         raise self._no_file(path)
 
     def make(self, path: str) -> None:
