@@ -168,8 +168,9 @@ class Files:
             return Written(self._handle.write(path, body.read(), overwrite=overwrite), new)
         size = body.seek(0, SEEK_END)
         body.seek(0)
+        chunks = iter(partial(body.read, _CHUNK_BYTES), b"")
         with self._usage.room(path, size, self._limit):
-            return Written(self._handle.write_from(path, chunks_of(body), overwrite=overwrite), new)
+            return Written(self._handle.write_from(path, chunks, overwrite=overwrite), new)
 
     def _delete(self, path: Path, condition: Condition | None) -> None:
         self._handle.require("delete", path)
@@ -242,12 +243,6 @@ def _light(content: BinaryIO) -> BinaryIO:
         return content
     content.close()
     return BytesIO(data)
-
-
-def chunks_of(content: BinaryIO) -> Iterator[bytes]:
-    """Read a file to its end in pieces."""
-    while chunk := content.read(_CHUNK_BYTES):
-        yield chunk
 
 
 def etag_of(meta: EntryMeta | None) -> str | None:

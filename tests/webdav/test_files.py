@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.support import House, house
+from cfs_server.files import alone
+from tests.server.support import House, house, until
 from tests.webdav.wire import Dav
 
 MAIN = "/workspaces/main"
@@ -92,6 +93,21 @@ async def test_conditions_of_a_put_hold_in_one_piece_with_it() -> None:
         assert (await dav("GET", f"{MAIN}/nothing")).status_code == 404
 
 
+async def test_a_move_waits_for_whoever_compares_a_version_and_writes() -> None:
+    """It is a write at its target: between the look at the version there and the write nothing may come."""
+    async with house() as home:
+        dav = await workspace(home)
+        for name in ("one", "two", "note"):
+            await put(dav, name, name.encode())
+        with alone("/workspaces/main/note"):
+            move = asyncio.create_task(dav("MOVE", f"{MAIN}/one", destination=f"/dav{MAIN}/note"))
+            assert (await dav("MOVE", f"{MAIN}/two", destination=f"/dav{MAIN}/three")).status_code == 201
+            assert (await dav("GET", f"{MAIN}/note")).content == b"note"
+            assert not move.done()
+        assert (await move).status_code == 204
+        assert (await dav("GET", f"{MAIN}/note")).content == b"one"
+
+
 async def test_half_a_body_is_none() -> None:
     """A client that leaves in the middle of an upload changes nothing."""
     async with house() as home:
@@ -102,8 +118,7 @@ async def test_half_a_body_is_none() -> None:
         await writer.drain()
         writer.transport.abort()
         await reader.read()
-        while home.server.server_state.connections - {0} and len(home.server.server_state.connections) > 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+        await until(lambda: len(home.server.server_state.connections) == 1 and not home.server.server_state.tasks)
         assert (await dav("GET", f"{MAIN}/note")).content == b"before"
 
 

@@ -129,6 +129,18 @@ async def test_who_may_only_read_changes_nothing_and_locks_nothing(two: Two) -> 
         assert copied.status_code in (403, 404, 409)
 
 
+async def test_who_may_only_write_does_not_overwrite_what_it_says_must_not_be_there(two: Two) -> None:
+    """It cannot look, so the condition must hold in the write itself."""
+    two.guest.may(
+        Grant(prefix="/workspaces/mine/file", ops={"write"}), Grant(prefix="/workspaces/mine/deep", ops={"list"})
+    )
+    assert await two.other.names("/workspaces/mine/") == ["deep/"]
+    refused = await two.other("PUT", "/workspaces/mine/file", b"x", if_none_match="*")
+    assert refused.status_code == 412
+    assert (await two.owner("GET", "/workspaces/mine/file")).content == b"mine"
+    assert (await two.other("PUT", "/workspaces/mine/file", b"x")).status_code in (201, 204)
+
+
 async def test_credentials(two: Two) -> None:
     """The token as the password of Basic, or by Bearer; a wrong one, or none, is told what to send."""
     good = b64encode(b"anybody:cfs_other").decode()

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 from mimetypes import MimeTypes
 from os import SEEK_END
 from typing import BinaryIO
 
-from cfs_filesystem import EntryMeta, FsHandle, NotFoundError, Path
-from cfs_webdav.conditions import require
+from cfs_filesystem import ConflictError, EntryMeta, FsHandle, NotFoundError, Path
+from cfs_webdav.conditions import PreconditionFailed, require
 from cfs_webdav.tree import Conditions, Entry, Tree
 
 _CHUNK_BYTES = 1 << 20
@@ -50,7 +51,14 @@ class HandleTree(Tree):
             if conditions != Conditions():
                 there = self.look(path)
                 require(conditions, there.etag if there else None, exists=there is not None)
-            return self._entry(self._handle.write_from(logical, chunks_of(body))).etag
+            overwrite = (conditions.if_none_match or "").strip() != "*"  # who may not look may not overwrite blindly
+            try:
+                meta = self._handle.write_from(logical, _chunks(body), overwrite=overwrite)
+            except ConflictError as error:
+                if overwrite:
+                    raise
+                raise PreconditionFailed(f"If-None-Match does not hold: {error.detail}") from None
+            return self._entry(meta).etag
 
     def make(self, path: str) -> None:
         """Make an empty file."""
@@ -78,7 +86,7 @@ class HandleTree(Tree):
             return
         with self._handle.open(logical) as content, self._writing(new, content.seek(0, SEEK_END)):
             content.seek(0)
-            self._handle.write_from(new, chunks_of(content))
+            self._handle.write_from(new, _chunks(content))
 
     def move(self, path: str, target: str) -> None:
         """Give a file or a directory another path."""
@@ -104,10 +112,8 @@ class HandleTree(Tree):
         return Entry(path, False, meta["size"], meta["updated_at"], etag, media_type_of(path))
 
 
-def chunks_of(content: BinaryIO) -> Iterator[bytes]:
-    """Read a file to its end in pieces."""
-    while chunk := content.read(_CHUNK_BYTES):
-        yield chunk
+def _chunks(content: BinaryIO) -> Iterator[bytes]:
+    return iter(partial(content.read, _CHUNK_BYTES), b"")
 
 
 def media_type_of(path: str) -> str:

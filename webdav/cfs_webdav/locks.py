@@ -1,6 +1,5 @@
 """Write locks in memory, with a cap on their number, size and time (RFC 4918, 6)."""
 
-import threading
 import time
 from typing import Any
 
@@ -17,22 +16,15 @@ MOST_OWNER_BYTES = 2_000
 class Locks(LockStorageDict):  # type: ignore[misc]
     """All locks of one mount. A caller has so many at most, and all of them together so many."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._counting = threading.Lock()
-
     def require_room(self, principal: str) -> None:
         """Raise `DAVError` (507) if this caller may have no more locks now."""
-        with self._counting:
-            held = self._held()
-            if len(held) >= MOST or held.count(principal) >= MOST_OF_ONE:
-                self._forget_expired()
-                held = self._held()
-        if len(held) >= MOST or held.count(principal) >= MOST_OF_ONE:
-            raise DAVError(
-                HTTP_INSUFFICIENT_STORAGE,
-                f"you may hold {MOST_OF_ONE} locks, and all users together {MOST}; unlock something",
-            )
+        if self._is_full(principal):
+            self._forget_expired()
+            if self._is_full(principal):
+                raise DAVError(
+                    HTTP_INSUFFICIENT_STORAGE,
+                    f"you may hold {MOST_OF_ONE} locks, and all users together {MOST}; unlock something",
+                )
 
     def create(self, path: str, lock: dict[str, Any]) -> Any:
         """Keep a new lock; raises `DAVError` when there are too many, or its owner is told at too great length."""
@@ -48,8 +40,9 @@ class Locks(LockStorageDict):  # type: ignore[misc]
         """Let a lock begin its time anew."""
         return super().refresh(token, timeout=_bounded(timeout))
 
-    def _held(self) -> list[str]:
-        return [lock["principal"] for lock in list(self._dict.values()) if isinstance(lock, dict)]
+    def _is_full(self, principal: str) -> bool:
+        held = [lock["principal"] for lock in list(self._dict.values()) if isinstance(lock, dict)]
+        return len(held) >= MOST or held.count(principal) >= MOST_OF_ONE
 
     def _forget_expired(self) -> None:
         now = time.time()

@@ -23,6 +23,11 @@ class WorkspaceTree(HandleTree):
         with alone(self._logical(path)):
             super().delete(path)
 
+    def move(self, path: str, target: str) -> None:
+        """Give a file or a directory another path, while nobody compares the version there and writes."""
+        with alone(self._logical(target)):
+            super().move(path, target)
+
     @contextmanager
     def _writing(self, path: Path, size: int) -> Iterator[None]:
         with alone(path), stored(path), self._usage.room(path, size, self._limit):
