@@ -99,9 +99,11 @@ async def test_a_move_waits_for_whoever_compares_a_version_and_writes() -> None:
         dav = await workspace(home)
         for name in ("one", "two", "note"):
             await put(dav, name, name.encode())
-        with alone("/workspaces/main/note"):
+        held = alone("/workspaces/main/note")
+        free = next(name for name in map(str, range(99)) if alone(f"/workspaces/main/{name}") is not held)
+        with held:
             move = asyncio.create_task(dav("MOVE", f"{MAIN}/one", destination=f"/dav{MAIN}/note"))
-            assert (await dav("MOVE", f"{MAIN}/two", destination=f"/dav{MAIN}/three")).status_code == 201
+            assert (await dav("MOVE", f"{MAIN}/two", destination=f"/dav{MAIN}/{free}")).status_code == 201
             assert (await dav("GET", f"{MAIN}/note")).content == b"note"
             assert not move.done()
         assert (await move).status_code == 204
