@@ -26,7 +26,7 @@ class Desk:
         """Hand in a turn whose prompt is some tokens."""
         log = array("i", [first, *range(21, 20 + prompt)])
         settings = Settings(temperature=0, max_tokens=tokens)
-        sampler = Sampler(self.model.vocabulary, settings, None)
+        sampler = Sampler(settings)
         self.scheduler.inbox.put(Generation(name, f"key-{name}", log, prompt, tokens, sampler, TextStream()))
 
     def run(self, *names: str) -> dict[str, Ended]:

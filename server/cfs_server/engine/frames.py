@@ -7,8 +7,9 @@ sends one `Step` per engine step for all sequences together, not one frame per t
 import json
 import socket
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from cfs.wire import FinishReason
 
@@ -59,6 +60,7 @@ class Generate:
     messages: list[dict[str, Any]]
     settings: dict[str, Any]
     json_schema: dict[str, Any] | None = None
+    logprobs: int | None = None
     tools: list[dict[str, Any]] = field(default_factory=list)
     owner: str = ""
     account: str = ""
@@ -112,13 +114,23 @@ class LoadFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """New text of one turn and the number of tokens behind it."""
+class Rank(NamedTuple):
+    """A token, its bytes as characters of Latin-1, and its log-probability."""
+
+    token: str
+    logprob: float
+
+
+class Text(NamedTuple):
+    """New text of one turn and the number of tokens behind it: plain tuples, as there is one for each token.
+
+    `logprobs` has, for each token whose text is shown with this, that token's rank and those of the alternatives.
+    """
 
     id: str
     text: str
     tokens: int
+    logprobs: list[list[Rank]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,16 +211,26 @@ _KINDS: dict[str, type[Any]] = {
     for kind in (Load, Generate, Cancel, Forget, Expect, AskStats, Ready, LoadFailed, Step, Stats, Log)
 }
 _PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters}
-_LISTS: dict[str, type[Any]] = {"started": Started, "texts": Text, "ended": Ended}
+
+
+def _text(identity: str, text: str, tokens: int, logprobs: list[list[list[Any]]] | None) -> Text:
+    ranks = None if logprobs is None else [[Rank(*rank) for rank in token] for token in logprobs]
+    return Text(identity, text, tokens, ranks)
+
+
+_LISTS: dict[str, Callable[..., Any]] = {"started": Started, "texts": _text, "ended": Ended}
 
 
 def _plain(value: Any) -> list[Any]:
     return [getattr(value, name) for name in value.__slots__]
 
 
+_encode = json.JSONEncoder(default=_plain, separators=(",", ":")).encode
+
+
 def encode(frame: Frame) -> bytes:
     """Encode a frame with its length."""
-    body = json.dumps([type(frame).__name__, *_plain(frame)], default=_plain, separators=(",", ":")).encode()
+    body = _encode([type(frame).__name__, *_plain(frame)]).encode()
     return HEADER.pack(len(body)) + body
 
 
@@ -220,9 +242,9 @@ def decode(body: bytes) -> Frame:
     for key, part in _PARTS.items():
         if key in fields:
             fields[key] = part(*fields[key])
-    for key, part in _LISTS.items():
+    for key, make in _LISTS.items():
         if key in fields:
-            fields[key] = [part(*row) for row in fields[key]]
+            fields[key] = [make(*row) for row in fields[key]]
     frame: Frame = kind(**fields)
     return frame
 

@@ -16,7 +16,9 @@ from cfs.wire import Message, Settings
 from cfs_server.engine.chat.templates import PromptBuilder
 from cfs_server.engine.frames import AskStats, Cancel, Ended, Expect, Forget, Generate
 from cfs_server.engine.llama.ffi import Tokens
+from cfs_server.engine.llama.grammar import Grammars
 from cfs_server.engine.llama.loading import LoadedModel
+from cfs_server.engine.llama.logprobs import Reported
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.scheduler import Work
 from cfs_server.engine.llama.sequences import Generation, Refused
@@ -39,6 +41,7 @@ class Intake:
         self._context_tokens = model.context_tokens
         self._vocabulary = model.vocabulary
         self._prompts = prompts
+        self._grammars = Grammars(model.vocabulary)
         self._logs = TokenLogs(
             lambda text, trusted: model.vocabulary.tokenize(text, special=trusted), model.vocabulary.cuts
         )
@@ -110,8 +113,9 @@ class Intake:
             log=array("i", tokens.tobytes()),
             prompt_tokens=len(tokens),
             max_tokens=min(settings.max_tokens, room),
-            sampler=Sampler(self._vocabulary, settings, order.json_schema),
+            sampler=Sampler(settings, self._grammars.get(order.json_schema), order.logprobs),
             text=TextStream(prompt.stops),
+            reported=Reported(self._vocabulary) if order.logprobs is not None else None,
             known=known,
             owner=order.owner,
             share=(order.owner, order.kind, order.account),

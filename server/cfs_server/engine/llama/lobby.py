@@ -1,10 +1,9 @@
 """The turns that wait, in the order in which they may come in: fair shares first, then arrival."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from cfs_server.engine.fairness import WEIGHTS, Fairness
-from cfs_server.engine.fairness import Path as Share
 from cfs_server.engine.llama.sequences import Generation
 
 
@@ -15,20 +14,26 @@ class Lobby:
         self.waiting: deque[Generation] = deque()
         self._fairness = Fairness()
         self._slice_seconds = slice_seconds
+        self._owing: set[Generation] = set()
 
     def arrive(self, turn: Generation) -> None:
         """Take in a new turn."""
+        self._settle()
         self._fairness.join(turn.share)
         self.waiting.append(turn)
 
     def gone(self, turn: Generation) -> None:
         """Forget a turn that is over."""
+        self._settle()
         self._fairness.leave(turn.share)
         if turn in self.waiting:
             self.waiting.remove(turn)
 
     def in_order(self) -> list[Generation]:
         """List who waits: those whose account has had least first."""
+        if not self.waiting:
+            return []
+        self._settle()
         return sorted(self.waiting, key=self._rank)
 
     def admit(self, turn: Generation) -> None:
@@ -37,19 +42,20 @@ class Lobby:
         turn.slice = 0.0
 
     def charge(self, shares: Mapping[Generation, int], seconds: float) -> None:
-        """Spread the time of a step over its turns, by their tokens."""
+        """Spread the time of a step over its turns, by their tokens; it is booked when somebody asks."""
         each = seconds / sum(shares.values())
-        accounts: Counter[Share] = Counter()
         for turn, count in shares.items():
             turn.slice += each * count
-            accounts[turn.share] += count
-        for share, count in accounts.items():
-            self._fairness.charge(share, each * count)
+            turn.owed += each * count
+        self._owing.update(shares)
 
     def gives_way(self, running: Iterable[Generation]) -> Generation | None:
         """Find a turn that had its slice, if one waits whose account has had less."""
+        if not self.waiting:
+            return None
+        self._settle()
         spent = [turn for turn in running if turn.slice >= self._slice_seconds]
-        if not spent or not self.waiting:
+        if not spent:
             return None
         longest = max(spent, key=self._rank)
         return longest if min(map(self._rank, self.waiting)) < self._rank(longest) else None
@@ -61,6 +67,13 @@ class Lobby:
     def check_integrity(self, turns: Iterable[Generation]) -> list[str]:
         """Compare the accounts with the turns that there are; every line is a violation."""
         return self._fairness.check_integrity([turn.share for turn in turns])
+
+    def _settle(self) -> None:
+        """Book what turns owe. Streams that nobody waits for would pay for these sums in every step."""
+        for turn in self._owing:
+            self._fairness.charge(turn.share, turn.owed)
+            turn.owed = 0.0
+        self._owing.clear()
 
     def _rank(self, turn: Generation) -> tuple[float, ...]:
         return self._fairness.rank(turn.share)

@@ -15,14 +15,17 @@ from cfs.wire import FinishReason
 from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Stats, Step
 from cfs_server.engine.llama.budget import PromptBudget
 from cfs_server.engine.llama.ffi import Batch, Outcome
+from cfs_server.engine.llama.filling import Filling, fill
 from cfs_server.engine.llama.forecast import Forecast
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.news import News
 from cfs_server.engine.llama.residency import Residency
+from cfs_server.engine.llama.sampler_pool import Choice, SamplerPool
 from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.sharing import must_wait
 from cfs_server.engine.llama.snapshots import Snapshots
+from cfs_server.engine.llama.step_clock import StepClock
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
 CHECK_SECONDS = 10.0
@@ -47,6 +50,8 @@ class Scheduler:
         keeper = Residency if model.context.partial else Snapshots
         self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds)
         self._batch = Batch(model.context.batch_size)
+        self._samplers = SamplerPool(model.vocabulary.size, options.threads)
+        self._clock = StepClock()
         self._budget = PromptBudget(model.context.batch_size, options.step_seconds)
         self._forecast = Forecast(self._budget)
         self._lobby = Lobby(options.slice_seconds)
@@ -71,14 +76,20 @@ class Scheduler:
         while not self.inbox.empty():
             self._handle(self.inbox.get())
 
+    def close(self) -> None:
+        """End the threads that were started."""
+        self._samplers.close()
+
     def step(self) -> None:
         """Admit, compute one batch, sample, and send one frame with what came of it."""
+        self._clock.begin()
         self._admit()
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
             self._residency.evict_rested()
             self._compute()
         self._flush()
+        self._clock.end()
 
     def interrupt(self, turn: str) -> None:
         """End the step that is being computed if it is for this turn alone. From any thread; the cancel comes after."""
@@ -139,27 +150,20 @@ class Scheduler:
 
     def _compute(self) -> None:
         while self._running:
-            shares = self._fitting_shares()
-            outputs = self._fill(shares)
+            filling = fill(self._batch, self._fitting_shares())
             began = time.perf_counter()
-            with self._budget.measure(streams=self._streams, tokens=self._batch.size):
-                outcome = self._context.decode(self._batch)
+            outcome = self._context.decode(self._batch)
+            seconds = time.perf_counter() - began
+            self._clock.decoded(seconds)
             if outcome is Outcome.DONE:
-                seconds = time.perf_counter() - began
-                self._lobby.charge(shares, seconds)
-                self._forecast.saw_step(self._streams, self._batch.size, seconds)
-                return self._advance(shares, outputs)
+                return self._advance(filling, seconds)
             if outcome is Outcome.ABORTED:
-                return self._residency.undo([turn.place for turn in shares])
+                return self._residency.undo([turn.place for turn in filling.shares])
             if outcome is Outcome.FAILED:
-                return self._fail(list(shares), EngineError("the model could not compute this step"))
+                return self._fail(list(filling.shares), EngineError("the model could not compute this step"))
             if not self._park_one():  # the books said that it fits, the pool says that it does not
-                return self._fail(list(shares), EngineError("the pool has no room for this turn"))
+                return self._fail(list(filling.shares), EngineError("the pool has no room for this turn"))
         return None
-
-    @property
-    def _streams(self) -> int:
-        return sum(turn.pending == 1 for turn in self._running)
 
     def _fitting_shares(self) -> dict[Generation, int]:
         """Decide how many tokens of each running turn go into this step, parking turns until they fit."""
@@ -185,36 +189,34 @@ class Scheduler:
         self._residency.leave(turn.place, turn.log, turn.cache_key)
         turn.seat = None
 
-    def _fill(self, shares: dict[Generation, int]) -> dict[Generation, int]:
-        """Write the batch; the indices of those turns whose next token can be sampled after it are returned."""
-        self._batch.clear()
-        outputs: dict[Generation, int] = {}
-        for turn, count in shares.items():
-            complete = count == turn.pending
-            index = self._batch.add(turn.place.slot.id, turn.next_tokens(count), turn.computed, output=complete)
-            if complete:
-                outputs[turn] = index
-        return outputs
-
-    def _advance(self, shares: dict[Generation, int], outputs: dict[Generation, int]) -> None:
+    def _advance(self, filling: Filling, seconds: float) -> None:
+        """Book what was computed, and let those speak who can."""
         self._steps += 1
-        for turn, count in shares.items():
-            again = turn.completion_tokens > 0 and turn in outputs
-            self._prompt_tokens_evaluated += count - again
+        self._budget.saw_step(filling.streams, self._batch.size, seconds)
+        self._forecast.saw_step(filling.streams, self._batch.size, seconds)
+        self._lobby.charge(filling.shares, seconds)
+        for turn, count in filling.shares.items():
             self._residency.grow(turn.place, count)
-        for turn, index in outputs.items():
-            self._sample(turn, index)
+        again = sum(turn.completion_tokens > 0 for turn in filling.speaking)
+        self._prompt_tokens_evaluated += self._batch.size - again
+        if filling.speaking:
+            for turn, choice in zip(filling.speaking, self._choose(filling.speaking), strict=True):
+                self._take(turn, choice)
 
-    def _sample(self, turn: Generation, index: int) -> None:
-        try:
-            token = turn.sampler.sample(self._context, index)
-        except CfsError as error:
-            return self._fail([turn], error)
+    def _choose(self, turns: list[Generation]) -> list[Choice]:
+        began = time.perf_counter()
+        rows = self._context.outputs(len(turns), self._vocabulary.size)
+        choices = self._samplers.choose([turn.sampler for turn in turns], rows)
+        self._clock.sampled(time.perf_counter() - began)
+        return choices
+
+    def _take(self, turn: Generation, choice: Choice) -> None:
+        if isinstance(choice, CfsError):
+            return self._fail([turn], choice)
         if not turn.completion_tokens:
             self._residency.commit(turn.place, turn.log)
-        reason = turn.accept(token, self._vocabulary)
         self._tokens_generated += 1
-        if reason:
+        if reason := turn.accept(choice, self._vocabulary):
             return self._end(turn, reason)
         if text := turn.take_text():
             self._news.texts.append(text)
@@ -262,6 +264,8 @@ class Scheduler:
             "parked_bytes": float(residency.memory.used),
             "prefix_nodes": float(residency.nodes),
             "seconds_per_prompt_token": self._budget.seconds_per_token,
+            "own_seconds_per_step": self._clock.own,
+            "sampling_seconds_per_step": self._clock.sampling,
         }
         return Stats(
             number=question.number,
