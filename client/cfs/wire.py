@@ -197,11 +197,31 @@ _RESPONSE_FORMAT = {
 }
 
 
+class TokenAlternative(_Wire):
+    """A token that could stand at some place: its text, its bytes (a character may take several tokens), and the
+    natural logarithm of its probability (-9999 for none).
+    """
+
+    token: str
+    bytes: tuple[int, ...]
+    logprob: float
+
+
+class TokenLogprob(TokenAlternative):
+    """A token of a reply, and the most probable ones at its place, as many as were asked for.
+
+    Probabilities are the model's own, before temperature, `top_k`, `top_p`, `min_p` and grammar.
+    """
+
+    top: tuple[TokenAlternative, ...] = ()
+
+
 class NewMessage(_Wire):
     """Body of `POST /v1/sessions/{id}/messages`. `generate` is true for a user's message unless set.
 
     `response_format` is `{"type": "json_schema", "json_schema": {"schema": ...}}` or `{"type": "json_object"}` and
-    makes the model's reply follow that schema, by grammar.
+    makes the model's reply follow that schema, by grammar. `logprobs` asks for the log-probability of each token of the
+    reply, and of so many alternatives; they come with the reply (`wait=true`), not with events.
     """
 
     content: str
@@ -209,6 +229,7 @@ class NewMessage(_Wire):
     settings: TurnSettings = TurnSettings()
     generate: bool | None = None
     response_format: Annotated[dict[str, Any] | None, WithJsonSchema(_RESPONSE_FORMAT)] = None
+    logprobs: Annotated[int, Field(ge=0, le=20), _Integral] | None = None
 
 
 class Accepted(_Wire):
@@ -231,6 +252,9 @@ class Reply(_Wire):
     finish_reason: FinishReason
     error: str | None = None
     usage: Usage
+    logprobs: tuple[TokenLogprob, ...] | None = Field(
+        default=None, description="For each token of the reply, if they were asked for and the engine knows them."
+    )
 
 
 class CancelRequest(_Wire):

@@ -60,11 +60,11 @@ class Generate:
     messages: list[dict[str, Any]]
     settings: dict[str, Any]
     json_schema: dict[str, Any] | None = None
-    logprobs: int | None = None
     tools: list[dict[str, Any]] = field(default_factory=list)
     owner: str = ""
     account: str = ""
     kind: str = "interactive"
+    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 
 from cfs.errors import EngineError
-from cfs.wire import FinishReason, Usage
+from cfs.wire import FinishReason, TokenLogprob, Usage
 from cfs_server.engine.interface import Delta, EngineState, EngineStats, Finished, GenerationRequest, Hint, ModelInfo
 from cfs_server.pulse import Pulse
 
@@ -122,7 +122,7 @@ class ScriptedEngine:
                     break
                 said += 1
                 self._tokens += 1
-                yield Delta(token, 1)
+                yield Delta(token, 1, logprobs=() if request.logprobs is None else (_certain(token),))
             else:
                 reason = "stop" if await self._may_speak(request.id) else "cancelled"
         finally:
@@ -142,6 +142,10 @@ class ScriptedEngine:
         if self._permits:
             self._permits -= 1
         return not self._running[request_id]
+
+
+def _certain(token: str) -> TokenLogprob:
+    return TokenLogprob(token=token, bytes=tuple(token.encode()), logprob=0.0)
 
 
 def failing(reason: str, after: Iterable[str] = ()) -> Script:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from cfs import errors
 from cfs.errors import EngineError
-from cfs.wire import FinishReason, Usage
-from cfs_server.engine.frames import Ended, Generate, Started, Text
+from cfs.wire import FinishReason, TokenAlternative, TokenLogprob, Usage
+from cfs_server.engine.frames import Ended, Generate, Rank, Started, Text
 from cfs_server.engine.interface import Delta, GenerationRequest
 
 
@@ -22,6 +22,7 @@ class TurnStream:
     cancelled: bool = False
     replays: int = 0
     _texts: list[str] = field(default_factory=list)
+    _ranks: list[list[Rank]] = field(default_factory=list)
     _tokens: int = 0
     _prompt_tokens: int = 0
     _cached_tokens: int = 0
@@ -41,6 +42,7 @@ class TurnStream:
             messages=[message.model_dump(mode="json", exclude_defaults=True) for message in request.messages],
             settings=request.settings.model_dump(mode="json"),
             json_schema=request.json_schema,
+            logprobs=request.logprobs,
             tools=list(request.tools),
             owner=request.owner,
             account=request.account or request.cache_key,
@@ -71,6 +73,7 @@ class TurnStream:
         self.produced = True
         self._texts.append(text.text)
         self._tokens += text.tokens
+        self._ranks += text.logprobs or ()
         self._changed.set()
 
     def finish(self, ended: Ended) -> None:
@@ -99,8 +102,9 @@ class TurnStream:
             await self._changed.wait()
         if not self._texts:
             return None
-        delta = Delta("".join(self._texts), self._tokens)
+        delta = Delta("".join(self._texts), self._tokens, logprobs=tuple(map(_logprob, self._ranks)))
         self._texts.clear()
+        self._ranks.clear()
         self._tokens = 0
         return delta
 
@@ -117,3 +121,13 @@ class TurnStream:
             total_seconds=round(now - self._submitted, 6),
             tokens_per_second=round(rest / speaking, 3) if self._first and rest > 0 and speaking > 0 else 0.0,
         )
+
+
+def _logprob(ranks: list[Rank]) -> TokenLogprob:
+    chosen, *others = map(_alternative, ranks)
+    return TokenLogprob(**dict(chosen), top=tuple(others))
+
+
+def _alternative(rank: Rank) -> TokenAlternative:
+    data = rank.token.encode("latin-1")
+    return TokenAlternative(token=data.decode(errors="replace"), bytes=tuple(data), logprob=rank.logprob)

@@ -279,6 +279,7 @@ class Session:
             self.history.messages,
             self.settings.patched(turn.settings),
             turn.json_schema,
+            turn.logprobs,
             owner=self.account.owner,
             account=family_of(self.id),
             kind="agent" if parent_of(self.id) else "interactive",
@@ -286,6 +287,7 @@ class Session:
         finished: Finished | None = None
         async for item in self._services.engine.generate(request):
             if isinstance(item, Delta):
+                turn.ranked += item.logprobs
                 self.add_text(turn, item.text, item.tokens)
             else:
                 finished = item

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-from cfs.wire import FinishReason, Message, SettingsPatch, Usage
+from cfs.wire import FinishReason, Message, SettingsPatch, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Turn:
 
     `generate` is false for a message that is only to be added to the history, in its place in the queue.
     `base` is the length of the history before the turn's own message: what a fork of a busy session copies.
+    `logprobs` asks the engine for log-probabilities; those of the reply are collected in `ranked`.
     `waiting_bytes` count for the session's account as long as the message is not in its history.
     """
 
@@ -49,11 +50,13 @@ class Turn:
     generate: bool = True
     settings: SettingsPatch = field(default_factory=SettingsPatch)
     json_schema: dict[str, Any] | None = None
+    logprobs: int | None = None
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     accepted_at: float = field(default_factory=time.time)
     base: int | None = None
     waiting_bytes: int = 0
     partial: list[str] = field(default_factory=list)
+    ranked: list[TokenLogprob] = field(default_factory=list)
     lease: Lease | None = None
     task: asyncio.Task[None] | None = None
     cancelled: bool = False
