@@ -84,6 +84,7 @@ class TurnSettings(_Wire):
     stop: Annotated[tuple[StopString, ...], Field(max_length=16)] | None = None
     system: Annotated[str, StringConstraints(max_length=262_144)] | None = None
     prompt_style: Literal["auto", "chat", "transcript"] | None = None
+    reproducible: bool | None = None
 
 
 class SettingsPatch(TurnSettings):
@@ -96,7 +97,9 @@ class Settings(_Wire):
     """How a session's turns are made (S8, S9).
 
     `stop` left at null means the style's own: `["User:"]` for transcripts, none for chats, whose template ends turns
-    by a token. `seed` left at null means a new one each turn.
+    by a token. `seed` left at null means a new one each turn. A seed alone gives nearly always the same text: rounding
+    depends on who else computes. With `reproducible` a turn that has a seed, or a temperature of 0, is computed by
+    itself and from its first token on: the same model, machine and options then give the same text, but more slowly.
     """
 
     max_tokens: int = 512
@@ -109,6 +112,7 @@ class Settings(_Wire):
     system: str | None = None
     prompt_style: Literal["auto", "chat", "transcript"] = "auto"
     driver: Literal["model", "agent"] = "model"
+    reproducible: bool = False
 
     def patched(self, patch: SettingsPatch) -> "Settings":
         """Apply a change: keys set to null go back to their defaults."""

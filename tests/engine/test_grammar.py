@@ -187,7 +187,7 @@ def test_a_schema_is_compiled_once(vocabulary: Vocabulary, monkeypatch: pytest.M
 
     def count(schema: str) -> str:
         compiled.append(schema)
-        return json_schema_to_gbnf(schema)
+        return str(json_schema_to_gbnf(schema))
 
     monkeypatch.setattr(grammars, "json_schema_to_gbnf", count)
     made = Grammars(vocabulary)

@@ -101,7 +101,9 @@ class Intake:
         settings = Settings.model_validate(order.settings)
         messages = [Message.model_validate(message) for message in order.messages]
         prompt = self._prompts.build(messages, settings, order.tools)
-        known = self._logs.next(order.cache_key, prompt.pieces, order.owner)
+        solo = settings.reproducible and (settings.seed is not None or settings.temperature == 0)
+        # What was cut into tokens before, and how, must not matter to a turn that is to be the same each time.
+        known = self._logs.read(prompt.pieces) if solo else self._logs.next(order.cache_key, prompt.pieces, order.owner)
         tokens = self._tokens(known)
         room = self._context_tokens - len(tokens)
         if room < 1:
@@ -118,6 +120,7 @@ class Intake:
             reported=Reported(self._vocabulary) if order.logprobs is not None else None,
             known=known,
             owner=order.owner,
+            solo=solo,
             share=(order.owner, order.kind, order.account),
         )
 

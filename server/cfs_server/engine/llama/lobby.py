@@ -58,7 +58,8 @@ class Lobby:
         if not spent:
             return None
         longest = max(spent, key=self._rank)
-        return longest if min(map(self._rank, self.waiting)) < self._rank(longest) else None
+        least = min((self._rank(turn) for turn in self.waiting if not turn.solo), default=None)
+        return longest if least is not None and least < self._rank(longest) else None
 
     def victim(self, running: Sequence[Generation]) -> Generation:
         """Choose who is put aside when there is no room: the least urgent, then the youngest; never the oldest."""

@@ -12,20 +12,16 @@ from collections.abc import Callable
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
-from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Stats, Step
-from cfs_server.engine.llama.budget import PromptBudget
-from cfs_server.engine.llama.ffi import Batch, Outcome
-from cfs_server.engine.llama.filling import Filling, fill
-from cfs_server.engine.llama.forecast import Forecast
+from cfs_server.engine.frames import AskStats, Cancel, Ended, Expect, Forget, Log, Stats, Step
+from cfs_server.engine.llama.ffi import Outcome
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.news import News
 from cfs_server.engine.llama.residency import Residency
-from cfs_server.engine.llama.sampler_pool import Choice, SamplerPool
 from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.sharing import must_wait
 from cfs_server.engine.llama.snapshots import Snapshots
-from cfs_server.engine.llama.step_clock import StepClock
+from cfs_server.engine.llama.steps import Computed, Steps
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
 CHECK_SECONDS = 10.0
@@ -49,17 +45,13 @@ class Scheduler:
         self._parallel = options.parallel
         keeper = Residency if model.context.partial else Snapshots
         self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds)
-        self._batch = Batch(model.context.batch_size)
-        self._samplers = SamplerPool(model.vocabulary.size, options.threads)
-        self._clock = StepClock()
-        self._budget = PromptBudget(model.context.batch_size, options.step_seconds)
-        self._forecast = Forecast(self._budget)
         self._lobby = Lobby(options.slice_seconds)
+        self._steps = Steps(model, self._lobby, self._residency)
+        self._solo = self._steps.solo
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
         self._news = News()
         self._check_after = 0.0
-        self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
 
     def run_forever(self) -> None:
         """Serve; while there is nothing to compute this blocks and costs nothing."""
@@ -69,7 +61,7 @@ class Scheduler:
 
     def take_work(self) -> None:
         """Take everything that arrived; wait for something when there is nothing to do."""
-        if not self._running and not self._waiting:
+        if not self._running and not self._waiting and not self._solo.turns:
             if time.monotonic() > self._check_after:
                 self._check()
             self._handle(self.inbox.get())
@@ -77,19 +69,21 @@ class Scheduler:
             self._handle(self.inbox.get())
 
     def close(self) -> None:
-        """End the threads that were started."""
-        self._samplers.close()
+        """Free what turns have to themselves, and end the threads that were started."""
+        self._steps.close()
 
     def step(self) -> None:
         """Admit, compute one batch, sample, and send one frame with what came of it."""
-        self._clock.begin()
+        self._steps.clock.begin()
         self._admit()
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
             self._residency.evict_rested()
             self._compute()
+        if (alone := self._steps.compute_alone()) is not None:
+            self._take(alone)
         self._flush()
-        self._clock.end()
+        self._steps.clock.end()
 
     def interrupt(self, turn: str) -> None:
         """End the step that is being computed if it is for this turn alone. From any thread; the cancel comes after."""
@@ -113,13 +107,13 @@ class Scheduler:
                 self._send(self._stats(work))
 
     def _cancel(self, turn: str) -> None:
-        for generation in (*self._running, *self._waiting):
+        for generation in (*self._running, *self._waiting, *self._solo.turns):
             if generation.id == turn:
                 self._end(generation, "cancelled")
 
     def _forget(self, key: str) -> None:
         self._residency.forget(key)
-        for turn in (*self._running, *self._waiting):
+        for turn in (*self._running, *self._waiting, *self._solo.turns):
             turn.forgotten = turn.forgotten or turn.cache_key == key
 
     def _admit(self) -> None:
@@ -127,10 +121,14 @@ class Scheduler:
         if len(self._running) >= self._parallel and (turn := self._lobby.gives_way(self._running)) is not None:
             self._put_aside(turn)
             self._waiting.append(turn)
-        for turn in self._lobby.in_order() if len(self._running) < self._parallel else ():
+        waiting = self._lobby.in_order()
+        for turn in waiting:
+            if turn.solo and not self._solo.full:
+                self._admit_alone(turn)
+        for turn in waiting:
             if len(self._running) >= self._parallel:
                 return
-            if must_wait(turn, self._running, self._residency):
+            if turn.solo or must_wait(turn, self._running, self._residency):
                 continue
             if not self._bring_in(turn):
                 if not self._running:
@@ -138,9 +136,20 @@ class Scheduler:
                 return
             self._lobby.admit(turn)
             self._running.append(turn)
-            if not turn.started:
-                turn.started = True
-                self._news.started.append(turn.start_notice())
+            self._announce(turn)
+
+    def _admit_alone(self, turn: Generation) -> None:
+        try:
+            self._solo.begin(turn)
+        except EngineError as error:
+            return self._fail([turn], error)
+        self._lobby.admit(turn)
+        return self._announce(turn)
+
+    def _announce(self, turn: Generation) -> None:
+        if not turn.started:
+            turn.started = True
+            self._news.started.append(turn.start_notice())
 
     def _bring_in(self, turn: Generation) -> bool:
         """Seat a turn if all of its log, and some of what comes, fits beside the running ones."""
@@ -150,25 +159,22 @@ class Scheduler:
 
     def _compute(self) -> None:
         while self._running:
-            filling = fill(self._batch, self._fitting_shares())
-            began = time.perf_counter()
-            outcome = self._context.decode(self._batch)
-            seconds = time.perf_counter() - began
-            self._clock.decoded(seconds)
-            if outcome is Outcome.DONE:
-                return self._advance(filling, seconds)
-            if outcome is Outcome.ABORTED:
-                return self._residency.undo([turn.place for turn in filling.shares])
-            if outcome is Outcome.FAILED:
-                return self._fail(list(filling.shares), EngineError("the model could not compute this step"))
+            shares = self._fitting_shares()
+            computed = self._steps.compute(shares)
+            if computed.outcome is Outcome.DONE:
+                return self._take(computed)
+            if computed.outcome is Outcome.ABORTED:
+                return self._residency.undo([turn.place for turn in shares])
+            if computed.outcome is Outcome.FAILED:
+                return self._fail(list(shares), EngineError("the model could not compute this step"))
             if not self._park_one():  # the books said that it fits, the pool says that it does not
-                return self._fail(list(filling.shares), EngineError("the pool has no room for this turn"))
+                return self._fail(list(shares), EngineError("the pool has no room for this turn"))
         return None
 
     def _fitting_shares(self) -> dict[Generation, int]:
         """Decide how many tokens of each running turn go into this step, parking turns until they fit."""
         while True:
-            shares = self._budget.share({turn: turn.pending for turn in self._running})
+            shares = self._steps.budget.share({turn: turn.pending for turn in self._running})
             if self._residency.make_room(sum(shares.values())) or not self._park_one():
                 return shares
 
@@ -189,45 +195,25 @@ class Scheduler:
         self._residency.leave(turn.place, turn.log, turn.cache_key)
         turn.seat = None
 
-    def _advance(self, filling: Filling, seconds: float) -> None:
-        """Book what was computed, and let those speak who can."""
-        self._steps += 1
-        self._budget.saw_step(filling.streams, self._batch.size, seconds)
-        self._forecast.saw_step(filling.streams, self._batch.size, seconds)
-        self._lobby.charge(filling.shares, seconds)
-        for turn, count in filling.shares.items():
-            self._residency.grow(turn.place, count)
-        again = sum(turn.completion_tokens > 0 for turn in filling.speaking)
-        self._prompt_tokens_evaluated += self._batch.size - again
-        if filling.speaking:
-            for turn, choice in zip(filling.speaking, self._choose(filling.speaking), strict=True):
-                self._take(turn, choice)
-
-    def _choose(self, turns: list[Generation]) -> list[Choice]:
-        began = time.perf_counter()
-        rows = self._context.outputs(len(turns), self._vocabulary.size)
-        choices = self._samplers.choose([turn.sampler for turn in turns], rows)
-        self._clock.sampled(time.perf_counter() - began)
-        return choices
-
-    def _take(self, turn: Generation, choice: Choice) -> None:
-        if isinstance(choice, CfsError):
-            return self._fail([turn], choice)
-        if not turn.completion_tokens:
-            self._residency.commit(turn.place, turn.log)
-        self._tokens_generated += 1
-        if reason := turn.accept(choice, self._vocabulary):
-            return self._end(turn, reason)
-        if text := turn.take_text():
-            self._news.texts.append(text)
-        return None
+    def _take(self, computed: Computed) -> None:
+        """Let those speak for whom a token was chosen."""
+        for turn, choice in computed.choices:
+            if isinstance(choice, CfsError):
+                self._fail([turn], choice)
+                continue
+            if turn.seat is not None and not turn.completion_tokens:
+                self._residency.commit(turn.seat, turn.log)
+            if reason := turn.accept(choice, self._vocabulary):
+                self._end(turn, reason)
+            elif text := turn.take_text():
+                self._news.texts.append(text)
 
     def _end(self, turn: Generation, reason: FinishReason) -> None:
         ended = turn.end_notice(reason)
         if text := turn.take_text():
             self._news.texts.append(text)
         turn.remember(self._vocabulary)
-        self._forecast.saw_reply(turn.completion_tokens)
+        self._steps.forecast.saw_reply(turn.completion_tokens)
         self._news.ended.append(ended)
         self._remove(turn)
 
@@ -241,6 +227,7 @@ class Scheduler:
     def _remove(self, turn: Generation) -> None:
         turn.sampler.free()
         self._lobby.gone(turn)
+        self._solo.remove(turn)
         if turn in self._running:
             self._running.remove(turn)
         if turn.seat is not None:
@@ -251,11 +238,8 @@ class Scheduler:
     def _flush(self) -> None:
         if self._news:
             news, self._news = self._news, News()
-            wait = self._forecast.wait(self._running, self._waiting, self._parallel)
-            self._send(news.step(self._counters(), wait))
-
-    def _counters(self) -> Counters:
-        return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated)
+            wait = self._steps.forecast.wait(self._running, self._waiting, self._parallel)
+            self._send(news.step(self._steps.counters, wait))
 
     def _stats(self, question: AskStats) -> Stats:
         residency = self._residency
@@ -263,19 +247,16 @@ class Scheduler:
             "cells_total": float(self._context.cells),
             "parked_bytes": float(residency.memory.used),
             "prefix_nodes": float(residency.nodes),
-            "seconds_per_prompt_token": self._budget.seconds_per_token,
-            "own_seconds_per_step": self._clock.own,
-            "sampling_seconds_per_step": self._clock.sampling,
         }
         return Stats(
             number=question.number,
-            counters=self._counters(),
-            running=len(self._running),
+            counters=self._steps.counters,
+            running=len(self._running) + len(self._solo.turns),
             waiting=len(self._waiting),
             sequences_resident=len(residency.pool.slots),
             sequences_parked=residency.parked,
             cells_used=residency.pool.cells_used,
-            gauges=gauges,
+            gauges=gauges | self._steps.gauges,
             violations=self.check_integrity() if question.check else [],
         )
 
@@ -287,7 +268,7 @@ class Scheduler:
     def check_integrity(self) -> list[str]:
         """Compare what is known with what is; every line is a violation."""
         problems = self._residency.check_integrity()
-        turns = [*self._running, *self._waiting]
+        turns = [*self._running, *self._waiting, *self._solo.turns]
         problems += self._lobby.check_integrity(turns)
         if len({id(turn) for turn in turns}) != len(turns):
             problems.append("a turn is listed twice")

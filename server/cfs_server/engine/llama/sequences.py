@@ -23,7 +23,8 @@ class Generation:
 
     `share` names the account that it draws on, `slice` is the time that it had since it was admitted, `owed` what of
     its time no account has paid yet. `awaited` is another turn that computes this one's prefix, and how much of it;
-    `forgotten` when its session is gone. `reported` is there for turns that asked for log-probabilities.
+    `forgotten` when its session is gone. `reported` is there for turns that asked for log-probabilities; `solo` ones
+    are computed by themselves and never get a seat.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Generation:
     reported: Reported | None = None
     known: TokenLog = field(default_factory=TokenLog)
     owner: str = ""
+    solo: bool = False
     share: Share = ("", "interactive", "")
     slice: float = 0.0
     owed: float = 0.0
