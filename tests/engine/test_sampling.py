@@ -120,6 +120,20 @@ def test_threads_change_no_token(monkeypatch: pytest.MonkeyPatch, changes: dict[
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("size", [300, LARGE - 1, SIZE])
+def test_turns_of_one_step_get_what_each_would_get_alone(size: int) -> None:
+    """They use one buffer after the other; settings may differ, and logits may be equal."""
+    settings = [Settings(seed=seed, top_k=seed % 5 * 20, temperature=seed % 3, top_p=1) for seed in range(13)]
+    rows = logits(9, len(settings), size).round()
+    together = SamplerPool(size, 1).choose([Sampler(each) for each in settings], rows)
+    alone = [Sampler(each).sample(row, Candidates(size)) for each, row in zip(settings, rows, strict=True)]
+    ranks = [np.sort(row)[::-1] for row in rows]
+    for each, row, token, other, rank in zip(settings, rows, together, alone, ranks, strict=True):
+        assert isinstance(token, int)
+        assert row[token] == row[other]  # of equal ones the library's sort takes any
+        assert row[token] >= rank[0 if each.temperature == 0 else (each.top_k or size) - 1]
+
+
 def test_threads_are_started_for_large_work_only() -> None:
     """A few candidates of each vocabulary, or a small vocabulary, are chosen from on the caller's thread."""
     before = threading.active_count()
