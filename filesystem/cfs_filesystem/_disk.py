@@ -27,7 +27,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
     `prefix` is the logical path of that directory. With `durable` a change returns when the disk has it, not just the
     operating system. With `hard_links` files that have several names are entries; otherwise they are refused, for the
-    other name may be outside. With `private` nobody but the owner may read, or look into, what is made here (0600, 0700).
+    other name may be outside. With `private` what is made here is for its owner alone (files 0600, directories 0700).
     """
 
     def __init__(
