@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cfs.errors import Conflict, Unavailable
+from cfs.errors import Conflict, StorageFull, Unavailable
 from cfs_agents.context.names import GENERATED_SESSION
 from cfs_agents.context.records import Record
 from cfs_agents.context.storage import ContextFileSystem
@@ -66,8 +66,11 @@ def _sessions(root: Path) -> Iterator[str]:
 def _has_gone(root: Path, session_id: str, policy: CleaningPolicy, now: datetime) -> bool:
     try:
         with ContextFileSystem(root, session_id, now=lambda: now) as files:
-            made = datetime.fromtimestamp(files.folder.stat().st_mtime, UTC)
+            made = datetime.fromtimestamp(files.path.stat().st_mtime, UTC)
             last = max((record.time for record in files.history()), default=made)
-            return policy.expire_after is not None and now - last > policy.expire_after and files.discard()
-    except (Conflict, Unavailable, OSError):  # in use, or not ours to remove
+            if policy.expire_after is None or now - last <= policy.expire_after:
+                return False
+            files.discard()
+    except (Conflict, Unavailable, StorageFull, FileNotFoundError):  # in use, not ours to remove, or gone
         return False
+    return True

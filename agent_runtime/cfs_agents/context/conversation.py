@@ -1,7 +1,7 @@
 """The context: items in order, whose calls of tools and results belong together."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,10 +28,9 @@ class Unit:
         return sum(map(cost, self.items))
 
     @property
-    def destroyed(self) -> bool:
-        """Whether nothing is left of its results."""
-        results = [item for item in self.items if item.item_type == "tool_result"]
-        return bool(results) and all(item.destroyed for item in results)
+    def unseen(self) -> bool:
+        """Whether a model has still to answer to something in it."""
+        return bool(self.open_calls) or any(not item.seen for item in self.items if item.message.role != "assistant")
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
@@ -93,11 +92,8 @@ class Context:
 
     @cached_property
     def unseen(self) -> frozenset[str]:
-        """Ids of the items that no model has answered to yet, with the calls that they are results of."""
-        last = max((place for place, item in enumerate(self.items) if item.message.role == "assistant"), default=-1)
-        if last >= 0 and self.items[last].message.tool_calls:
-            last -= 1
-        return frozenset(item.item_id for item in self.items[last + 1 :])
+        """Ids of what no model has answered to yet, and of the calls whose results are among it."""
+        return frozenset(item.item_id for unit in self.units if unit.unseen for item in unit.items)
 
     def call_of(self, result: ContextItem) -> ToolCall | None:
         """Find the call that a result of this context answers."""
@@ -121,7 +117,7 @@ class Context:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def with_item(self, item: ContextItem) -> "Context":
-        """Append an item.
+        """Append an item; a message of the assistant is the answer to all before it.
 
         Raises `InvalidParameters` for a result that answers no open call, and `Conflict` for anything else while calls
         are open.
@@ -133,7 +129,9 @@ class Context:
                 raise InvalidParameters(f"no call {wanted!r} waits for a result")
         elif open_calls:
             raise Conflict(f"{len(open_calls)} calls wait for their results; nothing else may come before these")
-        return Context((*self.items, item))
+        if item.message.role != "assistant":
+            return Context((*self.items, item))
+        return Context((*(before if before.seen else replace(before, seen=True) for before in self.items), item))
 
     def replacing(self, changed: Iterable[ContextItem]) -> "Context":
         """Put items in the places of those with the same ids."""

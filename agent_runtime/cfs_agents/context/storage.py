@@ -5,42 +5,38 @@ for each type; beside each JSON a `.txt` (see `records`). A file is complete bef
 index before it is removed, so the index never leads to nothing, whenever the process is killed.
 """
 
-import errno
-import fcntl
 import os
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cfs.errors import CfsError, Conflict, NotFound, StorageFull, Unavailable
+from cfs.errors import CfsError, NotFound, StorageFull, Unavailable
 from cfs.wire import Message
-from cfs_agents.context import index as indexes
-from cfs_agents.context.index import INDEX, Index
+from cfs_agents.context.folder import Folder, in_our_words
+from cfs_agents.context.index import INDEX, check_integrity, remove_files
 from cfs_agents.context.items import ContextItem
 from cfs_agents.context.names import distinct_name, new_session_id, safe_name, valid_session_id
 from cfs_agents.context.records import Document, Record, Unreadable, compressed, read_document
-from cfs_filesystem import DiskFileSystem, FileSystemError, FsHandle, Grant
+from cfs_filesystem import DiskFileSystem, FileSystemError, Grant
 
 DEFAULT_ROOT = Path("~/.agent/context")
 RESERVE = 64 * 1024 * 1024
 """Bytes of the disk that off-loading leaves free."""
 
-_SLACK = 65_536
-_EVERYTHING = Grant(prefix="/", ops={"list", "file", "read", "write", "delete"})
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-
 
 @dataclass(frozen=True, slots=True)
 class Offloaded:
-    """What came of an order to off-load: the records of the items that are on disk now, and why others are not."""
+    """What came of an order to off-load: by item id the records of what is on disk now, and why the rest is not.
 
-    records: Mapping[str, Record]
+    `contents` are the texts as they were written, without secrets.
+    """
+
+    records: Mapping[str, Record] = field(default_factory=dict)
+    contents: Mapping[str, str] = field(default_factory=dict)
     refused: CfsError | None = None
 
 
@@ -57,15 +53,6 @@ class Restored:
         return bool(self.record.redactions)
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """A session's folder: locked, with two views (one waits for the disk, one does not), and its index."""
-
-    handle: FsHandle
-    hasty: FsHandle
-    index: Index
-
-
 class ContextFileSystem:
     """Keeps items of one session in files. One object at a time may have a session open; any number of threads.
 
@@ -73,6 +60,9 @@ class ContextFileSystem:
     root, where its file tools have paths of their own; without it a placeholder names the path on the disk. `durable`
     waits for the disk; without it a crash of the machine (not of the process) can lose the last items. `reserve` is
     how many bytes of the disk stay free.
+
+    Whatever touches the disk raises `Conflict` if somebody else has the session open, `Unavailable` or `StorageFull` if
+    the disk does not let us; only `offload` says the last two in its result.
     """
 
     def __init__(
@@ -87,14 +77,13 @@ class ContextFileSystem:
     ) -> None:
         self.root = Path(root if root is not None else DEFAULT_ROOT).expanduser().absolute()
         self.session_id = valid_session_id(session_id if session_id is not None else new_session_id(now()))
-        self.folder = self.root / self.session_id
+        self.path = self.root / self.session_id
         self.shown = f"{str(self.root) if shown_as is None else shown_as.rstrip('/')}/{self.session_id}"
         self.now = now
         self._durable = durable
         self._reserve = reserve
-        self._state: _Opened | None = None
+        self._folder: Folder | None = None
         self._lock = threading.RLock()
-        self._close: Callable[[], object] = lambda: None
 
     def __enter__(self) -> Self:
         return self
@@ -107,135 +96,120 @@ class ContextFileSystem:
     def close(self) -> None:
         """Let go of the folder, so that somebody else may open it; happens by itself when the object is gone."""
         with self._lock:
-            self._state = None
-            self._close()
+            if self._folder is not None:
+                self._folder.close()
+            self._folder = None
+
+    def _open(self) -> Folder:
+        if self._folder is None:
+            self._folder = Folder(self.path, durable=self._durable)
+        return self._folder
+
+    def _look(self) -> Folder | None:
+        """Open the folder if there is one."""
+        return self._open() if self._folder is not None or self.path.is_dir() else None
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def offload(self, items: Iterable[ContextItem], summaries: Mapping[str, str] | None = None) -> Offloaded:
         """Write items that are not on disk yet, then the index, once; say which are there now.
 
-        `summaries` has a line for each id (O7). A full disk, or one that cannot be written, is no exception: the items
-        up to there are on disk, the others are not, and `refused` says why. Raises `Conflict` if somebody else has the
-        session open.
+        An item whose content is not its own any more (off-loaded, destroyed) is not written. `summaries` has a line for
+        each id (O7). A full disk, or one that cannot be written, is no exception: the items up to there are on disk,
+        the others are not, and `refused` says why.
         """
+        records: dict[str, Record] = {}
+        contents: dict[str, str] = {}
+        replaced: list[Record] = []
+        refused: CfsError | None = None
         with self._lock:
-            written: dict[str, Record] = {}
-            replaced: list[Record] = []
-            refused: CfsError | None = None
             try:
-                with _in_our_words(self.folder):
-                    state = self._open()
+                with in_our_words(self.path):
+                    folder = self._open()
                     for item in items:
-                        document = Document.of(item, (summaries or {}).get(item.item_id, ""), self.now())
-                        known = state.index.records.get(item.item_id)
-                        if known is None or known.digest != document.digest:
-                            replaced += [known] if known else []
-                            known = self._write(state, document)
-                            state.index.records[item.item_id] = known
-                        written[item.item_id] = known
+                        known = folder.index.records.get(item.item_id)
+                        if not (item.offloaded or item.destroyed):
+                            document = Document.of(item, (summaries or {}).get(item.item_id, ""), self.now())
+                            if known is None or known.digest != document.digest:
+                                replaced += [known] if known else []
+                                known = folder.index.records[item.item_id] = self._write(folder, document)
+                            contents[item.item_id] = document.content
+                        if known is not None:
+                            records[item.item_id] = known
             except (StorageFull, Unavailable) as error:
                 refused = error
-            return self._settle(written, replaced, refused) if written else Offloaded({}, refused)
+            offloaded = Offloaded(records, contents, refused)
+            return self._settle(offloaded, replaced) if contents else offloaded
 
-    def _settle(self, written: dict[str, Record], replaced: list[Record], refused: CfsError | None) -> Offloaded:
+    def _settle(self, offloaded: Offloaded, replaced: list[Record]) -> Offloaded:
         """Write the index; if that fails, nothing was off-loaded."""
-        state = self._open()
+        folder = self._open()
         try:
-            with _in_our_words(self.folder):
-                self._save(state)
+            with in_our_words(self.path):
+                folder.save()
+                for record in replaced:
+                    remove_files(folder.handle, record)
         except (StorageFull, Unavailable) as error:
-            self._state = None  # what is true is on disk: read it again
-            self._close()
-            return Offloaded({}, error)
-        for record in replaced:
-            indexes.remove_files(state.handle, record)
-        return Offloaded(written, refused)
+            self.close()  # what is true is on the disk, and read again
+            return Offloaded(refused=error)
+        return offloaded
 
-    def _write(self, state: _Opened, document: Document) -> Record:
+    def _write(self, folder: Folder, document: Document) -> Record:
         data, text = document.encoded(), document.text()
         smaller = compressed(data)
-        stem = self._free_stem(state, document)
+        stem = distinct_name(_stem(document), document.item_id, folder.index.stems())
         path, text_path = stem + (".json" if smaller is None else ".json.gz"), stem + ".txt"
         data = smaller or data
-        self._require_space(len(data) + len(text))
-        state.handle.write(f"/{path}", data)
-        state.hasty.write(f"/{text_path}", text)
+        folder.require_space(len(data) + len(text), self._reserve)
+        folder.handle.write(f"/{path}", data)
+        folder.hasty.write(f"/{text_path}", text)
         return document.record(path, text_path, len(data) + len(text))
-
-    def _free_stem(self, state: _Opened, document: Document) -> str:
-        name = document.item_id
-        folder: str = document.item_type
-        if document.item_type == "tool_result":
-            folder += "/" + safe_name(str(document.metadata.get("name") or ""), "unknown")
-            name = str(document.metadata.get("tool_call_id") or "")
-        taken = state.index.stems()
-        return distinct_name(f"{folder}/{safe_name(name, document.item_id)}", document.item_id, taken)
-
-    def _require_space(self, size: int) -> None:
-        status = os.statvfs(self.folder)
-        free = status.f_bavail * status.f_frsize
-        if free < size + _SLACK + self._reserve:
-            raise StorageFull(
-                f"the disk of {self.folder} has {free:,} bytes left, of which {self._reserve:,} are kept free:"
-                " nothing more is off-loaded until there is room"
-            )
-
-    def _save(self, state: _Opened) -> None:
-        state.handle.write(f"/{INDEX}", state.index.encoded(self.session_id))
 
     def remove(self, item_ids: Iterable[str], because: str) -> int:
         """Remove the files of items; the index remembers that they were there. Return how many bytes that freed."""
-        with self._lock:
-            if (state := self._look()) is None:
+        with self._lock, in_our_words(self.path):
+            if (folder := self._look()) is None:
                 return 0
-            doomed = [record for item_id in item_ids if (record := state.index.records.get(item_id)) is not None]
+            doomed = [record for item_id in item_ids if (record := folder.index.records.get(item_id)) is not None]
             if doomed:
-                with _in_our_words(self.folder):
-                    state.index.forget(record.gone(self.now(), because) for record in doomed)
-                    self._save(state)
-                    for record in doomed:
-                        indexes.remove_files(state.handle, record)
+                folder.index.forget(record.gone(self.now(), because) for record in doomed)
+                folder.save()
+                for record in doomed:
+                    remove_files(folder.handle, record)
             return sum(record.stored for record in doomed)
 
-    def discard(self) -> bool:
-        """Remove the session from the disk; False if something is in its folder that was not written here."""
-        with self._lock:
-            if (state := self._look()) is not None:
-                for record in state.index:
-                    indexes.remove_files(state.handle, record)
-                state.handle.delete(f"/{INDEX}")
-                for folder in sorted((path for path in self.folder.rglob("*") if path.is_dir()), reverse=True):
-                    folder.rmdir()
-                self.folder.rmdir()
+    def discard(self) -> None:
+        """Remove the session from the disk; raises `Unavailable` if something in it was not written here."""
+        with self._lock, in_our_words(self.path):
+            if (folder := self._look()) is not None:
+                for record in folder.index:
+                    remove_files(folder.handle, record)
+                (self.path / INDEX).unlink(missing_ok=True)
+                for inner in sorted((path for path in self.path.rglob("*") if path.is_dir()), reverse=True):
+                    inner.rmdir()
+                self.path.rmdir()
                 self.close()
-            return True
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def restore(self, item_id: str) -> Restored:
         """Read an item back. Raises `NotFound` if it was never off-loaded here, or has been cleaned away."""
         with self._lock:
-            state = self._look()
-            record = state.index.records.get(item_id) if state else None
-            if state is None or record is None:
+            folder = self._look()
+            record = folder.index.records.get(item_id) if folder else None
+            if folder is None or record is None:
                 raise NotFound(f"no item {item_id!r} is off-loaded in {self.session_id}")
             try:
-                return Restored(record, read_document(state.handle.read_binary(f"/{record.path}")).message)
+                return Restored(record, read_document(folder.handle.read_binary(f"/{record.path}")).message)
             except (Unreadable, FileSystemError) as error:
                 raise NotFound(f"the file of {item_id!r} cannot be read: {error}") from None
 
     def history(self) -> list[Record]:
         """Return what was ever off-loaded, the oldest first; what has been cleaned away has no path."""
         with self._lock:
-            state = self._look()
-            records = [*state.index.removed, *state.index] if state else []
+            folder = self._look()
+            records = [*folder.index.removed, *folder.index] if folder else []
             return sorted(records, key=lambda record: record.offloaded_at)
-
-    def __contains__(self, item_id: object) -> bool:
-        with self._lock:
-            state = self._look()
-            return state is not None and item_id in state.index.records
 
     def path_of(self, record: Record) -> str:
         """Return the path by which the model reads an item's content."""
@@ -253,85 +227,21 @@ class ContextFileSystem:
         """
         with self._lock:
             self._open()
-            return DiskFileSystem(self.folder, prefix=self.shown + "/"), Grant(
-                prefix=self.shown + "/", ops={"list", "file", "read"}
-            )
-
-    @property
-    def stored(self) -> int:
-        """Bytes of all files of items."""
-        with self._lock:
-            state = self._look()
-            return state.index.stored if state else 0
+        prefix = self.shown + "/"
+        return DiskFileSystem(self.path, prefix=prefix), Grant(prefix=prefix, ops={"list", "file", "read"})
 
     def check_integrity(self) -> list[str]:
         """Compare the index with the files; every line is a violation."""
         with self._lock:
-            state = self._look()
-            return indexes.check_integrity(state.index, state.handle) if state else []
-
-    # -- opening --------------------------------------------------------------------------------------------------
-
-    def _look(self) -> _Opened | None:
-        """Open the session if there is anything of it."""
-        return self._open() if self._state is not None or self.folder.is_dir() else None
-
-    def _open(self) -> _Opened:
-        """Open the session, which is made if need be. Raises `Conflict`, `Unavailable` or `StorageFull`."""
-        while self._state is None:
-            with _in_our_words(self.folder):
-                _make_private(self.folder)
-                lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                self._close = weakref.finalize(self, os.close, lock)
-                try:
-                    _take(lock, self.session_id)
-                    if os.path.samestat(os.fstat(lock), self.folder.stat()):  # not removed while we waited for it
-                        self._state = self._read()
-                except BaseException:
-                    self._close()
-                    raise
-        return self._state
-
-    def _read(self) -> _Opened:
-        handle, hasty = (
-            DiskFileSystem(self.folder, durable=durable, private=True).create_handle([_EVERYTHING])
-            for durable in (self._durable, False)
-        )
-        index = None
-        with suppress(Unreadable, FileSystemError):
-            index = indexes.decoded(handle.read_binary(f"/{INDEX}"))
-        true, differs = indexes.recovered(index, handle)
-        state = _Opened(handle, hasty, true)
-        if differs and true.records:
-            with suppress(OSError):  # a disk that is full now: the next opening finds the same
-                self._save(state)
-        return state
+            folder = self._look()
+            return check_integrity(folder.index, folder.handle) if folder else []
 
 
-def _take(lock: int, session_id: str) -> None:
-    """Lock a folder until its descriptor is closed; a disk without locks lets everybody in."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Conflict(f"the context {session_id!r} is in use by another program, or by another object here") from None
-    except OSError:
-        pass
-
-
-def _make_private(folder: Path) -> None:
-    """Make a folder, and what is missing above it, for its owner alone."""
-    for missing in [*(parent for parent in reversed(folder.parents) if not parent.exists()), folder]:
-        missing.mkdir(mode=0o700, exist_ok=True)
-
-
-@contextmanager
-def _in_our_words(folder: Path) -> Iterator[None]:
-    """Raise what a failure of the disk means: `StorageFull`, or `Unavailable` for any other."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise StorageFull(f"the disk of {folder} is full: nothing more is off-loaded until there is room") from None
-        raise Unavailable(f"{folder} cannot be written: {error.strerror or error}") from None
-    except FileSystemError as error:
-        raise Unavailable(f"{folder} cannot be written: {error}") from None
+def _stem(document: Document) -> str:
+    """Make the path of an item's files, without an ending."""
+    name = document.item_id
+    kind: str = document.item_type
+    if document.item_type == "tool_result":
+        kind += "/" + safe_name(str(document.metadata.get("name") or ""), "unknown")
+        name = str(document.metadata.get("tool_call_id") or "")
+    return f"{kind}/{safe_name(name, document.item_id)}"
