@@ -165,9 +165,10 @@ _LONGEST_KEY = 20_000
 
 
 def _private_keys(text: _Text) -> Iterator[_Span]:
-    data = text.data
-    for match in _KEY_BEGINS.finditer(data):
-        end = _KEY_ENDS.search(data, match.end(), match.end() + _LONGEST_KEY) or _KEY_BODY.match(data, match.end())
+    for match in _KEY_BEGINS.finditer(text.data):
+        dashes = text.data.find(b"-----", match.end(), match.end() + _LONGEST_KEY)
+        end = _KEY_ENDS.match(text.data, dashes) if dashes >= 0 else None
+        end = end or _KEY_BODY.match(text.data, match.end())  # cut off: what still looks like one
         yield _Span(match.start(), end.end() if end else match.end(), "private key")
 
 
