@@ -6,7 +6,7 @@ leaves (what was destroyed has nothing left to write), and a note says what has 
 not enough, a model sums up all but what it has not answered yet.
 
 What never leaves: system prompts, the first message of a task, and what no model has answered to yet; selectively also
-neither summaries, nor what was put back, nor the newest `keep_recent` units.
+neither summaries, nor what was put back, nor the newest `keep_recent` units, if there is a model that sums up.
 """
 
 from collections import Counter
@@ -62,26 +62,37 @@ class SelectiveCompactionPolicy:
         if {"system_prompt", "compaction_summary"} & set(self.order):
             raise InvalidSettings("system prompts and summaries do not leave a context")
 
-    async def compact(self, context: Context, offloader: Offloader | None = None) -> Compaction:
-        """Shorten a context that is over the threshold; one that is not comes back as it is."""
+    async def compact(self, context: Context, offloader: Offloader | None = None, *, ask: bool = True) -> Compaction:
+        """Shorten a context that is over the threshold; one that is not comes back as it is.
+
+        Where nobody can be asked for a summary, the newest units leave, too, as far as the threshold needs it. With
+        `ask=False` somebody could, but is not: then these stay.
+        """
         work = offloader or Offloader(None, EstimatingCounter())
         before = await work.counted(context)
         if before.tokens <= self.threshold:
             return Compaction(before, before.tokens, before.tokens)
-        after, removed = await self._select(before, work)
+        goal = self.goal or int(self.threshold * _GOAL)
+        after, removed = await self._select(before, work, goal, self.keep_recent)
+        if after.tokens > self.threshold and self.summarise is None:
+            after, more = await self._select(after, work, self.threshold, 0)
+            removed += more
         done = Compaction(after, before.tokens, after.tokens, removed)
         if after.tokens <= self.threshold:
             return done
-        return await self._sum_up(done, work)
+        if self.summarise is None or not ask:
+            return replace(done, kept_because="nobody is asked to sum up")
+        return await self._sum_up(done, self.summarise, work)
 
     # -- selectively ----------------------------------------------------------------------------------------------
 
-    async def _select(self, context: Context, offloader: Offloader) -> tuple[Context, Counter[str]]:
-        goal = self.goal or int(self.threshold * _GOAL)
+    async def _select(
+        self, context: Context, offloader: Offloader, goal: int, keep_recent: int
+    ) -> tuple[Context, Counter[str]]:
         room = min(_LONGEST_NOTE, goal // _NOTE_SHARE)
         chosen: list[Unit] = []
         excess = context.tokens + room - goal
-        for unit in self._candidates(context):
+        for unit in self._candidates(context, keep_recent):
             if excess <= 0:
                 break
             chosen.append(unit)
@@ -94,16 +105,16 @@ class SelectiveCompactionPolicy:
             return context, Counter()
         return after, Counter(item.item_type for unit in gone for item in unit.items)
 
-    def _candidates(self, context: Context) -> Iterable[Unit]:
+    def _candidates(self, context: Context, keep_recent: int) -> Iterable[Unit]:
         """Return what may leave, in the order of leaving."""
-        older = context.units[: max(0, len(context.units) - self.keep_recent)]
+        older = context.units[: max(0, len(context.units) - keep_recent)]
         free = [unit for unit in older if _may_leave(unit) and not any(item.pinned for item in unit.items)]
         for kind in self.order:
             yield from (unit for unit in free if unit.kind == kind)
 
     # -- by a summary ---------------------------------------------------------------------------------------------
 
-    async def _sum_up(self, so_far: Compaction, offloader: Offloader) -> Compaction:
+    async def _sum_up(self, so_far: Compaction, summarise: Summarise, offloader: Offloader) -> Compaction:
         """Replace all that may leave by what a model says of it, if that is shorter."""
         context = so_far.context
         old = [unit for unit in context.units if _may_leave(unit)]
@@ -114,7 +125,7 @@ class SelectiveCompactionPolicy:
         if len(await _stored(context, old, offloader)) < len(old):
             return replace(so_far, kept_because="what it would replace cannot be off-loaded")
         try:
-            said = await self.summarise([item for unit in old for item in unit.items])
+            said = await summarise([item for unit in old for item in unit.items])
         except Exception as error:  # noqa: BLE001 - whatever a model's client raises, the conversation goes on
             return replace(so_far, kept_because=f"the summary failed: {error}")
         if not said.strip():

@@ -27,11 +27,12 @@ class Folder:
 
     def __init__(self, path: Path, *, durable: bool) -> None:
         self.path = path
+        self._disks: list[DiskFileSystem] = []
         with in_our_words(path):
             self._lock()
             try:
-                self.handle = DiskFileSystem(path, durable=durable, private=True).create_handle([_EVERYTHING])
-                self.hasty = DiskFileSystem(path, private=True).create_handle([_EVERYTHING])
+                self._disks = [DiskFileSystem(path, durable=wait, private=True) for wait in (durable, False)]
+                self.handle, self.hasty = (disk.create_handle([_EVERYTHING]) for disk in self._disks)
                 self.index = self._true_index()
             except BaseException:
                 self.close()
@@ -39,6 +40,8 @@ class Folder:
 
     def close(self) -> None:
         """Let others have the folder."""
+        for disk in self._disks:
+            disk.close()
         self._release()
 
     def save(self) -> None:

@@ -19,6 +19,7 @@ class Index:
     def __init__(self, records: Iterable[Record] = (), removed: Iterable[Record] = ()) -> None:
         self.records = {record.item_id: record for record in records}
         self.removed = list(removed)
+        self._lines: dict[str, tuple[Record, str]] = {}
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records.values())
@@ -40,14 +41,17 @@ class Index:
         del self.removed[:-MAX_HISTORY]
 
     def encoded(self, session_id: str) -> bytes:
-        """Write the index, one line to a value, so that a tool that reads by lines can show it."""
-        state = {
-            "schema_version": SCHEMA_VERSION,
-            "session_id": session_id,
-            "items": [record.dump() for record in self],
-            "removed": [record.dump() for record in self.removed],
-        }
-        return json.dumps(state, indent=1).encode()
+        """Write the index, a line to each item, so that a tool that reads by lines can show a part of it."""
+        head = json.dumps({"schema_version": SCHEMA_VERSION, "session_id": session_id})[:-1]
+        self._lines = {record.item_id: self._line(record) for record in self}
+        items = ",\n".join(line for _, line in self._lines.values())
+        removed = ",\n".join(json.dumps(record.dump()) for record in self.removed)
+        return f'{head}, "items": [\n{items}\n], "removed": [\n{removed}\n]}}\n'.encode()
+
+    def _line(self, record: Record) -> tuple[Record, str]:
+        """Write a record, once: hundreds are written again and again, and few are new."""
+        known = self._lines.get(record.item_id)
+        return known if known is not None and known[0] is record else (record, json.dumps(record.dump()))
 
 
 def decoded(data: bytes) -> Index:

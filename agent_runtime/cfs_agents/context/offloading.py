@@ -92,6 +92,8 @@ class Offloader:
         return None
 
     async def _note(self, item: ContextItem) -> ContextItem:
+        """Make the longer note, or the shorter one where the item itself is short."""
         notes = [item.with_content(text) for text in (DESTROYED, DESTROYED_BRIEFLY)]
-        counted = (await self.counted(Context(tuple(notes)))).items
+        counts = await self._counter.count([note.text() for note in notes])
+        counted = [replace(note, tokens=count + MESSAGE_TOKENS) for note, count in zip(notes, counts, strict=True)]
         return next((note for note in counted if cost(note) < cost(item)), counted[-1])

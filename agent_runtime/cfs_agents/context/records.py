@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Self
 
@@ -73,7 +73,8 @@ class Record:
 
     def dump(self) -> dict[str, Any]:
         """Describe the record as plain JSON; what is None is left out."""
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        values = {name: getattr(self, name) for name in _FIELDS}
+        return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
     def load(cls, state: Any) -> Self:
@@ -89,7 +90,7 @@ class Record:
         return record
 
 
-_FIELDS = {field.name for field in fields(Record)}
+_FIELDS = [field.name for field in fields(Record)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,9 +161,14 @@ class ContextFileSystem:
         path, text_path = stem + (".json" if smaller is None else ".json.gz"), stem + ".txt"
         data = smaller or data
         folder.require_space(len(data) + len(text), self._reserve)
-        folder.handle.write(f"/{path}", data)
-        folder.hasty.write(f"/{text_path}", text)
-        return document.record(path, text_path, len(data) + len(text))
+        record = document.record(path, text_path, len(data) + len(text))
+        try:
+            folder.handle.write(f"/{path}", data)
+            folder.hasty.write(f"/{text_path}", text)
+        except BaseException:
+            remove_files(folder.handle, record)  # or the next one to open the folder would take it in
+            raise
+        return record
 
     def remove(self, item_ids: Iterable[str], because: str) -> int:
         """Remove the files of items; the index remembers that they were there. Return how many bytes that freed."""

@@ -107,18 +107,18 @@ class WorkingContext:
         """Compact; a summary that has not helped is not asked for again until the context has grown by a tenth."""
         if (policy := self._compaction) is None or context.tokens <= policy.threshold:
             return context
-        if self._futile is not None and context.tokens <= self._futile * _FUTILE:
-            policy = replace(policy, summarise=None)
-        done = self.last_compaction = await policy.compact(context, self._offloader)
-        if policy.summarise is not None:
+        ask = self._futile is None or context.tokens > self._futile * _FUTILE
+        done = self.last_compaction = await policy.compact(context, self._offloader, ask=ask)
+        if ask:
             self._futile = done.tokens_after if done.tokens_after > policy.threshold else None
         return done.context
 
     async def shorten(self, tokens: int) -> Compaction:
-        """Bring the context down to so many tokens, for a model that says it is too long."""
+        """Bring the context down to so many tokens, for a model that says it is too long; no model sums it up."""
         async with self._preparing:
             taken = self.context
-            policy = replace(self._compaction or SelectiveCompactionPolicy(tokens), threshold=tokens, goal=tokens)
+            policy = self._compaction or SelectiveCompactionPolicy(tokens)
+            policy = replace(policy, threshold=tokens, goal=tokens, summarise=None, keep_recent=0)
             done = self.last_compaction = await policy.compact(taken, self._offloader)
             self.context = _with_later(done.context, taken, self.context)
         return done

@@ -125,10 +125,18 @@ def test_values_of_json_are_judged_by_their_keys() -> None:
     assert redacted.found == {"password": 1, "key": 1, "token": 1}
 
 
-pieces = st.sampled_from(
-    [secret for secret, _ in SECRETS]
-    + ["password=", "token: ", "://a:", "@", '"', "'", "\n", " ", "Bearer ", "é", "--"]
-)
+BEGINNINGS = ["password=", "token: ", "://a:", "@", '"', "'", "\n", " ", "Bearer ", "é", "--"]
+HOSTILE = [
+    "token=",
+    'key="',
+    "password= ",
+    "-----BEGIN PRIVATE KEY-----",
+    "://",
+    "Bearer aaaaaaa",
+    "sk-",
+    "eyJaaaaaaaaaa.",
+]
+pieces = st.sampled_from([secret for secret, _ in SECRETS] + BEGINNINGS)
 
 
 @given(st.lists(pieces | st.text(max_size=4), max_size=12).map("".join))
