@@ -84,30 +84,29 @@ def _walked(value: Any, name: str | None, found: Counter[str]) -> Any:
 
 # -- keys of known shapes ----------------------------------------------------------------------------------------------
 
-_NO_WORD = rb"(?<![A-Za-z0-9_-])"
+_NO_WORD = rb"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"  # after a line break, too, that is written as \n
 _HAS_DIGIT = rb"(?=[A-Za-z_-]{0,64}[0-9])"
-_SHAPES: list[tuple[bytes, re.Pattern[bytes]]] = [
-    (hint, re.compile(_NO_WORD + pattern))
-    for hint, pattern in [
-        (b"sk-", rb"sk-" + _HAS_DIGIT + rb"[A-Za-z0-9_-]{20,}"),
-        (b"k_live_", rb"[rs]k_live_[A-Za-z0-9]{16,}"),
-        (b"AKIA", rb"AKIA[0-9A-Z]{16}(?![0-9A-Za-z])"),
-        (b"ASIA", rb"ASIA[0-9A-Z]{16}(?![0-9A-Za-z])"),
-        (b"AIza", rb"AIza[0-9A-Za-z_-]{35}"),
-        (b"gh", rb"gh[oprsu]_[A-Za-z0-9]{36,}"),
-        (b"github_pat_", rb"github_pat_[A-Za-z0-9_]{36,}"),
-        (b"glpat-", rb"glpat-[A-Za-z0-9_-]{20,}"),
-        (b"xox", rb"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
-        (b"hf_", rb"hf_[A-Za-z0-9]{30,}"),
-        (b"npm_", rb"npm_[A-Za-z0-9]{36,}"),
-        (b"pypi-", rb"pypi-[A-Za-z0-9_-]{50,}"),
-        (b"cfs_", rb"cfs_" + _HAS_DIGIT + rb"[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])"),
-        (b"SG.", rb"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
-        (b"eyJ", rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"),
+_SHAPES: list[tuple[bytes, bytes, re.Pattern[bytes]]] = [
+    (mark, hint, re.compile(_NO_WORD + pattern))
+    for mark, hint, pattern in [
+        (b"-", b"sk-", rb"sk-" + _HAS_DIGIT + rb"[A-Za-z0-9_-]{20,}"),
+        (b"-", b"glpat-", rb"glpat-[A-Za-z0-9_-]{20,}"),
+        (b"-", b"xox", rb"xox[abeoprs]-[A-Za-z0-9-]{10,}"),
+        (b"-", b"pypi-", rb"pypi-[A-Za-z0-9_-]{50,}"),
+        (b"_", b"k_live_", rb"[rs]k_live_[A-Za-z0-9]{16,}"),
+        (b"_", b"gh", rb"gh[oprsu]_[A-Za-z0-9]{36,}"),
+        (b"_", b"github_pat_", rb"github_pat_[A-Za-z0-9_]{36,}"),
+        (b"_", b"hf_", rb"hf_[A-Za-z0-9]{30,}"),
+        (b"_", b"npm_", rb"npm_[A-Za-z0-9]{36,}"),
+        (b"_", b"cfs_", rb"cfs_" + _HAS_DIGIT + rb"[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])"),
+        (b".", b"SG.", rb"SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}"),
+        (b".", b"eyJ", rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"),
+        (b"A", b"AKIA", rb"AKIA[0-9A-Z]{16}(?![0-9A-Za-z])"),
+        (b"A", b"ASIA", rb"ASIA[0-9A-Z]{16}(?![0-9A-Za-z])"),
+        (b"A", b"AIza", rb"AIza[0-9A-Za-z_-]{35}"),
     ]
 ]
-
-
+"""One byte that a key must hold, a few at its beginning, and its pattern: what is quickest to miss comes first."""
 _SHORTEST_KEY = 20
 _RUNS = bytes(
     ord("w" if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "_-.") else " ") for byte in range(256)
@@ -118,7 +117,8 @@ def _keys(text: _Text) -> Iterator[_Span]:
     """Look into long words only: there are few, and finding them is one search in place of one for each shape."""
     runs = list(_long_words(text.data))
     candidates = b" ".join(text.data[start:end] for start, end in runs)
-    shapes = [shape for hint, shape in _SHAPES if hint in candidates]
+    marks = [mark for mark in (b"-", b"_", b".", b"A") if mark in candidates]
+    shapes = [shape for mark, hint, shape in _SHAPES if mark in marks and hint in candidates]
     for start, end in runs if shapes else ():
         for shape in shapes:
             for match in shape.finditer(text.data, start, end):
@@ -182,7 +182,7 @@ _VALUE = re.compile(
 )
 _BARE = re.compile(rb"[^\s,;\"'&\\]*")
 _LONGEST_NAME = 64
-_NAME_ENDS = re.compile(rb"[A-Za-z0-9_-]{1,64}\Z")
+_NAME_ENDS = re.compile(rb"(?:(?<=\\)[nrt])?([A-Za-z0-9_-]{1,64})\Z")
 
 
 def _assignments(text: _Text) -> Iterator[_Span]:
@@ -200,8 +200,8 @@ def _assignments(text: _Text) -> Iterator[_Span]:
 
 def _assigned(data: bytes, match: re.Match[bytes]) -> _Span | None:
     end = match.start("end")
-    name = _NAME_ENDS.search(data[max(0, end - _LONGEST_NAME) : end])
-    kind = kind_of_name(name[0].lstrip(b"-")) if name else None
+    name = _NAME_ENDS.search(data, max(0, end - _LONGEST_NAME), end)
+    kind = kind_of_name(name[1].lstrip(b"-")) if name else None
     value = _VALUE.match(data, match.end()) if kind is not None else None
     if kind is None or value is None:
         return None
@@ -210,7 +210,7 @@ def _assigned(data: bytes, match: re.Match[bytes]) -> _Span | None:
         quoted=group != "bare",
         colon=match["by"] == b":",
         spaced=match["by"] is not None and match[0].endswith((b" ", b"\t")),
-        shouted=name is not None and name[0].isupper(),
+        shouted=name is not None and name[1].isupper(),
         last_of_line=data[value.end() : value.end() + 1] in (b"", b"\n", b"\r"),
     )
     if not is_secret_value(kind, value[group], style):

@@ -41,6 +41,8 @@ SECRETS = [
     ("b3BlbnNzaC1rZXk", "-----BEGIN OPENSSH PRIVATE KEY-----\n{}\nAAAA"),
     ("MIIEowIBAAKCAQEA", r"-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----"),
     ("x" * 40 + "1" * 2000, "SECRET_KEY={}"),
+    ("sk-" + TAIL, r"a line\n{}\nand more"),
+    ("hunter2", r"a line\npassword={}\nand more"),
 ]
 HARMLESS = [
     "max_tokens=512",
