@@ -5,8 +5,8 @@ First selectively: type by type in the order `tool_result` (with the calls that 
 leaves (what was destroyed has nothing left to write), and a note says what has gone and where its list is. If that is
 not enough, a model sums up all but what it has not answered yet.
 
-What never leaves: system prompts, the first message of a task, and what no model has answered to yet; selectively also
-neither summaries, nor what was put back, nor the newest `keep_recent` units, if there is a model that sums up.
+What never leaves: system prompts, the first message of a task, and what no model has answered to yet; selectively
+neither summaries, nor, if there is a model that sums up, what was put back and the newest `keep_recent` units.
 """
 
 from collections import Counter
@@ -65,17 +65,17 @@ class SelectiveCompactionPolicy:
     async def compact(self, context: Context, offloader: Offloader | None = None, *, ask: bool = True) -> Compaction:
         """Shorten a context that is over the threshold; one that is not comes back as it is.
 
-        Where nobody can be asked for a summary, the newest units leave, too, as far as the threshold needs it. With
-        `ask=False` somebody could, but is not: then these stay.
+        Where nobody can be asked for a summary, the newest units leave, too, and what was put back, as far as the
+        threshold needs it. With `ask=False` somebody could, but is not: then these stay.
         """
         work = offloader or Offloader(None, EstimatingCounter())
         before = await work.counted(context)
         if before.tokens <= self.threshold:
             return Compaction(before, before.tokens, before.tokens)
         goal = self.goal or int(self.threshold * _GOAL)
-        after, removed = await self._select(before, work, goal, self.keep_recent)
+        after, removed = await self._select(before, work, goal, spare=True)
         if after.tokens > self.threshold and self.summarise is None:
-            after, more = await self._select(after, work, self.threshold, 0)
+            after, more = await self._select(after, work, self.threshold, spare=False)
             removed += more
         done = Compaction(after, before.tokens, after.tokens, removed)
         if after.tokens <= self.threshold:
@@ -87,12 +87,12 @@ class SelectiveCompactionPolicy:
     # -- selectively ----------------------------------------------------------------------------------------------
 
     async def _select(
-        self, context: Context, offloader: Offloader, goal: int, keep_recent: int
+        self, context: Context, offloader: Offloader, goal: int, *, spare: bool
     ) -> tuple[Context, Counter[str]]:
         room = min(_LONGEST_NOTE, goal // _NOTE_SHARE)
         chosen: list[Unit] = []
         excess = context.tokens + room - goal
-        for unit in self._candidates(context, keep_recent):
+        for unit in self._candidates(context, spare=spare):
             if excess <= 0:
                 break
             chosen.append(unit)
@@ -105,10 +105,10 @@ class SelectiveCompactionPolicy:
             return context, Counter()
         return after, Counter(item.item_type for unit in gone for item in unit.items)
 
-    def _candidates(self, context: Context, keep_recent: int) -> Iterable[Unit]:
-        """Return what may leave, in the order of leaving."""
-        older = context.units[: max(0, len(context.units) - keep_recent)]
-        free = [unit for unit in older if _may_leave(unit) and not any(item.pinned for item in unit.items)]
+    def _candidates(self, context: Context, *, spare: bool) -> Iterable[Unit]:
+        """Return what may leave, in the order of leaving; `spare` what is new or was put back."""
+        older = context.units[: max(0, len(context.units) - self.keep_recent)] if spare else context.units
+        free = [unit for unit in older if _may_leave(unit) and not (spare and any(item.pinned for item in unit.items))]
         for kind in self.order:
             yield from (unit for unit in free if unit.kind == kind)
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from cfs_agents.context.records import SCHEMA_VERSION, Record, Unreadable, read_document
-from cfs_filesystem import EntryMeta, FsHandle, NotFoundError
+from cfs_filesystem import EntryMeta, FileSystemError, FsHandle, NotFoundError
 
 INDEX = "index.json"
 MAX_HISTORY = 1_000
@@ -23,11 +23,6 @@ class Index:
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records.values())
-
-    @property
-    def stored(self) -> int:
-        """Bytes of all files of items."""
-        return sum(record.stored for record in self)
 
     def stems(self) -> set[str]:
         """Paths that are taken, in lower case and without endings."""
@@ -116,10 +111,9 @@ def _read(handle: FsHandle, path: str) -> Record | None:
     try:
         data = handle.read_binary(f"/{path}")
         document = read_document(data)
-    except (Unreadable, NotFoundError):
+        return document.record(path, len(data) + len(document.text()))
+    except (Unreadable, FileSystemError):
         return None
-    text_path = path.removesuffix(".gz").removesuffix(".json") + ".txt"
-    return document.record(path, text_path, len(data) + len(document.text()))
 
 
 def _has_text(handle: FsHandle, record: Record, files: Mapping[str, EntryMeta], *, mend: bool) -> bool:
@@ -129,7 +123,9 @@ def _has_text(handle: FsHandle, record: Record, files: Mapping[str, EntryMeta], 
         return True
     try:
         if mend:
-            handle.write(f"/{record.text_path}", read_document(handle.read_binary(f"/{record.path}")).text())
-    except (Unreadable, OSError):
+            document = read_document(handle.read_binary(f"/{record.path}"))
+            with suppress(OSError):  # a full disk; the item itself can be read all the same
+                handle.write(f"/{record.text_path}", document.text())
+    except (Unreadable, FileSystemError):
         return False
     return mend

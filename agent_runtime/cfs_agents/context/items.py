@@ -3,7 +3,7 @@
 import json
 import secrets
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self
 
 from cfs.errors import InvalidParameters
 from cfs.wire import Message, Role
@@ -11,7 +11,6 @@ from cfs.wire import Message, Role
 ItemType = Literal[
     "tool_result", "user_message", "assistant_message", "skill_prompt", "compaction_summary", "system_prompt"
 ]
-ITEM_TYPES: tuple[ItemType, ...] = get_args(ItemType)
 
 MESSAGE_TOKENS = 4
 """What a template puts around each message, roughly: its role and its end."""

@@ -14,11 +14,11 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, to_json
 
 from cfs.wire import Message
-from cfs_agents.context.items import ITEM_TYPES, ContextItem, ItemType
+from cfs_agents.context.items import ContextItem, ItemType
 from cfs_agents.context.redaction import redact, redact_json
 
 SCHEMA_VERSION = "1.0"
@@ -36,7 +36,7 @@ class Unreadable(Exception):
 class Record:
     """Where an item is on disk, and what is known of it without reading it.
 
-    `path` (JSON) and `text_path` are relative to the session's folder, and None once the files have been cleaned away.
+    `path` (of the JSON) is relative to the session's folder, and None once the files have been cleaned away.
     `size` is the content's bytes in UTF-8, `stored` those of both files. `tokens` is what the item cost in the prompt.
     `redactions` says how many secrets of which kind are not in the files. `offloaded_at` and `removed_at` are ISO 8601.
     """
@@ -44,7 +44,6 @@ class Record:
     item_id: str
     item_type: ItemType
     path: str | None
-    text_path: str | None
     offloaded_at: str
     tokens: int | None
     size: int
@@ -67,35 +66,38 @@ class Record:
         """Path without its ending: no two items share it."""
         return (self.path or "").removesuffix(".gz").removesuffix(".json")
 
+    @property
+    def text_path(self) -> str | None:
+        """Path of the text."""
+        return f"{self.stem}.txt" if self.path is not None else None
+
     def gone(self, now: datetime, because: str) -> Self:
         """Describe the item after its files have been removed."""
-        return replace(self, path=None, text_path=None, stored=0, removed_at=now.isoformat(), removed_because=because)
+        return replace(self, path=None, stored=0, removed_at=now.isoformat(), removed_because=because)
 
     def dump(self) -> dict[str, Any]:
         """Describe the record as plain JSON; what is None is left out."""
-        values = {name: getattr(self, name) for name in _FIELDS}
+        values = {name: getattr(self, name) for name in (*_FIELDS, "text_path")}
         return {name: value for name, value in values.items() if value is not None}
 
-    @classmethod
-    def load(cls, state: Any) -> Self:
+    @staticmethod
+    def load(state: Any) -> "Record":
         """Make the record that `dump` described; raises `Unreadable`."""
         try:
-            known = {key: value for key, value in state.items() if key in _FIELDS}
-            record = cls(**{"path": None, "text_path": None, "tokens": None} | known)
-            if record.item_type not in ITEM_TYPES or not isinstance(record.item_id, str):
-                raise Unreadable("no item")
+            record: Record = _RECORD.validate_python({"path": None, "tokens": None} | state)
             _ = record.time
-        except (TypeError, AttributeError, ValueError) as error:
+        except (ValueError, TypeError) as error:
             raise Unreadable(str(error)) from error
         return record
 
 
+_RECORD = TypeAdapter(Record)
 _FIELDS = [field.name for field in fields(Record)]
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An item as it is written: without secrets. `files` are the bytes of the JSON file and of the text."""
+    """An item as it is written, without secrets. `metadata` is the rest of the message, and what the index says."""
 
     item_id: str
     item_type: ItemType
@@ -133,13 +135,12 @@ class Document:
         """Write the text file; half characters, which UTF-8 cannot hold, become question marks."""
         return self.content.encode("utf-8", "replace")
 
-    def record(self, path: str, text_path: str, stored: int) -> Record:
+    def record(self, path: str, stored: int) -> Record:
         """Make the line of the index for it."""
         return Record(
             self.item_id,
             self.item_type,
             path,
-            text_path,
             self.offloaded_at,
             self.metadata.get("tokens"),
             len(self.text()),
@@ -153,6 +154,7 @@ class Document:
 
 
 _DOCUMENT = tuple(field.name for field in fields(Document))
+_ADAPTER = TypeAdapter(Document)
 _MESSAGE = ("role", "tool_calls", "tool_call_id", "name", "thinking")
 
 
@@ -160,11 +162,11 @@ def read_document(data: bytes) -> Document:
     """Read the file of an item, compressed or not; raises `Unreadable`."""
     try:
         state = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
-        document = Document(**{name: state[name] for name in _DOCUMENT})
-        if state["schema_version"] != SCHEMA_VERSION or document.item_type not in ITEM_TYPES:
+        if state["schema_version"] != SCHEMA_VERSION:
             raise Unreadable(f"an item of version {state['schema_version']!r}")
+        document: Document = _ADAPTER.validate_python(state)
         _ = document.message, datetime.fromisoformat(document.offloaded_at)
-    except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error) as error:
         raise Unreadable(str(error)) from error
     return document
 

@@ -158,13 +158,13 @@ class ContextFileSystem:
         data, text = document.encoded(), document.text()
         smaller = compressed(data)
         stem = distinct_name(_stem(document), document.item_id, folder.index.stems())
-        path, text_path = stem + (".json" if smaller is None else ".json.gz"), stem + ".txt"
+        path = stem + (".json" if smaller is None else ".json.gz")
         data = smaller or data
         folder.require_space(len(data) + len(text), self._reserve)
-        record = document.record(path, text_path, len(data) + len(text))
+        record = document.record(path, len(data) + len(text))
         try:
             folder.handle.write(f"/{path}", data)
-            folder.hasty.write(f"/{text_path}", text)
+            folder.hasty.write(f"/{record.text_path}", text)
         except BaseException:
             remove_files(folder.handle, record)  # or the next one to open the folder would take it in
             raise

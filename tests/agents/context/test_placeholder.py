@@ -10,9 +10,7 @@ from cfs_agents.context.records import Record
 from cfs_agents.context.tokens import estimate
 from tests.agents.context.support import assistant, call, item, result, user
 
-RECORD = Record(
-    "item_1", "tool_result", "a.json", "a.txt", "2026-01-02T03:04:05+00:00", 12_000, 48_213, 50_000, "", "shell: ls"
-)
+RECORD = Record("item_1", "tool_result", "a.json", "2026-01-02T03:04:05+00:00", 12_000, 48_213, 50_000, "", "shell: ls")
 
 
 def test_the_three_lines_come_first() -> None:

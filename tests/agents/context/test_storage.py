@@ -279,7 +279,16 @@ def test_an_index_that_was_cut_off_is_made_again(files: ContextFileSystem, share
         assert json.loads((again.path / "index.json").read_text())["items"]
 
 
-@pytest.mark.parametrize("rubbish", [b"[]", b"{}", b'{"schema_version": "1.0", "items": [7], "removed": []}', b"\xff"])
+RUBBISH = [
+    *(b"[]", b"{}", b"\xff", b'{"schema_version": "9", "items": [], "removed": []}'),
+    *(
+        b'{"schema_version": "1.0", "items": %s, "removed": []}' % items
+        for items in (b"7", b"[7]", b"[[]]", b'[{"a": 1}]')
+    ),
+]
+
+
+@pytest.mark.parametrize("rubbish", RUBBISH)
 def test_an_index_that_is_something_else_is_made_again(files: ContextFileSystem, rubbish: bytes) -> None:
     """Of another shape, or no JSON at all."""
     stored(files, item(result("x")))
@@ -346,3 +355,21 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_true_index(tmp_path: Pat
     assert seen["unreadable"] == []
     assert seen["kills"] == 25
     assert seen["acknowledged"] > 25
+
+
+@pytest.mark.parametrize("elsewhere", ["../../outside.json", "/outside.json", "no/such.json"])
+def test_an_index_cannot_lead_elsewhere(files: ContextFileSystem, elsewhere: str) -> None:
+    """A path that somebody wrote into it is not followed; the item is found where it is."""
+    entry = item(result("x"))
+    stored(files, entry)
+    (files.root.parent / "outside.json").write_text("nobody may read or write this")
+
+    def mislead(folder: Path) -> None:
+        index = (folder / "index.json").read_text()
+        (folder / "index.json").write_text(index.replace("tool_result/shell/call_1.json", elsewhere))
+
+    with damaged(files, mislead) as again:
+        assert again.restore(entry.item_id).message == entry.message
+        assert again.check_integrity() == []
+    assert (files.root.parent / "outside.json").read_text() == "nobody may read or write this"
+    assert not (files.root.parent / "outside.txt").exists()

@@ -215,6 +215,23 @@ async def test_a_model_that_says_too_long_gets_less(files: ContextFileSystem) ->
     assert (await context.prepare())[0].content == "the task"
 
 
+async def test_what_was_put_back_leaves_when_the_model_cannot_take_it(files: ContextFileSystem) -> None:
+    """Not before: a compaction has other things to take out."""
+    context = WorkingContext(files, compaction=SelectiveCompactionPolicy(4000, keep_recent=0))
+    context.add(user("the task"))
+    entry = add_call(context, words(2500), "large")
+    context.add(assistant("seen"))
+    await context.prepare()
+    await context.restore(entry.item_id)
+    for number in range(5):
+        add_call(context, words(600), f"c{number}")
+        await context.prepare()
+    assert entry.item_id in context.context
+    context.add(assistant("ready"))
+    await context.shorten(1000)
+    assert entry.item_id not in context.context
+
+
 async def test_the_state_survives_a_kill(files: ContextFileSystem) -> None:
     """As JSON and back: the same prompt, the same usage, and the same items on disk."""
     context = WorkingContext(files, ephemeral=EphemeralPolicy({"shot": 1}))
