@@ -169,7 +169,7 @@ class Stub(ABC):
             await _send_json(send, act.status, self.error(act.kind, act.message, act.extra), act.headers)
             return
         words = act.words if act.words is not None else play(said)
-        await self._speak(act, self.events(act, words, len(raw.split()), self.most(body)), receive, send)
+        await self._speak(act, self.events(act, words, len(raw) // 4, self.most(body)), receive, send)
 
     async def _speak(self, act: Speech, events: Iterator[str], receive: Receive, send: Send) -> None:
         """Stream until the end, or until the client leaves."""

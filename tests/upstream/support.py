@@ -103,3 +103,9 @@ def said_by_model(answer: Answer) -> Message:
 def result(call: ToolCall, content: str) -> Message:
     """Make the message with a tool's result."""
     return Message(role="tool", content=content, tool_call_id=call.id, name=call.name)
+
+
+async def until_ready(engine: UpstreamEngine) -> None:
+    """Let the loop run until the engine is ready; the test's time-out is the limit."""
+    while not engine.ready:  # noqa: ASYNC110 - it looks at what has no event of its own
+        await asyncio.sleep(0.001)

@@ -5,6 +5,7 @@ that the model has to call: the one way that works with all models.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from cfs.wire import Message
@@ -100,8 +101,8 @@ class AnthropicDialect:
     def _may_think(self, request: GenerationRequest) -> bool:
         if request.json_schema is not None or (request.tools and request.tool_choice == "required"):
             return False
-        since = _since_the_user(request.messages)
-        return all(self._signed.of(request.owner, message) for message in since if message.tool_calls)
+        loop = _loop(request.messages)
+        return all(self._signed.of(request.owner, message) for message in loop if message.tool_calls)
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
         values: dict[str, Any] = {
@@ -158,9 +159,16 @@ def _role(message: Message) -> str:
     return "assistant" if message.role == "assistant" else "user"
 
 
-def _since_the_user(messages: Sequence[Message]) -> Sequence[Message]:
-    start = next((index for index in range(len(messages), 0, -1) if messages[index - 1].role == "user"), 0)
-    return messages[start:]
+def _loop(messages: Sequence[Message]) -> list[Message]:
+    """Find the model's messages since somebody else than a tool had the word alone: they are one turn to Anthropic."""
+    found: list[Message] = []
+    for by_model, group in groupby(reversed(messages), key=lambda message: message.role == "assistant"):
+        members = list(group)
+        if by_model:
+            found += members
+        elif not any(message.role == "tool" for message in members):
+            break
+    return found
 
 
 def _tools(request: GenerationRequest, messages: Iterable[Message]) -> list[Block]:

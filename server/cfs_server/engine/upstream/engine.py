@@ -24,11 +24,12 @@ from cfs_server.engine.upstream.dialect import Dialect
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.link import Link, rest
 from cfs_server.engine.upstream.openai import OpenAIDialect
-from cfs_server.engine.upstream.options import Options
+from cfs_server.engine.upstream.options import Kind, Options
 from cfs_server.engine.upstream.places import Places
 from cfs_server.engine.upstream.turn import Turn
 
 _LOOK_AGAIN_SECONDS = 2.0
+_NAMES: dict[Kind, str] = {"openai": "OpenAI", "anthropic": "Anthropic"}
 _log = structlog.get_logger(__name__)
 
 
@@ -63,7 +64,7 @@ class UpstreamEngine:
         self._model = model.id
         self._dialect = dialect_of(self._options, model.id)
         self._state = "ready"
-        notes = (f"answered by {self._options.url}",)
+        notes = (f"another server answers, by the protocol of {_NAMES[self._options.kind]}",)
         return ModelInfo(model.id, model.context_tokens, has_chat_template=True, notes=notes)
 
     async def stop(self) -> None:

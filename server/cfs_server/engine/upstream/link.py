@@ -2,18 +2,16 @@
 
 import asyncio
 import contextlib
-import ipaddress
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent, SSEDecoder
 from cfs_server.engine.upstream import failures
-from cfs_server.engine.upstream.options import Options
+from cfs_server.engine.upstream.options import Options, is_here
 
 CONNECT_SECONDS = 10.0
 _REST_SECONDS = 0.2
@@ -47,7 +45,7 @@ class Link:
             timeout=httpx.Timeout(options.silence, connect=CONNECT_SECONDS, pool=None),
             limits=httpx.Limits(max_connections=options.parallel + 2, max_keepalive_connections=options.parallel),
             verify=options.url.startswith("https:"),
-            trust_env=not _is_here(options.url),
+            trust_env=not is_here(httpx.URL(options.url).host),
         )
 
     async def get(self, path: str) -> Answer:
@@ -107,12 +105,3 @@ async def _beginning(answer: httpx.Response) -> str:
         if len(body) > _ERROR_BYTES:
             break
     return body[:_ERROR_BYTES].decode("utf-8", "replace")
-
-
-def _is_here(url: str) -> bool:
-    """Whether an upstream is on this machine, where no proxy has a part."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

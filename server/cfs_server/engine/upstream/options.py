@@ -1,5 +1,6 @@
 """How an upstream is reached and what is asked of it: values, checked once. Pure: no I/O."""
 
+import ipaddress
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 from urllib.parse import urlsplit, urlunsplit
@@ -51,14 +52,25 @@ class Options:
 def address(url: str) -> str:
     """Complete the address below which the protocol's routes are; raises `InvalidOptions`.
 
-    One that names no path gets `/v1`, where all of these servers have them.
+    One that names no path gets `/v1`, where all of these servers have them. One without a scheme is encrypted, unless
+    it is on this machine.
     """
-    parts = urlsplit(url.strip())
+    parts = urlsplit(url.strip() if "://" in url else f"https://{url.strip()}")
+    if "://" not in url and is_here(parts.hostname or ""):
+        parts = parts._replace(scheme="http")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise InvalidOptions("an upstream's URL has no user, password, query or fragment: the key goes elsewhere")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidOptions(f"{url!r} is no URL of an upstream: give one like http://127.0.0.1:8080/v1")
     return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") or "/v1", "", ""))
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine, where no proxy has a part."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def kind_of(url: str) -> Kind:
