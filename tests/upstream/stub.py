@@ -90,6 +90,7 @@ class Stub(ABC):
         self.refused: list[str] = []
         self.key = key
         self.models = models
+        self.pace = 0.0
         self.streaming = 0
         self.left_early = 0
         self.connections: set[tuple[str, int]] = set()
@@ -199,7 +200,7 @@ class Stub(ABC):
             if act.junk is not None and number == act.junk[0]:
                 event = act.junk[1]
             await send({"type": "http.response.body", "body": event.encode(), "more_body": True})
-            await asyncio.sleep(0)
+            await asyncio.sleep(self.pace)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _note(self, *, streaming: int) -> None:
@@ -262,10 +263,10 @@ async def served(stub: Stub, port: int = 0) -> AsyncIterator[str]:
 
 
 @contextmanager
-def served_aside(stub: Stub, port: int = 0) -> Iterator[str]:
+def served_aside(stub: Stub) -> Iterator[str]:
     """Serve in a thread, for programs that a test runs as processes."""
     server = _server(stub)
-    with _listen(port) as listener:
+    with _listen(0) as listener:
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))
         thread.start()
         try:

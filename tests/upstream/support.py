@@ -1,6 +1,7 @@
 """Engines with a stub behind them, and what tests ask of both."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from blockbuster import blockbuster_ctx
 from pydantic import SecretStr
 
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.interface import CallDelta, EngineStats
+from cfs_server.engine.interface import CallDelta, EngineStats, ModelInfo
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from cfs_server.engine.upstream.options import Kind, Options, sampling_of
 from cfs_server.engine.upstream.retries import Retries
@@ -68,6 +69,18 @@ async def pair(kind: Kind, *acts: Act, stub: Stub | None = None, **changes: Any)
             finally:
                 await engine.stop()
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("upstream")] == []
+
+
+async def started(stub: Stub | None, kind: Kind, *, url: str = "", **changes: Any) -> ModelInfo:
+    """Start an engine with a stub, or with an address where nobody is; what it says of its model."""
+    async with contextlib.AsyncExitStack() as stack:
+        if stub is not None:
+            url = await stack.enter_async_context(served(stub))
+        engine = UpstreamEngine(options(url, kind, **{"retries": Retries(sleep=Naps())} | changes))
+        try:
+            return await engine.start()
+        finally:
+            await engine.stop()
 
 
 def calls_of(answer: Answer) -> list[ToolCall]:
