@@ -156,6 +156,14 @@ async def test_a_setting_that_the_model_does_not_take_is_left_out_from_then_on(k
         assert both.naps.taken == []
 
 
+@BOTH
+async def test_turns_that_learn_the_same_at_the_same_time_all_go_on(kind: Kind) -> None:
+    refusal = Refusal(400, "invalid_request_error", "`temperature` is deprecated for this model.")
+    async with pair(kind, refusal, refusal, refusal) as both:
+        answers = await asyncio.gather(*(ask(both.engine, f"number {n}") for n in range(3)))
+        assert [answer.text for answer in answers] == ["number 0", "number 1", "number 2"]
+
+
 async def test_newer_models_of_openai_have_another_name_for_the_length() -> None:
     message = (
         "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."

@@ -76,12 +76,12 @@ class AnthropicDialect:
             keep=keep if self._thinking(request) else None,
         )
 
-    def learn(self, failure: Failure) -> bool:
+    def learn(self, failure: Failure) -> None:
         """Leave out what the upstream refused; newer models take no budget and decide for themselves how to think."""
-        if self._options.thinking_tokens and not self._adaptive and "adaptive" in failure.said:
+        if failure.status == 400 and "adaptive" in failure.said:
             self._adaptive = True
-            return True
-        return self._fields.learn(failure)
+        else:
+            self._fields.learn(failure)
 
     def forget(self, cache_key: str) -> None:
         """Drop the signed replies of a session."""

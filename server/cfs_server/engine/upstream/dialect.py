@@ -61,8 +61,8 @@ class Dialect(Protocol):
         """Make the reader of a turn's answer."""
         ...
 
-    def learn(self, failure: Failure) -> bool:
-        """Leave out from now on what the upstream refused; returns whether the next body will be another."""
+    def learn(self, failure: Failure) -> None:
+        """Leave out of all bodies to come what the upstream refused, if a failure says that it is that."""
         ...
 
     def forget(self, cache_key: str) -> None:

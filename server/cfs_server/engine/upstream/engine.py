@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import structlog
 
@@ -29,6 +30,7 @@ from cfs_server.engine.upstream.places import Places
 from cfs_server.engine.upstream.turn import Turn
 
 _LOOK_AGAIN_SECONDS = 2.0
+_REFUSED = (400, 422)
 _NAMES: dict[Kind, str] = {"openai": "OpenAI", "anthropic": "Anthropic"}
 _log = structlog.get_logger(__name__)
 
@@ -175,20 +177,22 @@ class UpstreamEngine:
             turn.fail(EngineError("internal error"))
 
     async def _ask(self, turn: Turn) -> None:
-        """Send the request until the upstream takes all that it says."""
+        """Send the request, and again as long as there is something to leave out that the upstream refused."""
+        body = self._dialect.body(turn.request)
         while True:
             try:
-                return await self._listen(turn)
+                return await self._listen(turn, body)
             except Failure as failure:
-                if not (turn.silent and self._dialect.learn(failure)):
+                self._dialect.learn(failure)
+                sent, body = body, self._dialect.body(turn.request)
+                if failure.status not in _REFUSED or body == sent:
                     raise
 
-    async def _listen(self, turn: Turn) -> None:
+    async def _listen(self, turn: Turn, body: dict[str, Any]) -> None:
         reply = self._dialect.reply(turn.request)
-        body = self._dialect.body(turn.request)
         self._requests += 1
         events = self._connected().events(self._dialect.path, body, self._model)
-        async with contextlib.aclosing(events):  # type: ignore[type-var]
+        async with contextlib.aclosing(events):
             try:
                 async for event in events:
                     for delta in reply.feed(event):

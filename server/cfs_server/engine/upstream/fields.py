@@ -23,20 +23,18 @@ class OptionalFields:
     """Which of some members the upstream takes."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = tuple(names)
+        self._pattern = re.compile(rf"\b({'|'.join(names)})\b")
         self._refused: set[str] = set()
 
     def takes(self, name: str) -> bool:
         """Whether a member may be sent."""
         return name not in self._refused
 
-    def learn(self, failure: Failure) -> bool:
-        """Note the member that a failure says is not taken; returns whether there was a new one."""
+    def learn(self, failure: Failure) -> None:
+        """Note the first member of which a failure says that it is not taken."""
         if failure.status not in (400, 422) or not _UNKNOWN.search(failure.said):
-            return False
-        for name in self._names:
-            if name not in self._refused and re.search(rf"\b{name}\b", failure.said):
-                self._refused.add(name)
-                _log.warning("the upstream does not take a setting: it is left out", setting=name, said=failure.said)
-                return True
-        return False
+            return
+        named = self._pattern.search(failure.said)
+        if named and named[0] not in self._refused:  # another turn may have been told the same
+            self._refused.add(named[0])
+            _log.warning("upstream.refused", setting=named[0], said=failure.said)

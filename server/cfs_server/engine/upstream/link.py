@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,7 +54,7 @@ class Link:
             answer = await self._http.get(path)
         return self._answer(answer, answer.text)
 
-    async def events(self, path: str, body: dict[str, Any], model: str) -> AsyncIterator[ServerSentEvent]:
+    async def events(self, path: str, body: dict[str, Any], model: str) -> AsyncGenerator[ServerSentEvent]:
         """Send a turn's request and yield the events of its answer; leave it through `contextlib.aclosing`."""
         with self._told():
             async with self._http.stream("POST", path, json=body) as answer:

@@ -57,12 +57,12 @@ class OpenAIDialect:
         """Make the reader of a turn's answer."""
         return OpenAIReply(self._voice)
 
-    def learn(self, failure: Failure) -> bool:
+    def learn(self, failure: Failure) -> None:
         """Leave out what the upstream refused; newer models of OpenAI want another name for the length."""
-        if failure.status == 400 and self._length != _MORE_MODERN and _MORE_MODERN in failure.said:
+        if failure.status == 400 and _MORE_MODERN in failure.said:
             self._length = _MORE_MODERN
-            return True
-        return self._fields.learn(failure)
+        else:
+            self._fields.learn(failure)
 
     def forget(self, cache_key: str) -> None:
         """Nothing is kept for a session."""
