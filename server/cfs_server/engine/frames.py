@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from cfs.wire import FinishReason
+from cfs_server.engine.interface import EnginePlan
 
 HEADER = struct.Struct(">I")
 
@@ -23,6 +24,8 @@ class Options:
     """Sequences that are decoded together; more turns wait."""
     pool_tokens: int = 0
     """Cells of the shared pool that holds the attention state of all sequences."""
+    pool_bytes: int = 1 << 30
+    """Most memory that the pool takes, unless its size in tokens is given; at most a quarter of the machine's."""
     context_tokens: int = 0
     """Longest sequence; zero means what the model was trained for."""
     threads: int = 0
@@ -103,6 +106,7 @@ class Ready:
     pool_tokens: int
     has_chat_template: bool
     parameters: int
+    plan: EnginePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (Load, Generate, Cancel, Forget, Expect, AskStats, Ready, LoadFailed, Step, Stats, Log)
 }
-_PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters}
+_PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters, "plan": EnginePlan}
 _LISTS: dict[str, type[Any]] = {"started": Started, "texts": Text, "ended": Ended}
 
 
