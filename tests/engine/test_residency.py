@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from cfs_server.engine.frames import Options
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.loading import NativeLog, load
-from cfs_server.engine.llama.residency import Residency, Seat
+from cfs_server.engine.llama.residency import Residency
+from cfs_server.engine.llama.seat import Seat
 from cfs_server.engine.llama.snapshots import Snapshots
 
 FAMILIES: dict[str, dict[str, Any]] = {

@@ -166,6 +166,7 @@ class LlamaEngine:
             base,
             prompt_tokens_evaluated=total.prompt_tokens_evaluated,
             tokens_generated=total.tokens_generated,
+            recomputed_tokens=total.recomputed_tokens,
             steps=total.steps,
         )
 

@@ -94,11 +94,20 @@ class Context:
     `partial` says whether a part of a sequence can be dropped and shared: attention can, recurrent state cannot. Where
     layers have a `window` (in tokens, 0 for none) the library takes any cell that lies before it and belongs to one
     sequence only, also from a pool that keeps the window in full. So there each sequence has a second id, its guard,
-    to which its cells belong too, but for the last half of a window.
+    to which its cells belong too, but for the last half of a window. Saved state takes about `cell_bytes` for each
+    token and `state_bytes` for each sequence.
     """
 
     def __init__(
-        self, raw: Any, model: Any, brake: Brake | None = None, *, partial: bool = True, window: int = 0
+        self,
+        raw: Any,
+        model: Any,
+        brake: Brake | None = None,
+        *,
+        partial: bool = True,
+        window: int = 0,
+        cell_bytes: int = 0,
+        state_bytes: int = 0,
     ) -> None:
         self.raw = raw
         self.brake = brake or Brake()
@@ -109,6 +118,8 @@ class Context:
         self.batch_size = int(lib.llama_n_batch(raw))
         self.partial = partial
         self.window = window
+        self.cell_bytes = cell_bytes
+        self.state_bytes = state_bytes
 
     def decode(self, batch: Batch) -> Outcome:
         """Compute a batch; logits of its outputs are valid until the next call."""

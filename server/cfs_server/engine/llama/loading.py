@@ -148,10 +148,19 @@ def _examine(path: str, model: Any, options: Options, log: NativeLog) -> Family:
 
 def _main_context(path: str, model: Any, options: Options, plan: Plan, log: NativeLog) -> Context:
     brake = Brake()
-    guarded = plan.family.window if plan.full_window else 0
+    family = plan.family
+    guarded = family.window if plan.full_window else 0
     ids = plan.sequences * (2 if guarded else 1)
     raw = _new_context(path, model, options, log, brake, sequences=ids, full_window=plan.full_window)
-    context = Context(raw, model, brake, partial=plan.ranges, window=guarded)
+    context = Context(
+        raw,
+        model,
+        brake,
+        partial=plan.ranges,
+        window=guarded,
+        cell_bytes=family.cell_bytes,
+        state_bytes=family.state_bytes,
+    )
     batch = Batch(1)
     batch.add(0, [0], 0, output=True)
     context.decode(batch)  # touch all buffers once

@@ -53,6 +53,15 @@ class Pool:
         return self._held + sum(slot.own for slot in self.slots.values())
 
     @property
+    def cells(self) -> int:
+        """All cells that there are."""
+        return self._context.cells
+
+    def state_bytes(self, tokens: int) -> int:
+        """Bytes of the saved state of so many tokens, about."""
+        return tokens * self._context.cell_bytes + self._context.state_bytes
+
+    @property
     def cells_free(self) -> int:
         """Cells that hold nothing."""
         return self._context.cells - self.cells_used

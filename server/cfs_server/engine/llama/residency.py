@@ -9,34 +9,15 @@ token on, and so does what is kept at all; so only leaves are evicted. For model
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from cfs_server.engine.llama.ffi import Context, Tokens
 from cfs_server.engine.llama.pool import Pool, Slot
+from cfs_server.engine.llama.seat import Seat
 from cfs_server.engine.prefixes.memory import Memory
 from cfs_server.engine.prefixes.policy import dispensable
 from cfs_server.engine.prefixes.tree import Node, PrefixTree
-
-
-@dataclass(eq=False, slots=True)
-class Seat:
-    """A turn's place on the device: its sequence, and the node of the tree (pinned) up to which others may share."""
-
-    owner: str
-    slot: Slot
-    node: Node | None
-
-    @property
-    def shared(self) -> int:
-        """Leading positions that the tree knows."""
-        return self.node.end if self.node else 0
-
-    @property
-    def length(self) -> int:
-        """Positions that are computed."""
-        return self.slot.length
 
 
 class Residency:
@@ -63,6 +44,14 @@ class Residency:
     def parked(self) -> int:
         """Nodes whose state is in memory only."""
         return sum(node.device is None for node in self._stored)
+
+    def gauges(self) -> dict[str, float]:
+        """Say how much there is and how much is kept, for `/metrics`."""
+        return {
+            "cells_total": float(self.pool.cells),
+            "parked_bytes": float(self.memory.used),
+            "prefix_nodes": float(self.nodes),
+        }
 
     def known(self, owner: str, log: "array[int]") -> int:
         """Leading tokens of a prompt that need no evaluation, all but the last at most."""
