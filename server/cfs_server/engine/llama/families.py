@@ -14,7 +14,7 @@ from llama_cpp import llama_cpp as lib
 
 from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import EnginePlan
-from cfs_server.engine.llama.ffi import Batch, Context
+from cfs_server.engine.llama.ffi import Batch, Context, Outcome
 
 Name = Literal["attention", "sliding window", "recurrent", "hybrid"]
 LEAST_TOKENS = 4096
@@ -117,7 +117,7 @@ def name_of(model: Any) -> Name:
 
 
 def examine(model: Any, context: Context) -> Family:
-    """Try a few tokens in a small context, which is empty before and after."""
+    """Try a few tokens in a small context, which is empty before and after; raises `ArithmeticError`."""
     window = int(lib.llama_model_n_swa(model))
     before = _decode(context, 0, 0, _TOKENS)[1]
     logits, size = _decode(context, 0, _TOKENS, 1)
@@ -156,7 +156,8 @@ def _decode(context: Context, sequence: int, start: int, count: int) -> "tuple[n
     """Compute some tokens; returns the logits after the last, and the bytes of the sequence's state."""
     batch = Batch(count)
     index = batch.add(sequence, list(range(start, start + count)), start, output=True)
-    context.decode(batch)
+    if context.decode(batch) is not Outcome.DONE:
+        raise ArithmeticError("the model cannot compute")
     vocabulary = int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(context.model)))
     return context.logits(index, vocabulary).copy(), context.save(sequence).nbytes
 

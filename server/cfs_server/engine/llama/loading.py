@@ -139,9 +139,12 @@ def _budget(options: Options) -> int:
 def _examine(path: str, model: Any, options: Options, log: NativeLog) -> Family:
     """Find out the family in a small context of its own; that also touches weights and threads once."""
     small = replace(options, pool_tokens=_EXAMINED_TOKENS, step_tokens=_EXAMINED_BATCH)
-    raw = _new_context(path, model, small, log, Brake(), sequences=3, full_window=True)
+    brake = Brake()
+    raw = _new_context(path, model, small, log, brake, sequences=3, full_window=True)
     try:
-        return examine(model, Context(raw, model))
+        return examine(model, Context(raw, model, brake))
+    except ArithmeticError as error:
+        raise ModelLoadError(f"{path}: {error}: {_explain(log.errors)}") from None
     finally:
         lib.llama_free(raw)
 
