@@ -44,13 +44,14 @@ class NotAllowed(Exception):
 
 @dataclass(frozen=True)
 class Refusal:
-    """An act: answer with an error."""
+    """An act: answer with an error, once as many as `together` wants have asked."""
 
     status: int
     kind: str = "api_error"
     message: str = "as the test wants it"
     headers: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    together: asyncio.Barrier | None = None
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,8 @@ class Stub(ABC):
         self.bodies.append(body)
         act = self.acts.popleft() if self.acts else Speech()
         if isinstance(act, Refusal):
+            if act.together is not None:
+                await act.together.wait()
             await _send_json(send, act.status, self.error(act.kind, act.message, act.extra), act.headers)
             return
         words = act.words if act.words is not None else play(said)

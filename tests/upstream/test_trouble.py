@@ -127,7 +127,7 @@ async def test_nonsense_is_told_as_that(kind: Kind, junk: str) -> None:
 
 @BOTH
 async def test_an_upstream_that_says_nothing_for_too_long_fails_the_turn(kind: Kind) -> None:
-    async with pair(kind, Speech(gate=asyncio.Event()), silence=0.05) as both:
+    async with pair(kind, Speech(gate=asyncio.Event()), silence=0.05, check=False) as both:
         with pytest.raises(EngineError, match=r"said nothing for 0\.05 seconds"):
             await ask(both.engine, "hello")
         assert (await both.settled()).running == 0
@@ -158,7 +158,8 @@ async def test_a_setting_that_the_model_does_not_take_is_left_out_from_then_on(k
 
 @BOTH
 async def test_turns_that_learn_the_same_at_the_same_time_all_go_on(kind: Kind) -> None:
-    refusal = Refusal(400, "invalid_request_error", "`temperature` is deprecated for this model.")
+    message = "`temperature` is deprecated for this model."
+    refusal = Refusal(400, "invalid_request_error", message, together=asyncio.Barrier(3))
     async with pair(kind, refusal, refusal, refusal) as both:
         answers = await asyncio.gather(*(ask(both.engine, f"number {n}") for n in range(3)))
         assert [answer.text for answer in answers] == ["number 0", "number 1", "number 2"]
