@@ -103,7 +103,7 @@ _SHAPES: list[tuple[bytes, bytes, re.Pattern[bytes]]] = [
         (b".", b"eyJ", rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"),
         (b"A", b"AKIA", rb"AKIA[0-9A-Z]{16}(?![0-9A-Za-z])"),
         (b"A", b"ASIA", rb"ASIA[0-9A-Z]{16}(?![0-9A-Za-z])"),
-        (b"A", b"AIza", rb"AIza[0-9A-Za-z_-]{35}"),
+        (b"A", b"AIza", rb"AIza[0-9A-Za-z_-]{35,}"),
     ]
 ]
 """One byte that a key must hold, a few at its beginning, and its pattern: what is quickest to miss comes first."""
@@ -159,7 +159,7 @@ def _urls(text: _Text) -> Iterator[_Span]:
 # -- private keys ------------------------------------------------------------------------------------------------------
 
 _KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_KEY_ENDS = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_ENDS = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[A-Za-z0-9_-]*")
 _KEY_BODY = re.compile(rb"[A-Za-z0-9+/=\s\\]*")
 _LONGEST_KEY = 20_000
 

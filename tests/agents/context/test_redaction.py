@@ -1,7 +1,7 @@
 """Secrets are taken out of what goes to disk, and little else (O1, A6)."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cfs_agents.context import redact, redact_json
@@ -148,6 +148,8 @@ HOSTILE = [
 pieces = st.sampled_from([secret for secret, _ in SECRETS] + BEGINNINGS)
 
 
+@example("AIza" + TAIL[:35] + "sk-" + TAIL)
+@example("-----BEGIN PRIVATE KEY-----AAAA-----END PRIVATE KEY-----sk-" + TAIL)
 @given(st.lists(pieces | st.text(max_size=4), max_size=12).map("".join))
 def test_a_redacted_text_has_nothing_left_to_take_out(text: str) -> None:
     """Doing it twice does nothing more, whatever stands beside what."""
