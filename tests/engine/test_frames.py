@@ -11,10 +11,11 @@ from cfs_server.engine import frames
 SAMPLES: list[frames.Frame] = [
     frames.Load("/a/model.gguf", "name", frames.Options(parallel=3), extra_buffers=False),
     frames.Generate(
-        "1", "s", [{"role": "user", "content": "你好\x00\n\ud800"}], {"seed": None}, {"type": "object"}, [{}]
+        "1", "s", 2, [{"role": "user", "content": "你好\x00\n\ud800"}], {"seed": None}, {"type": "object"}, [{}]
     ),
     frames.Cancel("1"),
     frames.Forget("s"),
+    frames.DropHistory("s"),
     frames.Expect("s", "tool_call"),
     frames.AskStats(3, check=True),
     frames.Ready(2048, 16384, has_chat_template=True, parameters=3),

@@ -52,10 +52,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """To the worker: one turn, in plain values (`wire.Message`s and `wire.Settings` dumped)."""
+    """To the worker: one turn, in plain values (`wire.Message`s and `wire.Settings` dumped).
+
+    Its history is the first `keep` messages of the key's last turn, and `messages` (see `histories`).
+    """
 
     id: str
     cache_key: str
+    keep: int
     messages: list[dict[str, Any]]
     settings: dict[str, Any]
     json_schema: dict[str, Any] | None = None
@@ -75,6 +79,13 @@ class Cancel:
 @dataclass(frozen=True, slots=True)
 class Forget:
     """To the worker: drop what is kept for this key."""
+
+    cache_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropHistory:
+    """To the worker: drop the messages of this key, and nothing else; the next turn brings all of them again."""
 
     cache_key: str
 
@@ -192,23 +203,26 @@ class Log:
     text: str
 
 
-Frame = Load | Generate | Cancel | Forget | Expect | AskStats | Ready | LoadFailed | Step | Stats | Log
+Frame = Load | Generate | Cancel | Forget | DropHistory | Expect | AskStats | Ready | LoadFailed | Step | Stats | Log
 
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
-    for kind in (Load, Generate, Cancel, Forget, Expect, AskStats, Ready, LoadFailed, Step, Stats, Log)
+    for kind in (Load, Generate, Cancel, Forget, DropHistory, Expect, AskStats, Ready, LoadFailed, Step, Stats, Log)
 }
 _PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters}
 _LISTS: dict[str, type[Any]] = {"started": Started, "texts": Text, "ended": Ended}
 
 
 def _plain(value: Any) -> list[Any]:
+    if not hasattr(value, "__slots__"):
+        raise TypeError(f"{type(value).__name__} is no part of a frame")
     return [getattr(value, name) for name in value.__slots__]
 
 
 def encode(frame: Frame) -> bytes:
     """Encode a frame with its length."""
-    body = json.dumps([type(frame).__name__, *_plain(frame)], default=_plain, separators=(",", ":")).encode()
+    text = json.dumps([type(frame).__name__, *_plain(frame)], default=_plain, separators=(",", ":"), ensure_ascii=False)
+    body = text.encode("utf-8", "surrogatepass")  # half the size of escapes, in half the time, and nothing is refused
     return HEADER.pack(len(body)) + body
 
 

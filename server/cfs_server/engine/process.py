@@ -13,7 +13,8 @@ from typing import TypeVar
 import structlog
 
 from cfs_server.engine import frames
-from cfs_server.engine.interface import ModelLoadError
+from cfs_server.engine.histories import SentHistories
+from cfs_server.engine.interface import GenerationRequest, ModelLoadError
 
 COMMAND = (sys.executable, "-P", "-m", "cfs_server.engine.llama.worker")
 LAST_MOMENT = 0.5
@@ -34,6 +35,7 @@ class WorkerProcess:
         self._process = process
         self._reader = reader
         self._writer = writer
+        self._histories = SentHistories()
         self._last_words: deque[str] = deque(maxlen=20)
         self._listener = asyncio.create_task(self._listen(), name="engine worker's stderr")
 
@@ -78,10 +80,22 @@ class WorkerProcess:
         """Process id."""
         return self._process.pid
 
+    def begin(self, request: GenerationRequest) -> None:
+        """Hand a turn over; of its history only what the worker does not hold yet. Raises `EngineError`."""
+        self._write(self._histories.order(request))
+
+    def forget(self, cache_key: str) -> None:
+        """Let the worker drop what it keeps for a key."""
+        self._histories.forget(cache_key)
+        self.send(frames.Forget(cache_key))
+
     def send(self, frame: frames.Frame) -> None:
         """Hand a frame over; a worker that has just died does not get it, and `frames()` ends."""
+        self._write(frames.encode(frame))
+
+    def _write(self, data: bytes) -> None:
         if not self._writer.is_closing():
-            self._writer.write(frames.encode(frame))
+            self._writer.write(data)
 
     async def frames(self) -> AsyncIterator[frames.Frame]:
         """Yield frames until the worker ends; lines for the log are logged on the way."""

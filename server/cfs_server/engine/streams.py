@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from cfs import errors
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Usage
-from cfs_server.engine.frames import Ended, Generate, Started, Text
+from cfs_server.engine.frames import Ended, Started, Text
 from cfs_server.engine.interface import Delta, GenerationRequest
 
 
@@ -15,7 +15,7 @@ from cfs_server.engine.interface import Delta, GenerationRequest
 class TurnStream:
     """Collects what a turn produced until its reader takes it; a slow reader gets longer pieces, never a long queue."""
 
-    order: Generate
+    request: GenerationRequest
     reason: FinishReason | None = None
     error: EngineError | None = None
     produced: bool = False
@@ -31,22 +31,6 @@ class TurnStream:
     _first: float | None = None
     _first_tokens: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @classmethod
-    def of(cls, request: GenerationRequest) -> "TurnStream":
-        """Begin a turn."""
-        order = Generate(
-            id=request.id,
-            cache_key=request.cache_key,
-            messages=[message.model_dump(mode="json", exclude_defaults=True) for message in request.messages],
-            settings=request.settings.model_dump(mode="json"),
-            json_schema=request.json_schema,
-            tools=list(request.tools),
-            owner=request.owner,
-            account=request.account or request.cache_key,
-            kind=request.kind,
-        )
-        return cls(order)
 
     @property
     def over(self) -> bool:

@@ -139,7 +139,8 @@ class LlamaEngine:
 
     def forget(self, cache_key: str) -> None:
         """Free whatever is kept for a session that was deleted."""
-        self._tell(frames.Forget(cache_key))
+        if self._worker is not None:
+            self._worker.forget(cache_key)
 
     def hint(self, cache_key: str, hint: Hint) -> None:
         """Say what a session does until its next turn; unknown keys are ignored."""
@@ -181,9 +182,9 @@ class LlamaEngine:
             raise WorkerCrashed(self._broken)
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
-        stream = TurnStream.of(request)
-        self._streams[request.id] = stream
-        self._tell(stream.order)
+        if self._worker is not None:
+            self._worker.begin(request)
+        stream = self._streams[request.id] = TurnStream(request)
         return stream
 
     def _tell(self, frame: frames.Frame) -> None:
@@ -275,10 +276,17 @@ class LlamaEngine:
             self._restarts += 1
             self._broken = None
             self._worker, self._state = worker, "ready"
-            for stream in self._streams.values():
-                if not stream.over:
-                    worker.send(stream.order)
+            self._hand_over(worker)
             return
+
+    def _hand_over(self, worker: WorkerProcess) -> None:
+        for stream in self._streams.values():
+            if stream.over:
+                continue
+            try:
+                worker.begin(stream.request)
+            except EngineError as error:
+                stream.fail(error)
 
     async def _spawn(self) -> WorkerProcess:
         if self._load is None:

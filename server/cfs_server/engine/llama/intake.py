@@ -7,14 +7,15 @@ and hurts nobody else. Requests keep their order; a cancel overtakes what is sti
 import queue
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.frames import AskStats, Cancel, Ended, Expect, Forget, Generate
+from cfs_server.engine.frames import AskStats, Cancel, DropHistory, Ended, Expect, Forget, Generate
+from cfs_server.engine.histories import KnownHistories
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.sampling import Sampler
@@ -23,7 +24,7 @@ from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
 
-Order = Generate | Cancel | Forget | Expect | AskStats
+Order = Generate | Cancel | Forget | DropHistory | Expect | AskStats
 
 
 class Intake:
@@ -42,6 +43,7 @@ class Intake:
         self._logs = TokenLogs(
             lambda text, trusted: model.vocabulary.tokenize(text, special=trusted), model.vocabulary.cuts
         )
+        self._histories = KnownHistories()
         self._deliver = deliver
         self._interrupt = interrupt
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
@@ -61,13 +63,18 @@ class Intake:
     def run_forever(self) -> None:
         """Prepare orders, one after the other."""
         while True:
-            order = self._orders.get()
-            if isinstance(order, Generate):
-                self._admit(order.id, self._prepare(order))
-                continue
-            if isinstance(order, Forget):
-                self._logs.forget(order.cache_key)
-            self._deliver(order)
+            match order := self._orders.get():
+                case Generate():
+                    messages = self._histories.take(order)  # also of a turn that was cancelled meanwhile
+                    self._admit(order.id, self._prepare(order, messages))
+                case DropHistory(key):
+                    self._histories.drop(key)
+                case Forget(key):
+                    self._histories.drop(key)
+                    self._logs.forget(key)
+                    self._deliver(order)
+                case _:
+                    self._deliver(order)
 
     def _cancel(self, order: Cancel) -> None:
         if order.id in self._preparing:
@@ -85,18 +92,17 @@ class Intake:
             elif isinstance(work, Generation):
                 work.sampler.free()
 
-    def _prepare(self, order: Generate) -> Generation | Refused:
+    def _prepare(self, order: Generate, messages: Sequence[Message]) -> Generation | Refused:
         try:
-            return self._generation(order)
+            return self._generation(order, messages)
         except CfsError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - one bad request must not end the worker
             failure = EngineError(f"the request cannot be prepared: {type(error).__name__}: {error}")
         return Refused(Ended(order.id, "error", 0, type(failure).__name__, failure.detail))
 
-    def _generation(self, order: Generate) -> Generation:
+    def _generation(self, order: Generate, messages: Sequence[Message]) -> Generation:
         settings = Settings.model_validate(order.settings)
-        messages = [Message.model_validate(message) for message in order.messages]
         prompt = self._prompts.build(messages, settings, order.tools)
         known = self._logs.next(order.cache_key, prompt.pieces, order.owner)
         tokens = self._tokens(known)
