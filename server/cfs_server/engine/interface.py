@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 from cfs.wire import FinishReason, Message, Settings, Usage
 
 Kind = Literal["interactive", "agent", "background"]
-Hint = Literal["waiting_for_children", "tool_call", "user_turn"]
+Hint = Literal["waiting_for_children", "children_done", "tool_call", "user_turn"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
 
 

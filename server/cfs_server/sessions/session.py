@@ -41,6 +41,7 @@ class Services:
     limits: Limits
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     state_changed: Callable[["Session"], None]
+    tools_changed: Callable[["Session"], None]
 
 
 class Session:
@@ -303,6 +304,10 @@ class Session:
         index = self.history.append(message)
         said = message.model_dump(exclude_defaults=True)
         return self.publish("message.added", turn=turn.id, index=index, message=said, size=self.history.size)
+
+    def note_tools(self) -> None:
+        """Note that an agent has called tools, or has their results."""
+        self._services.tools_changed(self)
 
     def finish_turn(self, turn: Turn, reason: FinishReason, text: str, usage: Usage | None = None) -> None:
         """Append the reply, stripped (S5), and go on with the next turn."""
