@@ -14,6 +14,8 @@ SAMPLES: list[frames.Frame] = [
         "1", "s", 2, [{"role": "user", "content": "你好\x00\n\ud800"}], {"seed": None}, {"type": "object"}, [{}]
     ),
     frames.Cancel("1"),
+    frames.Pause("1"),
+    frames.Resume("1"),
     frames.Forget("s"),
     frames.DropHistory("s"),
     frames.Expect("s", "tool_call"),

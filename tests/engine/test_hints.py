@@ -1,6 +1,7 @@
 """What the sessions tell the engine decides whose state stays in a pool that is too small for all (E3)."""
 
 from pathlib import Path
+from typing import Any
 
 from cfs.wire import Message, SettingsPatch, Usage
 from cfs_server.sessions.store import SessionStore
@@ -17,7 +18,7 @@ async def turn(store: SessionStore, session_id: str, content: str, tokens: int) 
 
 async def test_whoever_waits_for_children_stays_longer_than_whoever_waits_for_a_user(tiny: Path) -> None:
     """The parent goes on from where it was; the user's session, although it is newer, is read again."""
-    small = {"pool_tokens": 768, "context_tokens": 768, "parked_bytes": 0, "idle_seconds": 1e9}
+    small: dict[str, Any] = {"pool_tokens": 768, "context_tokens": 768, "parked_bytes": 0, "idle_seconds": 1e9}
     async with running(tiny, flash_attention=False, **small) as engine, SessionStore(engine) as store:
         parent = await turn(store, "main", "a plan " * 35, 2)
         other = await turn(store, "user", "hi there " * 28, 2)

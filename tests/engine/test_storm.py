@@ -1,4 +1,4 @@
-"""Everything at once, at random: submit, cancel, hint, delete, crash. At the end nothing is left."""
+"""Everything at once, at random: submit, cancel, hint, delete, crash, slow readers. At the end nothing is left."""
 
 import asyncio
 import os
@@ -6,14 +6,15 @@ import random
 import signal
 import time
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import psutil
 import pytest
 
 from cfs.errors import WorkerCrashed
 from cfs.wire import Message
-from cfs_server.engine.interface import Hint, Kind
+from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest, Hint, Kind
+from cfs_server.engine.streams import Patience
 from tests.engine.support import Answer, collect, request, running, until, user
 
 SHARED = "the rules are these: " * 20
@@ -25,7 +26,8 @@ async def test_a_storm_leaves_nothing(request_model: Path, seconds: int) -> None
     """No turn fails but by a crash, no cell, sequence id, byte or process stays, and the books are right throughout."""
     dice, began = random.Random(seconds), time.monotonic()
     small = {"pool_tokens": 1536, "context_tokens": 1024, "parked_bytes": 300_000}
-    async with running(request_model, **small, parallel=4, slice_seconds=0.05, idle_seconds=0.05) as engine:
+    impatient: dict[str, Any] = {"patience": Patience(tokens=4), "slice_seconds": 0.05, "idle_seconds": 0.05}
+    async with running(request_model, **small, **impatient, parallel=4) as engine:
         tasks: dict[str, asyncio.Task[Answer]] = {}
         keys = [f"s{number}" for number in range(12)]
         crashes = 0
@@ -42,7 +44,8 @@ async def test_a_storm_leaves_nothing(request_model: Path, seconds: int) -> None
                     max_tokens=dice.randrange(1, 60),
                     temperature=dice.choice([0.0, 1.0]),
                 )
-                tasks[wanted.id] = asyncio.create_task(collect(engine, wanted))
+                read = collect if dice.random() < 0.7 else read_slowly
+                tasks[wanted.id] = asyncio.create_task(read(engine, wanted))
             elif action < 0.5 and tasks:
                 engine.cancel(dice.choice(list(tasks)))
             elif action < 0.55 and tasks:
@@ -66,10 +69,21 @@ async def test_a_storm_leaves_nothing(request_model: Path, seconds: int) -> None
             engine.forget(key)
         await until(engine, lambda stats: stats.worker_pid is not None)
         stats = await engine.stats()
-        assert (stats.running, stats.waiting, stats.cells_used, stats.sequences_resident) == (0, 0, 0, 0)
+        assert (stats.running, stats.waiting, stats.gauges["turns_paused"]) == (0, 0, 0)
+        assert (stats.cells_used, stats.sequences_resident) == (0, 0)
         assert (stats.sequences_parked, stats.gauges["parked_bytes"], stats.gauges["prefix_nodes"]) == (0, 0, 0)
         assert await engine.check_integrity() == []
     assert psutil.Process().children(recursive=True) == []
+
+
+async def read_slowly(engine: Engine, wanted: GenerationRequest) -> Answer:
+    """Run a generation to its end, with a rest after each piece."""
+    items: list[Delta | Finished] = []
+    async for item in engine.generate(wanted):
+        items.append(item)
+        await asyncio.sleep(0.02)
+    assert isinstance(items[-1], Finished)
+    return Answer(tuple(item for item in items if isinstance(item, Delta)), items[-1])
 
 
 @pytest.fixture

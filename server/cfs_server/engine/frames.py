@@ -8,7 +8,7 @@ import json
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 from cfs.wire import FinishReason
 
@@ -72,6 +72,20 @@ class Generate:
 @dataclass(frozen=True, slots=True)
 class Cancel:
     """To the worker: end this turn at the next step."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """To the worker: nobody takes what this turn says; compute for others until `Resume`."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """To the worker: this turn goes on from where it was."""
 
     id: str
 
@@ -203,12 +217,11 @@ class Log:
     text: str
 
 
-Frame = Load | Generate | Cancel | Forget | DropHistory | Expect | AskStats | Ready | LoadFailed | Step | Stats | Log
+ToWorker = Load | Generate | Cancel | Pause | Resume | Forget | DropHistory | Expect | AskStats
+FromWorker = Ready | LoadFailed | Step | Stats | Log
+Frame = ToWorker | FromWorker
 
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (Load, Generate, Cancel, Forget, DropHistory, Expect, AskStats, Ready, LoadFailed, Step, Stats, Log)
-}
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}
 _PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters}
 _LISTS: dict[str, type[Any]] = {"started": Started, "texts": Text, "ended": Ended}
 

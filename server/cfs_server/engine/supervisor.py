@@ -26,10 +26,8 @@ from cfs_server.engine.interface import (
 )
 from cfs_server.engine.llama import probe
 from cfs_server.engine.process import WorkerProcess, in_thread
-from cfs_server.engine.streams import TurnStream
+from cfs_server.engine.streams import Patience, TurnStream
 
-REPLAYS = 1
-"""How often a turn that was being computed is tried again after a crash; it may be what the worker died of."""
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
 """Seconds before a dead worker is followed by the next, doubled with each that served nobody."""
 GIVE_UP_AFTER = 3
@@ -55,8 +53,10 @@ class LlamaEngine:
         options: frames.Options | None = None,
         *,
         probing: ProbePolicy | None = None,
+        patience: Patience | None = None,
     ) -> None:
         """Take `model` as `models.resolve` does; nothing is started yet."""
+        self._patience = patience or Patience()
         self._spec = model
         self._options = options or frames.Options()
         self._probing = probing or ProbePolicy()
@@ -117,6 +117,8 @@ class LlamaEngine:
         stream = self._submit(request)
         try:
             while (delta := await stream.next()) is not None:
+                if stream.resumes():
+                    self._tell(frames.Resume(request.id))
                 yield delta
             if stream.error is not None:
                 raise stream.error
@@ -237,6 +239,8 @@ class LlamaEngine:
         for text in step.texts:
             if stream := self._streams.get(text.id):
                 stream.add(text)
+                if stream.pauses(self._patience):
+                    self._tell(frames.Pause(text.id))
         for ended in step.ended:
             self._useless = 0
             if stream := self._streams.get(ended.id):
@@ -252,13 +256,7 @@ class LlamaEngine:
         self._counters, self._wait = frames.Counters(), 0.0
         self._answer_nothing()
         for stream in self._streams.values():
-            if stream.over:
-                continue
-            stream.requeue()
-            if stream.cancelled:
-                stream.end("cancelled")
-            elif stream.produced or stream.replays > REPLAYS:
-                stream.fail(WorkerCrashed(reason))
+            stream.orphan(WorkerCrashed(reason))
 
     async def _restart(self) -> None:
         """Start workers until one lives; then hand it the turns that wait."""

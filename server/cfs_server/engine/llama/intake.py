@@ -14,7 +14,17 @@ import numpy as np
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.frames import AskStats, Cancel, DropHistory, Ended, Expect, Forget, Generate
+from cfs_server.engine.frames import (
+    AskStats,
+    Cancel,
+    DropHistory,
+    Ended,
+    Expect,
+    Forget,
+    Generate,
+    Pause,
+    Resume,
+)
 from cfs_server.engine.histories import KnownHistories
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.loading import LoadedModel
@@ -24,7 +34,7 @@ from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
 
-Order = Generate | Cancel | Forget | DropHistory | Expect | AskStats
+Order = Generate | Cancel | Pause | Resume | Forget | DropHistory | Expect | AskStats
 
 
 class Intake:
@@ -57,6 +67,9 @@ class Intake:
                 self._preparing.add(order.id)
             if isinstance(order, Cancel):
                 self._cancel(order)
+                return
+            if isinstance(order, Pause | Resume):  # of a turn that speaks: there is nothing to prepare
+                self._deliver(order)
                 return
         self._orders.put(order)
 

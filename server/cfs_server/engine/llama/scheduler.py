@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
-from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Stats, Step
+from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Pause, Resume, Stats, Step
+from cfs_server.engine.llama.audit import violations
 from cfs_server.engine.llama.budget import PromptBudget
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.forecast import Forecast
@@ -31,7 +32,7 @@ HEADROOM = 64
 """Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
 
 
-Work = Generation | Refused | Cancel | Forget | Expect | AskStats
+Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats
 
 
 class Scheduler:
@@ -92,7 +93,13 @@ class Scheduler:
             case Refused(ended):
                 self._news.ended.append(ended)
             case Cancel(turn):
-                self._cancel(turn)
+                for generation in self._named(turn):
+                    self._end(generation, "cancelled")
+            case Pause(turn):
+                for generation in self._named(turn):
+                    self._pause(generation)
+            case Resume(turn):
+                self._lobby.resume(turn)
             case Forget(key):
                 self._forget(key)
             case Expect(key, hint):
@@ -101,14 +108,14 @@ class Scheduler:
                 self._flush()
                 self._send(self._stats(work))
 
-    def _cancel(self, turn: str) -> None:
-        for generation in (*self._running, *self._waiting):
-            if generation.id == turn:
-                self._end(generation, "cancelled")
+    def _pause(self, turn: Generation) -> None:
+        if turn.seat is not None:
+            self._put_aside(turn)
+        self._lobby.pause(turn)
 
     def _forget(self, key: str) -> None:
         self._residency.forget(key)
-        for turn in (*self._running, *self._waiting):
+        for turn in self._turns:
             turn.forgotten = turn.forgotten or turn.cache_key == key
 
     def _admit(self) -> None:
@@ -158,6 +165,14 @@ class Scheduler:
         return None
 
     @property
+    def _turns(self) -> tuple[Generation, ...]:
+        """All turns that are not over."""
+        return (*self._running, *self._waiting, *self._lobby.paused)
+
+    def _named(self, name: str) -> list[Generation]:
+        return [turn for turn in self._turns if turn.id == name]
+
+    @property
     def _streams(self) -> int:
         return sum(turn.pending == 1 for turn in self._running)
 
@@ -182,7 +197,7 @@ class Scheduler:
     def _put_aside(self, turn: Generation) -> None:
         """Take a turn's seat away; it goes on later from where it was."""
         self._running.remove(turn)
-        self._residency.leave(turn.place, turn.log, turn.cache_key)
+        self._residency.leave(turn.place, turn.log, None if turn.forgotten else turn.cache_key)
         turn.seat = None
 
     def _fill(self, shares: dict[Generation, int]) -> dict[Generation, int]:
@@ -261,6 +276,7 @@ class Scheduler:
             "cells_total": float(self._context.cells),
             "parked_bytes": float(residency.memory.used),
             "prefix_nodes": float(residency.nodes),
+            "turns_paused": float(len(self._lobby.paused)),
             "seconds_per_prompt_token": self._budget.seconds_per_token,
         }
         return Stats(
@@ -282,18 +298,4 @@ class Scheduler:
 
     def check_integrity(self) -> list[str]:
         """Compare what is known with what is; every line is a violation."""
-        problems = self._residency.check_integrity()
-        turns = [*self._running, *self._waiting]
-        problems += self._lobby.check_integrity(turns)
-        if len({id(turn) for turn in turns}) != len(turns):
-            problems.append("a turn is listed twice")
-        seated = [turn.seat for turn in turns if turn.seat is not None]
-        slots = self._residency.pool.slots.values()
-        if {seat.slot.id for seat in seated} != {slot.id for slot in slots if slot.running}:
-            problems.append("sequences that run and unfinished turns do not agree")
-        problems += [f"{turn.id} runs without a seat" for turn in self._running if turn.seat is None]
-        problems += [f"{turn.id} waits in a seat" for turn in self._waiting if turn.seat is not None]
-        for seat in seated:
-            if seat.node is not None and seat.slot.own != seat.length - seat.shared:
-                problems.append(f"sequence {seat.slot.id} has {seat.slot.own} cells of its own")
-        return problems
+        return violations(self._residency, self._lobby, self._running)
