@@ -11,7 +11,7 @@ from typing import Any, get_args
 import psutil
 import pytest
 
-from cfs.errors import WorkerCrashed
+from cfs.errors import EngineError, WorkerCrashed
 from cfs.wire import Message
 from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest, Hint, Kind
 from cfs_server.engine.streams import Patience
@@ -43,6 +43,7 @@ async def test_a_storm_leaves_nothing(request_model: Path, seconds: int) -> None
                     account=dice.choice(["", "family"]),
                     max_tokens=dice.randrange(1, 60),
                     temperature=dice.choice([0.0, 1.0]),
+                    deadline_seconds=dice.choice([None, None, 60, dice.random() / 4]),
                 )
                 read = collect if dice.random() < 0.7 else read_slowly
                 tasks[wanted.id] = asyncio.create_task(read(engine, wanted))
@@ -63,7 +64,9 @@ async def test_a_storm_leaves_nothing(request_model: Path, seconds: int) -> None
                 assert await engine.check_integrity() == []
             await asyncio.sleep(0.002)
         results = await asyncio.gather(*tasks.values(), return_exceptions=True)
-        assert {type(result) for result in results} <= {Answer, WorkerCrashed, asyncio.CancelledError}
+        late = [result for result in results if isinstance(result, EngineError) and "longer than" in result.detail]
+        others = [result for result in results if result not in late]
+        assert {type(result) for result in others} <= {Answer, WorkerCrashed, asyncio.CancelledError}
         assert sum(isinstance(result, Answer) for result in results) > len(results) / 4
         for key in keys:
             engine.forget(key)

@@ -67,6 +67,9 @@ class Generate:
     owner: str = ""
     account: str = ""
     kind: str = "interactive"
+    deadline_seconds: float | None = None
+    waited_seconds: float = 0.0
+    """How much of the deadline has passed: a turn that is tried again keeps it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,15 +31,15 @@ class SentHistories:
         self._sizes: dict[str, int] = {}
         self._size = 0
 
-    def order(self, request: GenerationRequest) -> bytes:
-        """Write a turn down for the worker, which must be sent the whole of it.
+    def order(self, request: GenerationRequest, waited: float = 0.0) -> bytes:
+        """Write a turn down for the worker, which must be sent the whole of it; `waited` are seconds since it came.
 
         Raises `EngineError` for what is no JSON; then nothing has changed.
         """
         key, messages = request.cache_key, request.messages
         before = self._sent.get(key, ())
         keep = _agreement(before, messages)
-        turn = _encode(request, keep)
+        turn = _encode(request, keep, waited)
         new = sum(map(_characters, messages[keep:]))
         old = self._sizes.get(key, 0) if keep == len(before) else sum(map(_characters, messages[:keep]))
         self.forget(key)
@@ -91,7 +91,7 @@ class KnownHistories:
         self._known.pop(key, None)
 
 
-def _encode(request: GenerationRequest, keep: int) -> bytes:
+def _encode(request: GenerationRequest, keep: int, waited: float) -> bytes:
     try:
         return encode(
             Generate(
@@ -105,6 +105,8 @@ def _encode(request: GenerationRequest, keep: int) -> bytes:
                 owner=request.owner,
                 account=request.account or request.cache_key,
                 kind=request.kind,
+                deadline_seconds=request.deadline_seconds,
+                waited_seconds=waited,
             )
         )
     except (TypeError, ValueError, RecursionError) as error:

@@ -80,9 +80,9 @@ class WorkerProcess:
         """Process id."""
         return self._process.pid
 
-    def begin(self, request: GenerationRequest) -> None:
+    def begin(self, request: GenerationRequest, waited: float = 0.0) -> None:
         """Hand a turn over; of its history only what the worker does not hold yet. Raises `EngineError`."""
-        self._write(self._histories.order(request))
+        self._write(self._histories.order(request, waited))
 
     def forget(self, cache_key: str) -> None:
         """Let the worker drop what it keeps for a key."""

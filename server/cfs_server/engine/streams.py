@@ -49,6 +49,11 @@ class TurnStream:
         """Whether nothing more will come."""
         return self.reason is not None or self.error is not None
 
+    @property
+    def age(self) -> float:
+        """Seconds since the turn was handed over."""
+        return time.monotonic() - self._submitted
+
     def start(self, started: Started) -> None:
         """The turn left the worker's queue."""
         self._started = time.monotonic()

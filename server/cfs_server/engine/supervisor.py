@@ -282,7 +282,7 @@ class LlamaEngine:
             if stream.over:
                 continue
             try:
-                worker.begin(stream.request)
+                worker.begin(stream.request, stream.age)
             except EngineError as error:
                 stream.fail(error)
 

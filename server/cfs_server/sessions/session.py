@@ -30,6 +30,8 @@ _log = structlog.get_logger(__name__)
 
 CANCELLED = "[Cancelled]"
 _RETRY_SECONDS = 1.0
+_LATEST = 10.0
+"""Seconds after a turn's time in which the engine must have ended it; then it is not waited for any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,7 @@ class Session:
         """Let the engine answer; whatever goes wrong ends in a message, never in a stuck session (S5)."""
         limit = self._services.limits.turn_seconds
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit + _LATEST):
                 reason, usage = await self._stream(turn)
         except CfsError as error:
             self.fail_turn(turn, error.detail)
@@ -283,6 +285,7 @@ class Session:
             owner=self.account.owner,
             account=family_of(self.id),
             kind="agent" if parent_of(self.id) else "interactive",
+            deadline_seconds=self._services.limits.turn_seconds,
         )
         finished: Finished | None = None
         async for item in self._services.engine.generate(request):

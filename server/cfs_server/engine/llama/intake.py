@@ -6,6 +6,7 @@ and hurts nobody else. Requests keep their order; a cancel overtakes what is sti
 
 import queue
 import threading
+import time
 from array import array
 from collections.abc import Callable, Sequence
 
@@ -58,13 +59,13 @@ class Intake:
         self._interrupt = interrupt
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._preparing: set[str] = set()
+        self._preparing: dict[str, float] = {}  # turns, and when they came
 
     def put(self, order: Order) -> None:
         """Take an order from the connection's thread."""
         with self._lock:
             if isinstance(order, Generate):
-                self._preparing.add(order.id)
+                self._preparing[order.id] = time.monotonic()
             if isinstance(order, Cancel):
                 self._cancel(order)
                 return
@@ -79,7 +80,7 @@ class Intake:
             match order := self._orders.get():
                 case Generate():
                     messages = self._histories.take(order)  # also of a turn that was cancelled meanwhile
-                    self._admit(order.id, self._prepare(order, messages))
+                    self._admit(order, self._prepare(order, messages))
                 case DropHistory(key):
                     self._histories.drop(key)
                 case Forget(key):
@@ -91,16 +92,19 @@ class Intake:
 
     def _cancel(self, order: Cancel) -> None:
         if order.id in self._preparing:
-            self._preparing.remove(order.id)
+            del self._preparing[order.id]
             self._deliver(Refused(Ended(order.id, "cancelled")))
         else:
             self._interrupt(order.id)
             self._deliver(order)
 
-    def _admit(self, turn: str, work: Generation | Refused) -> None:
+    def _admit(self, order: Generate, work: Generation | Refused) -> None:
         with self._lock:
-            if turn in self._preparing:
-                self._preparing.remove(turn)
+            came = self._preparing.pop(order.id, None)
+            if came is not None:
+                if isinstance(work, Generation) and order.deadline_seconds is not None:
+                    work.may_take = order.deadline_seconds
+                    work.ends_at = came + order.deadline_seconds - order.waited_seconds
                 self._deliver(work)
             elif isinstance(work, Generation):
                 work.sampler.free()

@@ -6,6 +6,7 @@ is computing (`sharing`). When the pool is full, idle state leaves it, then a ru
 it was. Nothing fails because others are there.
 """
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from collections.abc import Callable
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
 from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Pause, Resume, Stats, Step
-from cfs_server.engine.llama.audit import violations
+from cfs_server.engine.llama.audit import Audit
 from cfs_server.engine.llama.budget import PromptBudget
+from cfs_server.engine.llama.deadlines import Deadlines
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.forecast import Forecast
 from cfs_server.engine.llama.loading import LoadedModel
@@ -26,8 +28,6 @@ from cfs_server.engine.llama.sharing import must_wait
 from cfs_server.engine.llama.snapshots import Snapshots
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
-CHECK_SECONDS = 10.0
-"""An idle engine looks after its books, but not more often: with thousands of sessions that takes milliseconds."""
 HEADROOM = 64
 """Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
 
@@ -54,7 +54,8 @@ class Scheduler:
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
         self._news = News()
-        self._check_after = 0.0
+        self._deadlines = Deadlines()
+        self._audit = Audit(self._residency, self._lobby, self._deadlines, self._running)
         self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
 
     def run_forever(self) -> None:
@@ -66,14 +67,17 @@ class Scheduler:
     def take_work(self) -> None:
         """Take everything that arrived; wait for something when there is nothing to do."""
         if not self._running and not self._waiting:
-            if time.monotonic() > self._check_after:
-                self._check()
-            self._handle(self.inbox.get())
+            for problem in self._audit.when_idle():
+                self._send(Log("error", f"engine invariant broken: {problem}"))
+            with contextlib.suppress(queue.Empty):
+                self._handle(self.inbox.get(timeout=self._deadlines.seconds_left))
         while not self.inbox.empty():
             self._handle(self.inbox.get())
 
     def step(self) -> None:
         """Admit, compute one batch, sample, and send one frame with what came of it."""
+        for turn in self._deadlines.late():
+            self._end(turn, "error", f"the turn took longer than {turn.may_take:g} seconds")
         self._admit()
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
@@ -90,6 +94,7 @@ class Scheduler:
         match work:
             case Generation():
                 self._lobby.arrive(work)
+                self._deadlines.add(work)
             case Refused(ended):
                 self._news.ended.append(ended)
             case Cancel(turn):
@@ -235,12 +240,14 @@ class Scheduler:
             self._news.texts.append(text)
         return None
 
-    def _end(self, turn: Generation, reason: FinishReason) -> None:
-        ended = turn.end_notice(reason)
+    def _end(self, turn: Generation, reason: FinishReason, error: str = "") -> None:
+        """End a turn whose state is good, even if its reader is told of an error."""
+        ended = turn.end_notice(reason, error)
         if text := turn.take_text():
             self._news.texts.append(text)
         turn.remember(self._vocabulary)
-        self._forecast.saw_reply(turn.completion_tokens)
+        if turn.started:
+            self._forecast.saw_reply(turn.completion_tokens)
         self._news.ended.append(ended)
         self._remove(turn)
 
@@ -254,6 +261,7 @@ class Scheduler:
     def _remove(self, turn: Generation) -> None:
         turn.sampler.free()
         self._lobby.gone(turn)
+        self._deadlines.remove(turn)
         if turn in self._running:
             self._running.remove(turn)
         if turn.seat is not None:
@@ -291,11 +299,6 @@ class Scheduler:
             violations=self.check_integrity() if question.check else [],
         )
 
-    def _check(self) -> None:
-        for problem in self.check_integrity():
-            self._send(Log("error", f"engine invariant broken: {problem}"))
-        self._check_after = time.monotonic() + CHECK_SECONDS
-
     def check_integrity(self) -> list[str]:
         """Compare what is known with what is; every line is a violation."""
-        return violations(self._residency, self._lobby, self._running)
+        return self._audit.violations()
