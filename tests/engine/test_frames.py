@@ -23,7 +23,7 @@ SAMPLES: list[frames.Frame] = [
     frames.Ready(2048, 16384, has_chat_template=True, parameters=3),
     frames.LoadFailed("no"),
     frames.Step(
-        frames.Counters(1, 2, 3),
+        frames.Counters(1, 2, 3, 4),
         [frames.Started("1", 10, 5)],
         [frames.Text("1", "👩‍🚀", 2)],
         [frames.Ended("1", "error", 3, "ContextTooLong", "too long")],

@@ -176,6 +176,8 @@ class Counters:
     steps: int = 0
     prompt_tokens_evaluated: int = 0
     tokens_generated: int = 0
+    recomputed_tokens: int = 0
+    """Of turns that were put aside and had lost their state when they came back."""
 
     def __add__(self, other: "Counters") -> "Counters":
         """Count two workers together."""
@@ -183,6 +185,7 @@ class Counters:
             self.steps + other.steps,
             self.prompt_tokens_evaluated + other.prompt_tokens_evaluated,
             self.tokens_generated + other.tokens_generated,
+            self.recomputed_tokens + other.recomputed_tokens,
         )
 
 

@@ -101,6 +101,7 @@ class EngineStats:
     waiting: int = 0
     prompt_tokens_evaluated: int = 0
     tokens_generated: int = 0
+    recomputed_tokens: int = 0
     steps: int = 0
     sequences_resident: int = 0
     sequences_parked: int = 0

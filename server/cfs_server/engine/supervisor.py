@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import structlog
 
@@ -164,13 +164,7 @@ class LlamaEngine:
                 worker_pid=self._worker.pid,
             )
             self._counters = answer.counters
-        total = self._past + self._counters
-        return replace(
-            base,
-            prompt_tokens_evaluated=total.prompt_tokens_evaluated,
-            tokens_generated=total.tokens_generated,
-            steps=total.steps,
-        )
+        return replace(base, **asdict(self._past + self._counters))
 
     async def check_integrity(self) -> list[str]:
         """Ask the worker to verify its invariants; every line is a violation."""

@@ -56,7 +56,7 @@ class Scheduler:
         self._news = News()
         self._deadlines = Deadlines()
         self._audit = Audit(self._residency, self._lobby, self._deadlines, self._running)
-        self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
+        self._steps = self._prompt_tokens_evaluated = self._tokens_generated = self._recomputed_tokens = 0
 
     def run_forever(self) -> None:
         """Serve; while there is nothing to compute this blocks and costs nothing."""
@@ -137,6 +137,7 @@ class Scheduler:
                 if not self._running:
                     self._fail([turn], EngineError("the pool has no room for this turn"))
                 return
+            self._recomputed_tokens += max(0, turn.reached - turn.computed)
             self._lobby.admit(turn)
             self._running.append(turn)
             if not turn.started:
@@ -202,6 +203,7 @@ class Scheduler:
     def _put_aside(self, turn: Generation) -> None:
         """Take a turn's seat away; it goes on later from where it was."""
         self._running.remove(turn)
+        turn.reached = turn.computed
         self._residency.leave(turn.place, turn.log, None if turn.forgotten else turn.cache_key)
         turn.seat = None
 
@@ -276,7 +278,7 @@ class Scheduler:
             self._send(news.step(self._counters(), wait))
 
     def _counters(self) -> Counters:
-        return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated)
+        return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated, self._recomputed_tokens)
 
     def _stats(self, question: AskStats) -> Stats:
         residency = self._residency

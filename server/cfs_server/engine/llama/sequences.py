@@ -41,6 +41,8 @@ class Generation:
     may_take: float = math.inf
     seat: Seat | None = None
     awaited: "tuple[Generation, int] | None" = None
+    reached: int = 0
+    """Tokens that were computed when it was put aside."""
     forgotten: bool = False
     failed: bool = False
     completion_tokens: int = 0
