@@ -13,6 +13,12 @@ from typing import Any, BinaryIO, get_args
 from cfs.wire import FinishReason
 
 HEADER = struct.Struct(">I")
+LONGEST = 64 << 20
+"""Bytes of a frame from the worker, which sends none of a thousandth of that."""
+
+
+class BadFrame(ValueError):
+    """What came is no frame; whoever sent it cannot be understood any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +252,22 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(body: bytes) -> Frame:
-    """Decode the body of a frame."""
+    """Decode the body of a frame; raises `BadFrame`."""
+    try:
+        return _decode(body)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadFrame(f"no frame, but {body[:60]!r} ({type(error).__name__}: {error})") from error
+
+
+def length(header: bytes) -> int:
+    """Read how long the body of a frame from the worker is; raises `BadFrame`."""
+    (size,) = HEADER.unpack(header)
+    if size > LONGEST:
+        raise BadFrame(f"no frame, but one of {size} bytes")
+    return int(size)
+
+
+def _decode(body: bytes) -> Frame:
     name, *values = json.loads(body)
     kind = _KINDS[name]
     fields = dict(zip(kind.__slots__, values, strict=True))

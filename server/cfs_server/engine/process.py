@@ -6,7 +6,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -40,9 +40,9 @@ class WorkerProcess:
         self._listener = asyncio.create_task(self._listen(), name="engine worker's stderr")
 
     @classmethod
-    async def spawn(cls, load: frames.Load) -> tuple["WorkerProcess", frames.Ready]:
+    async def spawn(cls, load: frames.Load, command: Sequence[str] = COMMAND) -> tuple["WorkerProcess", frames.Ready]:
         """Start a worker and wait until its model is loaded; raises `ModelLoadError`."""
-        worker = await cls._start()
+        worker = await cls._start(command)
         try:
             worker.send(load)
             async for frame in worker.frames():
@@ -51,18 +51,21 @@ class WorkerProcess:
                 if isinstance(frame, frames.LoadFailed):
                     raise ModelLoadError(frame.reason)
             raise ModelLoadError(f"{load.path}: cannot be loaded: {await worker.reap()}")
+        except frames.BadFrame as error:
+            await worker.reap()
+            raise ModelLoadError(f"{load.path}: the engine's worker process said {error}") from error
         except BaseException:
             await worker.reap()
             raise
 
     @classmethod
-    async def _start(cls) -> "WorkerProcess":
+    async def _start(cls, command: Sequence[str]) -> "WorkerProcess":
         ours, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_connection(sock=ours)
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *COMMAND,
+                    *command,
                     str(theirs.fileno()),
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,
@@ -98,11 +101,11 @@ class WorkerProcess:
             self._writer.write(data)
 
     async def frames(self) -> AsyncIterator[frames.Frame]:
-        """Yield frames until the worker ends; lines for the log are logged on the way."""
+        """Yield frames until the worker ends; lines for the log are logged on the way. Raises `BadFrame`."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                (length,) = frames.HEADER.unpack(await self._reader.readexactly(frames.HEADER.size))
-                frame = frames.decode(await self._reader.readexactly(length))
+                size = frames.length(await self._reader.readexactly(frames.HEADER.size))
+                frame = frames.decode(await self._reader.readexactly(size))
                 if isinstance(frame, frames.Log):
                     _log.log(30 if frame.level == "warning" else 40, "engine worker", message=frame.text)
                 else:

@@ -25,7 +25,7 @@ from cfs_server.engine.interface import (
     ModelLoadError,
 )
 from cfs_server.engine.llama import probe
-from cfs_server.engine.process import WorkerProcess, in_thread
+from cfs_server.engine.process import COMMAND, WorkerProcess, in_thread
 from cfs_server.engine.streams import Patience, TurnStream
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
@@ -54,12 +54,14 @@ class LlamaEngine:
         *,
         probing: ProbePolicy | None = None,
         patience: Patience | None = None,
+        command: Sequence[str] = COMMAND,
     ) -> None:
-        """Take `model` as `models.resolve` does; nothing is started yet."""
+        """Take `model` as `models.resolve` does, and the command that starts a worker; nothing is started yet."""
         self._patience = patience or Patience()
         self._spec = model
         self._options = options or frames.Options()
         self._probing = probing or ProbePolicy()
+        self._command = command
         self._state: EngineState = "starting"
         self._worker: WorkerProcess | None = None
         self._supervision: asyncio.Task[None] | None = None
@@ -84,7 +86,7 @@ class LlamaEngine:
         for note in notes:
             _log.warning(note)
         self._load = frames.Load(str(model.path), model.name, self._options, fast)
-        self._worker, ready = await WorkerProcess.spawn(self._load)
+        self._worker, ready = await WorkerProcess.spawn(self._load, self._command)
         self._state = "ready"
         self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
         return ModelInfo(model.name, ready.context_tokens, ready.has_chat_template, ready.parameters, notes)
@@ -283,7 +285,7 @@ class LlamaEngine:
     async def _spawn(self) -> WorkerProcess:
         if self._load is None:
             raise RuntimeError("the engine was not started")
-        worker, _ = await WorkerProcess.spawn(self._load)
+        worker, _ = await WorkerProcess.spawn(self._load, self._command)
         return worker
 
     def _fail_all(self, error: EngineError) -> None:
