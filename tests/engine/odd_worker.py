@@ -11,9 +11,12 @@ import sys
 from pathlib import Path
 
 from cfs_server.engine import frames
+from cfs_server.engine.interface import EnginePlan
 from cfs_server.engine.process import COMMAND
 
 LIMIT = frames.HEADER.pack(0x7FFFFFFF)
+PLAN = EnginePlan("none", "ranges", "none", False, 2048, 1, 1, 1, False)
+READY = frames.Ready(2048, 2048, has_chat_template=True, parameters=1, plan=PLAN)
 COUNTERS = frames.Counters()
 STRANGERS = frames.Step(
     COUNTERS,
@@ -51,7 +54,7 @@ def main() -> None:
             server.sendall(ODDITIES[oddity.removeprefix("at once: ")])
             orders.read()
             return
-        frames.send(server, frames.Ready(2048, 2048, has_chat_template=True, parameters=1))
+        frames.send(server, READY)
         order = frames.read(orders)
         assert isinstance(order, frames.Generate)
         if oddity == "strangers":

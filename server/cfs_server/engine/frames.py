@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, get_args
 
 from cfs.wire import FinishReason
+from cfs_server.engine.interface import EnginePlan
 
 HEADER = struct.Struct(">I")
 LONGEST = 64 << 20
@@ -29,6 +30,8 @@ class Options:
     """Sequences that are decoded together; more turns wait."""
     pool_tokens: int = 0
     """Cells of the shared pool that holds the attention state of all sequences."""
+    pool_bytes: int = 1 << 30
+    """Most memory that the pool takes, unless its size in tokens is given; at most a quarter of the machine's."""
     context_tokens: int = 0
     """Longest sequence; zero means what the model was trained for."""
     threads: int = 0
@@ -137,6 +140,7 @@ class Ready:
     pool_tokens: int
     has_chat_template: bool
     parameters: int
+    plan: EnginePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +238,7 @@ FromWorker = Ready | LoadFailed | Step | Stats | Log
 Frame = ToWorker | FromWorker
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}
-_PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters}
+_PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters, "plan": EnginePlan}
 _LISTS: dict[str, type[Any]] = {"started": Started, "texts": Text, "ended": Ended}
 
 

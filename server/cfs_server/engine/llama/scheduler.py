@@ -22,15 +22,12 @@ from cfs_server.engine.llama.forecast import Forecast
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.news import News
+from cfs_server.engine.llama.parking import Parking
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.sharing import must_wait
 from cfs_server.engine.llama.snapshots import Snapshots
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
-
-HEADROOM = 64
-"""Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
-
 
 Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats
 
@@ -53,10 +50,11 @@ class Scheduler:
         self._lobby = Lobby(options.slice_seconds)
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
+        self._parking = Parking(self._residency, self._lobby, self._running)
         self._news = News()
         self._deadlines = Deadlines()
         self._audit = Audit(self._residency, self._lobby, self._deadlines, self._running)
-        self._steps = self._prompt_tokens_evaluated = self._tokens_generated = self._recomputed_tokens = 0
+        self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
 
     def run_forever(self) -> None:
         """Serve; while there is nothing to compute this blocks and costs nothing."""
@@ -125,7 +123,8 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Bring in waiting turns; the first that does not fit keeps its place."""
-        if len(self._running) >= self._parallel and (turn := self._lobby.gives_way(self._running)) is not None:
+        full = len(self._running) >= self._parallel
+        if full and (turn := self._lobby.gives_way(self._running, self._parking.can_keep)) is not None:
             self._put_aside(turn)
             self._waiting.append(turn)
         for turn in self._lobby.in_order() if len(self._running) < self._parallel else ():
@@ -137,7 +136,6 @@ class Scheduler:
                 if not self._running:
                     self._fail([turn], EngineError("the pool has no room for this turn"))
                 return
-            self._recomputed_tokens += max(0, turn.reached - turn.computed)
             self._lobby.admit(turn)
             self._running.append(turn)
             if not turn.started:
@@ -146,8 +144,10 @@ class Scheduler:
 
     def _bring_in(self, turn: Generation) -> bool:
         """Seat a turn if all of its log, and some of what comes, fits beside the running ones."""
-        spare = sum(other.pending for other in self._running) + HEADROOM * (len(self._running) + 1)
-        turn.seat = self._residency.enter(turn.owner, turn.log, spare, alone=not self._running)
+        spare, alone = self._parking.spare(turn), not self._running
+        turn.seat = self._residency.enter(turn.owner, turn.log, spare, alone=alone)
+        if turn.seat is not None:
+            self._parking.came_in(turn)
         return turn.seat is not None
 
     def _compute(self) -> None:
@@ -203,8 +203,8 @@ class Scheduler:
     def _put_aside(self, turn: Generation) -> None:
         """Take a turn's seat away; it goes on later from where it was."""
         self._running.remove(turn)
-        turn.reached = turn.computed
-        self._residency.leave(turn.place, turn.log, None if turn.forgotten else turn.cache_key)
+        self._parking.leaves(turn)
+        self._residency.leave(turn.place, turn.log, turn.cache_key)
         turn.seat = None
 
     def _fill(self, shares: dict[Generation, int]) -> dict[Generation, int]:
@@ -270,6 +270,8 @@ class Scheduler:
             log, key = None if turn.failed else turn.log, None if turn.forgotten else turn.cache_key
             self._residency.leave(turn.seat, log, key, SECONDS_UNTIL[turn.share[1]])
             turn.seat = None
+        if turn.forgotten and not turn.failed:
+            self._residency.forget(turn.cache_key)  # it may have been put aside for a session that was gone by then
 
     def _flush(self) -> None:
         if self._news:
@@ -278,16 +280,14 @@ class Scheduler:
             self._send(news.step(self._counters(), wait))
 
     def _counters(self) -> Counters:
-        return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated, self._recomputed_tokens)
+        recomputed = self._parking.recomputed_tokens
+        return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated, recomputed)
 
     def _stats(self, question: AskStats) -> Stats:
         residency = self._residency
         gauges = {
-            "cells_total": float(self._context.cells),
-            "parked_bytes": float(residency.memory.used),
-            "prefix_nodes": float(residency.nodes),
-            "turns_paused": float(len(self._lobby.paused)),
             "seconds_per_prompt_token": self._budget.seconds_per_token,
+            "turns_paused": float(len(self._lobby.paused)),
         }
         return Stats(
             number=question.number,
@@ -297,7 +297,7 @@ class Scheduler:
             sequences_resident=len(residency.pool.slots),
             sequences_parked=residency.parked,
             cells_used=residency.pool.cells_used,
-            gauges=gauges,
+            gauges=residency.gauges() | gauges,
             violations=self.check_integrity() if question.check else [],
         )
 
