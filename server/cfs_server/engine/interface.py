@@ -15,6 +15,9 @@ Hint = Literal["waiting_for_children", "children_done", "tool_call", "user_turn"
 ToolChoice = Literal["auto", "none", "required"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
 
+TOO_LONG = "the turn took longer than {:g} seconds"
+"""What the error says of a turn that was not over at its deadline."""
+
 
 class ModelLoadError(Exception):
     """The model cannot be loaded; its text is the one line that the operator sees (E2)."""

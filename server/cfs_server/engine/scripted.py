@@ -11,7 +11,16 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Usage
-from cfs_server.engine.interface import Delta, EngineState, EngineStats, Finished, GenerationRequest, Hint, ModelInfo
+from cfs_server.engine.interface import (
+    TOO_LONG,
+    Delta,
+    EngineState,
+    EngineStats,
+    Finished,
+    GenerationRequest,
+    Hint,
+    ModelInfo,
+)
 from cfs_server.pulse import Pulse
 
 Script = Callable[[GenerationRequest], Iterable[str]]
@@ -140,7 +149,7 @@ class ScriptedEngine:
                 while self._permits == 0 and not self._running[request.id]:
                     await self._changed.wait()
         except TimeoutError:
-            raise EngineError(f"the turn took longer than {request.deadline_seconds:g} seconds") from None
+            raise EngineError(TOO_LONG.format(request.deadline_seconds)) from None
         if self._permits:
             self._permits -= 1
         return not self._running[request.id]

@@ -17,7 +17,7 @@ import structlog
 
 from cfs.errors import CfsError, Conflict, EngineError, Gone, TooMany
 from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, Usage
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
+from cfs_server.engine.interface import TOO_LONG, Delta, Engine, Finished, GenerationRequest
 from cfs_server.pulse import Pulse
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.events import Event, EventBus
@@ -266,7 +266,7 @@ class Session:
         except CfsError as error:
             self.fail_turn(turn, error.detail)
         except TimeoutError:
-            self.fail_turn(turn, f"the turn took longer than {limit:g} seconds")
+            self.fail_turn(turn, TOO_LONG.format(limit))
         except Exception:  # noqa: BLE001 - a defect must not leave the session generating for ever
             _log.exception("turn.defect", session=self.id, turn=turn.id)
             self.fail_turn(turn, "internal error")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
 from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Pause, Resume, Stats, Step
+from cfs_server.engine.interface import TOO_LONG
 from cfs_server.engine.llama.audit import Audit
 from cfs_server.engine.llama.budget import PromptBudget
 from cfs_server.engine.llama.deadlines import Deadlines
@@ -75,7 +76,7 @@ class Scheduler:
     def step(self) -> None:
         """Admit, compute one batch, sample, and send one frame with what came of it."""
         for turn in self._deadlines.late():
-            self._end(turn, "error", f"the turn took longer than {turn.may_take:g} seconds")
+            self._end(turn, "error", TOO_LONG.format(turn.may_take))
         self._admit()
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
