@@ -49,5 +49,19 @@ class Parking:
         turn.losses += lost > 0
         turn.reached = 0
 
+    def check_integrity(self) -> list[str]:
+        """Compare who runs and who waits with the seats that are taken; every line is a violation."""
+        problems = []
+        seated = [turn.seat for turn in (*self._running, *self._waiting) if turn.seat is not None]
+        slots = self._residency.pool.slots.values()
+        if {seat.slot.id for seat in seated} != {slot.id for slot in slots if slot.running}:
+            problems.append("sequences that run and unfinished turns do not agree")
+        problems += [f"{turn.id} runs without a seat" for turn in self._running if turn.seat is None]
+        problems += [f"{turn.id} waits in a seat" for turn in self._waiting if turn.seat is not None]
+        for seat in seated:
+            if seat.node is not None and seat.slot.own != seat.length - seat.shared:
+                problems.append(f"sequence {seat.slot.id} has {seat.slot.own} cells of its own")
+        return problems
+
     def _bytes(self, tokens: int) -> int:
         return self._residency.pool.state_bytes(tokens) if tokens else 0

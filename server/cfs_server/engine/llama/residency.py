@@ -231,6 +231,10 @@ class Residency:
         if node.memory is None and self.memory.limit:
             node.memory = self.memory.add(self.pool.save(node))
             self._stored.add(node)
+        self.trim_memory()
+
+    def trim_memory(self) -> None:
+        """Keep memory within its limit."""
         while self.memory.full:
             twice = (node for node in self.pool.nodes if node.memory is not None)
             candidates = chain(twice, self._stored.oldest(self._discardable))

@@ -14,6 +14,7 @@ from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
 from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Stats, Step
 from cfs_server.engine.llama.budget import PromptBudget
+from cfs_server.engine.llama.compaction import Compaction
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.forecast import Forecast
 from cfs_server.engine.llama.loading import LoadedModel
@@ -50,7 +51,8 @@ class Scheduler:
         self._lobby = Lobby(options.slice_seconds)
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
-        self._parking = Parking(self._residency, self._running, self._waiting)
+        turns = self._running, self._waiting
+        self._parking, self._compaction = Parking(self._residency, *turns), Compaction(self._residency, *turns)
         self._news = News()
         self._check_after = 0.0
         self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
@@ -76,6 +78,7 @@ class Scheduler:
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
             self._residency.evict_rested()
+            self._compaction.look()
             self._compute()
         self._flush()
 
@@ -271,7 +274,11 @@ class Scheduler:
             sequences_resident=len(residency.pool.slots),
             sequences_parked=residency.parked,
             cells_used=residency.pool.cells_used,
-            gauges=residency.gauges() | {"seconds_per_prompt_token": self._budget.seconds_per_token},
+            gauges=residency.gauges()
+            | {
+                "seconds_per_prompt_token": self._budget.seconds_per_token,
+                "compactions": float(self._compaction.count),
+            },
             violations=self.check_integrity() if question.check else [],
         )
 
@@ -284,16 +291,7 @@ class Scheduler:
         """Compare what is known with what is; every line is a violation."""
         problems = self._residency.check_integrity()
         turns = [*self._running, *self._waiting]
-        problems += self._lobby.check_integrity(turns)
+        problems += self._lobby.check_integrity(turns) + self._parking.check_integrity()
         if len({id(turn) for turn in turns}) != len(turns):
             problems.append("a turn is listed twice")
-        seated = [turn.seat for turn in turns if turn.seat is not None]
-        slots = self._residency.pool.slots.values()
-        if {seat.slot.id for seat in seated} != {slot.id for slot in slots if slot.running}:
-            problems.append("sequences that run and unfinished turns do not agree")
-        problems += [f"{turn.id} runs without a seat" for turn in self._running if turn.seat is None]
-        problems += [f"{turn.id} waits in a seat" for turn in self._waiting if turn.seat is not None]
-        for seat in seated:
-            if seat.node is not None and seat.slot.own != seat.length - seat.shared:
-                problems.append(f"sequence {seat.slot.id} has {seat.slot.own} cells of its own")
         return problems
