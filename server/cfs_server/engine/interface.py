@@ -12,6 +12,7 @@ from cfs.wire import FinishReason, Message, Settings, Usage
 
 Kind = Literal["interactive", "agent", "background"]
 Hint = Literal["waiting_for_children", "tool_call", "user_turn"]
+ToolChoice = Literal["auto", "none", "required"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
 
 
@@ -71,6 +72,9 @@ class GenerationRequest:
     which survives a rename. Computation is shared among sessions of one `owner` and never across owners, who could
     learn from its speed what others have said. Turns of one `account`, such as a family of sessions, have one share of
     their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema.
+
+    `tools` are described to the model in the form of the OpenAI API; `tool_choice` says whether it may, must not or
+    must call one. A caller who wants one certain tool called gives that one only.
     """
 
     id: str
@@ -79,17 +83,36 @@ class GenerationRequest:
     settings: Settings
     json_schema: dict[str, Any] | None = None
     tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: ToolChoice = "auto"
     owner: str = ""
     account: str = ""
     kind: Kind = "interactive"
 
 
 @dataclass(frozen=True, slots=True)
+class CallDelta:
+    """A piece of a tool call. `index` counts the calls of a reply from 0; `id` and `name` come with the first piece.
+
+    `arguments` is the next piece of the arguments' JSON text; all pieces of a call together are one JSON object.
+    """
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
-    """New text of a running generation, whole characters only, and how many tokens it stands for."""
+    """What is new in a running generation, whole characters only, and how many tokens it stands for.
+
+    `thinking` is what the model says to itself before it answers; `calls` are pieces of the tool calls that it makes.
+    """
 
     text: str
     tokens: int
+    thinking: str = ""
+    calls: tuple[CallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
