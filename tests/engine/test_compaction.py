@@ -84,6 +84,15 @@ async def test_a_stream_above_a_long_prompt_that_is_gone_is_moved(roomy: Path, p
     assert answer.text == alone.text
 
 
+async def test_a_pool_that_was_empty_has_no_holes(roomy: Path) -> None:
+    """What came after begins at its beginning, so nothing is moved."""
+    async with running(roomy, pool_tokens=8192) as engine:
+        await ask(engine, "long " * 600, "long", max_tokens=2)
+        engine.forget("long")
+        await ask(engine, "a short question", max_tokens=200)
+        assert (await engine.stats()).gauges["compactions"] == 0
+
+
 def test_few_holes_are_left_alone(tiny: Path) -> None:
     """Less than what is worth the trouble."""
     options = Options(parallel=4, pool_tokens=LEAST, threads=1)

@@ -64,7 +64,7 @@ class Compaction:
     def look(self) -> None:
         """Call before each step: compact if that pays."""
         used = self._residency.pool.cells_used
-        self._peak = max(self._peak, used)
+        self._peak = max(self._peak, used) if used else 0  # an empty pool is filled from its beginning
         if self._pays(used, self._peak - used) and self._nothing_is_lost():
             self._compact()
             self._peak = self._residency.pool.cells_used
