@@ -73,11 +73,12 @@ class Lobby:
         """Find a turn that had its slice and can keep its state, if one waits whose account has had less."""
         if not self.waiting:
             return None
-        spent = [turn for turn in running if turn.slice >= self._slice_seconds and can_keep(turn)]
+        spent = [turn for turn in running if turn.slice >= self._slice_seconds]
         if not spent:
             return None
-        longest = max(spent, key=self._rank)
-        return longest if min(map(self._rank, self.waiting)) < self._rank(longest) else None
+        least = min(map(self._rank, self.waiting))
+        longest_first = sorted(spent, key=self._rank, reverse=True)
+        return next((turn for turn in longest_first if least < self._rank(turn) and can_keep(turn)), None)
 
     def victim(self, running: Sequence[Generation]) -> Generation:
         """Choose who is put aside when there is no room; never the oldest.

@@ -17,6 +17,7 @@ from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, 
 from cfs_server.engine.interface import TOO_LONG
 from cfs_server.engine.llama.audit import Audit
 from cfs_server.engine.llama.budget import PromptBudget
+from cfs_server.engine.llama.compaction import Compaction
 from cfs_server.engine.llama.deadlines import Deadlines
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.forecast import Forecast
@@ -52,6 +53,7 @@ class Scheduler:
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
         self._parking = Parking(self._residency, self._lobby, self._running)
+        self._compaction = Compaction(self._residency, self._running, self._waiting)
         self._news = News()
         self._deadlines = Deadlines()
         self._audit = Audit(self._residency, self._lobby, self._deadlines, self._running)
@@ -81,6 +83,7 @@ class Scheduler:
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
             self._residency.evict_rested()
+            self._compaction.look()
             self._compute()
         self._flush()
 
@@ -289,6 +292,7 @@ class Scheduler:
         gauges = {
             "seconds_per_prompt_token": self._budget.seconds_per_token,
             "turns_paused": float(len(self._lobby.paused)),
+            "compactions": float(self._compaction.count),
         }
         return Stats(
             number=question.number,
