@@ -34,6 +34,11 @@ class Models:
         return self.small if self._smoke else self._given or random_model("0.5b", "q8_0")
 
     @cached_property
+    def rough_small(self) -> Path:
+        """Like `small`, but says whatever its vocabulary has: its replies are cut into other tokens when read again."""
+        return self._given or random_model("small", "f16", plain=False)
+
+    @cached_property
     def rough_medium(self) -> Path:
         """Like `medium`, but says whatever its vocabulary has."""
         shape = ("small", "f16") if self._smoke else ("mid", "q8_0")

@@ -1,5 +1,6 @@
 """Prompts of a given number of tokens, of words that no other prompt has."""
 
+import ctypes
 import random
 import string
 from collections.abc import Sequence
@@ -47,6 +48,22 @@ class Prompts:
         text = template.decode() if template else None
         self._builder = PromptBuilder(text, special=self._vocabulary.special_text)
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the attention state of one token, at half precision."""
+        heads, width = self._number("attention.head_count"), self._number("embedding_length")
+        return 2 * 2 * width // heads * self._number("attention.head_count_kv") * self._number("block_count")
+
+    def _number(self, key: str) -> int:
+        """Read a number from the file's metadata: of a model without its weights the library itself tells less."""
+        return int(self._text(f"{self._text('general.architecture')}.{key}"))
+
+    def _text(self, key: str) -> str:
+        buffer = ctypes.create_string_buffer(64)
+        if lib.llama_model_meta_val_str(self._raw, key.encode(), buffer, len(buffer)) < 0:
+            raise SystemExit(f"the model file does not say {key}")
+        return buffer.value.decode()
+
     def tokens(self, history: Sequence[Message]) -> Tokens:
         """Cut a history into the tokens of its prompt."""
         pieces = self._builder.build(history, Settings(prompt_style="chat")).pieces
@@ -74,6 +91,12 @@ class Prompts:
             content = content.rpartition(" ")[0]
         content += "." * (tokens - size(content))  # a full stop never joins its neighbour in these vocabularies
         return made(content)
+
+
+def words(seed: str, count: int) -> str:
+    """Write words that no other seed gives, where it does not matter how many tokens they are."""
+    source = random.Random(seed)
+    return " ".join(_word(source) for _ in range(count))
 
 
 def _word(words: random.Random) -> str:
