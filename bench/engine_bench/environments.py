@@ -41,6 +41,8 @@ _WEB = ("fastapi==0.165.0", "uvicorn==0.54.0", "pydantic-settings==2.16.3", "sse
 PACKAGED = Environment("packaged", (*_WEB, "starlette-context==0.5.1", "PyYAML==6.0.3"), shared=True)
 BATCH = Environment("batch", (*_WEB, "openai==3.54.0", "safetensors==0.8.0", "websockets==17.4"), shared=True)
 
+PLOTS = Environment("plots", ("matplotlib==3.11.2",))
+
 
 def cache_folder() -> Path:
     """Where environments and models are kept between runs."""

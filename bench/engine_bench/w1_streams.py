@@ -8,7 +8,7 @@ from pathlib import Path
 from engine_bench.bench import Bench
 from engine_bench.ours import Ours
 from engine_bench.raw import RawLoop
-from engine_bench.servers import LlamaServer
+from engine_bench.servers import LlamaServer, PackagedServer
 from engine_bench.sides import Setup, Side, Turn
 from engine_bench.tables import Verdict, table
 
@@ -18,6 +18,8 @@ OWN_BAR_STREAMS = 16
 OWN_GAUGE = "step_own_seconds_total"
 """Seconds that the worker spent on its own work beside the model; an engine without this gauge has no such column."""
 WARM_UP = 8
+SERIAL_STREAMS = 2
+"""A server that answers one after the other has nothing to show with more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,7 @@ async def _measure(bench: Bench, plan: Plan, widths: list[Width], speeds: list[S
     most = max(plan.widths)
     # Room for everybody, twice: what the rounds before have left behind is not to be what is measured.
     setup = Setup(plan.model, bench.threads, most, 2 * most * (plan.prompt + plan.tokens) + 1024, memory_mib=64)
-    async with bench.together(setup, "llama-server", "batch") as sides:
+    async with bench.together(setup, "llama-server", "batch", "packaged") as sides:
         ours = sides[0]
         assert isinstance(ours, Ours)
         raw = await RawLoop.start(setup, extra_buffers=ours.extra_buffers)
@@ -182,7 +184,8 @@ async def _round(
     async def played(side: Side) -> None:
         found[side.name] = await _play(bench, plan, side, streams, f"{number}")
 
-    turns = [bare, *((lambda side=side: played(side)) for side in sides)]
+    able = [side for side in sides if streams <= SERIAL_STREAMS or not isinstance(side, PackagedServer)]
+    turns = [bare, *((lambda side=side: played(side)) for side in able)]
     first = number % len(turns)
     for turn in [*turns[first:], *turns[:first]]:
         await turn()

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_fanout import BAR, SHARED, Ideal, task
 
 import make_random_gguf
 from cfs.wire import Message
 from cfs_server.engine.interface import Delta, Engine
-from engine_fanout import BAR, SHARED, Ideal, task
 from tests.engine.support import Answer, ask, collect, request, running, until, user
 
 EXACT: dict[str, Any] = {"flash_attention": False}
