@@ -188,6 +188,9 @@ class Tenants:
             tally.refused += error.status == 429
             tally.failed += error.status != 429 or not error.retry_after
             return
+        except (OSError, EOFError):
+            tally.failed += 1
+            return
         tally.served += reply["error"] is None
         tally.failed += reply["error"] is not None
         tally.tokens += reply["usage"]["prompt_tokens"] + reply["usage"]["completion_tokens"]

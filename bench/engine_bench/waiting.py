@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from engine_bench.sides import Side
 
-LONGEST = 120.0
+LONGEST = 300.0
 
 
 async def until(done: Callable[[], bool], seconds: float = LONGEST) -> None:
