@@ -7,7 +7,19 @@ import threading
 import pytest
 
 from cfs_server.engine import frames
+from cfs_server.engine.interface import EnginePlan
 
+PLAN = EnginePlan(
+    "hybrid",
+    "snapshots",
+    "64 tokens",
+    flash_attention=True,
+    pool_tokens=16384,
+    pool_bytes=1 << 20,
+    parallel=8,
+    threads=2,
+    extra_buffers=False,
+)
 SAMPLES: list[frames.Frame] = [
     frames.Load("/a/model.gguf", "name", frames.Options(parallel=3), extra_buffers=False),
     frames.Generate(
@@ -17,7 +29,7 @@ SAMPLES: list[frames.Frame] = [
     frames.Forget("s"),
     frames.Expect("s", "tool_call"),
     frames.AskStats(3, check=True),
-    frames.Ready(2048, 16384, has_chat_template=True, parameters=3),
+    frames.Ready(2048, 16384, has_chat_template=True, parameters=3, plan=PLAN),
     frames.LoadFailed("no"),
     frames.Step(
         frames.Counters(1, 2, 3),
