@@ -15,6 +15,8 @@ mpl.use("svg")
 import matplotlib.pyplot as plt  # type: ignore[import-not-found,unused-ignore]
 
 Rows = dict[str, Any]
+NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+"""A picture says nothing about when and by what it was made."""
 COLOURS = {"CFS": "#1b6ca8", "raw": "#888888", "llama.cpp server": "#d1603d", "batch server": "#6a994e"}
 STYLE = {
     "svg.hashsalt": "cfs",  # the same figures make the same file
@@ -115,7 +117,7 @@ def main() -> None:
             picture(axes, results[workload]["figures"])
             if axes.get_legend_handles_labels()[0]:
                 axes.legend(frameon=False, fontsize=8)
-            figure.savefig(folder / f"bench-{name}.svg", metadata={"Date": None, "Creator": None})
+            figure.savefig(folder / f"bench-{name}.svg", metadata=NO_METADATA)
             plt.close(figure)
 
 

@@ -35,6 +35,8 @@ MANY, FEW = "many", "few"
 WORDS, REPLY = 16, 32
 WORKERS = 16
 """Turns at a time when the capacity is measured."""
+GOING = 0.3
+"""Part of the time that passes before anything counts: at first turns come in by arrival alone."""
 LIMIT_SECONDS = 2.0
 SERVED_BAR = 0.95
 EVEN_BAR = 0.15
@@ -171,26 +173,27 @@ class Tenants:
         return self._told(phase, shares)
 
     async def insist(self, phase: str, workers: dict[str, int], seconds: float) -> list[Tenant]:
-        """Let each tenant have so many turns at a time, for a while; only what is over by then counts."""
-        self._clear()
+        """Let each tenant have so many turns at a time, and count what is over in a while, after one of getting going."""
         work = [partial(self._turn, name) for name, count in workers.items() for _ in range(count)]
         async with _working(work):
+            await asyncio.sleep(seconds * GOING)
+            self._clear()
             await asyncio.sleep(seconds)
             return self._told(phase, workers)
 
     async def _turn(self, name: str) -> None:
-        tally, began = self._tallies[name], time.perf_counter()
-        label = f"{name}-{next(self._numbers)}"
-        tally.offered += 1
+        began, label = time.perf_counter(), f"{name}-{next(self._numbers)}"
+        self._tallies[name].offered += 1
         try:
             reply = await self._callers[name].reply(label, words(label, WORDS))
         except RefusedError as error:
-            tally.refused += error.status == 429
-            tally.failed += error.status != 429 or not error.retry_after
+            self._tallies[name].refused += error.status == 429
+            self._tallies[name].failed += error.status != 429 or not error.retry_after
             return
         except (OSError, EOFError):
-            tally.failed += 1
+            self._tallies[name].failed += 1
             return
+        tally = self._tallies[name]
         tally.served += reply["error"] is None
         tally.failed += reply["error"] is not None
         tally.tokens += reply["usage"]["prompt_tokens"] + reply["usage"]["completion_tokens"]
@@ -253,6 +256,8 @@ async def _classes(bench: Bench, model: Path, seconds: float) -> list[Class]:
             side.forget(label)
 
         async with _working([partial(turn, kind) for kind in KINDS for _ in range(16)]):
+            await asyncio.sleep(seconds * GOING)
+            said.clear()
             await asyncio.sleep(seconds)
             counted = dict(said)
     whole, weights = sum(counted.values()), sum(WEIGHTS.values())
