@@ -95,7 +95,7 @@ class Exchange:
         """Take what an outlet has; returns how many bytes that were."""
         data = outlet.read()
         if data == b"":
-            outlet.close()
+            outlet.end()
         elif data:
             if outlet.recorded or outlet.capture.overflows(len(data)):
                 yield Work(partial(outlet.take, data))

@@ -57,11 +57,15 @@ class Outlet:
         self._write(data)
         self.capture.feed(data)
 
-    def close(self) -> None:
-        """Stop reading, and close the record."""
+    def end(self) -> None:
+        """Stop reading."""
         if self.descriptor is not None:
             os.close(self.descriptor)
             self.descriptor = None
+
+    def close(self) -> None:
+        """Stop reading, close the record, and remove the pipe."""
+        self.end()
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -47,7 +47,7 @@ class Bash:
             theirs.callback(os.close, self.control_number)
             told, tell = _pipe(theirs, theirs)
             start = settings.inside(settings.directory)
-            command = [program, "--norc", "--noprofile", "--noediting", "-i", "-s"]
+            command = ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"]
             if settings.sandbox:
                 command = [*bubblewrap(settings.sandbox, start, private, tell), *command]
             try:
@@ -55,6 +55,7 @@ class Bash:
                 complaints = theirs.enter_context(self._complaints.open("wb"))
                 self.process = subprocess.Popen(  # noqa: S603 - running commands is what it is for
                     command,
+                    executable=None if settings.sandbox else program,
                     stdin=orders,
                     stdout=subprocess.DEVNULL,
                     stderr=complaints,
@@ -73,6 +74,7 @@ class Bash:
             os.close(tell)
             self.group = _inner_process(told) or self.process.pid
         os.set_blocking(self.control, False)
+        os.set_blocking(self._input, False)
         self.exit = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else None
         self.signs = [each for each in (self.control, self.exit) if each is not None]
 
