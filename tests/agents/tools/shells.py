@@ -39,6 +39,7 @@ class InALoop:
     """An `AsyncShell` in a loop of its own, in which nothing may block."""
 
     def __init__(self, settings: ShellSettings) -> None:
+        self._closed = False
         self._runner = asyncio.Runner()
         self._runner.get_loop()
         self._shell = self._do(self._make(settings))
@@ -53,8 +54,10 @@ class InALoop:
 
     def close(self) -> None:
         """End it and its loop."""
-        self._do(self._shell.close())
-        self._runner.close()
+        if not self._closed:
+            self._do(self._shell.close())
+            self._runner.close()
+        self._closed = True
 
     async def _make(self, settings: ShellSettings) -> AsyncShell:
         return AsyncShell(settings)
@@ -73,6 +76,11 @@ def until(condition: Callable[[], object], what: str = "") -> None:
     while not condition():
         assert time.monotonic() < end, what or "it never came true"
         time.sleep(0.005)
+
+
+async def comes(path: Path) -> None:
+    """Wait until there is a file."""
+    await asyncio.to_thread(until, path.exists)
 
 
 @dataclass(frozen=True)

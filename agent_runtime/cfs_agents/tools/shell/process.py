@@ -182,7 +182,9 @@ def _identity(user: str | int | None) -> dict[str, Any]:
     try:
         known = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
     except KeyError:
-        raise ShellUnavailable(f"there is no user {user!r} here") from None
+        if not isinstance(user, int):
+            raise ShellUnavailable(f"there is no user {user!r} here") from None
+        return {"user": user, "group": user, "extra_groups": []}  # a number without a name will do
     return {"user": known.pw_uid, "group": known.pw_gid, "extra_groups": []}
 
 
