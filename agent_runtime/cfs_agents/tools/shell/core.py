@@ -158,7 +158,7 @@ class ShellCore:
     def _ending(self, exchange: Exchange) -> tuple[int, str | None]:
         """Return a command's status, and how its shell ended if it did."""
         if exchange.mark is None:
-            return self._bury(exchange.bash) if exchange.over else (0, None)
+            return self._bury(exchange.bash) if exchange.sent else (0, None)
         self._directory, self._newest = exchange.mark.directory, exchange.mark.background
         if all(outlet.opened for outlet in exchange.outlets):
             return exchange.mark.status, None
@@ -191,9 +191,9 @@ class ShellCore:
         yield from exchange.follow(LAST_RESORT_SECONDS)
         if exchange.mark is None:
             bash.kill()
-            complaints = bash.complaints().splitlines()
             yield Work(partial(self._bury, bash))
-            raise ShellUnavailable(f"bash did not start: {complaints[-1] if complaints else 'it said nothing'}")
+            complaints = yield Work(bash.complaints)
+            raise ShellUnavailable(f"bash did not start: {complaints or 'it said nothing'}")
         self._directory, self._newest = exchange.mark.directory, None
         _log.debug("shell.started", pid=bash.process.pid)
         return bash
@@ -246,7 +246,7 @@ class ShellCore:
         """Make the directory of records; as root for another user, one that this user can write to."""
         records = self.settings.record_directory
         if not records.is_dir():
-            records.mkdir(parents=True)
+            records.mkdir(parents=True, exist_ok=True)
             if self.settings.user is not None:
                 shutil.chown(records, self.settings.user)
 

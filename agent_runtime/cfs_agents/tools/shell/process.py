@@ -122,9 +122,9 @@ class Bash:
                     os.killpg(group, signal.SIGKILL)
 
     def complaints(self) -> str:
-        """Return what was said while it started, to explain why it did not."""
+        """Return the last that was said while it started, to explain why it did not."""
         with suppress(OSError):
-            return self._complaints.read_text("utf-8", "replace").strip()
+            return self._complaints.read_text("utf-8", "replace").strip().rpartition("\n")[2]
         return ""
 
     def release(self) -> int:

@@ -15,20 +15,16 @@ def bubblewrap(sandbox: Sandbox, directory: str, private: Path, report: int) -> 
     """Return what stands before the command; `private` is shared with the runtime, `report` a descriptor for its pid.
 
     Raises `ShellUnavailable` where there is no bubblewrap.
+
+    Why not `--die-with-parent`: the system counts the thread that started it as the parent, and such a one ends soon.
+    The sandbox ends with its bash, and bash when nobody is there to give it orders.
     """
     program = shutil.which("bwrap")
     if program is None:
         raise ShellUnavailable("there is no bubblewrap here (the program bwrap); install it, or choose no sandbox")
     options = [
-        *(
-            "--die-with-parent",
-            "--new-session",
-            "--unshare-user-try",
-            "--unshare-pid",
-            "--unshare-ipc",
-            "--unshare-uts",
-        ),
-        *("--unshare-cgroup-try", "--cap-drop", "ALL"),
+        *("--new-session", "--cap-drop", "ALL"),
+        *("--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
         *([] if sandbox.network else ["--unshare-net"]),
         *("--ro-bind", "/usr", "/usr", "--ro-bind-try", "/etc", "/etc", "--ro-bind-try", "/opt", "/opt"),
     ]
