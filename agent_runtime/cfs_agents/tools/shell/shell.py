@@ -18,6 +18,7 @@ class Shell:
     """
 
     def __init__(self, settings: ShellSettings) -> None:
+        self.settings = settings
         self._core = ShellCore(settings)
         self._turn = threading.Lock()
 
