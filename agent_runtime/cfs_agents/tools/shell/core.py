@@ -121,13 +121,15 @@ class ShellCore:
         for name in ["output"] if settings.merge else ["output", "errors"]:
             pipe = private / f"{name}-{self._number}"
             exchange.outlets.append(Outlet(pipe, self._record(name), settings.keep, settings.most_recorded))
+        # A new file for each, as some file systems wait for the disk when a file is cut and written again.
         script = private / "command"
+        script.unlink(missing_ok=True)
         script.write_text(command + "\n", "utf-8", "surrogateescape")
         there, back = (settings.inside(directory), self._directory) if directory else (None, None)
         pipes = [str(outlet.pipe) for outlet in exchange.outlets]
         exchange.sent = True
-        bash.send(framing.order(str(script), pipes, bash.control_number, there))
-        bash.send(framing.report(exchange.token, bash.control_number, back))
+        order = framing.order(str(script), pipes, bash.control_number, there)
+        bash.send(order + framing.report(exchange.token, bash.control_number, back))
 
     def _settle(self, exchange: Exchange, *, timed_out: bool = False, fresh: bool = False) -> ShellResult:
         """Close the outlets, or hand them on where something still writes to them; and say how it was."""

@@ -33,17 +33,18 @@ class MarkReader:
     """Finds the mark of one command in what comes on the control descriptor, cut anywhere."""
 
     def __init__(self, token: str) -> None:
-        self._form = re.compile(rf"^{token} (\d+) (\d*) (.*)\n{token}\n".encode(), re.DOTALL | re.MULTILINE)
-        self._data = b""
+        self._begin, self._end = f"\n{token} ".encode(), f"\n{token}\n".encode()
+        self._data = b"\n"
 
     def feed(self, data: bytes) -> Mark | None:
         """Take what was read; return the mark when it is complete."""
         self._data += data
-        found = self._form.search(self._data)
-        if not found:
+        _, found, rest = self._data.partition(self._begin)
+        told, ended, _ = rest.rpartition(self._end)
+        if not (found and ended):
             return None
-        directory = found[3].decode("utf-8", "surrogateescape")
-        return Mark(int(found[1]), directory, int(found[2]) if found[2] else None)
+        status, background, directory = told.decode("utf-8", "surrogateescape").split(" ", 2)
+        return Mark(int(status), directory, int(background) if background else None)
 
 
 def opening(limits: list[str]) -> str:
