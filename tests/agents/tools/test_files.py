@@ -338,7 +338,7 @@ def test_literal_paths_mean_what_they_say(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/etc/passwd", "/root/x", "/proc/self/environ", "/logs/operations.jsonl", "/workspacex/a"]
+    "path", ["/etc/passwd", "/boot/x", "/proc/self/environ", "/logs/operations.jsonl", "/workspacex/a"]
 )
 def test_system_directories_and_the_runtime_are_refused(desk: Desk, path: str) -> None:
     """With what the agent may use instead."""

@@ -81,13 +81,13 @@ def test_workspace_has_the_name_that_file_tools_use(box: AnyShell, root: Path) -
         "touch /usr/bin/evil",
         "touch /etc/evil",
         "cat /etc/shadow",
-        "ls /home/* /root/*",
+        "ls ~root /home",
         "ln -s SECRET link; cat link",
         "kill -9 OUTER",
         "cat /proc/OUTER/environ",
         "mount -t tmpfs x /usr",
         "chroot /proc/1/root true",
-        "python3 -c 'import socket; socket.create_connection((\"127.0.0.1\", PORT), 1)' 2>&1",
+        "exec 3<>/dev/tcp/127.0.0.1/PORT",
     ],
 )
 def test_sandbox_holds(box: AnyShell, root: Path, attempt: str) -> None:
