@@ -84,7 +84,8 @@ class ShellCore:
                 yield Work(partial(self._settle, exchange))
             raise
         yield from exchange.take_rest()
-        return (yield Work(partial(self._settle, exchange, timed_out=timed_out, fresh=fresh)))  # type: ignore[no-any-return]
+        result: ShellResult = yield Work(partial(self._settle, exchange, timed_out=timed_out, fresh=fresh))
+        return result
 
     def background(self, command: str, directory: Path | None) -> Steps[Job]:
         """Start a command as a background job, in the present state of the shell, of which it gets a copy."""
@@ -190,10 +191,13 @@ class ShellCore:
         bash: Bash = yield Work(self._spawn)
         exchange = Exchange(bash)
         bash.send(framing.opening(bash.limits) + framing.report(exchange.token, bash.control_number))
-        yield from exchange.follow(LAST_RESORT_SECONDS)
+        try:
+            yield from exchange.follow(LAST_RESORT_SECONDS)
+        finally:
+            if exchange.mark is None:
+                bash.kill()
+                yield Work(partial(self._bury, bash))
         if exchange.mark is None:
-            bash.kill()
-            yield Work(partial(self._bury, bash))
             complaints = yield Work(bash.complaints)
             raise ShellUnavailable(f"bash did not start: {complaints or 'it said nothing'}")
         self._directory, self._newest = exchange.mark.directory, None

@@ -45,7 +45,8 @@ class Bash:
             self.control, low = _pipe(ours, theirs)
             self.control_number = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _CONTROL)
             theirs.callback(os.close, self.control_number)
-            told, tell = _pipe(theirs, theirs)
+            teller = theirs.enter_context(ExitStack())
+            told, tell = _pipe(theirs, teller)
             start = settings.inside(settings.directory)
             command = ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"]
             if settings.sandbox:
@@ -71,7 +72,7 @@ class Bash:
             except OSError as error:
                 raise ShellUnavailable(f"bash does not start: {error.strerror}") from error
             ours.pop_all()
-            os.close(tell)
+            teller.close()
             self.group = _inner_process(told) or self.process.pid
         os.set_blocking(self.control, False)
         os.set_blocking(self._input, False)
@@ -145,14 +146,9 @@ def new_cookie() -> str:
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     """Make a pipe, and say who closes its two ends."""
     ends = os.pipe()
-    reader.callback(_close, ends[0])
-    writer.callback(_close, ends[1])
+    reader.callback(os.close, ends[0])
+    writer.callback(os.close, ends[1])
     return ends
-
-
-def _close(descriptor: int) -> None:
-    with suppress(OSError):  # closed already
-        os.close(descriptor)
 
 
 def _inner_process(descriptor: int) -> int | None:
