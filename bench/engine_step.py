@@ -182,7 +182,9 @@ def order(name: str, context: int, tokens: int) -> frames.Generate:
     content = "".join(f"w{place} " for place in range(context // 4)) + name
     message = Message(role="user", content=content).model_dump(mode="json", exclude_defaults=True)
     settings = Settings(max_tokens=tokens, stop=("User:", "\n\nEND"), seed=1)
-    return frames.Generate(name, name, [message], settings.model_dump(mode="json"), owner="me", account=name)
+    return frames.Generate(
+        id=name, cache_key=name, keep=0, messages=[message], settings=settings.model_dump(mode="json"), account=name
+    )
 
 
 def case(model: Path, context: int, idle: int, steps: int) -> Case:

@@ -21,6 +21,7 @@ FOLDERS = [
     "server/cfs_server/routes",
     "fuse_bridge/cfs_fuse",
     "agent_runtime/cfs_agents",
+    "agent_runtime/cfs_agents/context",
     "tests",
     "docs",
     "bench",
@@ -36,6 +37,7 @@ HOSTS = {  # every host that a file may name; a new one is a decision
     "example.org",
     "json-schema.org",
     "git-lfs.github.com",  # the name of a format
+    "www.w3.org",  # the name of the elements of a picture (SVG)
 }
 RESERVED = (".example", ".invalid", ".test")  # names that nobody can have (RFC 2606)
 

@@ -1,8 +1,10 @@
 """Write a random-weight GGUF of a given shape: for tests and benches of the engine, where only counts and times matter.
 
-The file is a llama-architecture model, or one of recurrent layers (mamba), with a byte-level BPE tokenizer and a ChatML
-template; the same seed makes the same file. The rows of the special tokens are zero, so that greedy decoding
-practically never ends by itself.
+The file is a model of attention (llama), of recurrent layers (mamba), of both (jamba), or of attention of which every
+other layer sees a window only (gemma2), with a byte-level BPE tokenizer and a ChatML template; the same seed makes the
+same file. The rows of the special tokens are zero, so that greedy decoding practically never ends by itself. With
+`plain` the model says nothing but `PLAIN`, characters that join no neighbour: each token can be shown at once, and a
+reply that is cut into tokens again gives the tokens that the model chose.
 
     python tools/make_random_gguf.py --shape 0.5b --type q8_0 half.gguf
 """
@@ -23,16 +25,19 @@ CHAT_TEMPLATE = (
     "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+PLAIN = "!#$%&()*+,-./:;=?@^_|~"
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 STATE, KERNEL, RANK = 8, 4, 4
 """Sizes inside of a recurrent layer."""
+WINDOW = 64
+"""Tokens that a layer with a sliding window sees."""
 BLOCK = 32
 """Values in one Q8_0 block: a scale in half precision and 32 signed bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a llama-architecture model, or of a recurrent one, which has no heads."""
+    """Sizes of a model; one of recurrent layers alone has no heads."""
 
     layers: int
     width: int
@@ -44,11 +49,18 @@ class Shape:
     tied: bool
     architecture: str = "llama"
 
+    def recurrent(self, layer: int) -> bool:
+        """Whether a layer is a recurrent one: all of mamba's, every other of jamba's."""
+        return self.architecture == "mamba" or (self.architecture == "jamba" and layer % 2 == 0)
+
 
 SHAPES = {
     "tiny": Shape(2, 64, 4, 2, 128, 512, 2048, tied=False),
     "recurrent": Shape(2, 64, 0, 0, 0, 512, 2048, tied=True, architecture="mamba"),
+    "hybrid": Shape(2, 64, 4, 2, 128, 512, 2048, tied=True, architecture="jamba"),
+    "windowed": Shape(2, 64, 4, 2, 128, 512, 2048, tied=True, architecture="gemma2"),
     "small": Shape(6, 256, 8, 4, 768, 4096, 4096, tied=False),
+    "mid": Shape(12, 512, 8, 4, 1536, 32_000, 32_768, tied=True),
     "0.5b": Shape(24, 896, 14, 2, 4864, 151_936, 32_768, tied=True),
 }
 
@@ -82,8 +94,9 @@ def vocabulary(size: int) -> tuple[list[str], list[str]]:
 class RandomModel:
     """Writes one model; tensors are made one after the other from one generator."""
 
-    def __init__(self, path: Path, shape: Shape, kind: str, seed: int) -> None:
+    def __init__(self, path: Path, shape: Shape, kind: str, seed: int, *, plain: bool) -> None:
         self.shape, self.kind = shape, kind
+        self.plain = plain
         self.random = np.random.default_rng(seed)
         self.writer = gguf.GGUFWriter(path, shape.architecture)
 
@@ -105,11 +118,16 @@ class RandomModel:
         writer.add_block_count(shape.layers)
         writer.add_feed_forward_length(shape.feed_forward)
         writer.add_head_count(shape.heads)
-        writer.add_head_count_kv(shape.kv_heads)
+        per_layer = [0 if shape.recurrent(layer) else shape.kv_heads for layer in range(shape.layers)]
+        writer.add_head_count_kv(per_layer if shape.architecture == "jamba" else shape.kv_heads)
         writer.add_layer_norm_rms_eps(1e-5)
         if shape.heads:
             writer.add_rope_dimension_count(shape.width // shape.heads)
-        else:
+        if shape.architecture == "gemma2":
+            writer.add_sliding_window(WINDOW)
+            writer.add_key_length(shape.width // shape.heads)
+            writer.add_value_length(shape.width // shape.heads)
+        if shape.recurrent(0):
             writer.add_ssm_conv_kernel(KERNEL)
             writer.add_ssm_inner_size(2 * shape.width)
             writer.add_ssm_state_size(STATE)
@@ -138,13 +156,15 @@ class RandomModel:
         for layer in range(shape.layers):
             block = f"blk.{layer}"
             self._ones(f"{block}.attn_norm")
-            if shape.heads:
-                self._attention(block)
-            else:
+            if shape.recurrent(layer):
                 self._recurrence(block)
+            else:
+                self._attention(block)
+            if shape.feed_forward:
+                self._feed_forward(block)
         self._ones("output_norm")
         if not shape.tied:
-            self._matrix("output", shape.vocabulary, shape.width, special_rows=True)
+            self._matrix("output", shape.vocabulary, shape.width, special_rows=True, only=PLAIN if self.plain else "")
 
     def _attention(self, block: str) -> None:
         shape = self.shape
@@ -153,7 +173,13 @@ class RandomModel:
         self._matrix(f"{block}.attn_k", kv_width, shape.width)
         self._matrix(f"{block}.attn_v", kv_width, shape.width)
         self._matrix(f"{block}.attn_output", shape.width, shape.width)
+
+    def _feed_forward(self, block: str) -> None:
+        shape = self.shape
         self._ones(f"{block}.ffn_norm")
+        if shape.architecture == "gemma2":
+            self._ones(f"{block}.post_attention_norm")
+            self._ones(f"{block}.post_ffw_norm")
         self._matrix(f"{block}.ffn_gate", shape.feed_forward, shape.width)
         self._matrix(f"{block}.ffn_up", shape.feed_forward, shape.width)
         self._matrix(f"{block}.ffn_down", shape.width, shape.feed_forward)
@@ -169,6 +195,9 @@ class RandomModel:
         decay = -np.tile(np.arange(1, STATE + 1, dtype=np.float32), (inner, 1))
         self.writer.add_tensor(f"{block}.ssm_a", decay)
         self._floats(f"{block}.ssm_d", inner)
+        if self.shape.architecture == "jamba":
+            for name, size in (("dt", RANK), ("b", STATE), ("c", STATE)):
+                self.writer.add_tensor(f"{block}.ssm_{name}_norm.weight", np.ones(size, dtype=np.float32))
         self._matrix(f"{block}.ssm_out", width, inner)
 
     def _floats(self, name: str, *shape: int) -> None:
@@ -177,7 +206,7 @@ class RandomModel:
     def _ones(self, name: str) -> None:
         self.writer.add_tensor(f"{name}.weight", np.ones(self.shape.width, dtype=np.float32))
 
-    def _matrix(self, name: str, rows: int, columns: int, *, special_rows: bool = False) -> None:
+    def _matrix(self, name: str, rows: int, columns: int, *, special_rows: bool = False, only: str = "") -> None:
         if self.kind == "q8_0":
             data = self._q8_0(rows, columns)
             quantised = gguf.GGMLQuantizationType.Q8_0
@@ -187,6 +216,8 @@ class RandomModel:
             quantised = None
         if special_rows:
             data[-len(SPECIALS) :] = 0
+        if only:
+            data[[token for token in range(rows) if chr(token) not in only]] = 0  # a byte is its own token
         self.writer.add_tensor(f"{name}.weight", data, raw_dtype=quantised)
 
     def _q8_0(self, rows: int, columns: int) -> np.ndarray:
@@ -198,10 +229,19 @@ class RandomModel:
         return data.reshape(rows, columns // BLOCK * (2 + BLOCK))
 
 
-def make(path: Path, shape: str = "tiny", kind: str = "f16", seed: int = 1, context: int | None = None) -> Path:
-    """Write a model to `path` and return the path."""
+def make(
+    path: Path,
+    shape: str = "tiny",
+    kind: str = "f16",
+    seed: int = 1,
+    context: int | None = None,
+    *,
+    plain: bool = False,
+) -> Path:
+    """Write a model to `path` and return the path; a plain one has an output matrix of its own, which costs no time."""
     sizes = SHAPES[shape]
-    RandomModel(path, replace(sizes, context=context or sizes.context), kind, seed).write()
+    sizes = replace(sizes, context=context or sizes.context, tied=sizes.tied and not plain)
+    RandomModel(path, sizes, kind, seed, plain=plain).write()
     return path
 
 
@@ -213,8 +253,9 @@ def main() -> None:
     parser.add_argument("--type", choices=["f16", "q8_0"], default="f16", dest="kind")
     parser.add_argument("--context", type=int, help="trained context written into the file")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plain", action="store_true", help="replies that are cut into the same tokens again")
     arguments = parser.parse_args()
-    make(arguments.path, arguments.shape, arguments.kind, arguments.seed, arguments.context)
+    make(arguments.path, arguments.shape, arguments.kind, arguments.seed, arguments.context, plain=arguments.plain)
     print(f"{arguments.path}: {arguments.path.stat().st_size / 1e6:.1f} MB")
 
 

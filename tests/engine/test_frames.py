@@ -7,20 +7,35 @@ import threading
 import pytest
 
 from cfs_server.engine import frames
+from cfs_server.engine.interface import EnginePlan
 
+PLAN = EnginePlan(
+    "hybrid",
+    "snapshots",
+    "64 tokens",
+    flash_attention=True,
+    pool_tokens=16384,
+    pool_bytes=1 << 20,
+    parallel=8,
+    threads=2,
+    extra_buffers=False,
+)
 SAMPLES: list[frames.Frame] = [
     frames.Load("/a/model.gguf", "name", frames.Options(parallel=3), extra_buffers=False),
     frames.Generate(
-        "1", "s", [{"role": "user", "content": "你好\x00\n\ud800"}], {"seed": None}, {"type": "object"}, [{}]
+        "1", "s", 2, [{"role": "user", "content": "你好\x00\n\ud800"}], {"seed": None}, {"type": "object"}, [{}]
     ),
     frames.Cancel("1"),
+    frames.Pause("1"),
+    frames.Resume("1"),
     frames.Forget("s"),
+    frames.DropHistory("s"),
     frames.Expect("s", "tool_call"),
     frames.AskStats(3, check=True),
-    frames.Ready(2048, 16384, has_chat_template=True, parameters=3),
+    frames.Ready(2048, 16384, has_chat_template=True, parameters=3, plan=PLAN),
     frames.LoadFailed("no"),
     frames.Step(
-        frames.Counters(1, 2, 3),
+        frames.Counters(1, 2, 3, 4),
         [frames.Started("1", 10, 5)],
         [frames.Text("1", "👩‍🚀", 2)],
         [frames.Ended("1", "error", 3, "ContextTooLong", "too long")],

@@ -11,13 +11,48 @@ from typing import Any, Literal, Protocol
 from cfs.wire import FinishReason, Message, Settings, TokenLogprob, Usage
 
 Kind = Literal["interactive", "agent", "background"]
-Hint = Literal["waiting_for_children", "tool_call", "user_turn"]
+Hint = Literal["waiting_for_children", "children_done", "tool_call", "user_turn"]
 ToolChoice = Literal["auto", "none", "required"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
+
+TOO_LONG = "the turn took longer than {:g} seconds"
+"""What the error says of a turn that was not over at its deadline."""
 
 
 class ModelLoadError(Exception):
     """The model cannot be loaded; its text is the one line that the operator sees (E2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What the engine found out about a model's state and chose for it: for `/readyz`, `/metrics`, log and doctor.
+
+    `policy` is `ranges` when any run of tokens is kept and shared, `snapshots` when only whole states are. `window`
+    says how a sliding window is kept. `extra_buffers`: weights are repacked for this processor's fast native code.
+    """
+
+    family: str
+    policy: str
+    window: str
+    flash_attention: bool
+    pool_tokens: int
+    pool_bytes: int
+    parallel: int
+    threads: int
+    extra_buffers: bool
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        window = "" if self.window == "none" else f" (window of {self.window})"
+        return (
+            f"{self.family}{window}, kept as {self.policy}, flash attention {_on(self.flash_attention)}, one pool of"
+            f" {self.pool_tokens} tokens in {self.pool_bytes / (1 << 20):.0f} MiB, {self.parallel} turns at a time,"
+            f" {self.threads} threads, repacked weights {_on(self.extra_buffers)}"
+        )
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +64,7 @@ class ModelInfo:
     has_chat_template: bool
     parameters: int = 0
     notes: tuple[str, ...] = ()
+    engine: EnginePlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +76,8 @@ class GenerationRequest:
     learn from its speed what others have said. Turns of one `account`, such as a family of sessions, have one share of
     their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema.
     `logprobs` asks for the log-probability of each token of the text and of so many alternatives (0 to 20), by the
-    model's raw logits: before temperature, filters and grammar.
+    model's raw logits: before temperature, filters and grammar. A turn that is not over after `deadline_seconds`, in
+    which the time that it waited counts, fails with `EngineError`.
 
     `tools` are described to the model in the form of the OpenAI API; `tool_choice` says whether it may, must not or
     must call one. A caller who wants one certain tool called gives that one only.
@@ -57,6 +94,7 @@ class GenerationRequest:
     owner: str = ""
     account: str = ""
     kind: Kind = "interactive"
+    deadline_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +142,7 @@ class EngineStats:
     waiting: int = 0
     prompt_tokens_evaluated: int = 0
     tokens_generated: int = 0
+    recomputed_tokens: int = 0
     steps: int = 0
     sequences_resident: int = 0
     sequences_parked: int = 0

@@ -7,23 +7,35 @@ from dataclasses import dataclass, field
 from cfs import errors
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, TokenAlternative, TokenLogprob, Usage
-from cfs_server.engine.frames import Ended, Generate, Rank, Started, Text
+from cfs_server.engine.frames import Ended, Rank, Started, Text
 from cfs_server.engine.interface import Delta, GenerationRequest
+
+REPLAYS = 1
+"""How often a turn that was being computed is tried again after a crash; it may be what the worker died of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How much of a turn may wait for its reader before the turn pauses."""
+
+    tokens: int = 4096
+    characters: int = 64 << 10
 
 
 @dataclass(eq=False, slots=True)
 class TurnStream:
     """Collects what a turn produced until its reader takes it; a slow reader gets longer pieces, never a long queue."""
 
-    order: Generate
+    request: GenerationRequest
     reason: FinishReason | None = None
     error: EngineError | None = None
-    produced: bool = False
     cancelled: bool = False
-    replays: int = 0
+    _replays: int = 0
     _texts: list[str] = field(default_factory=list)
     _ranks: list[list[Rank]] = field(default_factory=list)
     _tokens: int = 0
+    _characters: int = 0
+    _paused: bool = False
     _prompt_tokens: int = 0
     _cached_tokens: int = 0
     _completion_tokens: int = 0
@@ -33,27 +45,15 @@ class TurnStream:
     _first_tokens: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    @classmethod
-    def of(cls, request: GenerationRequest) -> "TurnStream":
-        """Begin a turn."""
-        order = Generate(
-            id=request.id,
-            cache_key=request.cache_key,
-            messages=[message.model_dump(mode="json", exclude_defaults=True) for message in request.messages],
-            settings=request.settings.model_dump(mode="json"),
-            json_schema=request.json_schema,
-            logprobs=request.logprobs,
-            tools=list(request.tools),
-            owner=request.owner,
-            account=request.account or request.cache_key,
-            kind=request.kind,
-        )
-        return cls(order)
-
     @property
     def over(self) -> bool:
         """Whether nothing more will come."""
         return self.reason is not None or self.error is not None
+
+    @property
+    def age(self) -> float:
+        """Seconds since the turn was handed over."""
+        return time.monotonic() - self._submitted
 
     def start(self, started: Started) -> None:
         """The turn left the worker's queue."""
@@ -61,20 +61,39 @@ class TurnStream:
         self._prompt_tokens = started.prompt_tokens
         self._cached_tokens = started.cached_tokens
 
-    def requeue(self) -> None:
-        """The worker is gone; this turn begins again with the next one."""
-        self.replays += self._started is not None
+    def orphan(self, crash: EngineError) -> None:
+        """The worker is gone: a turn that said nothing yet begins again with the next one, others fail."""
+        if self.over:
+            return
+        self._replays += self._started is not None
         self._started = None
+        if self.cancelled:
+            self.end("cancelled")
+        elif self._first is not None or self._replays > REPLAYS:
+            self.fail(crash)
 
     def add(self, text: Text) -> None:
         """New text."""
         if self._first is None:
             self._first, self._first_tokens = time.monotonic(), text.tokens
-        self.produced = True
         self._texts.append(text.text)
         self._tokens += text.tokens
         self._ranks += text.logprobs or ()
+        self._characters += len(text.text)
         self._changed.set()
+
+    def pauses(self, patience: Patience) -> bool:
+        """Tell, once, that the worker should pause this turn: more waits for its reader than we have patience for."""
+        much = self._tokens > patience.tokens or self._characters > patience.characters
+        if self._paused or self.over or not much:
+            return False
+        self._paused = True
+        return True
+
+    def resumes(self) -> bool:
+        """Tell, once, that the worker should go on: the reader has taken everything."""
+        paused, self._paused = self._paused, False
+        return paused and not self.over
 
     def finish(self, ended: Ended) -> None:
         """The worker says that the turn is over, and how."""
@@ -105,7 +124,7 @@ class TurnStream:
         delta = Delta("".join(self._texts), self._tokens, logprobs=tuple(map(_logprob, self._ranks)))
         self._texts.clear()
         self._ranks.clear()
-        self._tokens = 0
+        self._tokens = self._characters = 0
         return delta
 
     def usage(self) -> Usage:

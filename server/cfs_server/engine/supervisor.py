@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import structlog
 
@@ -25,11 +25,9 @@ from cfs_server.engine.interface import (
     ModelLoadError,
 )
 from cfs_server.engine.llama import probe
-from cfs_server.engine.process import WorkerProcess, in_thread
-from cfs_server.engine.streams import TurnStream
+from cfs_server.engine.process import COMMAND, WorkerProcess, in_thread
+from cfs_server.engine.streams import Patience, TurnStream
 
-REPLAYS = 1
-"""How often a turn that was being computed is tried again after a crash; it may be what the worker died of."""
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
 """Seconds before a dead worker is followed by the next, doubled with each that served nobody."""
 GIVE_UP_AFTER = 3
@@ -55,11 +53,15 @@ class LlamaEngine:
         options: frames.Options | None = None,
         *,
         probing: ProbePolicy | None = None,
+        patience: Patience | None = None,
+        command: Sequence[str] = COMMAND,
     ) -> None:
-        """Take `model` as `models.resolve` does; nothing is started yet."""
+        """Take `model` as `models.resolve` does, and the command that starts a worker; nothing is started yet."""
+        self._patience = patience or Patience()
         self._spec = model
         self._options = options or frames.Options()
         self._probing = probing or ProbePolicy()
+        self._command = command
         self._state: EngineState = "starting"
         self._worker: WorkerProcess | None = None
         self._supervision: asyncio.Task[None] | None = None
@@ -84,10 +86,10 @@ class LlamaEngine:
         for note in notes:
             _log.warning(note)
         self._load = frames.Load(str(model.path), model.name, self._options, fast)
-        self._worker, ready = await WorkerProcess.spawn(self._load)
+        self._worker, ready = await WorkerProcess.spawn(self._load, self._command)
         self._state = "ready"
         self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
-        return ModelInfo(model.name, ready.context_tokens, ready.has_chat_template, ready.parameters, notes)
+        return ModelInfo(model.name, ready.context_tokens, ready.has_chat_template, ready.parameters, notes, ready.plan)
 
     async def stop(self) -> None:
         """End at once; turns that are not finished fail."""
@@ -117,6 +119,8 @@ class LlamaEngine:
         stream = self._submit(request)
         try:
             while (delta := await stream.next()) is not None:
+                if stream.resumes():
+                    self._tell(frames.Resume(request.id))
                 yield delta
             if stream.error is not None:
                 raise stream.error
@@ -139,7 +143,8 @@ class LlamaEngine:
 
     def forget(self, cache_key: str) -> None:
         """Free whatever is kept for a session that was deleted."""
-        self._tell(frames.Forget(cache_key))
+        if self._worker is not None:
+            self._worker.forget(cache_key)
 
     def hint(self, cache_key: str, hint: Hint) -> None:
         """Say what a session does until its next turn; unknown keys are ignored."""
@@ -161,13 +166,7 @@ class LlamaEngine:
                 worker_pid=self._worker.pid,
             )
             self._counters = answer.counters
-        total = self._past + self._counters
-        return replace(
-            base,
-            prompt_tokens_evaluated=total.prompt_tokens_evaluated,
-            tokens_generated=total.tokens_generated,
-            steps=total.steps,
-        )
+        return replace(base, **asdict(self._past + self._counters))
 
     async def check_integrity(self) -> list[str]:
         """Ask the worker to verify its invariants; every line is a violation."""
@@ -181,9 +180,9 @@ class LlamaEngine:
             raise WorkerCrashed(self._broken)
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
-        stream = TurnStream.of(request)
-        self._streams[request.id] = stream
-        self._tell(stream.order)
+        if self._worker is not None:
+            self._worker.begin(request)
+        stream = self._streams[request.id] = TurnStream(request)
         return stream
 
     def _tell(self, frame: frames.Frame) -> None:
@@ -236,6 +235,8 @@ class LlamaEngine:
         for text in step.texts:
             if stream := self._streams.get(text.id):
                 stream.add(text)
+                if stream.pauses(self._patience):
+                    self._tell(frames.Pause(text.id))
         for ended in step.ended:
             self._useless = 0
             if stream := self._streams.get(ended.id):
@@ -251,13 +252,7 @@ class LlamaEngine:
         self._counters, self._wait = frames.Counters(), 0.0
         self._answer_nothing()
         for stream in self._streams.values():
-            if stream.over:
-                continue
-            stream.requeue()
-            if stream.cancelled:
-                stream.end("cancelled")
-            elif stream.produced or stream.replays > REPLAYS:
-                stream.fail(WorkerCrashed(reason))
+            stream.orphan(WorkerCrashed(reason))
 
     async def _restart(self) -> None:
         """Start workers until one lives; then hand it the turns that wait."""
@@ -275,15 +270,22 @@ class LlamaEngine:
             self._restarts += 1
             self._broken = None
             self._worker, self._state = worker, "ready"
-            for stream in self._streams.values():
-                if not stream.over:
-                    worker.send(stream.order)
+            self._hand_over(worker)
             return
+
+    def _hand_over(self, worker: WorkerProcess) -> None:
+        for stream in self._streams.values():
+            if stream.over:
+                continue
+            try:
+                worker.begin(stream.request, stream.age)
+            except EngineError as error:
+                stream.fail(error)
 
     async def _spawn(self) -> WorkerProcess:
         if self._load is None:
             raise RuntimeError("the engine was not started")
-        worker, _ = await WorkerProcess.spawn(self._load)
+        worker, _ = await WorkerProcess.spawn(self._load, self._command)
         return worker
 
     def _fail_all(self, error: EngineError) -> None:

@@ -17,7 +17,7 @@ import structlog
 
 from cfs.errors import CfsError, Conflict, EngineError, Gone, TooMany
 from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, Usage
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
+from cfs_server.engine.interface import TOO_LONG, Delta, Engine, Finished, GenerationRequest
 from cfs_server.pulse import Pulse
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.events import Event, EventBus
@@ -30,6 +30,8 @@ _log = structlog.get_logger(__name__)
 
 CANCELLED = "[Cancelled]"
 _RETRY_SECONDS = 1.0
+_LATEST = 10.0
+"""Seconds after a turn's time in which the engine must have ended it; then it is not waited for any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class Services:
     limits: Limits
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     state_changed: Callable[["Session"], None]
+    tools_changed: Callable[["Session"], None]
 
 
 class Session:
@@ -258,12 +261,12 @@ class Session:
         """Let the engine answer; whatever goes wrong ends in a message, never in a stuck session (S5)."""
         limit = self._services.limits.turn_seconds
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(limit + _LATEST):
                 reason, usage = await self._stream(turn)
         except CfsError as error:
             self.fail_turn(turn, error.detail)
         except TimeoutError:
-            self.fail_turn(turn, f"the turn took longer than {limit:g} seconds")
+            self.fail_turn(turn, TOO_LONG.format(limit))
         except Exception:  # noqa: BLE001 - a defect must not leave the session generating for ever
             _log.exception("turn.defect", session=self.id, turn=turn.id)
             self.fail_turn(turn, "internal error")
@@ -283,6 +286,7 @@ class Session:
             owner=self.account.owner,
             account=family_of(self.id),
             kind="agent" if parent_of(self.id) else "interactive",
+            deadline_seconds=self._services.limits.turn_seconds,
         )
         finished: Finished | None = None
         async for item in self._services.engine.generate(request):
@@ -305,6 +309,10 @@ class Session:
         index = self.history.append(message)
         said = message.model_dump(exclude_defaults=True)
         return self.publish("message.added", turn=turn.id, index=index, message=said, size=self.history.size)
+
+    def note_tools(self) -> None:
+        """Note that an agent has called tools, or has their results."""
+        self._services.tools_changed(self)
 
     def finish_turn(self, turn: Turn, reason: FinishReason, text: str, usage: Usage | None = None) -> None:
         """Append the reply, stripped (S5), and go on with the next turn."""

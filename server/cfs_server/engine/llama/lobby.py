@@ -1,7 +1,11 @@
-"""The turns that wait, in the order in which they may come in: fair shares first, then arrival."""
+"""The turns that wait, in the order in which they may come in: fair shares first, then arrival.
+
+Beside them sit those that are paused because nobody reads what they say. They draw on no account, so they save up no
+share meanwhile; when they go on they stand before those whose account has had as much.
+"""
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cfs_server.engine.fairness import WEIGHTS, Fairness
 from cfs_server.engine.llama.sequences import Generation
@@ -12,6 +16,7 @@ class Lobby:
 
     def __init__(self, slice_seconds: float) -> None:
         self.waiting: deque[Generation] = deque()
+        self.paused: list[Generation] = []
         self._fairness = Fairness()
         self._slice_seconds = slice_seconds
         self._owing: set[Generation] = set()
@@ -24,10 +29,27 @@ class Lobby:
 
     def gone(self, turn: Generation) -> None:
         """Forget a turn that is over."""
+        if turn in self.paused:
+            self.paused.remove(turn)
+            return
         self._settle()
         self._fairness.leave(turn.share)
         if turn in self.waiting:
             self.waiting.remove(turn)
+
+    def pause(self, turn: Generation) -> None:
+        """Set a turn aside that has no seat; one that is paused stays so."""
+        if turn not in self.paused:
+            self.gone(turn)
+            self.paused.append(turn)
+
+    def resume(self, name: str) -> None:
+        """Let a paused turn wait for a seat again."""
+        for turn in [turn for turn in self.paused if turn.id == name]:
+            self.paused.remove(turn)
+            self._settle()
+            self._fairness.join(turn.share)
+            self.waiting.appendleft(turn)
 
     def in_order(self) -> list[Generation]:
         """List who waits: those whose account has had least first."""
@@ -49,21 +71,28 @@ class Lobby:
             turn.owed += each * count
         self._owing.update(shares)
 
-    def gives_way(self, running: Iterable[Generation]) -> Generation | None:
-        """Find a turn that had its slice, if one waits whose account has had less."""
+    def gives_way(
+        self, running: Iterable[Generation], can_keep: Callable[[Generation], bool] = lambda _turn: True
+    ) -> Generation | None:
+        """Find a turn that had its slice and can keep its state, if one waits whose account has had less."""
         if not self.waiting:
             return None
-        self._settle()
         spent = [turn for turn in running if turn.slice >= self._slice_seconds]
         if not spent:
             return None
-        longest = max(spent, key=self._rank)
+        self._settle()
         least = min((self._rank(turn) for turn in self.waiting if not turn.solo), default=None)
-        return longest if least is not None and least < self._rank(longest) else None
+        if least is None:
+            return None
+        longest_first = sorted(spent, key=self._rank, reverse=True)
+        return next((turn for turn in longest_first if least < self._rank(turn) and can_keep(turn)), None)
 
     def victim(self, running: Sequence[Generation]) -> Generation:
-        """Choose who is put aside when there is no room: the least urgent, then the youngest; never the oldest."""
-        return max(running[1:], key=lambda turn: (-WEIGHTS[turn.share[1]], running.index(turn)))
+        """Choose who is put aside when there is no room; never the oldest.
+
+        Those who lost their state before come last, then the least urgent goes first, then the youngest.
+        """
+        return max(running[1:], key=lambda turn: (not turn.losses, -WEIGHTS[turn.share[1]], running.index(turn)))
 
     def check_integrity(self, turns: Iterable[Generation]) -> list[str]:
         """Compare the accounts with the turns that there are; every line is a violation."""

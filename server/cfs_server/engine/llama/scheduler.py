@@ -6,17 +6,22 @@ is computing (`sharing`). When the pool is full, idle state leaves it, then a ru
 it was. Nothing fails because others are there.
 """
 
+import contextlib
 import queue
-import time
 from collections.abc import Callable
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
-from cfs_server.engine.frames import AskStats, Cancel, Ended, Expect, Forget, Log, Stats, Step
+from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Pause, Resume, Stats, Step
+from cfs_server.engine.interface import TOO_LONG
+from cfs_server.engine.llama.audit import Audit
+from cfs_server.engine.llama.compaction import Compaction
+from cfs_server.engine.llama.deadlines import Deadlines
 from cfs_server.engine.llama.ffi import Outcome
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.news import News
+from cfs_server.engine.llama.parking import Parking
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.sharing import must_wait
@@ -24,13 +29,7 @@ from cfs_server.engine.llama.snapshots import Snapshots
 from cfs_server.engine.llama.steps import Computed, Steps
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
-CHECK_SECONDS = 10.0
-"""An idle engine looks after its books, but not more often: with thousands of sessions that takes milliseconds."""
-HEADROOM = 64
-"""Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
-
-
-Work = Generation | Refused | Cancel | Forget | Expect | AskStats
+Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats
 
 
 class Scheduler:
@@ -50,8 +49,11 @@ class Scheduler:
         self._solo = self._steps.solo
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
+        self._parking = Parking(self._residency, self._lobby, self._running)
+        self._compaction = Compaction(self._residency, self._running, self._waiting)
         self._news = News()
-        self._check_after = 0.0
+        self._deadlines = Deadlines()
+        self._audit = Audit(self._residency, self._lobby, self._deadlines, self._running, self._solo)
 
     def run_forever(self) -> None:
         """Serve; while there is nothing to compute this blocks and costs nothing."""
@@ -62,9 +64,10 @@ class Scheduler:
     def take_work(self) -> None:
         """Take everything that arrived; wait for something when there is nothing to do."""
         if not self._running and not self._waiting and not self._solo.turns:
-            if time.monotonic() > self._check_after:
-                self._check()
-            self._handle(self.inbox.get())
+            for problem in self._audit.when_idle():
+                self._send(Log("error", f"engine invariant broken: {problem}"))
+            with contextlib.suppress(queue.Empty):
+                self._handle(self.inbox.get(timeout=self._deadlines.seconds_left))
         while not self.inbox.empty():
             self._handle(self.inbox.get())
 
@@ -75,10 +78,13 @@ class Scheduler:
     def step(self) -> None:
         """Admit, compute one batch, sample, and send one frame with what came of it."""
         self._steps.clock.begin()
+        for turn in self._deadlines.late():
+            self._end(turn, "error", TOO_LONG.format(turn.may_take))
         self._admit()
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
             self._residency.evict_rested()
+            self._compaction.look()
             self._compute()
         if (alone := self._steps.compute_alone()) is not None:
             self._take(alone)
@@ -94,10 +100,17 @@ class Scheduler:
         match work:
             case Generation():
                 self._lobby.arrive(work)
+                self._deadlines.add(work)
             case Refused(ended):
                 self._news.ended.append(ended)
             case Cancel(turn):
-                self._cancel(turn)
+                for generation in self._named(turn):
+                    self._end(generation, "cancelled")
+            case Pause(turn):
+                for generation in self._named(turn):
+                    self._pause(generation)
+            case Resume(turn):
+                self._lobby.resume(turn)
             case Forget(key):
                 self._forget(key)
             case Expect(key, hint):
@@ -106,19 +119,21 @@ class Scheduler:
                 self._flush()
                 self._send(self._stats(work))
 
-    def _cancel(self, turn: str) -> None:
-        for generation in (*self._running, *self._waiting, *self._solo.turns):
-            if generation.id == turn:
-                self._end(generation, "cancelled")
+    def _pause(self, turn: Generation) -> None:
+        if turn.seat is not None:
+            self._put_aside(turn)
+        self._solo.remove(turn)
+        self._lobby.pause(turn)
 
     def _forget(self, key: str) -> None:
         self._residency.forget(key)
-        for turn in (*self._running, *self._waiting, *self._solo.turns):
+        for turn in self._turns:
             turn.forgotten = turn.forgotten or turn.cache_key == key
 
     def _admit(self) -> None:
         """Bring in waiting turns; the first that does not fit keeps its place."""
-        if len(self._running) >= self._parallel and (turn := self._lobby.gives_way(self._running)) is not None:
+        full = len(self._running) >= self._parallel
+        if full and (turn := self._lobby.gives_way(self._running, self._parking.can_keep)) is not None:
             self._put_aside(turn)
             self._waiting.append(turn)
         waiting = self._lobby.in_order()
@@ -153,8 +168,10 @@ class Scheduler:
 
     def _bring_in(self, turn: Generation) -> bool:
         """Seat a turn if all of its log, and some of what comes, fits beside the running ones."""
-        spare = sum(other.pending for other in self._running) + HEADROOM * (len(self._running) + 1)
-        turn.seat = self._residency.enter(turn.owner, turn.log, spare, alone=not self._running)
+        spare, alone = self._parking.spare(turn), not self._running
+        turn.seat = self._residency.enter(turn.owner, turn.log, spare, alone=alone)
+        if turn.seat is not None:
+            self._parking.came_in(turn)
         return turn.seat is not None
 
     def _compute(self) -> None:
@@ -170,6 +187,14 @@ class Scheduler:
             if not self._park_one():  # the books said that it fits, the pool says that it does not
                 return self._fail(list(shares), EngineError("the pool has no room for this turn"))
         return None
+
+    @property
+    def _turns(self) -> tuple[Generation, ...]:
+        """All turns that are not over."""
+        return (*self._running, *self._solo.turns, *self._waiting, *self._lobby.paused)
+
+    def _named(self, name: str) -> list[Generation]:
+        return [turn for turn in self._turns if turn.id == name]
 
     def _fitting_shares(self) -> dict[Generation, int]:
         """Decide how many tokens of each running turn go into this step, parking turns until they fit."""
@@ -192,6 +217,7 @@ class Scheduler:
     def _put_aside(self, turn: Generation) -> None:
         """Take a turn's seat away; it goes on later from where it was."""
         self._running.remove(turn)
+        self._parking.leaves(turn)
         self._residency.leave(turn.place, turn.log, turn.cache_key)
         turn.seat = None
 
@@ -208,12 +234,14 @@ class Scheduler:
             elif text := turn.take_text():
                 self._news.texts.append(text)
 
-    def _end(self, turn: Generation, reason: FinishReason) -> None:
-        ended = turn.end_notice(reason)
+    def _end(self, turn: Generation, reason: FinishReason, error: str = "") -> None:
+        """End a turn whose state is good, even if its reader is told of an error."""
+        ended = turn.end_notice(reason, error)
         if text := turn.take_text():
             self._news.texts.append(text)
         turn.remember(self._vocabulary)
-        self._steps.forecast.saw_reply(turn.completion_tokens)
+        if turn.started:
+            self._steps.forecast.saw_reply(turn.completion_tokens)
         self._news.ended.append(ended)
         self._remove(turn)
 
@@ -228,57 +256,44 @@ class Scheduler:
         turn.sampler.free()
         self._lobby.gone(turn)
         self._solo.remove(turn)
+        self._deadlines.remove(turn)
         if turn in self._running:
             self._running.remove(turn)
         if turn.seat is not None:
             log, key = None if turn.failed else turn.log, None if turn.forgotten else turn.cache_key
             self._residency.leave(turn.seat, log, key, SECONDS_UNTIL[turn.share[1]])
             turn.seat = None
+        if turn.forgotten and not turn.failed:
+            self._residency.forget(turn.cache_key)  # it may have been put aside for a session that was gone by then
 
     def _flush(self) -> None:
         if self._news:
             news, self._news = self._news, News()
             wait = self._steps.forecast.wait(self._running, self._waiting, self._parallel)
-            self._send(news.step(self._steps.counters, wait))
+            self._send(news.step(self._counters, wait))
+
+    @property
+    def _counters(self) -> Counters:
+        return self._steps.counters(self._parking.recomputed_tokens)
 
     def _stats(self, question: AskStats) -> Stats:
         residency = self._residency
         gauges = {
-            "cells_total": float(self._context.cells),
-            "parked_bytes": float(residency.memory.used),
-            "prefix_nodes": float(residency.nodes),
+            "turns_paused": float(len(self._lobby.paused)),
+            "compactions": float(self._compaction.count),
         }
         return Stats(
             number=question.number,
-            counters=self._steps.counters,
+            counters=self._counters,
             running=len(self._running) + len(self._solo.turns),
             waiting=len(self._waiting),
             sequences_resident=len(residency.pool.slots),
             sequences_parked=residency.parked,
             cells_used=residency.pool.cells_used,
-            gauges=gauges | self._steps.gauges,
+            gauges=residency.gauges() | self._steps.gauges | gauges,
             violations=self.check_integrity() if question.check else [],
         )
 
-    def _check(self) -> None:
-        for problem in self.check_integrity():
-            self._send(Log("error", f"engine invariant broken: {problem}"))
-        self._check_after = time.monotonic() + CHECK_SECONDS
-
     def check_integrity(self) -> list[str]:
         """Compare what is known with what is; every line is a violation."""
-        problems = self._residency.check_integrity()
-        turns = [*self._running, *self._waiting, *self._solo.turns]
-        problems += self._lobby.check_integrity(turns)
-        if len({id(turn) for turn in turns}) != len(turns):
-            problems.append("a turn is listed twice")
-        seated = [turn.seat for turn in turns if turn.seat is not None]
-        slots = self._residency.pool.slots.values()
-        if {seat.slot.id for seat in seated} != {slot.id for slot in slots if slot.running}:
-            problems.append("sequences that run and unfinished turns do not agree")
-        problems += [f"{turn.id} runs without a seat" for turn in self._running if turn.seat is None]
-        problems += [f"{turn.id} waits in a seat" for turn in self._waiting if turn.seat is not None]
-        for seat in seated:
-            if seat.node is not None and seat.slot.own != seat.length - seat.shared:
-                problems.append(f"sequence {seat.slot.id} has {seat.slot.own} cells of its own")
-        return problems
+        return self._audit.violations()

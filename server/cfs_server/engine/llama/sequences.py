@@ -1,5 +1,6 @@
 """One running turn, as the scheduler sees it: tokens to compute, tokens computed, text to show."""
 
+import math
 from array import array
 from dataclasses import dataclass, field
 
@@ -10,8 +11,8 @@ from cfs_server.engine.fairness import Path as Share
 from cfs_server.engine.frames import Ended, Started, Text
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.logprobs import Reported
-from cfs_server.engine.llama.residency import Seat
 from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.seat import Seat
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog
 from cfs_server.engine.llama.vocabulary import Vocabulary
@@ -23,8 +24,10 @@ class Generation:
 
     `share` names the account that it draws on, `slice` is the time that it had since it was admitted, `owed` what of
     its time no account has paid yet. `awaited` is another turn that computes this one's prefix, and how much of it;
-    `forgotten` when its session is gone. `reported` is there for turns that asked for log-probabilities; `solo` ones
-    are computed by themselves and never get a seat.
+    `forgotten` when its session is gone. `reached` is what was computed when it was put aside, and `losses` how often
+    that was gone when it came back. `ends_at` is its deadline by the monotonic clock, `may_take` the seconds that it
+    was given. `reported` is there for turns that asked for log-probabilities; `solo` ones are computed by themselves
+    and never get a seat.
     """
 
     id: str
@@ -41,6 +44,10 @@ class Generation:
     share: Share = ("", "interactive", "")
     slice: float = 0.0
     owed: float = 0.0
+    ends_at: float = math.inf
+    may_take: float = math.inf
+    reached: int = 0
+    losses: int = 0
     seat: Seat | None = None
     awaited: "tuple[Generation, int] | None" = None
     forgotten: bool = False
@@ -62,6 +69,11 @@ class Generation:
     def computed(self) -> int:
         """Tokens of the log whose state is on the device."""
         return self.seat.slot.length if self.seat else 0
+
+    @property
+    def left(self) -> int:
+        """Tokens that the reply may still have."""
+        return self.max_tokens - self.completion_tokens
 
     @property
     def pending(self) -> int:
@@ -104,10 +116,10 @@ class Generation:
         reply = np.array(self.log[self.prompt_tokens :], dtype=np.int32)
         self.known.answer("".join(self.said), reply, [vocabulary.piece(int(token)) for token in reply])
 
-    def end_notice(self, reason: FinishReason) -> Ended:
+    def end_notice(self, reason: FinishReason, error: str = "") -> Ended:
         """Describe the end of the turn; text that was held back becomes certain."""
         self.newest += self.text.finish()
-        return Ended(self.id, reason, self.completion_tokens)
+        return Ended(self.id, reason, self.completion_tokens, "EngineError" if error else "", error)
 
 
 @dataclass(frozen=True, slots=True)

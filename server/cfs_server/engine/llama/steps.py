@@ -43,10 +43,9 @@ class Steps:
         self._residency = residency
         self._steps = self._prompt_tokens = self._tokens_generated = 0
 
-    @property
-    def counters(self) -> Counters:
+    def counters(self, recomputed_tokens: int) -> Counters:
         """Totals since the start."""
-        return Counters(self._steps, self._prompt_tokens, self._tokens_generated)
+        return Counters(self._steps, self._prompt_tokens, self._tokens_generated, recomputed_tokens)
 
     @property
     def gauges(self) -> dict[str, float]:

@@ -19,7 +19,7 @@ from cfs.errors import EngineError
 from cfs_server.engine import frames
 from cfs_server.engine.chat.templates import PromptBuilder
 from cfs_server.engine.interface import ModelLoadError
-from cfs_server.engine.llama.intake import Intake
+from cfs_server.engine.llama.intake import Intake, Order
 from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
 from cfs_server.engine.llama.scheduler import Scheduler
 
@@ -80,6 +80,7 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
             pool_tokens=model.context.cells,
             has_chat_template=prompts.has_template,
             parameters=model.parameters,
+            plan=model.plan,
         )
     )
     threading.Thread(
@@ -91,7 +92,7 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
 
 def _read(connection: Connection, intake: Intake) -> None:
     while (frame := connection.read()) is not None:
-        if isinstance(frame, frames.Generate | frames.Cancel | frames.Forget | frames.Expect | frames.AskStats):
+        if isinstance(frame, Order):
             intake.put(frame)
     os._exit(0)  # not `return`: the native library's clean-up must not wait for a thread that computes
 
