@@ -8,7 +8,7 @@ import json
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 from cfs.wire import FinishReason
 
@@ -96,6 +96,16 @@ class AskStats:
 
 
 @dataclass(frozen=True, slots=True)
+class AskTokens:
+    """To the worker: answer with `Tokens`: how many each text has, and the prompt of a conversation if there is one."""
+
+    number: int
+    texts: list[str]
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """From the worker: the model is loaded."""
 
@@ -123,11 +133,15 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A turn left the queue; `cached_tokens` of its prompt need no evaluation."""
+    """A turn left the queue; `cached_tokens` of its prompt need no evaluation.
+
+    With `thinking` its reply begins in the middle of the model's thinking.
+    """
 
     id: str
     prompt_tokens: int
     cached_tokens: int
+    thinking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +199,16 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """From the worker: numbers of tokens, or why there are none."""
+
+    number: int
+    counts: list[int] = field(default_factory=list)
+    prompt: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """From the worker: a warning or an error of the native library, or a line of our own."""
 
@@ -192,12 +216,11 @@ class Log:
     text: str
 
 
-Frame = Load | Generate | Cancel | Forget | Expect | AskStats | Ready | LoadFailed | Step | Stats | Log
+Frame = (
+    Load | Generate | Cancel | Forget | Expect | AskStats | AskTokens | Ready | LoadFailed | Step | Stats | Tokens | Log
+)
 
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (Load, Generate, Cancel, Forget, Expect, AskStats, Ready, LoadFailed, Step, Stats, Log)
-}
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}
 _PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters}
 _LISTS: dict[str, type[Any]] = {"started": Started, "texts": Text, "ended": Ended}
 

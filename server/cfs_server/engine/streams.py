@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from cfs import errors
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Usage
+from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.frames import Ended, Generate, Started, Text
 from cfs_server.engine.interface import Delta, GenerationRequest
 
@@ -16,6 +17,7 @@ class TurnStream:
     """Collects what a turn produced until its reader takes it; a slow reader gets longer pieces, never a long queue."""
 
     order: Generate
+    reader: ReplyReader = field(default_factory=ReplyReader)
     reason: FinishReason | None = None
     error: EngineError | None = None
     produced: bool = False
@@ -46,7 +48,7 @@ class TurnStream:
             account=request.account or request.cache_key,
             kind=request.kind,
         )
-        return cls(order)
+        return cls(order, ReplyReader(request.tools, most_calls=None if request.parallel_calls else 1))
 
     @property
     def over(self) -> bool:
@@ -58,6 +60,8 @@ class TurnStream:
         self._started = time.monotonic()
         self._prompt_tokens = started.prompt_tokens
         self._cached_tokens = started.cached_tokens
+        if started.thinking:
+            self.reader.open()
 
     def requeue(self) -> None:
         """The worker is gone; this turn begins again with the next one."""
@@ -93,16 +97,18 @@ class TurnStream:
         self._changed.set()
 
     async def next(self) -> Delta | None:
-        """Wait for new text; `None` when the turn is over and everything was taken."""
-        while not self._texts and not self.over:
-            self._changed.clear()
-            await self._changed.wait()
-        if not self._texts:
-            return None
-        delta = Delta("".join(self._texts), self._tokens)
-        self._texts.clear()
-        self._tokens = 0
-        return delta
+        """Wait for what is new; `None` when the turn is over and everything was taken."""
+        while True:
+            while not self._texts and not self.over:
+                self._changed.clear()
+                await self._changed.wait()
+            if not self._texts:
+                return None if self.error else self.reader.finish()
+            delta = self.reader.feed("".join(self._texts), self._tokens)
+            self._texts.clear()
+            self._tokens = 0
+            if delta is not None:
+                return delta
 
     def usage(self) -> Usage:
         """What the turn cost, seen from whoever waits for it."""

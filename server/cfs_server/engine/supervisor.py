@@ -9,11 +9,14 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
 from cfs.errors import EngineError, WorkerCrashed
+from cfs.wire import Message
 from cfs_server.engine import frames, models
+from cfs_server.engine.chat.forcing import forced
 from cfs_server.engine.interface import (
     Delta,
     EngineState,
@@ -23,6 +26,7 @@ from cfs_server.engine.interface import (
     Hint,
     ModelInfo,
     ModelLoadError,
+    TokenCounts,
 )
 from cfs_server.engine.llama import probe
 from cfs_server.engine.process import WorkerProcess, in_thread
@@ -65,7 +69,7 @@ class LlamaEngine:
         self._supervision: asyncio.Task[None] | None = None
         self._load: frames.Load | None = None
         self._streams: dict[str, TurnStream] = {}
-        self._questions: dict[int, asyncio.Future[frames.Stats | None]] = {}
+        self._questions: dict[int, asyncio.Future[frames.Stats | frames.Tokens | None]] = {}
         self._numbers = itertools.count(1)
         self._past = frames.Counters()
         self._counters = frames.Counters()
@@ -118,9 +122,11 @@ class LlamaEngine:
         try:
             while (delta := await stream.next()) is not None:
                 yield delta
+                if stream.reader.full:  # the reply is complete, whatever the model would say next
+                    self.cancel(request.id)
             if stream.error is not None:
                 raise stream.error
-            yield Finished(stream.reason or "stop", stream.usage())
+            yield Finished(stream.reader.reason(stream.reason or "stop"), stream.usage())
         finally:
             self._streams.pop(request.id, None)
             if not stream.over:
@@ -147,7 +153,7 @@ class LlamaEngine:
 
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""
-        answer = await self._ask(check=False)
+        answer = await self._ask_stats(check=False)
         base = EngineStats(state=self._state, restarts=self._restarts, waiting=len(self._streams))
         if answer is not None and self._worker is not None:
             base = replace(
@@ -169,9 +175,23 @@ class LlamaEngine:
             steps=total.steps,
         )
 
+    async def count_tokens(
+        self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
+    ) -> TokenCounts:
+        """Count the tokens of texts, and of the prompt that a conversation makes; raises `EngineError`."""
+        said = [message.model_dump(mode="json", exclude_defaults=True) for message in messages or ()]
+        answer = await self._ask(
+            lambda number: frames.AskTokens(number, list(texts), None if messages is None else said, list(tools))
+        )
+        if not isinstance(answer, frames.Tokens):
+            raise WorkerCrashed("the engine's worker process is gone; ask again in a moment")
+        if answer.error:
+            raise EngineError(answer.error)
+        return TokenCounts(tuple(answer.counts), answer.prompt)
+
     async def check_integrity(self) -> list[str]:
         """Ask the worker to verify its invariants; every line is a violation."""
-        answer = await self._ask(check=True)
+        answer = await self._ask_stats(check=True)
         return answer.violations if answer else []
 
     def _submit(self, request: GenerationRequest) -> TurnStream:
@@ -181,7 +201,7 @@ class LlamaEngine:
             raise WorkerCrashed(self._broken)
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
-        stream = TurnStream.of(request)
+        stream = TurnStream.of(forced(request))
         self._streams[request.id] = stream
         self._tell(stream.order)
         return stream
@@ -190,13 +210,18 @@ class LlamaEngine:
         if self._worker is not None:
             self._worker.send(frame)
 
-    async def _ask(self, *, check: bool) -> frames.Stats | None:
+    async def _ask_stats(self, *, check: bool) -> frames.Stats | None:
+        answer = await self._ask(lambda number: frames.AskStats(number, check))
+        return answer if isinstance(answer, frames.Stats) else None
+
+    async def _ask(self, question: Callable[[int], frames.Frame]) -> frames.Stats | frames.Tokens | None:
+        """Ask the worker something; None when there is none, or when it dies before it has answered."""
         if self._worker is None:
             return None
         number = next(self._numbers)
-        future: asyncio.Future[frames.Stats | None] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[frames.Stats | frames.Tokens | None] = asyncio.get_running_loop().create_future()
         self._questions[number] = future
-        self._tell(frames.AskStats(number, check))
+        self._tell(question(number))
         return await future
 
     def _answer_nothing(self) -> None:
@@ -224,7 +249,7 @@ class LlamaEngine:
             case frames.Step():
                 self._counters, self._wait = frame.counters, frame.wait_seconds
                 self._spread(frame)
-            case frames.Stats():
+            case frames.Stats() | frames.Tokens():
                 future = self._questions.pop(frame.number, None)
                 if future is not None and not future.done():
                     future.set_result(frame)

@@ -21,7 +21,8 @@ class Generation:
     """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to go on.
 
     `share` names the account that it draws on, `slice` is the time that it had since it was admitted. `awaited` is
-    another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone.
+    another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone. `thinks`
+    when its prompt ends in the middle of the model's thinking.
     """
 
     id: str
@@ -39,6 +40,7 @@ class Generation:
     awaited: "tuple[Generation, int] | None" = None
     forgotten: bool = False
     failed: bool = False
+    thinks: bool = False
     completion_tokens: int = 0
     unreported: int = 0
     started: bool = False
@@ -93,7 +95,7 @@ class Generation:
 
     def start_notice(self) -> Started:
         """Describe the beginning of the turn."""
-        return Started(self.id, self.prompt_tokens, self.computed)
+        return Started(self.id, self.prompt_tokens, self.computed, self.thinks)
 
     def remember(self, vocabulary: Vocabulary) -> None:
         """Note the reply in the session's token log, so that the next prompt has these tokens again."""
