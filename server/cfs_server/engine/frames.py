@@ -100,7 +100,7 @@ class AskTokens:
     """To the worker: answer with `Tokens`: how many each text has, and the prompt of a conversation if there is one."""
 
     number: int
-    texts: list[str]
+    contents: list[str]
     messages: list[dict[str, Any]] | None = None
     tools: list[dict[str, Any]] = field(default_factory=list)
 

@@ -10,19 +10,18 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
 
 from cfs.errors import CfsError, Conflict, EngineError, Gone, TooMany
 from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, Usage
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
+from cfs_server.engine.interface import Delta, Engine, Finished
 from cfs_server.pulse import Pulse
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.events import Event, EventBus
 from cfs_server.sessions.history import History
-from cfs_server.sessions.ids import family_of, parent_of
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.turns import Turn, TurnResult
 
@@ -133,7 +132,7 @@ class Session:
                 retry_after=_RETRY_SECONDS,
             )
         waits = not self.idle
-        self._count_waiting(turn, len(turn.message.content.encode()))
+        self._count_waiting(turn, turn.size)
         self.queue.append(turn)
         announced = self.publish_state(turn=turn.id) if waits else None
         event = self.advance()
@@ -151,6 +150,9 @@ class Session:
     def replace_history(self, messages: Iterable[Message]) -> None:
         """Rewrite the history (S14); only between turns."""
         self.require_idle("its history cannot be replaced")
+        self._rewrite(messages)
+
+    def _rewrite(self, messages: Iterable[Message]) -> None:
         self.history.replace(messages)
         self.publish("history.replaced", messages=len(self.history), size=self.history.size)
 
@@ -243,8 +245,9 @@ class Session:
         """Add the turn's message to the history (once) and mark it as the running one if it wants a reply."""
         added: Event | None = None
         if turn.base is None:
-            turn.base = len(self.history)
             self._count_waiting(turn, 0)
+            self._adopt(turn)
+            turn.base = len(self.history)
             added = self.add_message(turn.message, turn)
         if turn.generate:
             self.running = turn
@@ -254,6 +257,16 @@ class Session:
         self.publish_state()
         return added
 
+    def _adopt(self, turn: Turn) -> None:
+        """Let the history be what the turn's writer takes for it: the message is an answer to that (H4, S14)."""
+        if turn.view is None:
+            return
+        new = self.history.beyond(turn.view)
+        if new is None:
+            self._rewrite(turn.view)
+        for message in new or ():
+            self.add_message(message, turn)
+
     async def _generate(self, turn: Turn) -> None:
         """Let the engine answer; whatever goes wrong ends in a message, never in a stuck session (S5)."""
         limit = self._services.limits.turn_seconds
@@ -261,6 +274,7 @@ class Session:
             async with asyncio.timeout(limit):
                 reason, usage = await self._stream(turn)
         except CfsError as error:
+            turn.failure = error
             self.fail_turn(turn, error.detail)
         except TimeoutError:
             self.fail_turn(turn, f"the turn took longer than {limit:g} seconds")
@@ -273,30 +287,24 @@ class Session:
     async def _stream(self, turn: Turn) -> tuple[FinishReason, Usage]:
         if turn.cancelled:  # before this task had its first step: the engine does not know the turn yet
             return "cancelled", Usage()
-        request = GenerationRequest(
-            turn.id,
-            self.key,
-            self.history.messages,
-            self.settings.patched(turn.settings),
-            turn.json_schema,
-            owner=self.account.owner,
-            account=family_of(self.id),
-            kind="agent" if parent_of(self.id) else "interactive",
-        )
+        request = turn.request(self.id, self.key, self.history.messages, self.settings, self.account.owner)
         finished: Finished | None = None
         async for item in self._services.engine.generate(request):
             if isinstance(item, Delta):
-                self.add_text(turn, item.text, item.tokens)
+                self.add(turn, item)
             else:
                 finished = item
         if finished is None:
             raise EngineError("the engine ended without saying why")
         return finished.reason, finished.usage
 
-    def add_text(self, turn: Turn, text: str, tokens: int) -> None:
-        """Publish new text of the running turn."""
-        turn.partial.append(text)
-        self.publish("token", turn=turn.id, text=text, tokens=tokens)
+    def add(self, turn: Turn, delta: Delta) -> None:
+        """Publish what is new of the running turn's reply."""
+        turn.said.append(delta)
+        more: dict[str, Any] = {"thinking": delta.thinking} if delta.thinking else {}
+        if delta.calls:
+            more["calls"] = [asdict(call) for call in delta.calls]
+        self.publish("token", turn=turn.id, text=delta.text, tokens=delta.tokens, **more)
 
     def add_message(self, message: Message, turn: Turn) -> Event:
         """Append a message and announce it."""
@@ -309,7 +317,7 @@ class Session:
         content = text.strip()
         if reason == "cancelled":
             content = f"{content} {CANCELLED}".lstrip()
-        self.add_message(Message(role="assistant", content=content), turn)
+        self.add_message(turn.reply(content, cut=reason != "stop"), turn)
         self._end(turn, reason, content, usage)
         self._after_turn()
 

@@ -32,7 +32,7 @@ class Counter:
     def answer(self, question: AskTokens) -> Tokens:
         """Count what is asked for; a conversation that the template refuses is told, and hurts nobody else."""
         try:
-            counts = [self._count(text, special=False) for text in question.texts]
+            counts = [self._count(text, special=False) for text in question.contents]
             return Tokens(question.number, counts, self._prompt(question))
         except CfsError as error:
             return Tokens(question.number, error=error.detail)
