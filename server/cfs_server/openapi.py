@@ -7,7 +7,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cfs import wire
+from cfs import completions, wire
 from cfs.errors import TABLE, CfsError
 from cfs_server.errors import MEDIA_TYPE
 
@@ -23,6 +23,9 @@ _BODIES = (
     wire.AgentUpdate,
     wire.AgentFinish,
     wire.Problem,
+    completions.ChatRequest,
+    completions.TokensRequest,
+    completions.TextPart,
 )
 _TEXT = {"type": "string"}
 _BYTES = {"type": "string", "format": "binary"}
@@ -152,4 +155,8 @@ _MODELS = (
     wire.FilePage,
     wire.Matches,
     wire.WhoAmI,
+    completions.ChatCompletion,
+    completions.ModelCard,
+    completions.ModelList,
+    completions.TokenCounts,
 )

@@ -117,11 +117,12 @@ def read_arguments(text: str) -> dict[str, Any]:
     """Read a call's arguments; what is no JSON object is kept as text under `UNREADABLE`."""
     try:
         found = json.loads(text, strict=False) if text.strip() else {}
-        text_of = write_arguments(found)
-        text_of.encode()  # half a surrogate pair is text for JSON, and for nobody else
+        if isinstance(found, dict):
+            write_arguments(found).encode()  # half a surrogate pair is text for JSON, and for nobody else
+            return found
     except (ValueError, RecursionError):
-        return {UNREADABLE: text}
-    return found if isinstance(found, dict) else {UNREADABLE: text}
+        pass
+    return {UNREADABLE: text}
 
 
 def write_arguments(arguments: dict[str, Any]) -> str:

@@ -10,11 +10,15 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Usage
+from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.interface import Delta, EngineState, EngineStats, Finished, GenerationRequest, Hint, ModelInfo
 from cfs_server.pulse import Pulse
 
-Script = Callable[[GenerationRequest], Iterable[str]]
-"""Gives the tokens of a reply; may raise `EngineError`, at once or between tokens, to fail the turn."""
+Script = Callable[[GenerationRequest], Iterable[str | Delta]]
+"""Gives the tokens of a reply, which are read as a model's are where there are tools; a `Delta` is taken as it is.
+
+It may raise `EngineError`, at once or between tokens, to fail the turn.
+"""
 
 
 def echo(request: GenerationRequest) -> Iterable[str]:
@@ -111,6 +115,7 @@ class ScriptedEngine:
         prompt_tokens = sum(len(message.content.split()) for message in request.messages)
         self._prompt_tokens += prompt_tokens
         said = 0
+        reader = ReplyReader(request.tools if request.tool_choice != "none" else ())
         reason: FinishReason = "stop"
         try:
             for token in self._script(request):
@@ -122,13 +127,17 @@ class ScriptedEngine:
                     break
                 said += 1
                 self._tokens += 1
-                yield Delta(token, 1)
+                delta = token if isinstance(token, Delta) else _read(reader, token, tools=bool(request.tools))
+                if delta is not None:
+                    yield delta
             else:
                 reason = "stop" if await self._may_speak(request.id) else "cancelled"
+            if (rest := reader.finish()) is not None:
+                yield rest
         finally:
             del self._running[request.id]
         yield Finished(
-            reason,
+            reader.reason(reason),
             Usage(
                 prompt_tokens=prompt_tokens, completion_tokens=said, total_seconds=round(time.monotonic() - started, 6)
             ),
@@ -142,6 +151,10 @@ class ScriptedEngine:
         if self._permits:
             self._permits -= 1
         return not self._running[request_id]
+
+
+def _read(reader: ReplyReader, token: str, *, tools: bool) -> Delta | None:
+    return reader.feed(token, 1) if tools else Delta(token, 1)
 
 
 def failing(reason: str, after: Iterable[str] = ()) -> Script:

@@ -28,7 +28,7 @@ def claim(session: Session, lease_seconds: float) -> Turn | None:
     turn = session.queue.popleft()
     _lease(session, turn, lease_seconds, Lease.new_secret())
     session.begin(turn)
-    return turn
+    return claim(session, lease_seconds) if turn.result.done() else turn
 
 
 def update(

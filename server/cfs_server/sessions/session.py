@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from cfs.errors import CfsError, Conflict, EngineError, Gone, TooMany
+from cfs.errors import CfsError, Conflict, EngineError, Forbidden, Gone, TooMany
 from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, Usage
 from cfs_server.engine.interface import Delta, Engine, Finished
 from cfs_server.pulse import Pulse
@@ -121,11 +121,8 @@ class Session:
 
         Raises `TooMany` when the queue is full, or when the engine would not come to it for long.
         """
-        wait, most = self._services.engine.predicted_wait, self._services.limits.wait_seconds
-        if wait > most and turn.generate and self.settings.driver == "model":
-            raise TooMany(
-                f"a turn would wait for about {wait:.0f} seconds; try again later", retry_after=round(wait - most, 1)
-            )
+        if turn.generate and self.settings.driver == "model":
+            self._services.limits.check_wait(self._services.engine.predicted_wait)
         if len(self.queue) >= self._services.limits.queued_turns:
             raise TooMany(
                 f"{len(self.queue)} turns wait in this session already; try again when some are answered",
@@ -237,7 +234,7 @@ class Session:
             self.queue.popleft()
             added = self.begin(turn)
             first = first or added
-            if turn.generate:
+            if self.running is turn:
                 turn.task = self._services.spawn(self._generate(turn))
         return first
 
@@ -246,7 +243,8 @@ class Session:
         added: Event | None = None
         if turn.base is None:
             self._count_waiting(turn, 0)
-            self._adopt(turn)
+            if not self._adopt(turn):
+                return None
             turn.base = len(self.history)
             added = self.add_message(turn.message, turn)
         if turn.generate:
@@ -257,15 +255,21 @@ class Session:
         self.publish_state()
         return added
 
-    def _adopt(self, turn: Turn) -> None:
-        """Let the history be what the turn's writer takes for it: the message is an answer to that (H4, S14)."""
-        if turn.view is None:
-            return
-        new = self.history.beyond(turn.view)
+    def _adopt(self, turn: Turn) -> bool:
+        """Let the history be what the turn's writer takes for it: the message is an answer to that (H4, S14).
+
+        A writer that may only add is refused when the history has become another one: then nothing changes.
+        """
+        new = () if turn.view is None else self.history.beyond(turn.view)
+        if new is None and not turn.may_replace:
+            turn.failure = Forbidden(f"session {self.id!r} holds another conversation, and you may not replace it")
+            self._end(turn, "error", "", error=turn.failure.detail)
+            return False
         if new is None:
-            self._rewrite(turn.view)
+            self._rewrite(turn.view or ())
         for message in new or ():
             self.add_message(message, turn)
+        return True
 
     async def _generate(self, turn: Turn) -> None:
         """Let the engine answer; whatever goes wrong ends in a message, never in a stuck session (S5)."""

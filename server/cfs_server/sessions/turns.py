@@ -46,8 +46,9 @@ class Turn:
     """One message and what becomes of it.
 
     `view` is the conversation before the message as its writer knows it: when the turn begins, that is what the history
-    is (H4); None leaves the history as it is. `tools`, `tool_choice` and `parallel_calls` are the request's.
-    `generate` is false for a message that is only to be added to the history, in its place in the queue.
+    is (H4), if the writer `may_replace` one that does not fit; None leaves the history as it is. `tools`, `tool_choice`
+    and `parallel_calls` are the request's. `generate` is false for a message that is only to be added to the history,
+    in its place in the queue.
     `base` is the length of the history before the turn's own message: what a fork of a busy session copies.
     `waiting_bytes` count for the session's account as long as the message is not in its history.
     """
@@ -57,6 +58,7 @@ class Turn:
     settings: SettingsPatch = field(default_factory=SettingsPatch)
     json_schema: dict[str, Any] | None = None
     view: tuple[Message, ...] | None = None
+    may_replace: bool = False
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_calls: bool = True
