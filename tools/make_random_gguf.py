@@ -1,7 +1,8 @@
 """Write a random-weight GGUF of a given shape: for tests and benches of the engine, where only counts and times matter.
 
-The file is a llama-architecture model, or one of recurrent layers (mamba), with a byte-level BPE tokenizer and a ChatML
-template; the same seed makes the same file. The rows of the special tokens are zero, so that greedy decoding
+The file is a model of attention (llama), of recurrent layers (mamba), of both (jamba), or of attention of which every
+other layer sees a window only (gemma2), with a byte-level BPE tokenizer and a ChatML template; the same seed makes the
+same file. The rows of the special tokens are zero, so that greedy decoding
 practically never ends by itself.
 
     python tools/make_random_gguf.py --shape 0.5b --type q8_0 half.gguf
@@ -26,13 +27,15 @@ CHAT_TEMPLATE = (
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 STATE, KERNEL, RANK = 8, 4, 4
 """Sizes inside of a recurrent layer."""
+WINDOW = 64
+"""Tokens that a layer with a sliding window sees."""
 BLOCK = 32
 """Values in one Q8_0 block: a scale in half precision and 32 signed bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of a llama-architecture model, or of a recurrent one, which has no heads."""
+    """Sizes of a model; one of recurrent layers alone has no heads."""
 
     layers: int
     width: int
@@ -44,10 +47,16 @@ class Shape:
     tied: bool
     architecture: str = "llama"
 
+    def recurrent(self, layer: int) -> bool:
+        """Whether a layer is a recurrent one: all of mamba's, every other of jamba's."""
+        return self.architecture == "mamba" or (self.architecture == "jamba" and layer % 2 == 0)
+
 
 SHAPES = {
     "tiny": Shape(2, 64, 4, 2, 128, 512, 2048, tied=False),
     "recurrent": Shape(2, 64, 0, 0, 0, 512, 2048, tied=True, architecture="mamba"),
+    "hybrid": Shape(2, 64, 4, 2, 128, 512, 2048, tied=True, architecture="jamba"),
+    "windowed": Shape(2, 64, 4, 2, 128, 512, 2048, tied=True, architecture="gemma2"),
     "small": Shape(6, 256, 8, 4, 768, 4096, 4096, tied=False),
     "0.5b": Shape(24, 896, 14, 2, 4864, 151_936, 32_768, tied=True),
 }
@@ -105,11 +114,16 @@ class RandomModel:
         writer.add_block_count(shape.layers)
         writer.add_feed_forward_length(shape.feed_forward)
         writer.add_head_count(shape.heads)
-        writer.add_head_count_kv(shape.kv_heads)
+        per_layer = [0 if shape.recurrent(layer) else shape.kv_heads for layer in range(shape.layers)]
+        writer.add_head_count_kv(per_layer if shape.architecture == "jamba" else shape.kv_heads)
         writer.add_layer_norm_rms_eps(1e-5)
         if shape.heads:
             writer.add_rope_dimension_count(shape.width // shape.heads)
-        else:
+        if shape.architecture == "gemma2":
+            writer.add_sliding_window(WINDOW)
+            writer.add_key_length(shape.width // shape.heads)
+            writer.add_value_length(shape.width // shape.heads)
+        if shape.recurrent(0):
             writer.add_ssm_conv_kernel(KERNEL)
             writer.add_ssm_inner_size(2 * shape.width)
             writer.add_ssm_state_size(STATE)
@@ -138,10 +152,12 @@ class RandomModel:
         for layer in range(shape.layers):
             block = f"blk.{layer}"
             self._ones(f"{block}.attn_norm")
-            if shape.heads:
-                self._attention(block)
-            else:
+            if shape.recurrent(layer):
                 self._recurrence(block)
+            else:
+                self._attention(block)
+            if shape.feed_forward:
+                self._feed_forward(block)
         self._ones("output_norm")
         if not shape.tied:
             self._matrix("output", shape.vocabulary, shape.width, special_rows=True)
@@ -153,7 +169,13 @@ class RandomModel:
         self._matrix(f"{block}.attn_k", kv_width, shape.width)
         self._matrix(f"{block}.attn_v", kv_width, shape.width)
         self._matrix(f"{block}.attn_output", shape.width, shape.width)
+
+    def _feed_forward(self, block: str) -> None:
+        shape = self.shape
         self._ones(f"{block}.ffn_norm")
+        if shape.architecture == "gemma2":
+            self._ones(f"{block}.post_attention_norm")
+            self._ones(f"{block}.post_ffw_norm")
         self._matrix(f"{block}.ffn_gate", shape.feed_forward, shape.width)
         self._matrix(f"{block}.ffn_up", shape.feed_forward, shape.width)
         self._matrix(f"{block}.ffn_down", shape.width, shape.feed_forward)
@@ -169,6 +191,9 @@ class RandomModel:
         decay = -np.tile(np.arange(1, STATE + 1, dtype=np.float32), (inner, 1))
         self.writer.add_tensor(f"{block}.ssm_a", decay)
         self._floats(f"{block}.ssm_d", inner)
+        if self.shape.architecture == "jamba":
+            for name, size in (("dt", RANK), ("b", STATE), ("c", STATE)):
+                self.writer.add_tensor(f"{block}.ssm_{name}_norm.weight", np.ones(size, dtype=np.float32))
         self._matrix(f"{block}.ssm_out", width, inner)
 
     def _floats(self, name: str, *shape: int) -> None:

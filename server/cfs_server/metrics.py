@@ -1,9 +1,11 @@
 """What Prometheus reads at `/metrics` (H6): one registry for each application, so that tests can have many."""
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from dataclasses import asdict
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from cfs_server.engine.interface import Engine, EngineStats
+from cfs_server.engine.interface import Engine, EnginePlan, EngineStats
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.store import SessionStore
 
@@ -11,15 +13,18 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _RATES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
-_ENGINE_COUNTERS = ("prompt_tokens_evaluated", "tokens_generated", "steps", "restarts")
+_ENGINE_COUNTERS = ("prompt_tokens_evaluated", "tokens_generated", "recomputed_tokens", "steps", "restarts")
 _ENGINE_GAUGES = ("running", "waiting", "sequences_resident", "sequences_parked", "cells_used")
 
 
 class Metrics:
     """Counters that grow as things happen, and gauges that are read when somebody asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, plan: EnginePlan | None = None) -> None:
         self.registry = CollectorRegistry()
+        if plan is not None:
+            chosen = Info("cfs_engine", "What the engine chose for its model and this machine.", registry=self.registry)
+            chosen.info({name: str(value).lower() for name, value in asdict(plan).items()})
         self.streams = Gauge("cfs_streams_open", "Event streams open now.", registry=self.registry)
         self._sessions = Gauge("cfs_sessions", "Sessions by state.", ["state"], registry=self.registry)
         self._bytes = Gauge("cfs_transcript_bytes", "Bytes of all transcripts.", registry=self.registry)

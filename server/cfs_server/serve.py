@@ -94,6 +94,8 @@ async def serve(settings: Settings) -> None:
     engine = make_engine(settings)
     try:
         model = await engine.start()
+        if model.engine is not None:
+            _log.info("engine started", model=model.name, plan=str(model.engine))
         listener = listen(settings.host, settings.port, settings.send_timeout)
         with listener:
             await _serve(settings, engine, model, listener)

@@ -3,10 +3,12 @@
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import make_random_gguf
 from tests.client.doors import HttpDoor
 from tests.client.terminal import cfs, ended
 from tests.server.support import Process, serving
@@ -22,6 +24,12 @@ def model_server() -> Iterator[Process]:
         yield process
 
 
+@pytest.fixture(scope="module")
+def recurrent_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of recurrent layers with random weights."""
+    return make_random_gguf.make(tmp_path_factory.mktemp("models") / "recurrent.gguf", "recurrent")
+
+
 def examined(url: str, **env: str) -> tuple[int, dict[str, Any]]:
     """The exit code, and the checks by name."""
     code, output, errors = ended(cfs(url, "doctor", "--json", data=b"", **env))
@@ -34,12 +42,25 @@ def examined(url: str, **env: str) -> tuple[int, dict[str, Any]]:
 def test_a_machine_that_can_serve_is_healthy_without_a_server() -> None:
     code, checks = examined(NOBODY, CFS_PORT=str(free_port()))
     assert code == 0
-    assert checks["llama.cpp"]["found"].startswith("runs the embedded model cfs-demo")
+    assert checks["llama.cpp"]["found"].startswith("runs the embedded model cfs-demo: attention, kept as ranges, ")
     assert {checks[name]["status"] for name in ("Python", "packages for cfs serve", "llama.cpp")} == {"ok"}
     assert checks["server"]["status"] == "warning"
     assert "cfs serve" in checks["server"]["advice"]
     assert {"libfuse", "/dev/fuse", "davfs2", "disk space"} <= set(checks)
     assert all(check["advice"] for check in checks.values() if check["status"] != "ok")
+
+
+def test_a_configured_model_is_described_without_loading_it(recurrent_model: Path) -> None:
+    code, checks = examined(NOBODY, CFS_PORT=str(free_port()), CFS_MODEL=str(recurrent_model))
+    assert code == 0
+    assert checks["model"]["found"].endswith("(0 MiB): recurrent, 92,096 parameters, context of 2,048 tokens")
+
+
+def test_a_damaged_model_is_an_error(recurrent_model: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(recurrent_model.read_bytes()[:5000])
+    code, checks = examined(NOBODY, CFS_PORT=str(free_port()), CFS_MODEL=str(damaged))
+    assert (code, checks["model"]["found"]) == (1, f"{damaged}: the file is truncated or damaged")
 
 
 def test_a_running_server_is_asked(model_server: Process) -> None:

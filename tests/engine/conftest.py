@@ -25,6 +25,18 @@ def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with random weights, one layer of which is recurrent and one attention."""
+    return make_random_gguf.make(tmp_path_factory.mktemp("models") / "hybrid.gguf", "hybrid")
+
+
+@pytest.fixture(scope="session")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with random weights, one layer of which sees the last 64 tokens only."""
+    return make_random_gguf.make(tmp_path_factory.mktemp("models") / "windowed.gguf", "windowed")
+
+
+@pytest.fixture(scope="session")
 def demo() -> Path:
     """The embedded model."""
     return models.resolve(None).path

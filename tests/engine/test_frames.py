@@ -8,7 +8,19 @@ from typing import get_args
 import pytest
 
 from cfs_server.engine import frames
+from cfs_server.engine.interface import EnginePlan
 
+PLAN = EnginePlan(
+    "hybrid",
+    "snapshots",
+    "64 tokens",
+    flash_attention=True,
+    pool_tokens=16384,
+    pool_bytes=1 << 20,
+    parallel=8,
+    threads=2,
+    extra_buffers=False,
+)
 SAMPLES: list[frames.Frame] = [
     frames.Load("/a/model.gguf", "name", frames.Options(parallel=3), extra_buffers=False),
     frames.Generate(
@@ -20,7 +32,7 @@ SAMPLES: list[frames.Frame] = [
     frames.AskStats(3, check=True),
     frames.AskTokens(4, ["a", ""], [{"role": "user", "content": "hi"}], [{}]),
     frames.Tokens(4, [1, 0], 9, "no"),
-    frames.Ready(2048, 16384, has_chat_template=True, parameters=3),
+    frames.Ready(2048, 16384, has_chat_template=True, parameters=3, plan=PLAN),
     frames.LoadFailed("no"),
     frames.Step(
         frames.Counters(1, 2, 3),

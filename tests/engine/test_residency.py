@@ -5,6 +5,7 @@ import threading
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,17 +14,25 @@ from numpy.typing import NDArray
 from cfs_server.engine.frames import Options
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.loading import NativeLog, load
-from cfs_server.engine.llama.residency import Residency, Seat
+from cfs_server.engine.llama.residency import Residency
+from cfs_server.engine.llama.seat import Seat
 from cfs_server.engine.llama.snapshots import Snapshots
 
+FAMILIES: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "windowed": {},
+    "windowed, not in full": {"pool_bytes": 1, "step_tokens": 64},
+    "recurrent": {},
+    "hybrid": {},
+}
 Logits = NDArray[np.float32]
 
 
 class Desk:
     """A context of its own with its residency; turns are computed one token a batch, so that shapes never differ."""
 
-    def __init__(self, path: Path, cells: int = 512, memory: int = 1 << 20) -> None:
-        options = Options(parallel=4, pool_tokens=cells, threads=1, flash_attention=False)
+    def __init__(self, path: Path, cells: int = 512, memory: int = 1 << 20, **more: Any) -> None:
+        options = Options(**{"parallel": 4, "pool_tokens": cells, "threads": 1, "flash_attention": False} | more)
         self.model = load(str(path), options, NativeLog(lambda _level, _text: None), extra_buffers=True)
         keeper = Residency if self.model.context.partial else Snapshots
         self.residency = keeper(self.model.context, memory, 1e9)
@@ -205,13 +214,13 @@ class Talk:
     seat: Seat | None = None
 
 
-@pytest.mark.parametrize("kind", ["tiny", "recurrent"])
+@pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("operations", [400, pytest.param(6_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, operations: int) -> None:
     """Enter, compute, commit, leave, fork, edit, evict, forget at random: the books stay right, and end at zero."""
     dice = random.Random(operations)
-    path = request.getfixturevalue(kind)
-    desk, plain = Desk(path, cells=384, memory=100_000), Desk(path)
+    path, more = request.getfixturevalue(kind.split(",")[0]), FAMILIES[kind]
+    desk, plain = Desk(path, cells=384, memory=100_000, **more), Desk(path, **more)
     talks: dict[str, Talk] = {}
 
     def finish(key: str, talk: Talk, *, well: bool) -> None:

@@ -200,6 +200,13 @@ async def test_the_worker_dies_during_ten_streams_and_nothing_else_does() -> Non
             assert (await client.get("/v1/sessions/0")).json()["history"][:2] == history
             ready = (await client.get("/readyz")).json()
             assert (ready["status"], ready["restarts"]) == ("ready", 1)
+            chosen = ready["model"]["engine"]
+            assert (chosen["family"], chosen["policy"], chosen["window"]) == ("attention", "ranges", "none")
+            told = next(line for line in (await client.get("/metrics")).text.splitlines() if "cfs_engine_info{" in line)
+            assert 'family="attention",flash_attention="true"' in told
+            assert f'pool_tokens="{chosen["pool_tokens"]}"' in told
             process.signal()
-            assert (await asyncio.to_thread(process.ended))[0] == 0
+            code, log = await asyncio.to_thread(process.ended)
+            assert code == 0
+            assert '"plan": "attention, kept as ranges, ' in log
         assert not psutil.pid_exists(worker.pid)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, get_args
 
 from cfs.wire import FinishReason
+from cfs_server.engine.interface import EnginePlan
 
 HEADER = struct.Struct(">I")
 
@@ -23,6 +24,8 @@ class Options:
     """Sequences that are decoded together; more turns wait."""
     pool_tokens: int = 0
     """Cells of the shared pool that holds the attention state of all sequences."""
+    pool_bytes: int = 1 << 30
+    """Most memory that the pool takes, unless its size in tokens is given; at most a quarter of the machine's."""
     context_tokens: int = 0
     """Longest sequence; zero means what the model was trained for."""
     threads: int = 0
@@ -113,6 +116,7 @@ class Ready:
     pool_tokens: int
     has_chat_template: bool
     parameters: int
+    plan: EnginePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +166,8 @@ class Counters:
     steps: int = 0
     prompt_tokens_evaluated: int = 0
     tokens_generated: int = 0
+    recomputed_tokens: int = 0
+    """Of turns that were put aside and had lost their state when they came back."""
 
     def __add__(self, other: "Counters") -> "Counters":
         """Count two workers together."""
@@ -169,6 +175,7 @@ class Counters:
             self.steps + other.steps,
             self.prompt_tokens_evaluated + other.prompt_tokens_evaluated,
             self.tokens_generated + other.tokens_generated,
+            self.recomputed_tokens + other.recomputed_tokens,
         )
 
 
@@ -221,7 +228,7 @@ Frame = (
 )
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}
-_PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters}
+_PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters, "plan": EnginePlan}
 _LISTS: dict[str, type[Any]] = {"started": Started, "texts": Text, "ended": Ended}
 
 

@@ -21,6 +21,38 @@ class ModelLoadError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What the engine found out about a model's state and chose for it: for `/readyz`, `/metrics`, log and doctor.
+
+    `policy` is `ranges` when any run of tokens is kept and shared, `snapshots` when only whole states are. `window`
+    says how a sliding window is kept. `extra_buffers`: weights are repacked for this processor's fast native code.
+    """
+
+    family: str
+    policy: str
+    window: str
+    flash_attention: bool
+    pool_tokens: int
+    pool_bytes: int
+    parallel: int
+    threads: int
+    extra_buffers: bool
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        window = "" if self.window == "none" else f" (window of {self.window})"
+        return (
+            f"{self.family}{window}, kept as {self.policy}, flash attention {_on(self.flash_attention)}, one pool of"
+            f" {self.pool_tokens} tokens in {self.pool_bytes / (1 << 20):.0f} MiB, {self.parallel} turns at a time,"
+            f" {self.threads} threads, repacked weights {_on(self.extra_buffers)}"
+        )
+
+
+def _on(flag: bool) -> str:
+    return "on" if flag else "off"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What the engine runs: shown by `/readyz`, `/v1/models` and the log."""
 
@@ -29,6 +61,7 @@ class ModelInfo:
     has_chat_template: bool
     parameters: int = 0
     notes: tuple[str, ...] = ()
+    engine: EnginePlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +134,7 @@ class EngineStats:
     waiting: int = 0
     prompt_tokens_evaluated: int = 0
     tokens_generated: int = 0
+    recomputed_tokens: int = 0
     steps: int = 0
     sequences_resident: int = 0
     sequences_parked: int = 0

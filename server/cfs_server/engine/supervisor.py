@@ -91,7 +91,7 @@ class LlamaEngine:
         self._worker, ready = await WorkerProcess.spawn(self._load)
         self._state = "ready"
         self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
-        return ModelInfo(model.name, ready.context_tokens, ready.has_chat_template, ready.parameters, notes)
+        return ModelInfo(model.name, ready.context_tokens, ready.has_chat_template, ready.parameters, notes, ready.plan)
 
     async def stop(self) -> None:
         """End at once; turns that are not finished fail."""
@@ -172,6 +172,7 @@ class LlamaEngine:
             base,
             prompt_tokens_evaluated=total.prompt_tokens_evaluated,
             tokens_generated=total.tokens_generated,
+            recomputed_tokens=total.recomputed_tokens,
             steps=total.steps,
         )
 

@@ -89,18 +89,37 @@ class Brake:
 
 
 class Context:
-    """A context with one pool of cells that all sequences share."""
+    """A context with one pool of cells that all sequences share.
 
-    def __init__(self, raw: Any, model: Any, brake: Brake | None = None) -> None:
+    `partial` says whether a part of a sequence can be dropped and shared: attention can, recurrent state cannot. Where
+    layers have a `window` (in tokens, 0 for none) the library takes any cell that lies before it and belongs to one
+    sequence only, also from a pool that keeps the window in full. So there each sequence has a second id, its guard,
+    to which its cells belong too, but for the last half of a window. Saved state takes about `cell_bytes` for each
+    token and `state_bytes` for each sequence.
+    """
+
+    def __init__(
+        self,
+        raw: Any,
+        model: Any,
+        brake: Brake | None = None,
+        *,
+        partial: bool = True,
+        window: int = 0,
+        cell_bytes: int = 0,
+        state_bytes: int = 0,
+    ) -> None:
         self.raw = raw
         self.brake = brake or Brake()
         self.model = model
         self._memory = lib.llama_get_memory(raw)
         self.cells = int(lib.llama_n_ctx(raw))
-        self.sequences = int(lib.llama_n_seq_max(raw))
+        self.sequences = int(lib.llama_n_seq_max(raw)) // (2 if window else 1)
         self.batch_size = int(lib.llama_n_batch(raw))
-        self.partial = True
-        """Whether a part of a sequence can be dropped and shared: attention can, recurrent state cannot."""
+        self.partial = partial
+        self.window = window
+        self.cell_bytes = cell_bytes
+        self.state_bytes = state_bytes
 
     def decode(self, batch: Batch) -> Outcome:
         """Compute a batch; logits of its outputs are valid until the next call."""
@@ -113,15 +132,23 @@ class Context:
 
     def drop(self, sequence: int, start: int, end: int) -> None:
         """Take the positions from `start` to `end` (-1: all that follow) from a sequence; only where `partial`."""
-        lib.llama_memory_seq_rm(self._memory, sequence, start, end)
+        for number in self._ids(sequence):
+            lib.llama_memory_seq_rm(self._memory, number, start, end)
 
     def share(self, source: int, target: int, start: int = -1, end: int = -1) -> None:
         """Let a sequence have positions of another one too: no state is copied. A range only where `partial`."""
-        lib.llama_memory_seq_cp(self._memory, source, target, start, end)
+        for number in self._ids(target):
+            lib.llama_memory_seq_cp(self._memory, source, number, start, end)
+
+    def guard(self, sequence: int, start: int, end: int) -> None:
+        """Keep positions that were just computed, in pieces of half a window."""
+        piece = max(1, self.window // 2)
+        if self.window and start // piece != end // piece:
+            lib.llama_memory_seq_cp(self._memory, sequence, sequence + self.sequences, start // piece * piece, -1)
 
     def clear(self, sequence: int) -> None:
         """Free all cells of a sequence."""
-        lib.llama_memory_seq_rm(self._memory, sequence, -1, -1)
+        self.drop(sequence, -1, -1)
 
     def span(self, sequence: int) -> tuple[int, int]:
         """First and last position that the pool holds of a sequence; (-1, -1) when none."""
@@ -137,13 +164,17 @@ class Context:
 
     def restore(self, sequence: int, state: NDArray[np.uint8]) -> bool:
         """Copy a saved state back; false when the pool has no room for it."""
-        return bool(
-            lib.llama_state_seq_set_data_ext(self.raw, _pointer(state, ctypes.c_uint8), len(state), sequence, 0)
-        )
+        read = lib.llama_state_seq_set_data_ext(self.raw, _pointer(state, ctypes.c_uint8), len(state), sequence, 0)
+        if self.window:
+            lib.llama_memory_seq_cp(self._memory, sequence, sequence + self.sequences, -1, -1)
+        return bool(read)
 
     def logits(self, index: int, size: int) -> NDArray[np.float32]:
         """View the logits of a batch's output."""
         return np.ctypeslib.as_array(lib.llama_get_logits_ith(self.raw, index), (size,))
+
+    def _ids(self, sequence: int) -> tuple[int, ...]:
+        return (sequence, sequence + self.sequences) if self.window else (sequence,)
 
 
 def _pointer(array: NDArray[Any], kind: Any) -> Any:

@@ -10,17 +10,19 @@ from typing import Any, ClassVar
 from llama_cpp import llama_cpp as lib
 
 from cfs_server.engine.frames import Options
-from cfs_server.engine.interface import ModelLoadError
+from cfs_server.engine.interface import EnginePlan, ModelLoadError
 from cfs_server.engine.llama.budget import MIN_PROMPT_TOKENS
+from cfs_server.engine.llama.families import Family, Plan, examine, make_plan
 from cfs_server.engine.llama.ffi import Batch, Brake, Context
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
-POOL_BYTES = 1 << 30
-"""Most memory that the pool takes unless its size is given."""
 SMALL_PARAMETERS = 50_000_000
-_MEANT = ("possible training context overflow", "failed to find a memory slot")
-"""Warnings about what we do on purpose: a pool larger than one context, and more turns than fit into it."""
+_MEANT = ("possible training context overflow", "failed to find a memory slot", "using full-size SWA cache")
+"""Warnings about what we do on purpose: a pool larger than one context, more turns than fit into it, full windows."""
+_NO_FLASH_ATTENTION = "Flash Attention not supported"
 _LEVELS = {3: "warning", 4: "error"}
+_EXAMINED_TOKENS, _EXAMINED_BATCH = 256, 8
+"""Sizes of the context in which a model is examined."""
 
 
 class NativeLog:
@@ -30,6 +32,7 @@ class NativeLog:
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self.errors: list[str] = []
+        self.no_flash_attention = False
         self._report = report
         self._lock = threading.Lock()
         NativeLog._installed = lib.llama_log_callback(self._receive)
@@ -41,6 +44,7 @@ class NativeLog:
         if name is None or not line or any(known in line for known in _MEANT):
             return
         with self._lock:
+            self.no_flash_attention |= _NO_FLASH_ATTENTION in line
             self.errors = [*self.errors[-15:], line] if name == "error" else self.errors
         self._report(name, line)
 
@@ -56,6 +60,7 @@ class LoadedModel:
     parameters: int
     context_tokens: int
     options: Options
+    plan: EnginePlan
     log: NativeLog  # kept as long as the model: the library calls back into it
 
 
@@ -65,10 +70,21 @@ def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) ->
     model = load_weights(path, log, extra_buffers=extra_buffers)
     if not lib.llama_model_has_decoder(model) or not lib.llama_model_n_ctx_train(model):
         raise ModelLoadError(f"{path}: not a text generation model")
-    options = _resolve(model, options)
-    brake = Brake()
-    context = Context(_new_context(path, model, options, log, brake), model, brake)
-    _warm_up(context)
+    options = replace(
+        options,
+        parallel=min(options.parallel, int(lib.llama_max_parallel_sequences())),
+        threads=options.threads or _threads(model),
+    )
+    plan = make_plan(
+        _examine(path, model, options, log), options, int(lib.llama_model_n_ctx_train(model)), _budget(options)
+    )
+    options = replace(
+        options,
+        context_tokens=plan.context_tokens,
+        pool_tokens=plan.pool_tokens,
+        step_tokens=max(options.step_tokens, options.parallel + MIN_PROMPT_TOKENS),
+    )
+    context = _main_context(path, model, options, plan, log)
     template = lib.llama_model_chat_template(model, None)
     return LoadedModel(
         raw=model,
@@ -78,14 +94,21 @@ def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) ->
         parameters=int(lib.llama_model_n_params(model)),
         context_tokens=min(options.context_tokens, context.cells),
         options=options,
+        plan=plan.describe(
+            options,
+            flash_attention=options.flash_attention and not log.no_flash_attention,
+            extra_buffers=extra_buffers,
+        ),
         log=log,
     )
 
 
-def load_weights(path: str, log: NativeLog, *, extra_buffers: bool) -> Any:
-    """Load the weights alone."""
+def load_weights(path: str, log: NativeLog, *, extra_buffers: bool, header_only: bool = False) -> Any:
+    """Load the weights alone, or only what the file says of them."""
     params = lib.llama_model_default_params()
     params.use_extra_bufts = extra_buffers
+    if header_only:
+        params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         raise ModelLoadError(f"{path}: {_explain(log.errors)}")
@@ -101,23 +124,6 @@ def _explain(errors: list[str]) -> str:
     return "cannot be loaded: " + telling[0].split("error loading model: ")[-1].strip()
 
 
-def _resolve(model: Any, options: Options) -> Options:
-    """Choose what the options leave open."""
-    trained = int(lib.llama_model_n_ctx_train(model))
-    context = min(options.context_tokens or trained, trained)
-    pool = options.pool_tokens or _pool_tokens(model, context, options.parallel)
-    threads = options.threads or _threads(model)
-    parallel = min(options.parallel, int(lib.llama_max_parallel_sequences()))
-    return replace(
-        options,
-        parallel=parallel,
-        context_tokens=context,
-        pool_tokens=pool,
-        threads=threads,
-        step_tokens=max(options.step_tokens, parallel + MIN_PROMPT_TOKENS),
-    )
-
-
 def _threads(model: Any) -> int:
     """All processors, but one for a model so small that threads would wait for each other more than they compute."""
     if lib.llama_model_n_params(model) < SMALL_PARAMETERS:
@@ -125,49 +131,62 @@ def _threads(model: Any) -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _pool_tokens(model: Any, context: int, parallel: int) -> int:
-    """All sequences at full length, or what fits into a bounded amount of memory."""
-    heads, kv_heads = int(lib.llama_model_n_head(model)), int(lib.llama_model_n_head_kv(model))
-    kv_width = int(lib.llama_model_n_embd(model)) * max(kv_heads, 1) // max(heads, 1)
-    bytes_per_token = 2 * 2 * kv_width * int(lib.llama_model_n_layer(model))
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    affordable = min(POOL_BYTES, memory // 4) // bytes_per_token
-    return max(min(context * parallel, affordable), min(context, 4096))
+def _budget(options: Options) -> int:
+    """Memory that the pool may take unless its size in tokens is given."""
+    return min(options.pool_bytes, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
 
 
-def _new_context(path: str, model: Any, options: Options, log: NativeLog, brake: Brake) -> Any:
+def _examine(path: str, model: Any, options: Options, log: NativeLog) -> Family:
+    """Find out the family in a small context of its own; that also touches weights and threads once."""
+    small = replace(options, pool_tokens=_EXAMINED_TOKENS, step_tokens=_EXAMINED_BATCH)
+    brake = Brake()
+    raw = _new_context(path, model, small, log, brake, sequences=3, full_window=True)
+    try:
+        return examine(model, Context(raw, model, brake))
+    except ArithmeticError as error:
+        raise ModelLoadError(f"{path}: {error}: {_explain(log.errors)}") from None
+    finally:
+        lib.llama_free(raw)
+
+
+def _main_context(path: str, model: Any, options: Options, plan: Plan, log: NativeLog) -> Context:
+    brake = Brake()
+    family = plan.family
+    guarded = family.window if plan.full_window else 0
+    ids = plan.sequences * (2 if guarded else 1)
+    raw = _new_context(path, model, options, log, brake, sequences=ids, full_window=plan.full_window)
+    context = Context(
+        raw,
+        model,
+        brake,
+        partial=plan.ranges,
+        window=guarded,
+        cell_bytes=family.cell_bytes,
+        state_bytes=family.state_bytes,
+    )
+    batch = Batch(1)
+    batch.add(0, [0], 0, output=True)
+    context.decode(batch)  # touch all buffers once
+    context.clear(0)
+    return context
+
+
+def _new_context(
+    path: str, model: Any, options: Options, log: NativeLog, brake: Brake, *, sequences: int, full_window: bool
+) -> Any:
     params = lib.llama_context_default_params()
     params.n_ctx = options.pool_tokens
     params.n_batch = options.step_tokens
     params.n_ubatch = options.step_tokens
-    params.n_seq_max = _sequence_ids(model, options.parallel)
+    params.n_seq_max = sequences
     params.n_threads = params.n_threads_batch = options.threads
     flash, plain = lib.LLAMA_FLASH_ATTN_TYPE_AUTO, lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
     params.flash_attn_type = flash if options.flash_attention else plain
     params.kv_unified = True
-    params.swa_full = True  # a window of the last tokens only could not go back to an earlier prefix
+    params.swa_full = full_window
     params.no_perf = True
     params.abort_callback, params.abort_callback_data = brake.function, brake.data
     context = lib.llama_init_from_model(model, params)
     if not context:
         raise ModelLoadError(f"{path}: no context of {options.pool_tokens} tokens can be made: {_explain(log.errors)}")
     return context
-
-
-def _warm_up(context: Context) -> None:
-    """Touch weights, buffers and threads once, and see whether this kind of model can drop a part of a sequence."""
-    batch = Batch(2)
-    batch.add(0, [0], 0, output=True)
-    context.decode(batch)
-    batch.clear()
-    batch.add(0, [0, 0], 1, output=True)
-    context.decode(batch)
-    context.partial = context.truncate(0, 2)
-    context.clear(0)
-
-
-def _sequence_ids(model: Any, parallel: int) -> int:
-    """Ids for running and briefly idle sequences; recurrent state costs memory for each id, attention does not."""
-    if lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model):
-        return parallel + 1
-    return min(max(64, 4 * parallel), int(lib.llama_max_parallel_sequences()))

@@ -1,7 +1,7 @@
 """The turns that wait, in the order in which they may come in: fair shares first, then arrival."""
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cfs_server.engine.fairness import WEIGHTS, Fairness
 from cfs_server.engine.fairness import Path as Share
@@ -46,17 +46,24 @@ class Lobby:
         for share, count in accounts.items():
             self._fairness.charge(share, each * count)
 
-    def gives_way(self, running: Iterable[Generation]) -> Generation | None:
-        """Find a turn that had its slice, if one waits whose account has had less."""
-        spent = [turn for turn in running if turn.slice >= self._slice_seconds]
-        if not spent or not self.waiting:
+    def gives_way(
+        self, running: Iterable[Generation], can_keep: Callable[[Generation], bool] = lambda _turn: True
+    ) -> Generation | None:
+        """Find a turn that had its slice and can keep its state, if one waits whose account has had less."""
+        if not self.waiting:
+            return None
+        spent = [turn for turn in running if turn.slice >= self._slice_seconds and can_keep(turn)]
+        if not spent:
             return None
         longest = max(spent, key=self._rank)
         return longest if min(map(self._rank, self.waiting)) < self._rank(longest) else None
 
     def victim(self, running: Sequence[Generation]) -> Generation:
-        """Choose who is put aside when there is no room: the least urgent, then the youngest; never the oldest."""
-        return max(running[1:], key=lambda turn: (-WEIGHTS[turn.share[1]], running.index(turn)))
+        """Choose who is put aside when there is no room; never the oldest.
+
+        Those who lost their state before come last, then the least urgent goes first, then the youngest.
+        """
+        return max(running[1:], key=lambda turn: (not turn.losses, -WEIGHTS[turn.share[1]], running.index(turn)))
 
     def check_integrity(self, turns: Iterable[Generation]) -> list[str]:
         """Compare the accounts with the turns that there are; every line is a violation."""

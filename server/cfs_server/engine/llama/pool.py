@@ -4,8 +4,12 @@ A cell may belong to several sequences. A node is held by one slot; a running tu
 the cells of all nodes on its way, and computes behind them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cfs_server.engine.llama.ffi import Context
 from cfs_server.engine.prefixes.memory import Blob
@@ -23,6 +27,15 @@ class Slot:
     own: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Saved state of some positions."""
+
+    start: int
+    end: int
+    state: NDArray[np.uint8]
+
+
 class Pool:
     """Owns all cells and sequence ids."""
 
@@ -38,6 +51,15 @@ class Pool:
     def cells_used(self) -> int:
         """Cells that hold something."""
         return self._held + sum(slot.own for slot in self.slots.values())
+
+    @property
+    def cells(self) -> int:
+        """All cells that there are."""
+        return self._context.cells
+
+    def state_bytes(self, tokens: int) -> int:
+        """Bytes of the saved state of so many tokens, about."""
+        return tokens * self._context.cell_bytes + self._context.state_bytes
 
     @property
     def cells_free(self) -> int:
@@ -99,6 +121,7 @@ class Pool:
 
     def grow(self, slot: Slot, count: int) -> None:
         """Count cells that a turn has just filled."""
+        self._context.guard(slot.id, slot.length, slot.length + count)
         slot.length += count
         slot.own += count
 
@@ -130,18 +153,33 @@ class Pool:
         if not self._context.partial:
             state = self._context.save(node.device)
             return Blob(0, node.end, state.nbytes, state)
-        self._context.share(node.device, self._scratch, node.start, node.end)
-        state = self._context.save(self._scratch)
-        self._context.clear(self._scratch)
-        return Blob(node.start, node.end, state.nbytes, state)
+        pieces = tuple(self._save_pieces(node.device, node.start, node.end))
+        return Blob(node.start, node.end, sum(piece.state.nbytes for piece in pieces), pieces)
+
+    def _save_pieces(self, sequence: int, start: int, end: int) -> "Iterator[Piece]":
+        """Save a run; of what lies before a window the library would save nothing, so no piece is longer than that."""
+        step = self._context.window or end
+        edges = [start, *range((start // step + 1) * step, end, step), end]
+        for left, right in pairwise(edges):
+            self._context.share(sequence, self._scratch, left, right)
+            state = self._context.save(self._scratch)
+            self._context.clear(self._scratch)
+            yield Piece(left, right, state)
 
     def restore(self, node: Node, slot: Slot) -> bool:
         """Copy a node's state back into the pool, for a slot to hold; false when there is no room for it."""
-        if node.memory is None or not self._context.restore(self._scratch, node.memory.data):
-            self._context.clear(self._scratch)
+        if node.memory is None:
             return False
-        self._context.share(self._scratch, slot.id, node.start, node.end)
-        self._context.clear(self._scratch)
+        for piece in node.memory.data:
+            start, end = max(piece.start, node.start), min(piece.end, node.end)
+            if start >= end:
+                continue
+            restored = self._context.restore(self._scratch, piece.state)
+            if restored:
+                self._context.share(self._scratch, slot.id, start, end)
+            self._context.clear(self._scratch)
+            if not restored:
+                return False
         self.hold(node, slot)
         return True
 

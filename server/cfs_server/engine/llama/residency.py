@@ -9,34 +9,17 @@ token on, and so does what is kept at all; so only leaves are evicted. For model
 import time
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from cfs_server.engine.llama.ffi import Context, Tokens
 from cfs_server.engine.llama.pool import Pool, Slot
+from cfs_server.engine.llama.seat import Seat
 from cfs_server.engine.prefixes.memory import Memory
 from cfs_server.engine.prefixes.policy import dispensable
+from cfs_server.engine.prefixes.shelf import Shelf
 from cfs_server.engine.prefixes.tree import Node, PrefixTree
-
-
-@dataclass(eq=False, slots=True)
-class Seat:
-    """A turn's place on the device: its sequence, and the node of the tree (pinned) up to which others may share."""
-
-    owner: str
-    slot: Slot
-    node: Node | None
-
-    @property
-    def shared(self) -> int:
-        """Leading positions that the tree knows."""
-        return self.node.end if self.node else 0
-
-    @property
-    def length(self) -> int:
-        """Positions that are computed."""
-        return self.slot.length
 
 
 class Residency:
@@ -46,7 +29,7 @@ class Residency:
         self.pool = Pool(context)
         self.memory = Memory(memory_bytes)
         self.tree = PrefixTree(self._on_split)
-        self._stored: set[Node] = set()
+        self._stored = Shelf()
         self._idle_seconds = idle_seconds
 
     @property
@@ -57,12 +40,20 @@ class Residency:
     @property
     def nodes(self) -> int:
         """Nodes of the tree."""
-        return len(self.pool.nodes | self._stored)
+        return len(self._stored) + sum(node not in self._stored for node in self.pool.nodes)
 
     @property
     def parked(self) -> int:
         """Nodes whose state is in memory only."""
-        return sum(node.device is None for node in self._stored)
+        return len(self._stored) - sum(node in self._stored for node in self.pool.nodes)
+
+    def gauges(self) -> dict[str, float]:
+        """Say how much there is and how much is kept, for `/metrics`."""
+        return {
+            "cells_total": float(self.pool.cells),
+            "parked_bytes": float(self.memory.used),
+            "prefix_nodes": float(self.nodes),
+        }
 
     def known(self, owner: str, log: "array[int]") -> int:
         """Leading tokens of a prompt that need no evaluation, all but the last at most."""
@@ -180,7 +171,8 @@ class Residency:
         nodes = list(self.tree)
         problems = self.tree.check_integrity() + self.pool.check_integrity()
         problems += self.memory.check_integrity([node.memory for node in nodes if node.memory])
-        if self.pool.nodes - set(nodes) or self._stored != {node for node in nodes if node.memory}:
+        problems += self._stored.check_integrity()
+        if self.pool.nodes - set(nodes) or set(self._stored) != {node for node in nodes if node.memory}:
             problems.append("state is kept for nodes that are not in the tree, or nodes in memory are not listed")
         return problems + [problem for node in nodes for problem in self._misplaced(node)]
 
@@ -240,7 +232,9 @@ class Residency:
             node.memory = self.memory.add(self.pool.save(node))
             self._stored.add(node)
         while self.memory.full:
-            self._discard(max(filter(self._discardable, self._stored), key=dispensable(time.monotonic())))
+            twice = (node for node in self.pool.nodes if node.memory is not None)
+            candidates = chain(twice, self._stored.oldest(self._discardable))
+            self._discard(max(candidates, key=dispensable(time.monotonic())))
 
     def _discardable(self, node: Node) -> bool:
         return node.device is not None or not (node.children or node.pins)
@@ -292,6 +286,7 @@ class Residency:
         for node in path:
             node.used = now
             node.pause = pause if len(node.children) < 2 else min(node.pause, pause)
+            self._stored.touch(node)
 
 
 def tokens_of(log: "array[int]", length: int) -> Tokens:

@@ -19,6 +19,7 @@ from cfs_server.engine.llama.forecast import Forecast
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.news import News
+from cfs_server.engine.llama.parking import Parking
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.sharing import must_wait
@@ -27,9 +28,6 @@ from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
 CHECK_SECONDS = 10.0
 """An idle engine looks after its books, but not more often: with thousands of sessions that takes milliseconds."""
-HEADROOM = 64
-"""Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
-
 
 Work = Generation | Refused | Cancel | Forget | Expect | AskStats
 
@@ -52,6 +50,7 @@ class Scheduler:
         self._lobby = Lobby(options.slice_seconds)
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
+        self._parking = Parking(self._residency, self._running, self._waiting)
         self._news = News()
         self._check_after = 0.0
         self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
@@ -113,7 +112,8 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Bring in waiting turns; the first that does not fit keeps its place."""
-        if len(self._running) >= self._parallel and (turn := self._lobby.gives_way(self._running)) is not None:
+        full = len(self._running) >= self._parallel
+        if full and (turn := self._lobby.gives_way(self._running, self._parking.can_keep)) is not None:
             self._put_aside(turn)
             self._waiting.append(turn)
         for turn in self._lobby.in_order() if len(self._running) < self._parallel else ():
@@ -133,8 +133,10 @@ class Scheduler:
 
     def _bring_in(self, turn: Generation) -> bool:
         """Seat a turn if all of its log, and some of what comes, fits beside the running ones."""
-        spare = sum(other.pending for other in self._running) + HEADROOM * (len(self._running) + 1)
-        turn.seat = self._residency.enter(turn.owner, turn.log, spare, alone=not self._running)
+        spare, alone = self._parking.spare(turn), not self._running
+        turn.seat = self._residency.enter(turn.owner, turn.log, spare, alone=alone)
+        if turn.seat is not None:
+            self._parking.came_in(turn)
         return turn.seat is not None
 
     def _compute(self) -> None:
@@ -182,6 +184,7 @@ class Scheduler:
     def _put_aside(self, turn: Generation) -> None:
         """Take a turn's seat away; it goes on later from where it was."""
         self._running.remove(turn)
+        self._parking.leaves(turn)
         self._residency.leave(turn.place, turn.log, turn.cache_key)
         turn.seat = None
 
@@ -245,6 +248,8 @@ class Scheduler:
             log, key = None if turn.failed else turn.log, None if turn.forgotten else turn.cache_key
             self._residency.leave(turn.seat, log, key, SECONDS_UNTIL[turn.share[1]])
             turn.seat = None
+        if turn.forgotten and not turn.failed:
+            self._residency.forget(turn.cache_key)  # it may have been put aside for a session that was gone by then
 
     def _flush(self) -> None:
         if self._news:
@@ -253,16 +258,11 @@ class Scheduler:
             self._send(news.step(self._counters(), wait))
 
     def _counters(self) -> Counters:
-        return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated)
+        recomputed = self._parking.recomputed_tokens
+        return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated, recomputed)
 
     def _stats(self, question: AskStats) -> Stats:
         residency = self._residency
-        gauges = {
-            "cells_total": float(self._context.cells),
-            "parked_bytes": float(residency.memory.used),
-            "prefix_nodes": float(residency.nodes),
-            "seconds_per_prompt_token": self._budget.seconds_per_token,
-        }
         return Stats(
             number=question.number,
             counters=self._counters(),
@@ -271,7 +271,7 @@ class Scheduler:
             sequences_resident=len(residency.pool.slots),
             sequences_parked=residency.parked,
             cells_used=residency.pool.cells_used,
-            gauges=gauges,
+            gauges=residency.gauges() | {"seconds_per_prompt_token": self._budget.seconds_per_token},
             violations=self.check_integrity() if question.check else [],
         )
 

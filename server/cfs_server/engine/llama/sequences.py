@@ -9,8 +9,8 @@ from cfs.wire import FinishReason
 from cfs_server.engine.fairness import Path as Share
 from cfs_server.engine.frames import Ended, Started, Text
 from cfs_server.engine.llama.ffi import Tokens
-from cfs_server.engine.llama.residency import Seat
 from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.seat import Seat
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog
 from cfs_server.engine.llama.vocabulary import Vocabulary
@@ -21,7 +21,8 @@ class Generation:
     """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to go on.
 
     `share` names the account that it draws on, `slice` is the time that it had since it was admitted. `awaited` is
-    another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone. `thinks`
+    another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone. `reached` is
+    what was computed when it was put aside, and `losses` how often that was gone when it came back. `thinks`
     when its prompt ends in the middle of the model's thinking.
     """
 
@@ -36,6 +37,8 @@ class Generation:
     owner: str = ""
     share: Share = ("", "interactive", "")
     slice: float = 0.0
+    reached: int = 0
+    losses: int = 0
     seat: Seat | None = None
     awaited: "tuple[Generation, int] | None" = None
     forgotten: bool = False
@@ -58,6 +61,11 @@ class Generation:
     def computed(self) -> int:
         """Tokens of the log whose state is on the device."""
         return self.seat.length if self.seat else 0
+
+    @property
+    def left(self) -> int:
+        """Tokens that the reply may still have."""
+        return self.max_tokens - self.completion_tokens
 
     @property
     def pending(self) -> int:

@@ -8,7 +8,8 @@ from array import array
 from collections.abc import Sequence
 
 from cfs_server.engine.llama.pool import Slot
-from cfs_server.engine.llama.residency import Residency, Seat, tokens_of
+from cfs_server.engine.llama.residency import Residency, tokens_of
+from cfs_server.engine.llama.seat import Seat
 from cfs_server.engine.prefixes.tree import Node
 
 

@@ -82,6 +82,7 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
             pool_tokens=model.context.cells,
             has_chat_template=prompts.has_template,
             parameters=model.parameters,
+            plan=model.plan,
         )
     )
     threading.Thread(
