@@ -13,7 +13,7 @@ from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
 from cfs_server.engine.supervisor import LlamaEngine
 
-OUTER = ("json_schema", "tools", "owner", "account", "kind")
+OUTER = ("json_schema", "tools", "tool_choice", "parallel_calls", "owner", "account", "kind")
 """What of a request is no setting."""
 _numbers = itertools.count(1)
 
