@@ -10,7 +10,8 @@ from cfs.errors import CfsError
 from cfs.transports.http import Client
 from cfs_server import logs
 from cfs_server.engine import models
-from cfs_server.engine.interface import ModelInfo, ModelLoadError
+from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
+from cfs_server.engines import make_upstream
 from cfs_server.serve import listen, url_of
 from cfs_server.settings import ConfigurationError, Settings, load
 
@@ -26,6 +27,8 @@ def checks() -> Iterator[Check]:
         yield needed("settings", str(error), "correct the variables CFS_*; docs/configuration.md lists them")
         return
     yield _embedded()
+    if settings.upstream is not None:
+        yield _upstream(settings)
     if settings.model is not None:
         yield _model(settings.model)
     yield _port(settings)
@@ -33,18 +36,30 @@ def checks() -> Iterator[Check]:
 
 def _embedded() -> Check:
     """Load the embedded model as a server would: that shows what no version number does."""
+    from cfs_server.engine.supervisor import LlamaEngine
+
     what = "llama.cpp"
     try:
-        model = asyncio.run(_start())
+        model = asyncio.run(_start(LlamaEngine()))
     except ModelLoadError as error:
         return needed(what, str(error), "reinstall: pip install --force-reinstall 'cfs-local[server]'")
     return fine(what, "; ".join([f"runs the embedded model {model.name}: {model.engine}", *model.notes]))
 
 
-async def _start() -> ModelInfo:
-    from cfs_server.engine.supervisor import LlamaEngine
+def _upstream(settings: Settings) -> Check:
+    """Ask the configured upstream as a server would at its start: is it there, is the key right, is the model there."""
+    what = "upstream"
+    try:
+        model = asyncio.run(_start(make_upstream(settings, check=True)))
+    except ConfigurationError as error:
+        return needed(what, str(error), "correct the variables CFS_UPSTREAM*; docs/models.md shows how")
+    except ModelLoadError as error:
+        return needed(what, str(error), "correct CFS_UPSTREAM, CFS_UPSTREAM_MODEL or the key; docs/models.md shows how")
+    context = f", context of {model.context_tokens} tokens" if model.context_tokens else ""
+    return fine(what, f"{settings.upstream} has {model.name}{context}")
 
-    engine = LlamaEngine()
+
+async def _start(engine: Engine) -> ModelInfo:
     try:
         return await engine.start()
     finally:

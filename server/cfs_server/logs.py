@@ -57,7 +57,7 @@ def configure(form: Literal["auto", "text", "json"], level: str) -> None:
         logger.propagate = True
         logger.setLevel(max(logging.WARNING, root.level))  # our own request log says it better
     logging.getLogger("uvicorn.error").addFilter(_Expected())
-    for name in ("sse_starlette", "asyncio", "huggingface_hub", "httpx"):
+    for name in ("sse_starlette", "asyncio", "huggingface_hub", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 
 

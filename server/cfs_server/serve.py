@@ -16,7 +16,7 @@ from cfs_server import logs
 from cfs_server.access import tokens
 from cfs_server.app import create_app
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
-from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.engines import make_engine
 from cfs_server.origin import is_loopback
 from cfs_server.routes.context import Context
 from cfs_server.settings import ConfigurationError, Settings
@@ -101,15 +101,6 @@ async def serve(settings: Settings) -> None:
             await _serve(settings, engine, model, listener)
     finally:
         await engine.stop()
-
-
-def make_engine(settings: Settings) -> Engine:
-    """Make the engine that the settings name."""
-    if settings.engine == "scripted":
-        return ScriptedEngine(interval=settings.scripted_interval)
-    from cfs_server.engine.supervisor import LlamaEngine  # a second of imports that the scripted engine spares
-
-    return LlamaEngine(settings.model)
 
 
 def listen(host: str, port: int, send_timeout: float) -> socket.socket:

@@ -58,6 +58,39 @@ class Settings(BaseSettings):
     engine: Literal["llama", "scripted"] = Field(
         "llama", description="What answers: `llama` runs the model; `scripted` repeats the message, for tests."
     )
+    upstream: str | None = Field(
+        None, description="URL of another server that answers instead: `http://127.0.0.1:8080/v1`."
+    )
+    upstream_kind: Literal["auto", "openai", "anthropic"] = Field(
+        "auto", description="Protocol of the upstream; `auto` is `anthropic` when its URL says so, else `openai`."
+    )
+    upstream_model: str | None = Field(None, description="Model of the upstream; its only one unless set.")
+    upstream_key_file: Path | None = Field(
+        None,
+        description="File with the upstream's key. Unless set the key is the variable `CFS_UPSTREAM_KEY`, if there is"
+        " one. It is never a flag, which others could read.",
+    )
+    upstream_sampling: str = Field(
+        "",
+        description="Settings that the upstream is told, separated by commas: of `temperature`, `top_p`, `top_k`,"
+        " `min_p`, `seed`. Unless set `temperature,top_p,seed`, or `temperature` for Anthropic.",
+    )
+    upstream_thinking_tokens: int = Field(
+        0, ge=0, description="Tokens that a model of Anthropic may think before it answers, 1024 or more; 0 is none."
+    )
+    upstream_timeout: Seconds = Field(
+        120.0, gt=0, description="Seconds for which the upstream may say nothing before a turn fails."
+    )
+    upstream_parallel: Count = Field(8, description="Turns that the upstream gets at a time; others wait.")
+    upstream_retries: int = Field(
+        3, ge=0, le=20, description="How often a request is sent again that failed before its first word."
+    )
+    upstream_retry_pause: Seconds = Field(
+        0.5, description="Longest pause before a request is sent again; it doubles each time."
+    )
+    upstream_check: bool = Field(
+        True, description="Ask the upstream at the start whether it is there, takes the key and has the model."
+    )
     scripted_interval: Seconds = Field(0.0, description="Seconds between two tokens of the scripted engine.")
     data_dir: Path | None = Field(
         None,

@@ -51,7 +51,9 @@ def _ready(client: "Client") -> Check:
     except CfsError as error:
         return missing("ready", error.detail, "wait, or look at the server's log")
     template = "with" if model.get("has_chat_template") else "without"
-    found = f"{model.get('name')}, context of {model.get('context_tokens')} tokens, {template} a chat template"
+    found = (
+        f"{model.get('name')}, context of {model.get('context_tokens') or 'unknown'} tokens, {template} a chat template"
+    )
     return fine("ready", "; ".join([found, *model.get("notes", ())]))
 
 

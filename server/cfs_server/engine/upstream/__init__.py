@@ -1,0 +1,1 @@
+"""Engines that run elsewhere: servers that speak the protocol of OpenAI or of Anthropic."""

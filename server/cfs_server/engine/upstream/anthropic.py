@@ -1,0 +1,208 @@
+"""The protocol of Anthropic's messages: what is sent. Pure: no I/O.
+
+Members are those of the public API reference, version 2023-06-01. A reply in JSON is asked for as the input of a tool
+that the model has to call: the one way that works with all models.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from cfs.wire import Message
+from cfs_server.engine.interface import GenerationRequest
+from cfs_server.engine.upstream.anthropic_reply import AnthropicReply
+from cfs_server.engine.upstream.failures import Failure
+from cfs_server.engine.upstream.fields import OptionalFields
+from cfs_server.engine.upstream.history import conversation_of
+from cfs_server.engine.upstream.options import Options
+from cfs_server.engine.upstream.signed import Block, SignedReplies
+
+VERSION = "2023-06-01"
+ANSWER = "give_answer"
+"""Tool whose input is the reply, when that has to be JSON."""
+_OPTIONAL = ("temperature", "top_p", "top_k", "stop_sequences", "cache_control")
+_HOTTEST = 1.0
+_CACHED: Block = {"cache_control": {"type": "ephemeral"}}
+_NOTHING = "(nothing)"
+_ANYTHING: Block = {"type": "object"}
+
+
+class AnthropicDialect:
+    """Speaks to Anthropic, and to servers that speak as it does."""
+
+    path = "messages"
+
+    def __init__(self, options: Options, model: str) -> None:
+        self._options = options
+        self._model = model
+        self._fields = OptionalFields(_OPTIONAL)
+        self._adaptive = False
+        self._signed = SignedReplies()
+
+    def headers(self, key: str | None) -> Mapping[str, str]:
+        """Make the headers of every request."""
+        return {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
+
+    def body(self, request: GenerationRequest) -> dict[str, Any]:
+        """Make the body of a turn's request."""
+        talk = conversation_of(request)
+        thinking = self._thinking(request)
+        budget = self._options.thinking_tokens if thinking else 0
+        tools = _tools(request, talk.messages)
+        messages = merged((_role(message), self._blocks(request, message)) for message in talk.messages)
+        optional = {} if thinking else self._sampling(request)
+        optional["stop_sequences"] = [stop for stop in talk.stops if stop.strip()]
+        return {
+            "model": self._model,
+            "max_tokens": request.settings.max_tokens + budget,
+            "messages": self._marked(messages),
+            "stream": True,
+            **({"system": [self._mark({"type": "text", "text": talk.system})]} if talk.system.strip() else {}),
+            **({"tools": tools, "tool_choice": _choice(request)} if tools else {}),
+            **({"thinking": thinking} if thinking else {}),
+            **{name: value for name, value in optional.items() if value not in (None, []) and self._fields.takes(name)},
+        }
+
+    def reply(self, request: GenerationRequest) -> AnthropicReply:
+        """Make the reader of a turn's answer."""
+
+        def keep(blocks: Sequence[Block]) -> None:
+            self._signed.keep(request.owner, request.cache_key, blocks)
+
+        schema = request.json_schema
+        return AnthropicReply(
+            answer=None if schema is None else ANSWER,
+            wrapped=schema is not None and not _is_object(schema),
+            keep=keep if self._thinking(request) else None,
+        )
+
+    def learn(self, failure: Failure) -> None:
+        """Leave out what the upstream refused; newer models take no budget and decide for themselves how to think."""
+        if failure.status == 400 and "adaptive" in failure.said:
+            self._adaptive = True
+        else:
+            self._fields.learn(failure)
+
+    def forget(self, cache_key: str) -> None:
+        """Drop the signed replies of a session."""
+        self._signed.forget(cache_key)
+
+    def _thinking(self, request: GenerationRequest) -> dict[str, Any] | None:
+        """Say how to think, where that is allowed.
+
+        It is not when a tool must be called, nor in the middle of calls whose thinking is not known any more.
+        """
+        if not self._options.thinking_tokens or not self._may_think(request):
+            return None
+        if self._adaptive:
+            return {"type": "adaptive", "display": "summarized"}
+        return {"type": "enabled", "budget_tokens": self._options.thinking_tokens}
+
+    def _may_think(self, request: GenerationRequest) -> bool:
+        if request.json_schema is not None or (request.tools and request.tool_choice == "required"):
+            return False
+        loop = _loop(request.messages)
+        return all(self._signed.of(request.owner, message) for message in loop if message.tool_calls)
+
+    def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            name: getattr(request.settings, name) for name in self._options.sampling if name in _OPTIONAL
+        }
+        if "temperature" in values:
+            values["temperature"] = min(values["temperature"], _HOTTEST)
+        return values
+
+    def _blocks(self, request: GenerationRequest, message: Message) -> list[Block]:
+        if message.role == "tool":
+            return [{"type": "tool_result", "tool_use_id": message.tool_call_id, "content": message.content}]
+        if self._options.thinking_tokens and (signed := self._signed.of(request.owner, message)):
+            return list(signed)
+        said = f"(system) {message.content}" if message.role == "system" else message.content
+        text = [{"type": "text", "text": said}] if message.content.strip() else []
+        calls = [
+            {"type": "tool_use", "id": call.id, "name": call.name, "input": call.arguments}
+            for call in message.tool_calls
+        ]
+        return [*text, *calls]
+
+    def _marked(self, messages: list[Block]) -> list[Block]:
+        """Mark where the upstream may keep what it computed: at the end, and where the user spoke before."""
+        users = [message for message in messages if message["role"] == "user"]
+        for message in users[-2:]:
+            message["content"][-1] = self._mark(message["content"][-1])
+        return messages
+
+    def _mark(self, block: Block) -> Block:
+        return block | _CACHED if self._fields.takes("cache_control") else block
+
+
+def merged(spoken: Iterable[tuple[str, list[Block]]]) -> list[Block]:
+    """Make messages of blocks: roles take turns, the user begins and ends, and nobody says nothing."""
+    found: list[Block] = []
+    for role, blocks in spoken:
+        if not blocks:
+            continue
+        if found and found[-1]["role"] == role:
+            found[-1]["content"] += blocks
+        elif not found and role == "assistant":
+            found += [_said_nothing(), {"role": role, "content": blocks}]
+        else:
+            found.append({"role": role, "content": blocks})
+    return found if found and found[-1]["role"] == "user" else [*found, _said_nothing()]
+
+
+def _said_nothing() -> Block:
+    return {"role": "user", "content": [{"type": "text", "text": _NOTHING}]}
+
+
+def _role(message: Message) -> str:
+    return "assistant" if message.role == "assistant" else "user"
+
+
+def _loop(messages: Sequence[Message]) -> list[Message]:
+    """Find the model's messages since somebody else than a tool had the word alone: they are one turn to Anthropic."""
+    found: list[Message] = []
+    for by_model, group in groupby(reversed(messages), key=lambda message: message.role == "assistant"):
+        members = list(group)
+        if by_model:
+            found += members
+        elif not any(message.role == "tool" for message in members):
+            break
+    return found
+
+
+def _tools(request: GenerationRequest, messages: Iterable[Message]) -> list[Block]:
+    """Describe the tools; those that only the history calls are named as well, as the protocol wants it."""
+    tools = [_tool(tool.get("function", tool)) for tool in request.tools]
+    known = {tool["name"] for tool in tools}
+    called = {call.name for message in messages for call in message.tool_calls}
+    tools += [{"name": name, "input_schema": _ANYTHING} for name in sorted(called - known)]
+    if (schema := request.json_schema) is not None:
+        schema = _ANYTHING | schema if _is_object(schema) else _wrapped(schema)
+        tools.append({"name": ANSWER, "description": "Give the answer to the user.", "input_schema": schema})
+    return tools
+
+
+def _wrapped(schema: Mapping[str, Any]) -> Block:
+    """Make a schema of objects with one value; definitions stay at the root, where references look for them."""
+    inner = {name: part for name, part in schema.items() if name != "$defs"}
+    definitions = {"$defs": schema["$defs"]} if "$defs" in schema else {}
+    return {"type": "object", "properties": {"value": inner}, "required": ["value"], **definitions}
+
+
+def _tool(function: Mapping[str, Any]) -> Block:
+    described = {"description": function["description"]} if function.get("description") else {}
+    return {"name": function["name"], **described, "input_schema": _ANYTHING | (function.get("parameters") or {})}
+
+
+def _choice(request: GenerationRequest) -> Block:
+    if request.json_schema is not None:
+        return {"type": "any"} if request.tools else {"type": "tool", "name": ANSWER}
+    if not request.tools:
+        return {"type": "none"}
+    return {"type": "any"} if request.tool_choice == "required" else {"type": request.tool_choice}
+
+
+def _is_object(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema is one of objects, as the input of a tool must be."""
+    return schema.get("type", "object") == "object" and not schema.keys() & {"anyOf", "oneOf", "allOf", "$ref", "enum"}

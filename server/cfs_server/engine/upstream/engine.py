@@ -1,0 +1,237 @@
+"""The engine of an upstream: turns in, pieces of answers out, whatever the protocol (E4)."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import structlog
+
+from cfs.errors import EngineError
+from cfs.wire import Usage
+from cfs_server.engine.interface import (
+    Delta,
+    EngineState,
+    EngineStats,
+    Finished,
+    GenerationRequest,
+    Hint,
+    ModelInfo,
+    ModelLoadError,
+)
+from cfs_server.engine.upstream import catalogue
+from cfs_server.engine.upstream.anthropic import AnthropicDialect
+from cfs_server.engine.upstream.dialect import Dialect
+from cfs_server.engine.upstream.failures import Failure
+from cfs_server.engine.upstream.link import Link, rest
+from cfs_server.engine.upstream.openai import OpenAIDialect
+from cfs_server.engine.upstream.options import Kind, Options
+from cfs_server.engine.upstream.places import Places
+from cfs_server.engine.upstream.turn import Turn
+
+_LOOK_AGAIN_SECONDS = 2.0
+_REFUSED = (400, 422)
+_NAMES: dict[Kind, str] = {"openai": "OpenAI", "anthropic": "Anthropic"}
+_log = structlog.get_logger(__name__)
+
+
+def dialect_of(options: Options, model: str) -> Dialect:
+    """Make the protocol that an upstream speaks."""
+    return AnthropicDialect(options, model) if options.kind == "anthropic" else OpenAIDialect(options, model)
+
+
+class UpstreamEngine:
+    """Lets another server answer."""
+
+    def __init__(self, options: Options) -> None:
+        """Take the options; nothing is connected yet."""
+        self._options = options
+        self._places = Places(options.parallel)
+        self._dialect = dialect_of(options, options.model or "")
+        self._model = options.model or ""
+        self._link: Link | None = None
+        self._state: EngineState = "starting"
+        self._turns: dict[str, Turn] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._prompt_tokens = 0
+        self._tokens = 0
+        self._requests = 0
+        self._repeated = 0
+
+    async def start(self) -> ModelInfo:
+        """Look whether the upstream is there, takes the key and has the model; raises `ModelLoadError` (E2)."""
+        key = self._options.key.get_secret_value() if self._options.key else None
+        self._link = await asyncio.to_thread(Link, self._options, self._dialect.headers(key))
+        model = await self._find()
+        self._model = model.id
+        self._dialect = dialect_of(self._options, model.id)
+        self._state = "ready"
+        notes = (f"another server answers, by the protocol of {_NAMES[self._options.kind]}",)
+        return ModelInfo(model.id, model.context_tokens, has_chat_template=True, notes=notes)
+
+    async def stop(self) -> None:
+        """End at once; turns that are not finished fail."""
+        self._state = "stopped"
+        for turn in self._turns.values():
+            turn.fail(EngineError("the engine was stopped"))
+        tasks = [turn.task for turn in self._turns.values()]
+        await _ended(*tasks, self._watch)
+        if self._link is not None:
+            await self._link.close()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the upstream was there when it was last needed."""
+        return self._state == "ready"
+
+    @property
+    def predicted_wait(self) -> float:
+        """Seconds that a turn handed over now would wait for its place."""
+        return self._places.predicted_wait
+
+    async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
+        """Yield text as it comes, then exactly one `Finished`; see `Engine.generate`."""
+        turn = self._submit(request)
+        try:
+            while (delta := await turn.next()) is not None:
+                yield delta
+        finally:
+            await _ended(turn.task)
+            del self._turns[request.id]
+            self._account(turn.usage())
+        if turn.error is not None:
+            raise turn.error
+        yield Finished(turn.reason or "stop", turn.usage())
+
+    def cancel(self, request_id: str) -> None:
+        """Close the connection of a turn; unknown ids are ignored."""
+        turn = self._turns.get(request_id)
+        if turn is not None and not turn.over:
+            turn.end("cancelled")
+            if turn.task is not None:
+                turn.task.cancel()
+
+    def forget(self, cache_key: str) -> None:
+        """Drop the signed thinking of a session that was deleted."""
+        self._dialect.forget(cache_key)
+
+    def hint(self, cache_key: str, hint: Hint) -> None:
+        """Do nothing: what is computed is the upstream's."""
+
+    async def stats(self) -> EngineStats:
+        """Counters and gauges as of now."""
+        return EngineStats(
+            state=self._state,
+            running=self._places.held,
+            waiting=self._places.waiting,
+            prompt_tokens_evaluated=self._prompt_tokens,
+            tokens_generated=self._tokens,
+            gauges={"upstream_requests": self._requests, "upstream_requests_repeated": self._repeated},
+        )
+
+    async def _find(self) -> catalogue.Model:
+        if not self._options.check:
+            if self._options.model is None:
+                raise ModelLoadError(
+                    "without asking the upstream its model is not known: name it with --upstream-model"
+                )
+            return catalogue.Model(id=self._options.model)
+        try:
+            async for attempt in self._options.retries.attempts(lambda: True, self._note):
+                with attempt:
+                    return await catalogue.find(self._connected(), self._options.model)
+        except (ModelLoadError, Failure) as error:
+            reason = error.error.detail if isinstance(error, Failure) else str(error)
+            raise ModelLoadError(f"upstream {self._options.url}: {reason}") from error
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _connected(self) -> Link:
+        if self._link is None or self._state == "stopped":
+            raise EngineError("the engine does not run")
+        return self._link
+
+    def _submit(self, request: GenerationRequest) -> Turn:
+        self._connected()
+        if request.id in self._turns:
+            raise EngineError(f"a turn with the id {request.id} is already running")
+        turn = self._turns[request.id] = Turn(request)
+        turn.task = asyncio.create_task(self._run(turn), name=f"upstream turn {request.id}")
+        return turn
+
+    async def _run(self, turn: Turn) -> None:
+        """Send a turn's request, again if need be; whatever goes wrong ends in an error that a session can show."""
+        request = turn.request
+        try:
+            async with self._places.place((request.owner, request.kind, request.account or request.cache_key)):
+                turn.start()
+                async for attempt in self._options.retries.attempts(lambda: turn.silent, self._note):
+                    with attempt:
+                        await self._ask(turn)
+        except Failure as failure:
+            self._seen(lost=failure.lost)
+            turn.fail(failure.error)
+        except EngineError as error:
+            turn.fail(error)
+        except Exception:  # noqa: BLE001 - a defect must not leave the session waiting for ever
+            _log.exception("upstream.defect")
+            turn.fail(EngineError("internal error"))
+
+    async def _ask(self, turn: Turn) -> None:
+        """Send the request, and again as long as there is something to leave out that the upstream refused."""
+        body = self._dialect.body(turn.request)
+        while True:
+            try:
+                return await self._listen(turn, body)
+            except Failure as failure:
+                self._dialect.learn(failure)
+                sent, body = body, self._dialect.body(turn.request)
+                if failure.status not in _REFUSED or body == sent:
+                    raise
+
+    async def _listen(self, turn: Turn, body: dict[str, Any]) -> None:
+        reply = self._dialect.reply(turn.request)
+        self._requests += 1
+        events = self._connected().events(self._dialect.path, body, self._model)
+        async with contextlib.aclosing(events):
+            try:
+                async for event in events:
+                    for delta in reply.feed(event):
+                        turn.add(delta)
+                    if reply.over:
+                        await rest(events)
+                        break
+            finally:
+                turn.spent = reply.spent
+        turn.end(reply.finish())
+        self._seen(lost=False)
+
+    def _note(self, failure: Failure, pause: float) -> None:
+        self._repeated += 1
+        _log.warning("upstream.again", reason=failure.error.detail, seconds=round(pause, 2))
+
+    def _account(self, usage: Usage) -> None:
+        self._prompt_tokens += usage.prompt_tokens - usage.cached_tokens
+        self._tokens += usage.completion_tokens
+
+    def _seen(self, *, lost: bool) -> None:
+        """Note whether somebody was there; when nobody was, look again until somebody is."""
+        if self._state == "stopped":
+            return
+        self._state = "restarting" if lost else "ready"
+        if lost and (self._watch is None or self._watch.done()):
+            self._watch = asyncio.create_task(self._look(), name="upstream watch")
+
+    async def _look(self) -> None:
+        while self._state == "restarting":
+            await self._options.retries.sleep(_LOOK_AGAIN_SECONDS)
+            with contextlib.suppress(Failure):
+                await self._connected().get("models")
+                self._seen(lost=False)
+
+
+async def _ended(*tasks: asyncio.Task[None] | None) -> None:
+    """Cancel tasks and wait for their end."""
+    there = [task for task in tasks if task is not None]
+    for task in there:
+        task.cancel()
+    await asyncio.gather(*there, return_exceptions=True)

@@ -1,0 +1,146 @@
+"""What went wrong with one request to an upstream, and whether to try again. Pure: no I/O."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from cfs.errors import ContextTooLong, EngineError
+
+T = TypeVar("T", bound=BaseModel)
+
+_REPEATED = frozenset({408, 409, 425, 429})
+_NO_HOPE = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
+"""Said with a status that else means "later", but nothing changes until somebody pays."""
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|exceed_context_size|maximum context length|context size|prompt is too long"
+    r"|exceeds? (the )?context|request_too_large",
+    re.IGNORECASE,
+)
+_LONGEST = 300
+
+
+@dataclass(eq=False)
+class Failure(Exception):
+    """One request failed. `error` is what the session is told in the end.
+
+    `repeat` says that the same request may succeed later, `after` in how many seconds, `lost` that nobody was there.
+    `said` is all that the upstream said about it.
+    """
+
+    error: EngineError
+    repeat: bool = False
+    after: float | None = None
+    lost: bool = False
+    said: str = ""
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An error as an upstream words it, in either protocol."""
+
+    kind: str
+    message: str
+    param: str = ""
+
+    @property
+    def text(self) -> str:
+        """Everything in it that can be searched."""
+        return f"{self.kind} {self.param} {self.message}"
+
+
+def refusal_of(body: str) -> Refusal:
+    """Read the body of an error, or an event that is one; what is no JSON is its own message."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return Refusal("", _line(body))
+    inner = found.get("error", found) if isinstance(found, dict) else found
+    if not isinstance(inner, dict):
+        return Refusal("", _line(str(inner)))
+    kinds = (str(inner[key]) for key in ("code", "type") if inner.get(key) not in (None, "", "error"))
+    message = inner.get("message") or inner.get("detail") or json.dumps(inner, ensure_ascii=False)
+    return Refusal(" ".join(kinds), _line(str(message)), str(inner.get("param") or ""))
+
+
+def of_status(status: int, body: str, retry_after: str | None, model: str) -> Failure:
+    """Say what an answer that is no success means."""
+    refusal = refusal_of(body)
+    after = seconds_of(retry_after)
+    hopeless = any(kind in _NO_HOPE for kind in refusal.kind.split())
+    repeat = (status in _REPEATED or status >= 500) and not hopeless
+    error = EngineError(_reason(status, refusal, model), retry_after=after if repeat else None)
+    if status in (400, 413, 422) and _TOO_LONG.search(refusal.text):
+        error = ContextTooLong(f"the conversation is too long for the upstream's model: {refusal.message}")
+    return Failure(error, repeat, after if repeat else None, said=refusal.text, status=status)
+
+
+def of_event(refusal: Refusal, passing: Iterable[str] = ()) -> Failure:
+    """Say what an error in the middle of a stream means; the kinds that are `passing` may be gone next time."""
+    if _TOO_LONG.search(refusal.text):
+        error = ContextTooLong(f"the conversation is too long for the upstream's model: {refusal.message}")
+        return Failure(error, said=refusal.text)
+    kinds = refusal.kind.split()
+    code = next((int(kind) for kind in kinds if kind.isdecimal()), 0)
+    repeat = any(kind in passing for kind in kinds) or code >= 500 or code in _REPEATED
+    return Failure(EngineError(f"the upstream failed: {refusal.message}"), repeat, said=refusal.text)
+
+
+def broken_off(detail: str = "the upstream's answer broke off in the middle") -> Failure:
+    """Make the failure of an answer without an end."""
+    return Failure(EngineError(detail), repeat=True)
+
+
+def nonsense(data: str) -> Failure:
+    """Make the failure of an answer that is not what the protocol says."""
+    return Failure(EngineError(f"the upstream sent something that its protocol does not know: {_line(data)[:80]!r}"))
+
+
+def read(model: type[T], data: str) -> T:
+    """Read an event's data; raises `Failure` when the protocol has no such event."""
+    try:
+        return model.model_validate_json(data)
+    except ValidationError:
+        raise nonsense(data) from None
+
+
+def seconds_of(retry_after: str | None) -> float | None:
+    """Read the header `Retry-After`: seconds, or a date (RFC 9110, 10.2.3)."""
+    if retry_after is None:
+        return None
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        pass
+    try:
+        due = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return None
+    return max(0.0, (due.replace(tzinfo=due.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+
+
+def _reason(status: int, refusal: Refusal, model: str) -> str:
+    match status:
+        case 401 | 403:
+            return f"the upstream refuses the key: {refusal.message}"
+        case 404:
+            return f"the upstream has no model {model!r}, or nothing at this address: {refusal.message}"
+        case 429:
+            return f"the upstream takes no more requests now: {refusal.message}"
+        case _ if status >= 500:
+            return f"the upstream failed with status {status}: {refusal.message}"
+        case _ if 300 <= status < 400:
+            return "the upstream sends elsewhere: give the address where it answers itself"
+        case _:
+            return f"the upstream refuses the request: {refusal.message}"
+
+
+def _line(text: str) -> str:
+    line = " ".join(text.split()) or "no reason was given"
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"

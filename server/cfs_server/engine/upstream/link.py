@@ -1,0 +1,107 @@
+"""The way to the upstream: HTTP requests out, answers and events in. The only module here that does I/O."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import httpx
+
+from cfs.errors import EngineError
+from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs_server.engine.upstream import failures
+from cfs_server.engine.upstream.options import Options, is_here
+
+CONNECT_SECONDS = 10.0
+_REST_SECONDS = 0.2
+"""How long to wait for the end of a body whose last event has come, so that the connection can be used again."""
+_ERROR_BYTES = 64 << 10
+_NO_STREAM = ("application/json", "text/html")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request for something else than a turn brought."""
+
+    status: int
+    body: str
+    retry_after: str | None
+
+    def failure(self, model: str) -> failures.Failure:
+        """Say what a status that is no success means."""
+        return failures.of_status(self.status, self.body, self.retry_after, model)
+
+
+class Link:
+    """Connections to one upstream. Every error is a `Failure`, in words without the key."""
+
+    def __init__(self, options: Options, headers: Mapping[str, str]) -> None:
+        """Prepare connections; with `https` this reads certificates, which takes a while."""
+        self._options = options
+        self._http = httpx.AsyncClient(
+            base_url=options.url,
+            headers=dict(headers),
+            timeout=httpx.Timeout(options.silence, connect=CONNECT_SECONDS, pool=None),
+            limits=httpx.Limits(max_connections=options.parallel + 2, max_keepalive_connections=options.parallel),
+            verify=options.url.startswith("https:"),
+            trust_env=not is_here(httpx.URL(options.url).host),
+        )
+
+    async def get(self, path: str) -> Answer:
+        """Ask for something that is no turn; raises `Failure` when there is no answer."""
+        with self._told():
+            answer = await self._http.get(path)
+        return self._answer(answer, answer.text)
+
+    async def events(self, path: str, body: dict[str, Any], model: str) -> AsyncGenerator[ServerSentEvent]:
+        """Send a turn's request and yield the events of its answer; leave it through `contextlib.aclosing`."""
+        with self._told():
+            async with self._http.stream("POST", path, json=body) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    raise self._answer(answer, await _beginning(answer)).failure(model)
+                if (kind := answer.headers.get("content-type", "")).startswith(_NO_STREAM):
+                    raise failures.Failure(EngineError(f"the upstream does not stream: it answers with {kind}"))
+                decoder = SSEDecoder()
+                async for data in answer.aiter_bytes():
+                    for event in decoder.feed(data):
+                        yield replace(event, data=self._options.masked(event.data))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    def _answer(self, answer: httpx.Response, body: str) -> Answer:
+        return Answer(answer.status_code, self._options.masked(body), answer.headers.get("retry-after"))
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn the library's errors into failures."""
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            reason = self._options.masked(" ".join(str(error).split())) or type(error).__name__
+            told = EngineError(f"the upstream cannot be reached: {reason}")
+            raise failures.Failure(told, repeat=True, lost=True) from error
+        except httpx.TimeoutException as error:
+            detail = f"the upstream said nothing for {self._options.silence:g} seconds"
+            raise failures.Failure(EngineError(detail)) from error
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise failures.broken_off("the connection to the upstream was lost") from error
+
+
+async def rest(events: AsyncIterator[ServerSentEvent]) -> None:
+    """Read what follows the last event, which is nothing, so that the connection can be used again."""
+    with contextlib.suppress(TimeoutError, failures.Failure):
+        async with asyncio.timeout(_REST_SECONDS):
+            async for _ in events:
+                pass
+
+
+async def _beginning(answer: httpx.Response) -> str:
+    body = b""
+    async for data in answer.aiter_bytes():
+        body += data
+        if len(body) > _ERROR_BYTES:
+            break
+    return body[:_ERROR_BYTES].decode("utf-8", "replace")

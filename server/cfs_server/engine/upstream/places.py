@@ -1,0 +1,77 @@
+"""Places at the upstream: so many turns at a time, the others wait for theirs (E3)."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from cfs_server.engine.fairness import Fairness, Path
+
+_WEIGHT = 0.2
+"""How much the newest turn counts in the average time of a turn."""
+
+
+class Places:
+    """Hands out places, fairly among owners, kinds of work and accounts; see `Fairness`."""
+
+    def __init__(self, count: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.held = 0
+        self._count = count
+        self._clock = clock
+        self._fairness = Fairness()
+        self._waiting: list[tuple[Path, asyncio.Future[None]]] = []
+        self._seconds = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    @property
+    def predicted_wait(self) -> float:
+        """Seconds until a turn that came now would have a place, from what turns took lately."""
+        ahead = self.held + self.waiting - self._count + 1
+        return max(0, ahead) * self._seconds / self._count
+
+    @asynccontextmanager
+    async def place(self, path: Path) -> AsyncIterator[None]:
+        """Wait for a place and hold it."""
+        self._fairness.join(path)
+        try:
+            await self._take(path)
+            started = self._clock()
+            try:
+                yield
+            finally:
+                self._leave(path, self._clock() - started)
+        finally:
+            self._fairness.leave(path)
+
+    async def _take(self, path: Path) -> None:
+        if self.held < self._count:
+            self.held += 1
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (path, future)
+        self._waiting.append(entry)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self._pass_on()  # it was given the place and cannot use it
+            else:
+                self._waiting.remove(entry)
+            raise
+
+    def _leave(self, path: Path, seconds: float) -> None:
+        self._fairness.charge(path, seconds)
+        self._seconds += (seconds - self._seconds) * (_WEIGHT if self._seconds else 1.0)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if not self._waiting:
+            self.held -= 1
+            return
+        entry = min(self._waiting, key=lambda entry: self._fairness.rank(entry[0]))
+        self._waiting.remove(entry)
+        entry[1].set_result(None)

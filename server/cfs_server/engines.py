@@ -1,0 +1,78 @@
+"""Which engine the settings name, and the key of one that is elsewhere (E4)."""
+
+import os
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from cfs_server.engine.interface import Engine
+from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.settings import ConfigurationError, Settings
+
+KEY_VARIABLE = "CFS_UPSTREAM_KEY"
+
+
+def make_engine(settings: Settings) -> Engine:
+    """Make the engine; raises `ConfigurationError` when the settings contradict each other or the key cannot be read.
+
+    Engines are imported when they are made: each needs time for libraries that the others do not need.
+    """
+    if settings.upstream is not None:
+        return make_upstream(settings)
+    if settings.engine == "scripted":
+        return ScriptedEngine(interval=settings.scripted_interval)
+    from cfs_server.engine.supervisor import LlamaEngine
+
+    return LlamaEngine(settings.model)
+
+
+def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
+    """Make the engine of an upstream; `check` goes before the setting."""
+    from cfs_server.engine.upstream import options
+    from cfs_server.engine.upstream.engine import UpstreamEngine
+    from cfs_server.engine.upstream.retries import Retries
+
+    if settings.model is not None or settings.engine == "scripted":
+        raise ConfigurationError("--upstream lets another server answer: it goes with neither --model nor --engine")
+    try:
+        url = options.address(settings.upstream or "")
+        kind = options.kind_of(url) if settings.upstream_kind == "auto" else settings.upstream_kind
+        return UpstreamEngine(
+            options.Options(
+                url,
+                kind,
+                model=settings.upstream_model,
+                key=read_key(settings.upstream_key_file),
+                sampling=options.sampling_of(settings.upstream_sampling, kind),
+                thinking_tokens=options.thinking_of(settings.upstream_thinking_tokens, kind),
+                silence=settings.upstream_timeout,
+                parallel=settings.upstream_parallel,
+                check=settings.upstream_check if check is None else check,
+                retries=Retries(settings.upstream_retries, first=settings.upstream_retry_pause),
+            )
+        )
+    except options.InvalidOptions as error:
+        raise ConfigurationError(f"upstream: {error}") from None
+
+
+def read_key(file: Path | None) -> SecretStr | None:
+    """Read the upstream's key from a file, or else from the environment.
+
+    It is no flag and no key of the configuration file: those are read by others. Raises `ConfigurationError`, which
+    does not show it.
+    """
+    if file is None:
+        key, place = os.environ.get(KEY_VARIABLE, ""), KEY_VARIABLE
+    else:
+        try:
+            key, place = file.read_text(encoding="utf-8"), str(file)
+        except OSError as error:
+            raise ConfigurationError(f"{file}: {(error.strerror or str(error)).lower()}") from None
+        except UnicodeDecodeError:
+            raise ConfigurationError(f"{file}: this is no text file with a key") from None
+    key = key.strip()
+    if file is not None and not key:
+        raise ConfigurationError(f"{place}: there is no key in it")
+    if any(character <= " " or character > "~" for character in key):
+        raise ConfigurationError(f"{place}: a key is one line of plain characters without blanks")
+    return SecretStr(key) if key else None

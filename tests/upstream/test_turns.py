@@ -1,0 +1,237 @@
+"""What a turn asks and gets, in both protocols; the servers refuse whatever their documentation does not allow."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, cast
+
+import pytest
+
+from cfs.errors import ContextTooLong, EngineError
+from cfs.wire import Message, ToolCall
+from cfs_server.engine.interface import Delta, Finished, GenerationRequest
+from cfs_server.engine.upstream.options import Kind
+from tests.engine.support import ask, collect, request, user
+from tests.upstream.stub import MODEL, Speech
+from tests.upstream.support import calls_of, pair, result, said_by_model, thinking_of
+
+BOTH = pytest.mark.parametrize("kind", ["openai", "anthropic"])
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Tell the weather.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+CALL = ("weather", ('{"ci', 'ty": "Bern"}'))
+
+
+@BOTH
+async def test_a_history_with_everything_in_it_is_taken(kind: Kind) -> None:
+    """Instructions, calls, results, blank messages, several of one role in a row, a beginning by the model."""
+    call = ToolCall(id="x.1", name="weather", arguments={"city": "Bern"})
+    history = [
+        Message(role="system", content="Be kind."),
+        Message(role="assistant", content="Hello!"),
+        user("one"),
+        user("two"),
+        Message(role="assistant", content=""),
+        Message(role="assistant", content="Let me see.", tool_calls=(call, call)),
+        user("(in between)"),
+        Message(role="tool", content="", tool_call_id="x.1", name="weather"),
+        Message(role="assistant", content=" "),
+        Message(role="system", content="Hurry."),
+        user("  "),
+        user("the last words"),
+    ]
+    async with pair(kind) as both:
+        answer = await ask(both.engine, history, system="Be brief.")
+        assert answer.text.endswith("the last words")
+        assert both.stub.refused == []
+        assert "Be brief.\\n\\nBe kind." in str(both.stub.bodies).replace("\n", "\\n")
+
+
+@BOTH
+async def test_a_tool_is_called_and_its_result_answered(kind: Kind) -> None:
+    async with pair(kind, Speech(words=["Let me ", "see."], calls=(CALL, CALL))) as both:
+        asked = [user("What is the weather?")]
+        answer = await ask(both.engine, asked, tools=(WEATHER,))
+        first, second = calls_of(answer)
+        assert (answer.text, answer.finished.reason) == ("Let me see.", "tool_calls")
+        assert (first.name, first.arguments) == ("weather", {"city": "Bern"})
+        assert first.id != second.id
+        history = [*asked, said_by_model(answer), result(second, "Rain."), result(first, "Sun.")]
+        assert (await ask(both.engine, history, tools=(WEATHER,))).finished.reason == "stop"
+        assert both.stub.refused == []
+        assert (await ask(both.engine, [*history, user("thanks")])).text.endswith("thanks")  # and without tools
+
+
+@BOTH
+async def test_a_call_without_arguments_has_an_empty_object(kind: Kind) -> None:
+    pieces = ("{}",) if kind == "openai" else ()
+    async with pair(kind, Speech(words=[], calls=(("now", pieces),))) as both:
+        (call,) = calls_of(await ask(both.engine, "what time is it?", tools=(WEATHER,)))
+        assert (call.name, call.arguments) == ("now", {})
+
+
+@BOTH
+@pytest.mark.parametrize("choice", ["auto", "none", "required"])
+async def test_how_tools_are_chosen_is_said(kind: Kind, choice: Any) -> None:
+    async with pair(kind) as both:
+        plain = request("hello", tools=(WEATHER,))
+        await collect(both.engine, GenerationRequest(**_members(plain) | {"tool_choice": choice}))
+        said = both.stub.bodies[0]["tool_choice"]
+        expected = {"required": "any"}.get(choice, choice)
+        assert said == (choice if kind == "openai" else {"type": expected})
+
+
+@BOTH
+async def test_a_reply_in_json_is_asked_for_and_comes_as_text(kind: Kind) -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    pieces = ('{"age"', ": 7}")
+    speech = Speech(words=pieces) if kind == "openai" else Speech(words=[], calls=(("give_answer", pieces),))
+    async with pair(kind, speech) as both:
+        answer = await ask(both.engine, "how old?", json_schema=schema)
+        assert (answer.text, calls_of(answer), answer.finished.reason) == ('{"age": 7}', [], "stop")
+        assert str(schema["properties"]) in str(both.stub.bodies[0])
+
+
+@BOTH
+async def test_settings_become_what_the_protocol_calls_them(kind: Kind) -> None:
+    async with pair(kind, sampling=("temperature", "top_p", "seed")) as both:
+        await ask(both.engine, "hello", max_tokens=77, temperature=0.25, top_p=0.5, seed=3, stop=("END", "STOP"))
+        body = both.stub.bodies[0]
+    assert (body["model"], body["max_tokens"], body["temperature"], body["top_p"]) == (MODEL, 77, 0.25, 0.5)
+    if kind == "openai":
+        assert (body["seed"], body["stop"]) == (3, ["END", "STOP"])
+        assert body["stream_options"] == {"include_usage": True}
+    else:
+        assert body["stop_sequences"] == ["END", "STOP"]
+        assert "seed" not in body
+
+
+@BOTH
+async def test_thinking_is_kept_apart_from_the_answer(kind: Kind) -> None:
+    async with pair(kind, Speech(words=["So ", "four."], thinking=("two ", "and two"))) as both:
+        answer = await ask(both.engine, "2 + 2?")
+        assert (thinking_of(answer), answer.text) == ("two and two", "So four.")
+
+
+@BOTH
+async def test_what_is_used_is_what_the_upstream_says(kind: Kind) -> None:
+    async with pair(kind, Speech(words=["a ", "b ", "c"], cached=2)) as both:
+        answer = await ask(both.engine, "count")
+        usage = answer.finished.usage
+        assert (usage.cached_tokens, usage.completion_tokens) == (2, 3)
+        assert usage.prompt_tokens > 2
+        stats = await both.engine.stats()
+        assert stats.prompt_tokens_evaluated == usage.prompt_tokens - 2
+        assert stats.tokens_generated == 3
+
+
+@BOTH
+async def test_an_upstream_that_does_not_count_is_counted_by_its_pieces(kind: Kind) -> None:
+    async with pair(kind, Speech(words=["a ", "b ", "c"], usage=False)) as both:
+        usage = (await ask(both.engine, "count")).finished.usage
+        assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (0, 0, 3)
+
+
+@BOTH
+async def test_signs_of_life_are_no_text(kind: Kind) -> None:
+    async with pair(kind, Speech(pings=True)) as both:
+        assert (await ask(both.engine, "alive and well")).text == "alive and well"
+
+
+@BOTH
+async def test_a_connection_is_used_again(kind: Kind) -> None:
+    async with pair(kind) as both:
+        for number in range(5):
+            await ask(both.engine, f"number {number}")
+        assert len(both.stub.connections) == 1
+
+
+@BOTH
+async def test_a_conversation_that_is_too_long_is_told_as_that(kind: Kind) -> None:
+    async with pair(kind) as both:
+        with pytest.raises(ContextTooLong, match="4096"):
+            await ask(both.engine, "word " * 5000)
+        assert both.naps.taken == []
+
+
+@BOTH
+async def test_a_model_that_declines_fails_the_turn(kind: Kind) -> None:
+    async with pair(kind, Speech(stop="content_filter" if kind == "openai" else "refusal")) as both:
+        with pytest.raises(EngineError, match=r"filter|declined"):
+            await ask(both.engine, "do it")
+
+
+@BOTH
+async def test_cancel_closes_the_connection(kind: Kind) -> None:
+    async with pair(kind) as both:
+        wanted = request("endless", max_tokens=100_000)
+        stream = both.engine.generate(wanted)
+        first = await anext(stream)
+        assert isinstance(first, Delta)
+        both.engine.cancel(wanted.id)
+        rest = [item async for item in stream]
+        assert isinstance(rest[-1], Finished)
+        assert rest[-1].reason == "cancelled"
+        assert (await both.settled()).running == 0
+        assert both.stub.left_early == 1
+
+
+@BOTH
+async def test_a_turn_that_waits_for_its_first_word_can_be_cancelled(kind: Kind) -> None:
+    async with pair(kind, Speech(gate=asyncio.Event())) as both:
+        wanted = request("hello")
+        reading = asyncio.create_task(collect(both.engine, wanted))
+        await both.stub.until(lambda stub: stub.streaming == 1)
+        both.engine.cancel(wanted.id)
+        assert (await reading).finished.reason == "cancelled"
+        await both.settled()
+        assert both.stub.left_early == 1
+
+
+@BOTH
+async def test_more_turns_than_places_wait_and_can_be_cancelled(kind: Kind) -> None:
+    gate = asyncio.Event()
+    async with pair(kind, Speech(gate=gate), parallel=1) as both:
+        first, second, third = (request("one"), request("two"), request("three"))
+        reading = [asyncio.create_task(collect(both.engine, wanted)) for wanted in (first, second, third)]
+        await both.stub.until(lambda stub: stub.streaming == 1)
+        stats = await both.engine.stats()
+        assert (stats.running, stats.waiting) == (1, 2)
+        both.engine.cancel(second.id)
+        assert (await reading[1]).finished.reason == "cancelled"
+        gate.set()
+        assert [(await each).text for each in (reading[0], reading[2])] == ["one", "three"]
+        assert len(both.stub.bodies) == 2
+
+
+@BOTH
+async def test_stopping_ends_everything(kind: Kind) -> None:
+    async with pair(kind, Speech(gate=asyncio.Event())) as both:
+        reading = asyncio.create_task(collect(both.engine, request("hello")))
+        await both.stub.until(lambda stub: stub.streaming == 1)
+        await both.engine.stop()
+        with pytest.raises(EngineError, match="stopped"):
+            await reading
+        with pytest.raises(EngineError, match="does not run"):
+            await ask(both.engine, "too late")
+        await both.settled()
+        assert not both.engine.ready
+
+
+@BOTH
+async def test_two_turns_of_one_id_are_a_mistake(kind: Kind) -> None:
+    async with pair(kind) as both:
+        wanted = request("endless", max_tokens=1000)
+        stream = cast("AsyncGenerator[Delta | Finished]", both.engine.generate(wanted))
+        await anext(stream)
+        with pytest.raises(EngineError, match="already running"):
+            await collect(both.engine, wanted)
+        await stream.aclose()
+
+
+def _members(wanted: GenerationRequest) -> dict[str, Any]:
+    return {name: getattr(wanted, name) for name in wanted.__dataclass_fields__}
