@@ -20,7 +20,7 @@ class Open(BaseModel):
 class TextPart(Open):
     """A piece of a content. There are no others here: no pictures, no sound, no files."""
 
-    type: Literal["text"] = "text"
+    type: Literal["text"]
     text: str
 
 

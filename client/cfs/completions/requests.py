@@ -68,14 +68,16 @@ class ChatRequest(Open):
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     stop: str | tuple[str, ...] | None = None
     seed: int | None = None
-    n: int | None = None
-    presence_penalty: Number | None = None
-    frequency_penalty: Number | None = None
-    logit_bias: dict[str, Any] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    functions: Any = None
-    function_call: Any = None
+    n: Annotated[int | None, WithJsonSchema({"enum": [None, 1]})] = None
+    presence_penalty: Annotated[Number | None, WithJsonSchema({"enum": [None, 0]})] = None
+    frequency_penalty: Annotated[Number | None, WithJsonSchema({"enum": [None, 0]})] = None
+    logit_bias: Annotated[dict[str, Any] | None, WithJsonSchema({"type": ["object", "null"], "maxProperties": 0})] = (
+        None
+    )
+    logprobs: Annotated[bool | None, WithJsonSchema({"enum": [None, False]})] = None
+    top_logprobs: Annotated[int | None, WithJsonSchema({"enum": [None, 0]})] = None
+    functions: Annotated[Any, WithJsonSchema({"type": "null"})] = None
+    function_call: Annotated[Any, WithJsonSchema({"type": "null"})] = None
     user: Annotated[str, StringConstraints(max_length=256)] | None = None
 
 

@@ -94,7 +94,7 @@ def _refuse_unsupported(request: ChatRequest) -> None:
         raise refusal("logit_bias", "tokens are not biased here: leave it out")
     if request.logprobs or request.top_logprobs:
         raise refusal("logprobs", "log-probabilities are not given here: leave it out")
-    if request.functions or request.function_call:
+    if request.functions is not None or request.function_call is not None:
         raise refusal("functions", "they have become `tools` and `tool_choice`: use these")
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
 from typing import Annotated, cast
 from urllib.parse import unquote_to_bytes
@@ -41,6 +42,12 @@ router = APIRouter(prefix="/v1", tags=["completions"])
 _PATIENCE = 1.0
 """Seconds that a stream's status waits for the first piece: an error that comes before it gets a status of its own."""
 
+_PLAIN = r"A-Za-z0-9_~!$&'()*+,;=:@\-"
+"""Characters that a URL's path may hold as they are (RFC 3986, 3.3), but for the dot."""
+_NAME_PATTERN = rf"^[{_PLAIN}][{_PLAIN}.]{{0,62}}(/[A-Za-z0-9_-]{{1,64}}){{0,15}}$"
+"""What a name may look like without an escape; the server judges longer ones."""
+_ENCODED = re.compile(rf"([{_PLAIN}./]|%[0-9A-Fa-f]{{2}})+")
+
 _ERRORS = (InvalidRequest, TooLarge, UnsupportedMedia, EngineError, TooMany, Unavailable)
 
 
@@ -50,14 +57,17 @@ async def _session(
         Header(
             alias="X-CFS-Session",
             description="Session that records the completion, percent-encoded; made if there is none.",
+            json_schema_extra={"pattern": _NAME_PATTERN},
         ),
     ] = None,
 ) -> str | None:
     if name is None:
         return None
+    if not _ENCODED.fullmatch(name):
+        raise InvalidIdentifier(f"X-CFS-Session is percent-encoded, as in a URL; this is not: {name[:80]!r}")
     try:
-        return check_id(unquote_to_bytes(name.encode("latin-1")).decode())
-    except UnicodeError:
+        return check_id(unquote_to_bytes(name).decode())
+    except UnicodeDecodeError:
         raise InvalidIdentifier("X-CFS-Session is not UTF-8 behind its escapes") from None
 
 
@@ -116,7 +126,7 @@ async def model(
 @router.post(
     "/tokens",
     responses={200: answer("How many tokens", json=wire.TokenCounts), **problems(*_ERRORS)},
-    openapi_extra=body(json=wire.TokensRequest),
+    openapi_extra=body(required=False, json=wire.TokensRequest),
 )
 async def tokens(
     request: Request,
