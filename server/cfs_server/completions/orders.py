@@ -1,5 +1,6 @@
 """From a request in the protocol's words to what an engine understands; what we cannot do is refused, with a reason."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,13 +56,8 @@ def messages_of(messages: Iterable[ChatMessage], message_bytes: int) -> tuple[Me
 
 
 def tools_of(tools: Iterable[ToolSpec] | None) -> tuple[dict[str, Any], ...]:
-    """Write tools as engines take them; raises `InvalidParameters` when two have one name."""
-    found = tuple(tool.model_dump(exclude_none=True) for tool in tools or ())
-    names = [tool["function"]["name"] for tool in found]
-    for name in names:
-        if names.count(name) > 1:
-            raise refusal("tools", f"two tools are called {name!r}")
-    return found
+    """Write tools as engines take them."""
+    return tuple(tool.model_dump(exclude_none=True) for tool in tools or ())
 
 
 def schema_of(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -101,6 +97,9 @@ def _refuse_unsupported(request: ChatRequest) -> None:
 def _tools(request: ChatRequest) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
     """Read the tools that may be called, and whether one must be."""
     tools, choice = tools_of(request.tools), request.tool_choice
+    names = Counter(tool["function"]["name"] for tool in tools)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise refusal("tools", f"two tools are called {twice[0]!r}")
     if isinstance(choice, NamedTool):
         named = tuple(tool for tool in tools if tool["function"]["name"] == choice.function.name)
         if not named:

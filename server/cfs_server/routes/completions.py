@@ -46,6 +46,7 @@ _PLAIN = r"A-Za-z0-9_~!$&'()*+,;=:@\-"
 """Characters that a URL's path may hold as they are (RFC 3986, 3.3), but for the dot."""
 _NAME_PATTERN = rf"^[{_PLAIN}][{_PLAIN}.]{{0,62}}(/[A-Za-z0-9_-]{{1,64}}){{0,15}}$"
 """What a name may look like without an escape; the server judges longer ones."""
+_MODEL_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}(/[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}){0,3}$"
 _ENCODED = re.compile(rf"([{_PLAIN}./]|%[0-9A-Fa-f]{{2}})+")
 
 _ERRORS = (InvalidRequest, TooLarge, UnsupportedMedia, EngineError, TooMany, Unavailable)
@@ -113,7 +114,9 @@ async def models(me: Me) -> Response:
 
 @router.get("/models/{model:path}", responses={200: answer("The model", json=wire.ModelCard), **problems(NotFound)})
 async def model(
-    model: Annotated[str, Path(description="Name of the model; it may hold slashes.")],
+    model: Annotated[
+        str, Path(description="Name of the model; it may hold slashes.", json_schema_extra={"pattern": _MODEL_PATTERN})
+    ],
     me: Me,
 ) -> Response:
     """Describe a model."""
