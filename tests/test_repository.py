@@ -21,6 +21,7 @@ FOLDERS = [
     "server/cfs_server/routes",
     "fuse_bridge/cfs_fuse",
     "agent_runtime/cfs_agents",
+    "agent_runtime/cfs_agents/context",
     "tests",
     "docs",
     "bench",

@@ -27,7 +27,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
     `prefix` is the logical path of that directory. With `durable` a change returns when the disk has it, not just the
     operating system. With `hard_links` files that have several names are entries; otherwise they are refused, for the
-    other name may be outside.
+    other name may be outside. With `private` what is made here is for its owner alone (files 0600, directories 0700).
     """
 
     def __init__(
@@ -37,10 +37,12 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         prefix: Path = "/",
         durable: bool = False,
         hard_links: bool = False,
+        private: bool = False,
     ) -> None:
         FileSystemBase.__init__(self, [prefix])
-        DiskEntries.__init__(self, root, prefix, hard_links=hard_links)
+        DiskEntries.__init__(self, root, prefix, hard_links=hard_links, private=private)
         self._durable = durable
+        self._new_file = 0o600 if private else None
         self._tree.sweep()
 
     def close(self) -> None:
@@ -130,10 +132,10 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         """Remove an empty directory that is in the way, or return the permissions of the file that is."""
         status = self._replaceable(path, directory, name)
         if status is None:
-            return None
+            return self._new_file
         if stat.S_ISDIR(status.st_mode):
             remove_empty(directory, name)  # something that came to be in it meanwhile means: look again
-            return None
+            return self._new_file
         return stat.S_IMODE(status.st_mode) & 0o777
 
     # -- directories ----------------------------------------------------------------------------------------------
@@ -144,7 +146,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
         def make() -> None:
             with self._tree.made_parent(parts, durable=self._durable) as (directory, name):
-                os.mkdir(name, dir_fd=directory)
+                os.mkdir(name, self._tree.directory_mode, dir_fd=directory)
                 self._settle(directory)
 
         again_while_directories_change(path, make)

@@ -25,10 +25,14 @@ _DEEPEST = 4_096
 
 
 class Tree:
-    """A directory and everything below it. `parts` are the components of a path; they must be legal names."""
+    """A directory and everything below it. `parts` are the components of a path; they must be legal names.
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        Path(root).mkdir(parents=True, exist_ok=True)
+    With `private` every directory that is made, the root too, is its owner's alone.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], *, private: bool = False) -> None:
+        self.directory_mode = 0o700 if private else 0o777
+        Path(root).mkdir(mode=self.directory_mode, parents=True, exist_ok=True)
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._closed = False
         self._finalize = weakref.finalize(self, os.close, self._root)
@@ -86,9 +90,9 @@ class Tree:
                     break
                 missing.pop(0)
             if missing:
-                directory = stack.enter_context(_apart(directory, missing[0], durable=durable))
+                directory = stack.enter_context(_apart(directory, missing[0], self.directory_mode, durable=durable))
             for part in missing[1:]:
-                os.mkdir(part, dir_fd=directory)
+                os.mkdir(part, self.directory_mode, dir_fd=directory)
                 if durable:
                     os.fsync(directory)
                 directory = _opened(stack, directory, part)
@@ -240,10 +244,10 @@ def _open_below(directory: int, name: str) -> int:
 
 
 @contextmanager
-def _apart(directory: int, name: str, *, durable: bool) -> Iterator[int]:
+def _apart(directory: int, name: str, mode: int, *, durable: bool) -> Iterator[int]:
     """Make a directory that gets its name when the block ends; `ENOTEMPTY` if another one with entries has it."""
     temporary = TEMPORARY + secrets.token_hex(8)
-    os.mkdir(temporary, dir_fd=directory)
+    os.mkdir(temporary, mode, dir_fd=directory)
     try:
         made = _open_below(directory, temporary)
         try:

@@ -24,10 +24,13 @@ PLAN = EnginePlan(
 SAMPLES: list[frames.Frame] = [
     frames.Load("/a/model.gguf", "name", frames.Options(parallel=3), extra_buffers=False),
     frames.Generate(
-        "1", "s", [{"role": "user", "content": "你好\x00\n\ud800"}], {"seed": None}, {"type": "object"}, [{}]
+        "1", "s", 2, [{"role": "user", "content": "你好\x00\n\ud800"}], {"seed": None}, {"type": "object"}, [{}]
     ),
     frames.Cancel("1"),
+    frames.Pause("1"),
+    frames.Resume("1"),
     frames.Forget("s"),
+    frames.DropHistory("s"),
     frames.Expect("s", "tool_call"),
     frames.AskStats(3, check=True),
     frames.AskTokens(4, ["a", ""], [{"role": "user", "content": "hi"}], [{}]),
@@ -35,7 +38,7 @@ SAMPLES: list[frames.Frame] = [
     frames.Ready(2048, 16384, has_chat_template=True, parameters=3, plan=PLAN),
     frames.LoadFailed("no"),
     frames.Step(
-        frames.Counters(1, 2, 3),
+        frames.Counters(1, 2, 3, 4),
         [frames.Started("1", 10, 5, thinking=True)],
         [frames.Text("1", "👩‍🚀", 2)],
         [frames.Ended("1", "error", 3, "ContextTooLong", "too long")],

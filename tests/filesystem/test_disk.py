@@ -348,6 +348,22 @@ def test_permissions_are_kept_and_new_files_follow_the_umask(place: Place) -> No
     assert stat.S_IMODE((place.root / "new").stat().st_mode) == 0o640
 
 
+def test_what_is_made_can_be_its_owners_alone(tmp_path: Path) -> None:
+    """With `private` nobody else may look into a directory or read a file, whatever the umask allows."""
+    root = tmp_path / "root"
+    before = os.umask(0)
+    try:
+        disk = DiskFileSystem(root, private=True, durable=True)
+        handle = everything(disk)
+        handle.write("/a/b/c", "x")
+        handle.make_directory("/a/d")
+        handle.write("/a/d", "in the place of an empty directory")
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [root, *root.rglob("*")]}
+    assert modes == {"root": 0o700, "a": 0o700, "b": 0o700, "c": 0o600, "d": 0o600}
+
+
 @pytest.mark.parametrize("unnamed", [True, False])
 def test_a_failing_disk_changes_nothing_and_is_told_in_logical_words(
     place: Place, monkeypatch: pytest.MonkeyPatch, unnamed: bool

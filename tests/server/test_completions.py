@@ -367,7 +367,7 @@ async def test_a_completion_that_takes_too_long_fails() -> None:
     engine.hold()
     async with house(engine=engine, turn_seconds=0.05) as home:
         answer = await asked(home)
-    assert (answer.status_code, answer.json()["detail"]) == (502, "the completion took longer than 0.05 seconds")
+    assert (answer.status_code, answer.json()["detail"]) == (502, "the turn took longer than 0.05 seconds")
 
 
 @pytest.mark.parametrize(("grace", "status", "reason"), [(30.0, 200, None), (0.0, 502, "the server was shut down")])

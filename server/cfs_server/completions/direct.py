@@ -60,10 +60,8 @@ class Direct:
             owner=owner,
             account=order.account,
             kind="agent",
+            deadline_seconds=self._limits.turn_seconds,
         )
-        limit = self._limits.turn_seconds
-        late = f"the completion took longer than {limit:g} seconds"
-        timer = asyncio.get_running_loop().call_later(limit, self._end, request.id, late)
         self._running[request.id] = ""
         items = cast("AsyncGenerator[Delta | Finished]", self._engine.generate(request))
         try:
@@ -73,7 +71,6 @@ class Direct:
                         raise EngineError(reason)
                     yield item
         finally:
-            timer.cancel()
             del self._running[request.id]
             self._changed.fire()
 
@@ -85,9 +82,6 @@ class Direct:
                 while self._running:
                     await self._changed.wait()
         except TimeoutError:
-            for request_id in list(self._running):
-                self._end(request_id, "the server was shut down")
-
-    def _end(self, request_id: str, reason: str) -> None:
-        self._running[request_id] = reason
-        self._engine.cancel(request_id)
+            for request_id in self._running:
+                self._running[request_id] = "the server was shut down"
+                self._engine.cancel(request_id)

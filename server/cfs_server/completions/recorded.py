@@ -28,7 +28,6 @@ def submit(sessions: SessionGate, session_id: str, order: Order) -> tuple[Sessio
         settings=_patch(order.patch, settings),
         json_schema=order.json_schema,
         view=tuple(before),
-        may_replace=sessions.may("delete", session_id),
         tools=order.tools,
         tool_choice=order.tool_choice,
         parallel_calls=order.parallel_calls,

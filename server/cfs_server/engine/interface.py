@@ -11,9 +11,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from cfs.wire import FinishReason, Message, Settings, Usage
 
 Kind = Literal["interactive", "agent", "background"]
-Hint = Literal["waiting_for_children", "tool_call", "user_turn"]
+Hint = Literal["waiting_for_children", "children_done", "tool_call", "user_turn"]
 ToolChoice = Literal["auto", "none", "required"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
+
+TOO_LONG = "the turn took longer than {:g} seconds"
+"""What the error says of a turn that was not over at its deadline."""
 
 
 class ModelLoadError(Exception):
@@ -71,7 +74,8 @@ class GenerationRequest:
     `cache_key` names the owner of the computation that may be kept for the next turn: the session's own stable key,
     which survives a rename. Computation is shared among sessions of one `owner` and never across owners, who could
     learn from its speed what others have said. Turns of one `account`, such as a family of sessions, have one share of
-    their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema.
+    their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema. A
+    turn that is not over after `deadline_seconds`, in which the time that it waited counts, fails with `EngineError`.
 
     `tools` are described to the model in the form of the OpenAI API; `tool_choice` says whether it may, must not or
     must call one. A caller who wants one certain tool called gives that one only. Without `parallel_calls` a reply
@@ -89,6 +93,7 @@ class GenerationRequest:
     owner: str = ""
     account: str = ""
     kind: Kind = "interactive"
+    deadline_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ def update(
         session.add(turn, Delta(text, 0))
     for message in added:
         session.add_message(message, turn)
+    session.note_tools()
     _lease(session, turn, lease_seconds, secret)
     return turn
 

@@ -135,8 +135,9 @@ class SessionGate:
         return self._store.open(session_id, self._account)
 
     def submit(self, session_id: str, turn: Turn) -> tuple[Session, Event]:
-        """Append a message; see `SessionStore.submit`."""
+        """Append a message; see `SessionStore.submit`. A view of the history that does not fit needs more rights."""
         self._require_new(session_id)
+        turn.may_replace = self.may("delete", session_id)
         return self._store.submit(session_id, turn, self._account)
 
     def delete(self, session_id: str) -> None:

@@ -32,6 +32,11 @@ class History:
         return tuple(self._messages)
 
     @property
+    def last(self) -> Message | None:
+        """The newest message."""
+        return self._messages[-1] if self._messages else None
+
+    @property
     def text(self) -> str:
         """The transcript; each message is rendered once, when somebody reads it first."""
         if self._rendered < len(self._messages):

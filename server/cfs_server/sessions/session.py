@@ -15,11 +15,12 @@ from typing import Any
 
 import structlog
 
-from cfs.errors import CfsError, Conflict, EngineError, Forbidden, Gone, TooMany
+from cfs.errors import Conflict, Forbidden, Gone, TooMany
 from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, Usage
-from cfs_server.engine.interface import Delta, Engine, Finished
+from cfs_server.engine.interface import Delta, Engine
 from cfs_server.pulse import Pulse
 from cfs_server.sessions.accounts import Account
+from cfs_server.sessions.answering import answer
 from cfs_server.sessions.events import Event, EventBus
 from cfs_server.sessions.history import History
 from cfs_server.sessions.limits import Limits
@@ -40,6 +41,7 @@ class Services:
     limits: Limits
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     state_changed: Callable[["Session"], None]
+    tools_changed: Callable[["Session"], None]
 
 
 class Session:
@@ -235,7 +237,7 @@ class Session:
             added = self.begin(turn)
             first = first or added
             if self.running is turn:
-                turn.task = self._services.spawn(self._generate(turn))
+                turn.task = self._services.spawn(answer(self, turn, self._services))
         return first
 
     def begin(self, turn: Turn) -> Event | None:
@@ -271,37 +273,6 @@ class Session:
             self.add_message(message, turn)
         return True
 
-    async def _generate(self, turn: Turn) -> None:
-        """Let the engine answer; whatever goes wrong ends in a message, never in a stuck session (S5)."""
-        limit = self._services.limits.turn_seconds
-        try:
-            async with asyncio.timeout(limit):
-                reason, usage = await self._stream(turn)
-        except CfsError as error:
-            turn.failure = error
-            self.fail_turn(turn, error.detail)
-        except TimeoutError:
-            self.fail_turn(turn, f"the turn took longer than {limit:g} seconds")
-        except Exception:  # noqa: BLE001 - a defect must not leave the session generating for ever
-            _log.exception("turn.defect", session=self.id, turn=turn.id)
-            self.fail_turn(turn, "internal error")
-        else:
-            self.finish_turn(turn, reason, turn.text, usage)
-
-    async def _stream(self, turn: Turn) -> tuple[FinishReason, Usage]:
-        if turn.cancelled:  # before this task had its first step: the engine does not know the turn yet
-            return "cancelled", Usage()
-        request = turn.request(self.id, self.key, self.history.messages, self.settings, self.account.owner)
-        finished: Finished | None = None
-        async for item in self._services.engine.generate(request):
-            if isinstance(item, Delta):
-                self.add(turn, item)
-            else:
-                finished = item
-        if finished is None:
-            raise EngineError("the engine ended without saying why")
-        return finished.reason, finished.usage
-
     def add(self, turn: Turn, delta: Delta) -> None:
         """Publish what is new of the running turn's reply."""
         turn.said.append(delta)
@@ -315,6 +286,10 @@ class Session:
         index = self.history.append(message)
         said = message.model_dump(exclude_defaults=True)
         return self.publish("message.added", turn=turn.id, index=index, message=said, size=self.history.size)
+
+    def note_tools(self) -> None:
+        """Note that an agent has called tools, or has their results."""
+        self._services.tools_changed(self)
 
     def finish_turn(self, turn: Turn, reason: FinishReason, text: str, usage: Usage | None = None) -> None:
         """Append the reply, stripped (S5), and go on with the next turn."""

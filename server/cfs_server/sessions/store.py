@@ -25,6 +25,7 @@ from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine
 from cfs_server.sessions.accounts import Account, Allowance
 from cfs_server.sessions.events import Event, EventBus
+from cfs_server.sessions.hints import Hints
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.session import Services, Session
@@ -44,7 +45,8 @@ class SessionStore:
         self._roots: list[str] = []
         self._tasks = asyncio.TaskGroup()
         self.draining = False
-        self._services = Services(engine, self.bus, self.limits, self._spawn, self._state_changed)
+        self._hints = Hints(engine, self.find)
+        self._services = Services(engine, self.bus, self.limits, self._spawn, self._state_changed, self._hints.look)
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -137,6 +139,7 @@ class SessionStore:
         for session in reversed(self.family(self.get(session_id))):
             self._remove(session.id)
             session.delete()
+            self._hints.forget(session.key)
         self._wake_above(session_id)
 
     def cancel(self, session_id: str, *, queued: bool = False, cascade: bool = False) -> tuple[int, int]:
@@ -182,6 +185,7 @@ class SessionStore:
         for member, name in names:
             member.rename(name)
             self._add(member)
+            self._hints.look(member)
         self._wake_above(session_id)
         return session
 
@@ -266,6 +270,7 @@ class SessionStore:
 
     def _remove(self, session_id: str) -> None:
         del self._sessions[session_id]
+        self._hints.taken_away(session_id)
         self._children.pop(session_id, None)
         siblings = self._siblings(session_id)
         del siblings[bisect_left(siblings, session_id)]
@@ -275,6 +280,7 @@ class SessionStore:
 
     def _state_changed(self, session: Session) -> None:
         session.changed.fire()
+        self._hints.look(session)
         self._wake_above(session.id)
 
     def _wake_above(self, session_id: str) -> None:
@@ -285,6 +291,8 @@ class SessionStore:
     def check_integrity(self) -> None:
         """Raise `AssertionError` where names, families or sessions contradict one another."""
         self.bus.log.check_integrity()
+        busy = {session.id for session in self if not session.idle}
+        self._hints.check_integrity(busy, {session.key for session in self})
         size = sum(session.history.size + sum(turn.waiting_bytes for turn in session.queue) for session in self)
         if (self.account.sessions, self.account.bytes) != (len(self), size):
             raise AssertionError("what is counted is not what there is")

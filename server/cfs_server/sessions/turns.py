@@ -84,9 +84,9 @@ class Turn:
         return sum(len(message.content.encode()) for message in (*(self.view or ()), self.message))
 
     def request(
-        self, session_id: str, key: str, messages: tuple[Message, ...], settings: Settings, owner: str
+        self, session_id: str, key: str, messages: tuple[Message, ...], settings: Settings, owner: str, seconds: float
     ) -> GenerationRequest:
-        """Say to an engine what it is to do: answer these messages, which end with the turn's own."""
+        """Say to an engine what it is to do within some seconds: answer these messages, which end with the turn's."""
         return GenerationRequest(
             self.id,
             key,
@@ -99,6 +99,7 @@ class Turn:
             owner=owner,
             account=family_of(session_id),
             kind="agent" if parent_of(session_id) else "interactive",
+            deadline_seconds=seconds,
         )
 
     def reply(self, content: str, *, cut: bool) -> Message:

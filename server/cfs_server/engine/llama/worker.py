@@ -21,7 +21,7 @@ from cfs_server.engine import frames
 from cfs_server.engine.chat.templates import PromptBuilder
 from cfs_server.engine.interface import ModelLoadError
 from cfs_server.engine.llama.counting import Counter
-from cfs_server.engine.llama.intake import Intake
+from cfs_server.engine.llama.intake import Intake, Order
 from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
 from cfs_server.engine.llama.scheduler import Scheduler
 
@@ -96,7 +96,7 @@ def _read(connection: Connection, intake: Intake, counter: Counter) -> None:
     while (frame := connection.read()) is not None:
         if isinstance(frame, frames.AskTokens):
             counter.put(frame)
-        elif isinstance(frame, frames.Generate | frames.Cancel | frames.Forget | frames.Expect | frames.AskStats):
+        elif isinstance(frame, Order):
             intake.put(frame)
     os._exit(0)  # not `return`: the native library's clean-up must not wait for a thread that computes
 

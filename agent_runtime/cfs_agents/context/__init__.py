@@ -1,0 +1,39 @@
+"""What an agent keeps in mind: a conversation short enough for its model, and the rest of it on disk."""
+
+from cfs_agents.context.cleaning import CleaningPolicy, clean, clean_sessions
+from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy, Summarise
+from cfs_agents.context.conversation import Context
+from cfs_agents.context.ephemeral import EphemeralPolicy
+from cfs_agents.context.items import ContextItem, ItemType
+from cfs_agents.context.policy import OffloadPolicy
+from cfs_agents.context.records import Record
+from cfs_agents.context.redaction import Redacted, redact, redact_json
+from cfs_agents.context.storage import ContextFileSystem, Offloaded, Restored
+from cfs_agents.context.tokens import CachedCounter, EstimatingCounter, TokenCounter
+from cfs_agents.context.working import ContextUsage, WorkingContext
+
+__all__ = [
+    "CachedCounter",
+    "CleaningPolicy",
+    "Compaction",
+    "Context",
+    "ContextFileSystem",
+    "ContextItem",
+    "ContextUsage",
+    "EphemeralPolicy",
+    "EstimatingCounter",
+    "ItemType",
+    "OffloadPolicy",
+    "Offloaded",
+    "Record",
+    "Redacted",
+    "Restored",
+    "SelectiveCompactionPolicy",
+    "Summarise",
+    "TokenCounter",
+    "WorkingContext",
+    "clean",
+    "clean_sessions",
+    "redact",
+    "redact_json",
+]

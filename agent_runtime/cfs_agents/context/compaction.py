@@ -1,0 +1,191 @@
+"""Compaction: whole messages leave a prompt that has become too long (O5).
+
+First selectively: type by type in the order `tool_result` (with the calls that asked for them), `skill_prompt`,
+`assistant_message`, `user_message`, the oldest of each first, until the goal is met. Everything is on disk before it
+leaves (what was destroyed has nothing left to write), and a note says what has gone and where its list is. If that is
+not enough, a model sums up all but what it has not answered yet.
+
+What never leaves: system prompts, the first message of a task, and what no model has answered to yet; selectively
+neither summaries, nor, if there is a model that sums up, what was put back and the newest `keep_recent` units.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cfs.errors import InvalidSettings
+from cfs.wire import Message
+from cfs_agents.context.conversation import Context, Unit
+from cfs_agents.context.items import ContextItem, ItemType
+from cfs_agents.context.offloading import Offloader
+from cfs_agents.context.placeholder import HOW_TO_READ
+from cfs_agents.context.tokens import EstimatingCounter, estimate
+
+Summarise = Callable[[Sequence[ContextItem]], Awaitable[str]]
+"""Asks a model what matters of some items; whatever it raises means that there is no summary."""
+
+ORDER: tuple[ItemType, ...] = ("tool_result", "skill_prompt", "assistant_message", "user_message")
+
+_GOAL = 0.6
+_NOTE_SHARE = 10
+_LONGEST_NOTE = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What a compaction did. `removed` counts messages by type; `kept_because` says why it could not do more."""
+
+    context: Context
+    tokens_before: int
+    tokens_after: int
+    removed: Mapping[str, int] = field(default_factory=dict)
+    summarised: bool = False
+    kept_because: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SelectiveCompactionPolicy:
+    """Runs when a context costs more than `threshold` tokens, and takes out what it must to come down to `goal`.
+
+    The goal lies below the threshold (at 60 % unless set), so that not every call has to compact again.
+    """
+
+    threshold: int
+    summarise: Summarise | None = None
+    goal: int | None = None
+    keep_recent: int = 4
+    order: tuple[ItemType, ...] = ORDER
+
+    def __post_init__(self) -> None:
+        if self.threshold < 1 or (self.goal is not None and not 0 < self.goal <= self.threshold):
+            raise InvalidSettings(f"a compaction from {self.threshold} to {self.goal} tokens is none")
+        if {"system_prompt", "compaction_summary"} & set(self.order):
+            raise InvalidSettings("system prompts and summaries do not leave a context")
+
+    async def compact(self, context: Context, offloader: Offloader | None = None, *, ask: bool = True) -> Compaction:
+        """Shorten a context that is over the threshold; one that is not comes back as it is.
+
+        Where nobody can be asked for a summary, the newest units leave, too, and what was put back, as far as the
+        threshold needs it. With `ask=False` somebody could, but is not: then these stay.
+        """
+        work = offloader or Offloader(None, EstimatingCounter())
+        before = await work.counted(context)
+        if before.tokens <= self.threshold:
+            return Compaction(before, before.tokens, before.tokens)
+        goal = self.goal or int(self.threshold * _GOAL)
+        after, removed = await self._select(before, work, goal, spare=True)
+        if after.tokens > self.threshold and self.summarise is None:
+            after, more = await self._select(after, work, self.threshold, spare=False)
+            removed += more
+        done = Compaction(after, before.tokens, after.tokens, removed)
+        if after.tokens <= self.threshold:
+            return done
+        if self.summarise is None or not ask:
+            return replace(done, kept_because="nobody is asked to sum up")
+        return await self._sum_up(done, self.summarise, work)
+
+    # -- selectively ----------------------------------------------------------------------------------------------
+
+    async def _select(
+        self, context: Context, offloader: Offloader, goal: int, *, spare: bool
+    ) -> tuple[Context, Counter[str]]:
+        room = min(_LONGEST_NOTE, goal // _NOTE_SHARE)
+        chosen: list[Unit] = []
+        excess = context.tokens + room - goal
+        for unit in self._candidates(context, spare=spare):
+            if excess <= 0:
+                break
+            chosen.append(unit)
+            excess -= unit.tokens
+        gone = await _stored(context, chosen, offloader)
+        if not gone:
+            return context, Counter()
+        after = await offloader.counted(_with_note(context, gone, offloader, room))
+        if after.tokens >= context.tokens:
+            return context, Counter()
+        return after, Counter(item.item_type for unit in gone for item in unit.items)
+
+    def _candidates(self, context: Context, *, spare: bool) -> Iterable[Unit]:
+        """Return what may leave, in the order of leaving; `spare` what is new or was put back."""
+        older = context.units[: max(0, len(context.units) - self.keep_recent)] if spare else context.units
+        free = [unit for unit in older if _may_leave(unit) and not (spare and any(item.pinned for item in unit.items))]
+        for kind in self.order:
+            yield from (unit for unit in free if unit.kind == kind)
+
+    # -- by a summary ---------------------------------------------------------------------------------------------
+
+    async def _sum_up(self, so_far: Compaction, summarise: Summarise, offloader: Offloader) -> Compaction:
+        """Replace all that may leave by what a model says of it, if that is shorter."""
+        context = so_far.context
+        old = [unit for unit in context.units if _may_leave(unit)]
+        if self.summarise is None or all(unit.kind == "compaction_summary" for unit in old):
+            return replace(
+                so_far, kept_because="nothing is left that may leave" if self.summarise else "nobody sums up"
+            )
+        if len(await _stored(context, old, offloader)) < len(old):
+            return replace(so_far, kept_because="what it would replace cannot be off-loaded")
+        try:
+            said = await summarise([item for unit in old for item in unit.items])
+        except Exception as error:  # noqa: BLE001 - whatever a model's client raises, the conversation goes on
+            return replace(so_far, kept_because=f"the summary failed: {error}")
+        if not said.strip():
+            return replace(so_far, kept_because="the summary is empty")
+        after = await offloader.counted(_with_summary(context, old, said.strip(), offloader))
+        if after.tokens >= context.tokens:
+            return replace(so_far, kept_because="the summary is not smaller")
+        removed = Counter(so_far.removed) + Counter(item.item_type for unit in old for item in unit.items)
+        return replace(so_far, context=after, tokens_after=after.tokens, removed=removed, summarised=True)
+
+
+def _may_leave(unit: Unit) -> bool:
+    return unit.kind != "system_prompt" and not (unit.unseen or any(item.protected for item in unit.items))
+
+
+async def _stored(context: Context, units: Sequence[Unit], offloader: Offloader) -> list[Unit]:
+    """Write what is in some units to disk; return those that may leave now. A summary need not be written."""
+    if offloader.files is None:
+        return list(units)
+    items = [item for unit in units for item in unit.items if item.item_type != "compaction_summary"]
+    safe = (await offloader.store(context, items)).records
+    return [
+        unit
+        for unit in units
+        if all(item.item_id in safe or item.item_type == "compaction_summary" for item in unit.items)
+    ]
+
+
+def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, room: int) -> Context:
+    """Take units out, and let one note say how many messages have gone so far, and where the last of them are."""
+    notes = [item for item in context if item.stands_for]
+    ids = {item.item_id for unit in gone for item in unit.items} | {note.item_id for note in notes}
+    count = sum(len(unit.items) for unit in gone) + sum(note.stands_for for note in notes)
+    place = next(place for place, unit in enumerate(context.units) if unit.items[0].item_id in ids)
+    rest = context.without(ids)
+    text = f"[Earlier messages of this conversation have been taken out: {count}]"
+    if offloader.files is not None:
+        text += f"\n{_where(offloader.files.index_path)}"
+        for record in reversed(offloader.files.history()):
+            if record.path is None or record.item_id in rest or record.item_type == "assistant_message":
+                continue
+            line = f"\n- {record.summary} ({offloader.files.path_of(record)})"
+            if estimate(text + line) > room:
+                break
+            text += line
+    note = ContextItem.of(Message(role="user", content=text), "compaction_summary")
+    return rest.inserting(place, replace(note, stands_for=count, seen=True))
+
+
+def _with_summary(context: Context, old: Sequence[Unit], said: str, offloader: Offloader) -> Context:
+    """Put a summary where the last of some units is, and take these out."""
+    ids = {item.item_id for unit in old for item in unit.items}
+    last = max(place for place, unit in enumerate(context.units) if unit.items[0].item_id in ids)
+    place = sum(unit.items[0].item_id not in ids for unit in context.units[:last])
+    text = f"[Summary of this conversation so far]\n{said}"
+    if offloader.files is not None:
+        text += f"\n{_where(offloader.files.index_path)}"
+    summary = ContextItem.of(Message(role="user", content=text), "compaction_summary")
+    return context.without(ids).inserting(place, replace(summary, seen=True))
+
+
+def _where(index: str) -> str:
+    return f"They are on disk; the list with their paths is {index}. {HOW_TO_READ}"

@@ -1,0 +1,197 @@
+"""The context: items in order, whose calls of tools and results belong together."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from cfs.errors import Conflict, InvalidParameters
+from cfs.wire import Message, ToolCall
+from cfs_agents.context.items import MESSAGE_TOKENS, ContextItem, ItemType
+from cfs_agents.context.tokens import estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Items that stay or go together: a single one, or an assistant's message with calls and the results of these."""
+
+    items: tuple[ContextItem, ...]
+
+    @property
+    def kind(self) -> ItemType:
+        """What it counts as: calls and results as a `tool_result`, any other item as what it is."""
+        return "tool_result" if self.items[0].message.tool_calls else self.items[0].item_type
+
+    @property
+    def tokens(self) -> int:
+        """What it costs in the prompt."""
+        return sum(map(cost, self.items))
+
+    @property
+    def unseen(self) -> bool:
+        """Whether a model has still to answer to something in it."""
+        return bool(self.open_calls) or any(not item.seen for item in self.items if item.message.role != "assistant")
+
+    @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Calls that have no result yet. Calls with the same id get their results in their order."""
+        waiting = list(self.items[0].message.tool_calls)
+        for result in self.items[1:]:
+            for call in waiting:
+                if call.id == (result.message.tool_call_id or ""):
+                    waiting.remove(call)
+                    break
+        return tuple(waiting)
+
+
+@dataclass(frozen=True)
+class Context:
+    """A conversation as a model will see it. A change makes a new one; `check_integrity` says what must hold."""
+
+    items: tuple[ContextItem, ...] = field(default=())
+
+    def __iter__(self) -> Iterator[ContextItem]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __contains__(self, item_id: object) -> bool:
+        return item_id in self._places
+
+    def __getitem__(self, item_id: str) -> ContextItem:
+        return self.items[self._places[item_id]]
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {item.item_id: place for place, item in enumerate(self.items)}
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """The items in groups that stay or go together, in order."""
+        groups: list[list[ContextItem]] = []
+        for item in self.items:
+            if item.item_type == "tool_result" and groups:
+                groups[-1].append(item)
+            else:
+                groups.append([item])
+        return tuple(Unit(tuple(group)) for group in groups)
+
+    @property
+    def tokens(self) -> int:
+        """What the prompt costs; an item that was not counted yet is guessed."""
+        return sum(map(cost, self.items))
+
+    @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Calls of the last message that have no result yet."""
+        first = len(self.items) - 1
+        while first > 0 and self.items[first].item_type == "tool_result":
+            first -= 1
+        return Unit(self.items[first:]).open_calls if self.items else ()
+
+    @cached_property
+    def unseen(self) -> frozenset[str]:
+        """Ids of what no model has answered to yet, and of the calls whose results are among it."""
+        return frozenset(item.item_id for unit in self.units if unit.unseen for item in unit.items)
+
+    def call_of(self, result: ContextItem) -> ToolCall | None:
+        """Find the call that a result of this context answers."""
+        for unit in self.units:
+            waiting = list(unit.items[0].message.tool_calls)
+            for item in unit.items[1:]:
+                call = next((call for call in waiting if call.id == (item.message.tool_call_id or "")), None)
+                if item.item_id == result.item_id:
+                    return call
+                if call is not None:
+                    waiting.remove(call)
+        return None
+
+    def messages(self) -> list[Message]:
+        """Return the messages for the model. Raises `Conflict` while calls wait for their results."""
+        if self.open_calls:
+            waiting = ", ".join(call.name for call in self.open_calls)
+            raise Conflict(f"these calls have no result yet: {waiting}; add it, or close the calls")
+        return [item.message for item in self.items]
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def with_item(self, item: ContextItem) -> "Context":
+        """Append an item; a message of the assistant is the answer to all before it.
+
+        Raises `InvalidParameters` for a result that answers no open call, and `Conflict` for anything else while calls
+        are open.
+        """
+        open_calls = self.open_calls
+        if item.item_type == "tool_result":
+            wanted = item.message.tool_call_id or ""
+            if all(call.id != wanted for call in open_calls):
+                raise InvalidParameters(f"no call {wanted!r} waits for a result")
+        elif open_calls:
+            raise Conflict(f"{len(open_calls)} calls wait for their results; nothing else may come before these")
+        if item.message.role != "assistant":
+            return Context((*self.items, item))
+        return Context((*(before if before.seen else replace(before, seen=True) for before in self.items), item))
+
+    def replacing(self, changed: Iterable[ContextItem]) -> "Context":
+        """Put items in the places of those with the same ids."""
+        by_id = {item.item_id: item for item in changed}
+        return Context(tuple(by_id.get(item.item_id, item) for item in self.items))
+
+    def without(self, item_ids: Collection[str]) -> "Context":
+        """Take items out: whole units, or an item would lose what it belongs to, which raises `InvalidParameters`."""
+        for unit in self.units:
+            gone = [item.item_id in item_ids for item in unit.items]
+            if any(gone) and not all(gone):
+                raise InvalidParameters("calls and their results stay or go together")
+        return Context(tuple(item for item in self.items if item.item_id not in item_ids))
+
+    def inserting(self, place: int, item: ContextItem) -> "Context":
+        """Put an item before the unit that is (or would be) at this place in `units`."""
+        units = [unit.items for unit in self.units]
+        groups = [*units[:place], (item,), *units[place:]]
+        return Context(tuple(item for group in groups for item in group))
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def dump(self) -> list[dict[str, Any]]:
+        """Describe the context as plain JSON."""
+        return [item.dump() for item in self.items]
+
+    @classmethod
+    def load(cls, state: Iterable[dict[str, Any]]) -> "Context":
+        """Make the context that `dump` described."""
+        return cls(tuple(ContextItem.load(item) for item in state))
+
+    def check_integrity(self) -> list[str]:
+        """Compare calls with results, and flags with each other; every line is a violation."""
+        problems = []
+        if len(self._places) != len(self.items):
+            problems.append("two items have one id")
+        for number, unit in enumerate(self.units):
+            problems += _problems_of(unit, last=number == len(self.units) - 1)
+        for item in self.items:
+            if item.offloaded != (item.offload_path is not None):
+                problems.append(f"{item.item_id} is off-loaded and has no path, or the other way round")
+            if item.protected and (item.offloaded or item.destroyed):
+                problems.append(f"{item.item_id} is protected and has been touched")
+        return problems
+
+
+def cost(item: ContextItem) -> int:
+    """Return what an item costs in the prompt; a guess until it has been counted."""
+    return item.tokens if item.tokens is not None else estimate(item.text()) + MESSAGE_TOKENS
+
+
+def _problems_of(unit: Unit, *, last: bool) -> list[str]:
+    first = unit.items[0]
+    calls = sorted(call.id for call in first.message.tool_calls)
+    results = [item.message.tool_call_id or "" for item in unit.items if item.item_type == "tool_result"]
+    problems = []
+    if not calls and results:
+        problems.append(f"results without a call after {first.item_id}")
+    elif len(unit.open_calls) != len(calls) - len(results):
+        problems.append(f"results of other calls after {first.item_id}")
+    elif unit.open_calls and not last:
+        problems.append(f"calls without results in {first.item_id}")
+    return problems

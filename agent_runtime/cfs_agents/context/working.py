@@ -1,0 +1,205 @@
+"""The context that an agent works with: it takes messages in, and hands out what the model is to see."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cfs.errors import InvalidParameters, NotFound
+from cfs.wire import Message
+from cfs_agents.context.cleaning import CleaningPolicy, clean
+from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy
+from cfs_agents.context.conversation import Context
+from cfs_agents.context.ephemeral import EphemeralPolicy
+from cfs_agents.context.items import ContextItem, ItemType
+from cfs_agents.context.offloading import Offloader
+from cfs_agents.context.policy import OffloadPolicy
+from cfs_agents.context.records import Record
+from cfs_agents.context.storage import ContextFileSystem, Restored
+from cfs_agents.context.tokens import CachedCounter, EstimatingCounter, TokenCounter
+
+STATE_VERSION = "1.0"
+
+_FUTILE = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class ContextUsage:
+    """What the prompt costs in tokens, its limit if it has one, and how many of its items are what."""
+
+    tokens: int
+    limit: int | None
+    items: int
+    offloaded: int
+    destroyed: int
+    by_type: Mapping[str, int]
+
+
+class WorkingContext:
+    """A conversation that is kept short enough for its model.
+
+    `add` each message, and hand the model what `prepare` returns: it destroys old outputs of ephemeral tools (O4), puts
+    large items on disk (O3), and compacts what is still over the limit (O5). Without `files` nothing goes to disk, so
+    what leaves is gone; without `compaction` there is no limit.
+
+    One task may prepare at a time, others wait; messages may be added meanwhile. All of the state is in `dump`.
+    """
+
+    def __init__(
+        self,
+        files: ContextFileSystem | None = None,
+        *,
+        counter: TokenCounter | None = None,
+        offload: OffloadPolicy | None = None,
+        ephemeral: EphemeralPolicy | None = None,
+        compaction: SelectiveCompactionPolicy | None = None,
+        context: Context | None = None,
+    ) -> None:
+        self.files = files
+        self.context = context or Context()
+        self.last_compaction: Compaction | None = None
+        self._offload = offload or OffloadPolicy()
+        self._ephemeral = ephemeral or EphemeralPolicy()
+        self._compaction = compaction
+        self._offloader = Offloader(
+            files if self._offload.enabled else None, CachedCounter(counter or EstimatingCounter())
+        )
+        self._futile: int | None = None
+        self._preparing = asyncio.Lock()
+        if self._offload.unseen_budget is None and compaction is not None:
+            self._offload = replace(self._offload, unseen_budget=compaction.threshold // 2)
+
+    # -- the conversation -----------------------------------------------------------------------------------------
+
+    def add(self, message: Message, item_type: ItemType | None = None, *, task: bool = False) -> ContextItem:
+        """Append a message; the first one of a user, and one that begins a `task`, is never touched.
+
+        Raises `InvalidParameters` for a result that no call waits for, and `Conflict` for anything but results while
+        calls wait.
+        """
+        first = message.role == "user" and all(item.item_type != "user_message" for item in self.context)
+        item = ContextItem.of(message, item_type)
+        item = replace(item, protected=item.item_type == "user_message" and (task or first))
+        self.context = self.context.with_item(item)
+        return item
+
+    def close_calls(self, reason: str) -> int:
+        """Give every call that waits a result which says that there is none, as after a kill; return how many."""
+        calls = self.context.open_calls
+        for call in calls:
+            self.add(Message(role="tool", content=f"[No result: {reason}]", tool_call_id=call.id, name=call.name))
+        return len(calls)
+
+    async def prepare(self) -> list[Message]:
+        """Return the messages for the next call of the model. Raises `Conflict` while calls wait for their results."""
+        self.context.messages()
+        async with self._preparing:
+            taken = self.context
+            ready = await self._offloader.counted(taken)
+            ready = await self._offloader.destroy(ready, self._ephemeral.stale(ready))
+            ready = await self._offloader.shrink(ready, self._offload.choose(ready))
+            ready = await self._compact(ready)
+            self.context = _with_later(ready, taken, self.context)
+        return self.context.messages()
+
+    async def _compact(self, context: Context) -> Context:
+        """Compact; a summary that has not helped is not asked for again until the context has grown by a tenth."""
+        if (policy := self._compaction) is None or context.tokens <= policy.threshold:
+            return context
+        ask = self._futile is None or context.tokens > self._futile * _FUTILE
+        done = self.last_compaction = await policy.compact(context, self._offloader, ask=ask)
+        if ask:
+            self._futile = done.tokens_after if done.tokens_after > policy.threshold else None
+        return done.context
+
+    async def shorten(self, tokens: int) -> Compaction:
+        """Bring the context down to so many tokens, for a model that says it is too long; no model sums it up."""
+        async with self._preparing:
+            taken = self.context
+            policy = self._compaction or SelectiveCompactionPolicy(tokens)
+            policy = replace(policy, threshold=tokens, goal=tokens, summarise=None, keep_recent=0)
+            done = self.last_compaction = await policy.compact(taken, self._offloader)
+            self.context = _with_later(done.context, taken, self.context)
+        return done
+
+    # -- what is on disk ------------------------------------------------------------------------------------------
+
+    async def restore(self, item_id: str) -> Restored:
+        """Read an item back; if it still has its place in the conversation, its content returns there, and stays.
+
+        What comes back has no secrets in it, and says so. Raises `NotFound` if it is not on disk.
+        """
+        if self.files is None:
+            raise NotFound("nothing is off-loaded here")
+        restored = await asyncio.to_thread(self.files.restore, item_id)
+        async with self._preparing:
+            if item_id in self.context and (self.context[item_id].offloaded or self.context[item_id].destroyed):
+                back = self.context[item_id].with_content(restored.message.content)
+                back = replace(back, offloaded=False, offload_path=None, destroyed=False, pinned=True)
+                self.context = self.context.replacing([back])
+        return restored
+
+    async def history(self) -> list[Record]:
+        """Return what was ever off-loaded in this session, the oldest first."""
+        return await asyncio.to_thread(self.files.history) if self.files is not None else []
+
+    async def clean(self, policy: CleaningPolicy | None = None) -> int:
+        """Remove what has expired or is too much, but for what the context refers to; return the bytes freed.
+
+        Call it when the state has been saved: an older state may refer to what the present one does not.
+        """
+        if self.files is None:
+            return 0
+        keep = {item.item_id for item in self.context if item.offloaded or item.destroyed}
+        return await asyncio.to_thread(clean, self.files, policy or CleaningPolicy(), keep)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What could not be done so far, in sentences: a disk that is full, once until there is room again."""
+        return self._offloader.warnings
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    @property
+    def usage(self) -> ContextUsage:
+        """What the context costs now; what has not been counted yet is guessed."""
+        return ContextUsage(
+            self.context.tokens,
+            self._compaction.threshold if self._compaction is not None else None,
+            len(self.context),
+            sum(item.offloaded for item in self.context),
+            sum(item.destroyed for item in self.context),
+            dict(Counter(item.item_type for item in self.context)),
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """Describe the whole state as plain JSON. What is not off-loaded stands in it as it is, secrets too."""
+        return {
+            "schema_version": STATE_VERSION,
+            "session_id": self.files.session_id if self.files is not None else None,
+            "futile": self._futile,
+            "items": self.context.dump(),
+        }
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Take over a state in the place of the present one.
+
+        Raises `InvalidParameters` if it is of another version or session, or does not hold together.
+        """
+        if state.get("schema_version") != STATE_VERSION:
+            raise InvalidParameters(f"a context of version {state.get('schema_version')!r} cannot be read here")
+        if self.files is not None and state["session_id"] not in (None, self.files.session_id):
+            raise InvalidParameters(f"this is the state of {state['session_id']}, not of {self.files.session_id}")
+        context = Context.load(state["items"])
+        if problems := context.check_integrity():
+            raise InvalidParameters(f"the state does not hold together: {problems[0]}")
+        self.context, self._futile = context, state["futile"]
+
+
+def _with_later(ready: Context, taken: Context, now: Context) -> Context:
+    """Append what was added while a context was being made ready; a model may have answered meanwhile."""
+    later = Context(ready.items)
+    for item in now.items[len(taken) :]:
+        later = later.with_item(item)
+    return later
