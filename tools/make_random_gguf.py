@@ -2,8 +2,9 @@
 
 The file is a model of attention (llama), of recurrent layers (mamba), of both (jamba), or of attention of which every
 other layer sees a window only (gemma2), with a byte-level BPE tokenizer and a ChatML template; the same seed makes the
-same file. The rows of the special tokens are zero, so that greedy decoding
-practically never ends by itself.
+same file. The rows of the special tokens are zero, so that greedy decoding practically never ends by itself. With
+`plain` the model says nothing but `PLAIN`, characters that join no neighbour: each token can be shown at once, and a
+reply that is cut into tokens again gives the tokens that the model chose.
 
     python tools/make_random_gguf.py --shape 0.5b --type q8_0 half.gguf
 """
@@ -24,6 +25,7 @@ CHAT_TEMPLATE = (
     "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+PLAIN = "!#$%&()*+,-./:;=?@^_|~"
 SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 STATE, KERNEL, RANK = 8, 4, 4
 """Sizes inside of a recurrent layer."""
@@ -58,6 +60,7 @@ SHAPES = {
     "hybrid": Shape(2, 64, 4, 2, 128, 512, 2048, tied=True, architecture="jamba"),
     "windowed": Shape(2, 64, 4, 2, 128, 512, 2048, tied=True, architecture="gemma2"),
     "small": Shape(6, 256, 8, 4, 768, 4096, 4096, tied=False),
+    "mid": Shape(12, 512, 8, 4, 1536, 32_000, 32_768, tied=True),
     "0.5b": Shape(24, 896, 14, 2, 4864, 151_936, 32_768, tied=True),
 }
 
@@ -91,8 +94,9 @@ def vocabulary(size: int) -> tuple[list[str], list[str]]:
 class RandomModel:
     """Writes one model; tensors are made one after the other from one generator."""
 
-    def __init__(self, path: Path, shape: Shape, kind: str, seed: int) -> None:
+    def __init__(self, path: Path, shape: Shape, kind: str, seed: int, *, plain: bool) -> None:
         self.shape, self.kind = shape, kind
+        self.plain = plain
         self.random = np.random.default_rng(seed)
         self.writer = gguf.GGUFWriter(path, shape.architecture)
 
@@ -160,7 +164,7 @@ class RandomModel:
                 self._feed_forward(block)
         self._ones("output_norm")
         if not shape.tied:
-            self._matrix("output", shape.vocabulary, shape.width, special_rows=True)
+            self._matrix("output", shape.vocabulary, shape.width, special_rows=True, only=PLAIN if self.plain else "")
 
     def _attention(self, block: str) -> None:
         shape = self.shape
@@ -202,7 +206,7 @@ class RandomModel:
     def _ones(self, name: str) -> None:
         self.writer.add_tensor(f"{name}.weight", np.ones(self.shape.width, dtype=np.float32))
 
-    def _matrix(self, name: str, rows: int, columns: int, *, special_rows: bool = False) -> None:
+    def _matrix(self, name: str, rows: int, columns: int, *, special_rows: bool = False, only: str = "") -> None:
         if self.kind == "q8_0":
             data = self._q8_0(rows, columns)
             quantised = gguf.GGMLQuantizationType.Q8_0
@@ -212,6 +216,8 @@ class RandomModel:
             quantised = None
         if special_rows:
             data[-len(SPECIALS) :] = 0
+        if only:
+            data[[token for token in range(rows) if chr(token) not in only]] = 0  # a byte is its own token
         self.writer.add_tensor(f"{name}.weight", data, raw_dtype=quantised)
 
     def _q8_0(self, rows: int, columns: int) -> np.ndarray:
@@ -223,10 +229,19 @@ class RandomModel:
         return data.reshape(rows, columns // BLOCK * (2 + BLOCK))
 
 
-def make(path: Path, shape: str = "tiny", kind: str = "f16", seed: int = 1, context: int | None = None) -> Path:
-    """Write a model to `path` and return the path."""
+def make(
+    path: Path,
+    shape: str = "tiny",
+    kind: str = "f16",
+    seed: int = 1,
+    context: int | None = None,
+    *,
+    plain: bool = False,
+) -> Path:
+    """Write a model to `path` and return the path; a plain one has an output matrix of its own, which costs no time."""
     sizes = SHAPES[shape]
-    RandomModel(path, replace(sizes, context=context or sizes.context), kind, seed).write()
+    sizes = replace(sizes, context=context or sizes.context, tied=sizes.tied and not plain)
+    RandomModel(path, sizes, kind, seed, plain=plain).write()
     return path
 
 
@@ -238,8 +253,9 @@ def main() -> None:
     parser.add_argument("--type", choices=["f16", "q8_0"], default="f16", dest="kind")
     parser.add_argument("--context", type=int, help="trained context written into the file")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--plain", action="store_true", help="replies that are cut into the same tokens again")
     arguments = parser.parse_args()
-    make(arguments.path, arguments.shape, arguments.kind, arguments.seed, arguments.context)
+    make(arguments.path, arguments.shape, arguments.kind, arguments.seed, arguments.context, plain=arguments.plain)
     print(f"{arguments.path}: {arguments.path.stat().st_size / 1e6:.1f} MB")
 
 

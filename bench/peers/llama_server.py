@@ -1,8 +1,9 @@
 """Run llama.cpp's own server for a bench, under a Python that has the xllamacpp wheel.
 
-    PYTHON bench/peers/llama_server.py '{"model": FILE, "parallel": 8, "pool": 8192, "threads": 2, "memory_mib": 512}'
+    PYTHON bench/peers/llama_server.py
+        '{"model": FILE, "parallel": 8, "pool": 8192, "threads": 2, "memory_mib": 512, "batch": 512}'
 
-Prints its address as a line of JSON and serves until its standard input ends.
+Prints its address and its build as a line of JSON and serves until its standard input ends.
 """
 
 import json
@@ -18,14 +19,16 @@ def main() -> None:
     params.model.path = wanted["model"]
     params.n_parallel = wanted["parallel"]
     params.n_ctx = wanted["pool"]
-    params.n_batch = params.n_ubatch = 512
+    params.n_batch = params.n_ubatch = wanted["batch"]
     params.kv_unified = True
     params.cache_ram_mib = wanted["memory_mib"]
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = wanted["threads"]
+    params.endpoint_slots = True
     params.port = 0
     params.verbosity = -1
     server = xllamacpp.Server(params)
-    print(json.dumps(server.listening_address), flush=True)
+    build = f"xllamacpp {xllamacpp.__version__}: {' '.join(xllamacpp.get_system_info().split())}"
+    print(json.dumps({"address": server.listening_address, "build": build}), flush=True)
     sys.stdin.read()
 
 

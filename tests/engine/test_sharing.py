@@ -10,10 +10,18 @@ import pytest
 import make_random_gguf
 from cfs.wire import Message
 from cfs_server.engine.interface import Delta, Engine
-from engine_fanout import BAR, SHARED, Ideal, task
+from engine_bench.prompts import Ideal, Prompts
+from engine_bench.w3_fanout import BAR
 from tests.engine.support import Answer, ask, collect, request, running, until, user
 
 EXACT: dict[str, Any] = {"flash_attention": False}
+SHARED = "".join(f"Rule {number}: keep to the point of all the rules. " for number in range(52))
+"""Some 2,000 tokens of the random models' vocabulary."""
+
+
+def task(shared: str, number: int) -> list[Message]:
+    """A child's history: what it shares with its siblings, and a task of some fifty tokens."""
+    return [Message(role="system", content=shared), user(f"task {number}: " + f"do part {number} now " * 3)]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +40,7 @@ async def evaluated(engine: Engine, histories: Sequence[Sequence[Message]]) -> t
 @pytest.mark.parametrize("children", [4, 16])
 async def test_a_fan_out_costs_each_token_once(roomy: Path, children: int) -> None:
     """Cold, warm, and on a second level: tokens evaluated are at most 1.05 times the ideal."""
-    ideal = Ideal.of(roomy)
+    ideal = Ideal(Prompts(roomy))
     async with running(roomy, **EXACT, pool_tokens=8192) as engine:
         for histories in (
             [task(SHARED, number) for number in range(children)],

@@ -1,0 +1,71 @@
+"""What processes cost, and how a peer's process is started and ended."""
+
+import asyncio
+import contextlib
+import socket
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """List a process and all below it."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    """CPU time that these processes have used so far; one that has ended counts nothing."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def resident_mib(processes: Sequence[psutil.Process]) -> float:
+    """Memory that these processes hold, in MiB."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
+    return total / (1 << 20)
+
+
+def free_port() -> int:
+    """Find a port of the loopback interface that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+async def spawn(command: Sequence[str | Path], log: Path, *, quiet: bool = False) -> asyncio.subprocess.Process:
+    """Start a peer. What it says to people goes to a file; with `quiet` what it prints goes there as well."""
+    with log.open("ab") as file:
+        return await asyncio.create_subprocess_exec(
+            *map(str, command),
+            stdin=subprocess.PIPE,
+            stdout=file if quiet else subprocess.PIPE,
+            stderr=file,
+            limit=1 << 20,
+        )
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """End a process that has nothing to save, and wait until it is gone."""
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
+
+
+def last_line(log: Path) -> str:
+    """Return the last line of a log that is not empty."""
+    with contextlib.suppress(OSError):
+        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1][:200] if lines else ""
+    return ""

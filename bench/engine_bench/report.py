@@ -1,0 +1,112 @@
+"""Runs the workloads one after the other, and tells what they found: as text, as JSON, in the documentation."""
+
+import importlib
+import json
+import os
+import platform
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from engine_bench.bench import Bench, Result
+from engine_bench.tables import verdicts
+
+WORKLOADS = {
+    "W1": "w1_streams",
+    "W2": "w2_sessions",
+    "W3": "w3_fanout",
+    "W4": "w4_gap",
+    "W5": "w5_overload",
+    "W6": "w6_overflow",
+    "W7": "w7_cancel",
+    "W8": "w8_crash",
+    "W9": "w9_schema",
+    "turns": "turns",
+}
+Figures = dict[str, Any]
+
+
+async def measure(bench: Bench, only: str | None) -> Figures:
+    """Run what is asked for; raises `SystemExit` for a workload that there is not."""
+    wanted = only.split(",") if only else list(WORKLOADS)
+    if unknown := set(wanted) - set(WORKLOADS):
+        raise SystemExit(f"there is no workload {', '.join(unknown)}; there are {', '.join(WORKLOADS)}")
+    began, load = time.monotonic(), os.getloadavg()[0]
+    results = {}
+    for name in wanted:
+        started = time.monotonic()
+        bench.say(f"{name} begins")
+        result: Result = await importlib.import_module(f"engine_bench.{WORKLOADS[name]}").run(bench)
+        results[name] = {
+            "markdown": result.markdown(),
+            "verdicts": verdicts(result.verdicts()),
+            "seconds": round(time.monotonic() - started),
+            "figures": asdict(result),  # type: ignore[call-overload]  # each is a dataclass
+        }
+        bench.say(f"{name}: {results[name]['seconds']} s\n{results[name]['verdicts']}")
+    return {
+        "smoke": bench.smoke,
+        "machine": f"{_processor()}, {os.cpu_count()} cores, {bench.threads} threads for each side",
+        "python": platform.python_version(),
+        "load": [round(load, 2), round(os.getloadavg()[0], 2)],
+        "seconds": round(time.monotonic() - began),
+        "builds": bench.builds,
+        "results": results,
+    }
+
+
+def read(path: Path) -> Figures:
+    """Read what `write` wrote."""
+    found: Figures = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def write(found: Figures, path: Path) -> None:
+    """Write all figures as JSON."""
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def markdown(found: Figures) -> str:
+    """Tell everything, ready to be pasted."""
+    parts = [about(found)]
+    for name, result in found["results"].items():
+        parts.append("\n\n".join(part for part in (f"### {name}", result["markdown"], result["verdicts"]) if part))
+    return "\n\n".join(parts)
+
+
+def about(found: Figures) -> str:
+    """Say on which machine and with which builds."""
+    minutes, (before, after) = found["seconds"] / 60, found["load"]
+    lines = [
+        f"Measured on {found['machine']}, Python {found['python']}, in {minutes:.0f} minutes; load of the machine"
+        f" {before} before, {after} after." + (" A smoke test: small models, few of everything." * found["smoke"]),
+        "",
+        *(f"- {name}: {build}" for name, build in found["builds"].items()),
+    ]
+    return "\n".join(lines)
+
+
+def write_docs(found: Figures, page: Path) -> None:
+    """Replace what stands between the markers `<!-- engine:NAME -->` and `<!-- /engine:NAME -->`."""
+    text = page.read_text(encoding="utf-8")
+    parts = {"about": about(found)} if len(found["results"]) == len(WORKLOADS) else {}
+    for name, result in found["results"].items():
+        parts[name] = "\n\n".join(part for part in (result["markdown"], result["verdicts"]) if part)
+    for name, part in parts.items():
+        begin, end = f"<!-- engine:{name} -->\n", f"<!-- /engine:{name} -->"
+        before, found_begin, rest = text.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not (found_begin and found_end):
+            raise SystemExit(f"{page} has no place for {name}")
+        text = f"{before}{begin}{part}\n{end}{after}"
+    page.write_text(text, encoding="utf-8")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()

@@ -1,0 +1,113 @@
+"""The engine's bench runs, and tells what it found: its counts hold on any machine, its times are judged by people."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine_bench import report
+from engine_bench.sides import Answer
+from engine_bench.tables import Verdict, table
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a smoke run of two workloads without peers wrote, with a cache folder of its own."""
+    folder = tmp_path_factory.mktemp("bench")
+    command = [sys.executable, str(ROOT / "bench/engine.py"), "--smoke", "--peers", "", "--only", "W3,W7"]
+    done = subprocess.run(
+        [*command, "--json", str(folder / "figures.json")],
+        env=os.environ | {"XDG_CACHE_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads((folder / "figures.json").read_text())
+    return found
+
+
+def test_fan_out_computes_each_token_once(figures: dict[str, Any]) -> None:
+    """W3 without a peer: four kinds of fan-out, none of which computes much more than the distinct tokens."""
+    cases = figures["results"]["W3"]["figures"]["cases"]
+    assert [case["kind"] for case in cases] == ["cold", "warm", "second level", "parent resumes"]
+    assert all(case["evaluated"] <= 1.05 * case["ideal"] and not case["failed"] for case in cases), cases
+
+
+def test_cancelled_turns_leave_nothing_behind(figures: dict[str, Any]) -> None:
+    """W7 without a peer: some turns are cancelled, the others are complete, and at the end the engine owns nothing."""
+    (row,) = figures["results"]["W7"]["figures"]["rows"]
+    assert row["cancelled"] > 0
+    assert row["cancelled"] + row["complete"] == row["turns"]
+    left = {name: row[name] for name in ("failed", "busy", "cells", "sequences", "nodes", "parked_bytes", "violations")}
+    assert left == dict.fromkeys(left, 0)
+
+
+def test_tables_go_between_their_markers(figures: dict[str, Any], tmp_path: Path) -> None:
+    """Writing the documentation replaces what stood there, and nothing else; twice is the same as once."""
+    page = tmp_path / "page.md"
+    places = "".join(f"<!-- engine:{name} -->\nstale words\n<!-- /engine:{name} -->\n" for name in ("W3", "W7"))
+    page.write_text(f"before\n{places}after\n")
+    report.write_docs(figures, page)
+    once = page.read_text()
+    assert once.startswith("before\n")
+    assert once.endswith("after\n")
+    assert "stale words" not in once
+    assert figures["results"]["W7"]["markdown"] in once
+    report.write_docs(figures, page)
+    assert page.read_text() == once
+
+
+def test_page_without_a_place_is_told(figures: dict[str, Any], tmp_path: Path) -> None:
+    """A marker that is missing is an error, and the page stays as it is."""
+    page = tmp_path / "page.md"
+    page.write_text("<!-- engine:W3 -->\n")
+    with pytest.raises(SystemExit, match="no place for W3"):
+        report.write_docs(figures, page)
+    assert page.read_text() == "<!-- engine:W3 -->\n"
+
+
+def test_documentation_has_a_place_for_each_workload() -> None:
+    """`--write-docs` finds all its markers in the page."""
+    text = (ROOT / "docs/benchmarks.md").read_text()
+    assert set(re.findall(r"<!-- engine:(\w+) -->", text)) == {"about", *report.WORKLOADS}
+
+
+def test_workload_that_there_is_not_is_told() -> None:
+    """A wrong name ends with the right ones."""
+    command = [sys.executable, str(ROOT / "bench/engine.py"), "--only", "W77"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "there is no workload W77; there are W1, W2" in done.stderr
+
+
+@pytest.mark.parametrize(("value", "at_least", "met"), [(1.0, False, True), (1.1, False, False), (0.9, True, False)])
+def test_verdict_says_by_how_much_a_bar_is_missed(value: float, *, at_least: bool, met: bool) -> None:
+    """A bar is met or missed on its own side."""
+    verdict = Verdict("ratio", value, 1.0, at_least=at_least)
+    assert verdict.met == met
+    assert ("**missed by 0.1**" in str(verdict)) == (not met)
+
+
+def test_table_is_markdown() -> None:
+    """Words to the left, numbers to the right, nothing for what is not known."""
+    assert table(["side", "n"], [["a", 1234.4], ["b", None]]).splitlines() == [
+        "| side | n |",
+        "|---|--:|",
+        "| a | 1234 |",
+        "| b |  |",
+    ]
+
+
+def test_longest_gap_counts_from_the_request_to_the_end() -> None:
+    """A stream that says nothing at the beginning or at the end stood still, too."""
+    answer = Answer(arrivals=[1.0, 2.0, 2.5, 9.0])
+    assert answer.longest_gap(1.5, 4.0) == 1.5
+    assert answer.longest_gap(0.0, 2.6) == 1.0
