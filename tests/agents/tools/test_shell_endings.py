@@ -289,6 +289,28 @@ async def test_cancelling_twice_does_not_wait_for_what_ignores_it(settings: Shel
     assert with_argument(SLEEP) == []
 
 
+async def test_cancelling_at_any_moment_leaves_a_shell_that_works(settings: ShellSettings) -> None:
+    """While it starts, is given the command, runs it, or is read: never half a shell, nothing left behind."""
+    async with AsyncShell(settings) as shell:
+        await shell.run("true")
+    await asyncio.to_thread(is_alive, 1)  # the thread that waits for the others in the end
+    threads = threading.active_count()
+    before = Counts.now()
+    for step in range(30):
+        async with AsyncShell(settings) as shell:
+            task = asyncio.create_task(shell.run(f"seq 20000; sleep {SLEEP}"))
+            for _ in range(step):
+                await asyncio.sleep(0)
+            await asyncio.sleep(step / 2000)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await shell.run("echo hi; ulimit -c; echo ${HISTFILE-none}")).output == "hi\n0\nnone\n"
+    await asyncio.to_thread(until, lambda: threading.active_count() <= threads)
+    assert Counts.now().descriptors <= before.descriptors
+    assert with_argument(SLEEP) == []
+
+
 async def test_tasks_take_turns_and_the_loop_stays_free(settings: ShellSettings) -> None:
     """Commands of one shell never mix; others' work goes on meanwhile."""
     async with AsyncShell(settings) as shell, AsyncShell(settings) as other:

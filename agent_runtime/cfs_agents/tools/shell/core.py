@@ -31,7 +31,7 @@ from cfs_agents.tools.shell.steps import Readable, Steps, Work
 
 _log = structlog.get_logger(__name__)
 
-_KILL_PASSES = 3
+_KILL_PASSES = 1
 
 
 class ShellCore:
@@ -188,19 +188,21 @@ class ShellCore:
         return self._bash or (yield from self._start()), died
 
     def _start(self) -> Steps[Bash]:
-        bash: Bash = yield Work(self._spawn)
-        exchange = Exchange(bash)
-        bash.send(framing.opening(bash.limits) + framing.report(exchange.token, bash.control_number))
+        """Start bash and make it quiet; whatever is raised meanwhile ends it, so that there is never half a one."""
+        started: Exchange | None = None
         try:
-            yield from exchange.follow(LAST_RESORT_SECONDS)
+            started = Exchange((yield Work(self._spawn)))
+            bash = started.bash
+            bash.send(framing.opening(bash.limits) + framing.report(started.token, bash.control_number))
+            yield from started.follow(LAST_RESORT_SECONDS)
         finally:
-            if exchange.mark is None:
-                bash.kill()
-                yield Work(partial(self._bury, bash))
-        if exchange.mark is None:
+            if self._bash is not None and (started is None or started.mark is None):
+                self._bash.kill()
+                yield Work(partial(self._bury, self._bash))
+        if started.mark is None:
             complaints = yield Work(bash.complaints)
             raise ShellUnavailable(f"bash did not start: {complaints or 'it said nothing'}")
-        self._directory, self._newest = exchange.mark.directory, None
+        self._directory, self._newest = started.mark.directory, None
         _log.debug("shell.started", pid=bash.process.pid)
         return bash
 

@@ -21,7 +21,8 @@ LAST_RESORT_SECONDS = 20.0
 _STRAGGLE_SECONDS = 0.05
 """How long to read on after the end of a command whose output is still open: for what it wrote by way of others."""
 
-_TRIES = 3
+_PRESSES = 2
+_TRIES = 6
 _POLL_SECONDS = 0.02
 
 
@@ -62,11 +63,14 @@ class Exchange:
     def stop(self, grace: float, kill: Callable[[set[int], int], object]) -> Steps[None]:
         """Bring it to its end: as Ctrl-C does, then by force, then with bash.
 
-        `kill(spare, since)` kills what the shell started since a time, but for some processes.
+        Why Ctrl-C twice: when a program of a list ends by itself just as the first comes, bash takes it that the
+        program has dealt with it, and goes on with the next. `kill(spare, since)` kills what the shell started since
+        a time, but for some processes.
         """
-        if not self.over:
-            self.bash.interrupt()
-        yield from self.follow(grace)
+        for _ in range(_PRESSES):
+            if not self.over:
+                self.bash.interrupt()
+                yield from self.follow(grace / _PRESSES)
         for _ in range(_TRIES):
             if self.over:
                 return
