@@ -191,3 +191,4 @@ async def test_our_own_client_reads_completions_whole_and_in_chunks(model_server
             call.function for call in whole.message.tool_calls or ()
         ]
     assert whole.message.message().tool_calls[0].name == "write_file"
+    assert whole.usage.of(whole.usage.usage()) == whole.usage

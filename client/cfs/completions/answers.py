@@ -32,6 +32,14 @@ class CompletionUsage(Open):
             prompt_tokens_details=CachedTokens(cached_tokens=usage.cached_tokens),
         )
 
+    def usage(self) -> wire.Usage:
+        """Say it as a turn's usage does; the protocol has no times."""
+        return wire.Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.prompt_tokens_details.cached_tokens,
+        )
+
 
 class Recorded(Open):
     """Where a completion was recorded, and how its turn ended there: it may have been cancelled, too."""
