@@ -105,6 +105,13 @@ class EngineConformance:
         assert failure.value.detail
         assert (await good).finished.usage.completion_tokens == 40
 
+    async def test_a_turn_that_takes_too_long_fails(self, engine: Engine) -> None:
+        """Its error says how long it was given; one that is quick enough does not notice its deadline."""
+        with pytest.raises(EngineError, match=r"the turn took longer than 0\.001 seconds"):
+            await ask(engine, self.ENDLESS, max_tokens=1500, deadline_seconds=0.001)
+        answer = await ask(engine, self.ENDLESS, max_tokens=5, deadline_seconds=100)
+        assert answer.finished.reason == "length"
+
     async def test_stats_count_up(self, engine: Engine) -> None:
         """Counters grow by what a turn used."""
         before = await engine.stats()

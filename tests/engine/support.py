@@ -11,9 +11,10 @@ from typing import Any
 from cfs.wire import Message, Settings
 from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
+from cfs_server.engine.streams import Patience
 from cfs_server.engine.supervisor import LlamaEngine
 
-OUTER = ("json_schema", "tools", "owner", "account", "kind")
+OUTER = ("json_schema", "tools", "tool_choice", "parallel_calls", "owner", "account", "kind", "deadline_seconds")
 """What of a request is no setting."""
 _numbers = itertools.count(1)
 
@@ -70,8 +71,9 @@ async def until(engine: Engine, holds: Callable[[EngineStats], bool]) -> None:
 
 @asynccontextmanager
 async def running(model: Path | None, **options: Any) -> AsyncIterator[LlamaEngine]:
-    """Run an engine; at the end nothing may be wrong inside of it."""
-    engine = LlamaEngine(str(model) if model else None, Options(**{"threads": 1} | options))
+    """Run an engine, with options of the worker or `patience`; at the end nothing may be wrong inside of it."""
+    patience: Patience | None = options.pop("patience", None)
+    engine = LlamaEngine(str(model) if model else None, Options(**{"threads": 1} | options), patience=patience)
     await engine.start()
     try:
         yield engine

@@ -95,6 +95,7 @@ async def test_a_pool_that_overflows_twice_fails_nobody(tiny: Path) -> None:
     assert same([answer.text for answer in together], alone)
     assert all(answer.finished.reason == "length" for answer in together)
     assert stats.tokens_generated == 8 * 230
+    assert stats.recomputed_tokens == 0
 
 
 async def test_state_that_no_memory_was_left_for_is_computed_again(tiny: Path) -> None:
@@ -107,7 +108,10 @@ async def test_state_that_no_memory_was_left_for_is_computed_again(tiny: Path) -
         stats = await engine.stats()
     assert same([answer.text for answer in together], alone)
     assert stats.sequences_parked == 0
-    assert stats.prompt_tokens_evaluated > sum(answer.finished.usage.prompt_tokens for answer in together)
+    usages = [answer.finished.usage for answer in together]
+    new = sum(usage.prompt_tokens - usage.cached_tokens for usage in usages)
+    assert stats.recomputed_tokens > 0
+    assert stats.prompt_tokens_evaluated == new + stats.recomputed_tokens, "usage tells what a turn needed, once"
 
 
 async def test_parked_state_stays_within_its_budget(tiny: Path) -> None:

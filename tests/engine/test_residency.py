@@ -109,6 +109,18 @@ def test_a_split_run_is_used_from_its_middle(desk: Desk, tiny: Path, evict: bool
     assert np.allclose(again, Desk(tiny).turn("x", ours), atol=2e-3)
 
 
+def test_a_split_run_comes_back_in_one_piece(desk: Desk) -> None:
+    """Both parts refer to one saved state, which fits into the pool once and not twice."""
+    ours = words((1, 200), (2, 100))
+    fresh = desk.turn("a", ours)
+    desk.turn("b", words((1, 200), (3, 5)))
+    while desk.residency.evict_one():
+        pass
+    before = desk.evaluated
+    assert np.allclose(desk.turn("a", ours), fresh, atol=2e-3)
+    assert desk.evaluated == before + 1
+
+
 def test_what_is_expected_soon_stays(desk: Desk) -> None:
     """Between two sessions the one whose tool runs keeps its place, the one whose user thinks leaves."""
     for seed, key in enumerate(("thinks", "runs a tool", "said nothing")):

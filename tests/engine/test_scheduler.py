@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cfs.wire import Settings
-from cfs_server.engine.frames import Ended, Forget, Log, Options, Stats, Step
+from cfs_server.engine.frames import Cancel, Ended, Forget, Log, Options, Pause, Resume, Stats, Step
 from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.scheduler import Scheduler
@@ -27,7 +27,9 @@ class Desk:
         log = array("i", [first, *range(21, 20 + prompt)])
         settings = Settings(temperature=0, max_tokens=tokens)
         sampler = Sampler(self.model.vocabulary, settings, None)
-        self.scheduler.inbox.put(Generation(name, f"key-{name}", log, prompt, tokens, sampler, TextStream()))
+        turn = Generation(name, f"key-{name}", log, prompt, tokens, sampler, TextStream())
+        turn.share = ("", "interactive", name)
+        self.scheduler.inbox.put(turn)
 
     def run(self, *names: str) -> dict[str, Ended]:
         """Step until these turns have ended."""
@@ -88,3 +90,34 @@ def test_sessions_that_rest_leave_the_pool_while_others_compute(tiny: Path) -> N
     desk.run("second")
     assert [node.sessions for node in desk.scheduler._residency.pool.nodes] == [{"key-second"}]
     assert desk.scheduler._residency.parked == 1
+
+
+def test_a_forgotten_turn_that_is_put_aside_leaves_nothing(desk: Desk) -> None:
+    """Its session is gone: what it has computed is not kept under the session's key."""
+    desk.put("gone", prompt=40, tokens=100)
+    desk.put("other", prompt=10, tokens=5)
+    for order in ((), (Forget("key-gone"), Pause("gone")), (Resume("gone"), Pause("gone")), (Cancel("gone"),)):
+        for each in order:
+            desk.scheduler.inbox.put(each)
+        desk.scheduler.take_work()
+        desk.scheduler.step()
+        assert desk.scheduler.check_integrity() == []
+    desk.run("other")
+    desk.scheduler.inbox.put(Forget("key-other"))
+    desk.scheduler.take_work()
+    assert desk.scheduler._residency.nodes == 0
+
+
+def test_a_paused_turn_saves_up_no_share(desk: Desk) -> None:
+    """While it rests others use the engine; when it goes on its account stands with them, as if it came anew."""
+    for name, tokens in (("paused", 40), ("short", 20), ("long", 60)):
+        desk.put(name, prompt=10, tokens=tokens)
+    desk.scheduler.take_work()
+    desk.scheduler.step()
+    desk.scheduler.inbox.put(Pause("paused"))
+    desk.run("short")
+    desk.scheduler.inbox.put(Resume("paused"))
+    desk.scheduler.take_work()
+    rank = {turn.id: desk.scheduler._lobby._rank(turn) for turn in desk.scheduler._turns}
+    assert rank["paused"] == rank["long"]
+    desk.run("paused", "long")

@@ -118,10 +118,8 @@ class SelectiveCompactionPolicy:
         """Replace all that may leave by what a model says of it, if that is shorter."""
         context = so_far.context
         old = [unit for unit in context.units if _may_leave(unit)]
-        if self.summarise is None or all(unit.kind == "compaction_summary" for unit in old):
-            return replace(
-                so_far, kept_because="nothing is left that may leave" if self.summarise else "nobody sums up"
-            )
+        if all(unit.kind == "compaction_summary" for unit in old):
+            return replace(so_far, kept_because="nothing is left that may leave")
         if len(await _stored(context, old, offloader)) < len(old):
             return replace(so_far, kept_because="what it would replace cannot be off-loaded")
         try:

@@ -103,7 +103,7 @@ _SHAPES: list[tuple[bytes, bytes, re.Pattern[bytes]]] = [
         (b".", b"eyJ", rb"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]*"),
         (b"A", b"AKIA", rb"AKIA[0-9A-Z]{16}(?![0-9A-Za-z])"),
         (b"A", b"ASIA", rb"ASIA[0-9A-Z]{16}(?![0-9A-Za-z])"),
-        (b"A", b"AIza", rb"AIza[0-9A-Za-z_-]{35}"),
+        (b"A", b"AIza", rb"AIza[0-9A-Za-z_-]{35,}"),
     ]
 ]
 """One byte that a key must hold, a few at its beginning, and its pattern: what is quickest to miss comes first."""
@@ -159,7 +159,7 @@ def _urls(text: _Text) -> Iterator[_Span]:
 # -- private keys ------------------------------------------------------------------------------------------------------
 
 _KEY_BEGINS = re.compile(rb"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
-_KEY_ENDS = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_ENDS = re.compile(rb"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[A-Za-z0-9_-]*")
 _KEY_BODY = re.compile(rb"[A-Za-z0-9+/=\s\\]*")
 _LONGEST_KEY = 20_000
 
@@ -178,7 +178,10 @@ _BY = rb"[A-Za-z0-9_-]{0,32}(?P<end>)(?:\\?[\"']?[ \t]{0,4}(?P<by>=>|:=|[=:])[ \
 _NAMES = [re.compile(stem + _BY + rb")") for stem in (b"pass", b"secret", b"token", b"key")]
 _FLAGS = re.compile(rb"(?<![A-Za-z0-9-])--[a-z-]{0,32}(?:pass|secret|token|key)" + _BY + rb"|[ \t]{1,4})")
 _VALUE = re.compile(
-    rb"\\?\"(?P<double>[^\"\\\n]{1,4096})\\?\"|'(?P<single>[^'\\\n]{1,4096})'|(?P<bare>[^\s,;\"'&\\]{1,256})"
+    rb"\\\"(?P<escaped>[^\"\\\n]+)\\\""
+    rb"|\"(?P<double>[^\"\\\n]*(?:\\.[^\"\\\n]*)*)(?:\"|(?=\n|\Z))"
+    rb"|'(?P<single>[^'\\\n]*(?:\\.[^'\\\n]*)*)(?:'|(?=\n|\Z))"
+    rb"|(?P<bare>[^\s,;\"'&\\]{1,256})"
 )
 _BARE = re.compile(rb"[^\s,;\"'&\\]*")
 _LONGEST_NAME = 64
@@ -205,7 +208,7 @@ def _assigned(data: bytes, match: re.Match[bytes]) -> _Span | None:
     value = _VALUE.match(data, match.end()) if kind is not None else None
     if kind is None or value is None:
         return None
-    group = next(group for group in ("double", "single", "bare") if value[group] is not None)
+    group = next(group for group, text in value.groupdict().items() if text is not None)
     style = Style(
         quoted=group != "bare",
         colon=match["by"] == b":",

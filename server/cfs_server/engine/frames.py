@@ -8,12 +8,18 @@ import json
 import socket
 import struct
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, get_args
 
 from cfs.wire import FinishReason
 from cfs_server.engine.interface import EnginePlan
 
 HEADER = struct.Struct(">I")
+LONGEST = 64 << 20
+"""Bytes of a frame from the worker, which sends none of a thousandth of that."""
+
+
+class BadFrame(ValueError):
+    """What came is no frame; whoever sent it cannot be understood any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """To the worker: one turn, in plain values (`wire.Message`s and `wire.Settings` dumped)."""
+    """To the worker: one turn, in plain values (`wire.Message`s and `wire.Settings` dumped).
+
+    Its history is the first `keep` messages of the key's last turn, and `messages` (see `histories`).
+    """
 
     id: str
     cache_key: str
+    keep: int
     messages: list[dict[str, Any]]
     settings: dict[str, Any]
     json_schema: dict[str, Any] | None = None
@@ -66,6 +76,9 @@ class Generate:
     owner: str = ""
     account: str = ""
     kind: str = "interactive"
+    deadline_seconds: float | None = None
+    waited_seconds: float = 0.0
+    """How much of the deadline has passed: a turn that is tried again keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +89,29 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """To the worker: nobody takes what this turn says; compute for others until `Resume`."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """To the worker: this turn goes on from where it was."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forget:
     """To the worker: drop what is kept for this key."""
+
+    cache_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class DropHistory:
+    """To the worker: drop the messages of this key, and nothing else; the next turn brings all of them again."""
 
     cache_key: str
 
@@ -96,6 +130,16 @@ class AskStats:
 
     number: int
     check: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AskTokens:
+    """To the worker: answer with `Tokens`: how many each text has, and the prompt of a conversation if there is one."""
+
+    number: int
+    contents: list[str]
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +171,15 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A turn left the queue; `cached_tokens` of its prompt need no evaluation."""
+    """A turn left the queue; `cached_tokens` of its prompt need no evaluation.
+
+    With `thinking` its reply begins in the middle of the model's thinking.
+    """
 
     id: str
     prompt_tokens: int
     cached_tokens: int
+    thinking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +240,16 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """From the worker: numbers of tokens, or why there are none."""
+
+    number: int
+    counts: list[int] = field(default_factory=list)
+    prompt: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """From the worker: a warning or an error of the native library, or a line of our own."""
 
@@ -199,28 +257,45 @@ class Log:
     text: str
 
 
-Frame = Load | Generate | Cancel | Forget | Expect | AskStats | Ready | LoadFailed | Step | Stats | Log
+ToWorker = Load | Generate | Cancel | Pause | Resume | Forget | DropHistory | Expect | AskStats | AskTokens
+FromWorker = Ready | LoadFailed | Step | Stats | Tokens | Log
+Frame = ToWorker | FromWorker
 
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (Load, Generate, Cancel, Forget, Expect, AskStats, Ready, LoadFailed, Step, Stats, Log)
-}
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}
 _PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters, "plan": EnginePlan}
 _LISTS: dict[str, type[Any]] = {"started": Started, "texts": Text, "ended": Ended}
 
 
 def _plain(value: Any) -> list[Any]:
+    if not hasattr(value, "__slots__"):
+        raise TypeError(f"{type(value).__name__} is no part of a frame")
     return [getattr(value, name) for name in value.__slots__]
 
 
 def encode(frame: Frame) -> bytes:
     """Encode a frame with its length."""
-    body = json.dumps([type(frame).__name__, *_plain(frame)], default=_plain, separators=(",", ":")).encode()
+    text = json.dumps([type(frame).__name__, *_plain(frame)], default=_plain, separators=(",", ":"), ensure_ascii=False)
+    body = text.encode("utf-8", "surrogatepass")  # half the size of escapes, in half the time, and nothing is refused
     return HEADER.pack(len(body)) + body
 
 
 def decode(body: bytes) -> Frame:
-    """Decode the body of a frame."""
+    """Decode the body of a frame; raises `BadFrame`."""
+    try:
+        return _decode(body)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadFrame(f"no frame, but {body[:60]!r} ({type(error).__name__}: {error})") from error
+
+
+def length(header: bytes) -> int:
+    """Read how long the body of a frame from the worker is; raises `BadFrame`."""
+    (size,) = HEADER.unpack(header)
+    if size > LONGEST:
+        raise BadFrame(f"no frame, but one of {size} bytes")
+    return int(size)
+
+
+def _decode(body: bytes) -> Frame:
     name, *values = json.loads(body)
     kind = _KINDS[name]
     fields = dict(zip(kind.__slots__, values, strict=True))

@@ -4,16 +4,19 @@ An engine turns structured messages and settings into text. It builds the prompt
 engine knows templates or tokens. One conformance class in `tests/engine` runs against every implementation.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from cfs.wire import FinishReason, Message, Settings, Usage
 
 Kind = Literal["interactive", "agent", "background"]
-Hint = Literal["waiting_for_children", "tool_call", "user_turn"]
+Hint = Literal["waiting_for_children", "children_done", "tool_call", "user_turn"]
 ToolChoice = Literal["auto", "none", "required"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
+
+TOO_LONG = "the turn took longer than {:g} seconds"
+"""What the error says of a turn that was not over at its deadline."""
 
 
 class ModelLoadError(Exception):
@@ -71,10 +74,12 @@ class GenerationRequest:
     `cache_key` names the owner of the computation that may be kept for the next turn: the session's own stable key,
     which survives a rename. Computation is shared among sessions of one `owner` and never across owners, who could
     learn from its speed what others have said. Turns of one `account`, such as a family of sessions, have one share of
-    their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema.
+    their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema. A
+    turn that is not over after `deadline_seconds`, in which the time that it waited counts, fails with `EngineError`.
 
     `tools` are described to the model in the form of the OpenAI API; `tool_choice` says whether it may, must not or
-    must call one. A caller who wants one certain tool called gives that one only.
+    must call one. A caller who wants one certain tool called gives that one only. Without `parallel_calls` a reply
+    makes one call at most.
     """
 
     id: str
@@ -84,9 +89,11 @@ class GenerationRequest:
     json_schema: dict[str, Any] | None = None
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: ToolChoice = "auto"
+    parallel_calls: bool = True
     owner: str = ""
     account: str = ""
     kind: Kind = "interactive"
+    deadline_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +147,25 @@ class EngineStats:
     restarts: int = 0
     worker_pid: int | None = None
     gauges: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """How many tokens some texts have, and the prompt of a conversation if one was asked for."""
+
+    texts: tuple[int, ...]
+    prompt: int | None = None
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """What an engine can do besides when it has the model's tokenizer; of others the numbers are guessed."""
+
+    async def count_tokens(
+        self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
+    ) -> TokenCounts:
+        """Count the tokens of texts, and of the prompt that a conversation makes; raises `EngineError`."""
+        ...
 
 
 class Engine(Protocol):

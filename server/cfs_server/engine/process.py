@@ -6,14 +6,15 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import structlog
 
 from cfs_server.engine import frames
-from cfs_server.engine.interface import ModelLoadError
+from cfs_server.engine.histories import SentHistories
+from cfs_server.engine.interface import GenerationRequest, ModelLoadError
 
 COMMAND = (sys.executable, "-P", "-m", "cfs_server.engine.llama.worker")
 LAST_MOMENT = 0.5
@@ -34,13 +35,14 @@ class WorkerProcess:
         self._process = process
         self._reader = reader
         self._writer = writer
+        self._histories = SentHistories()
         self._last_words: deque[str] = deque(maxlen=20)
         self._listener = asyncio.create_task(self._listen(), name="engine worker's stderr")
 
     @classmethod
-    async def spawn(cls, load: frames.Load) -> tuple["WorkerProcess", frames.Ready]:
+    async def spawn(cls, load: frames.Load, command: Sequence[str] = COMMAND) -> tuple["WorkerProcess", frames.Ready]:
         """Start a worker and wait until its model is loaded; raises `ModelLoadError`."""
-        worker = await cls._start()
+        worker = await cls._start(command)
         try:
             worker.send(load)
             async for frame in worker.frames():
@@ -49,18 +51,21 @@ class WorkerProcess:
                 if isinstance(frame, frames.LoadFailed):
                     raise ModelLoadError(frame.reason)
             raise ModelLoadError(f"{load.path}: cannot be loaded: {await worker.reap()}")
+        except frames.BadFrame as error:
+            await worker.reap()
+            raise ModelLoadError(f"{load.path}: the engine's worker process said {error}") from error
         except BaseException:
             await worker.reap()
             raise
 
     @classmethod
-    async def _start(cls) -> "WorkerProcess":
+    async def _start(cls, command: Sequence[str]) -> "WorkerProcess":
         ours, theirs = socket.socketpair()
         with theirs:
             reader, writer = await asyncio.open_connection(sock=ours)
             try:
                 process = await asyncio.create_subprocess_exec(
-                    *COMMAND,
+                    *command,
                     str(theirs.fileno()),
                     pass_fds=(theirs.fileno(),),
                     stdin=asyncio.subprocess.DEVNULL,
@@ -78,17 +83,29 @@ class WorkerProcess:
         """Process id."""
         return self._process.pid
 
+    def begin(self, request: GenerationRequest, waited: float = 0.0) -> None:
+        """Hand a turn over; of its history only what the worker does not hold yet. Raises `EngineError`."""
+        self._write(self._histories.order(request, waited))
+
+    def forget(self, cache_key: str) -> None:
+        """Let the worker drop what it keeps for a key."""
+        self._histories.forget(cache_key)
+        self.send(frames.Forget(cache_key))
+
     def send(self, frame: frames.Frame) -> None:
         """Hand a frame over; a worker that has just died does not get it, and `frames()` ends."""
+        self._write(frames.encode(frame))
+
+    def _write(self, data: bytes) -> None:
         if not self._writer.is_closing():
-            self._writer.write(frames.encode(frame))
+            self._writer.write(data)
 
     async def frames(self) -> AsyncIterator[frames.Frame]:
-        """Yield frames until the worker ends; lines for the log are logged on the way."""
+        """Yield frames until the worker ends; lines for the log are logged on the way. Raises `BadFrame`."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                (length,) = frames.HEADER.unpack(await self._reader.readexactly(frames.HEADER.size))
-                frame = frames.decode(await self._reader.readexactly(length))
+                size = frames.length(await self._reader.readexactly(frames.HEADER.size))
+                frame = frames.decode(await self._reader.readexactly(size))
                 if isinstance(frame, frames.Log):
                     _log.log(30 if frame.level == "warning" else 40, "engine worker", message=frame.text)
                 else:

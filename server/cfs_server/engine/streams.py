@@ -7,22 +7,36 @@ from dataclasses import dataclass, field
 from cfs import errors
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Usage
-from cfs_server.engine.frames import Ended, Generate, Started, Text
+from cfs_server.engine.chat.replies import ReplyReader
+from cfs_server.engine.frames import Ended, Started, Text
 from cfs_server.engine.interface import Delta, GenerationRequest
+
+NOTHING = Delta("", 0)
+REPLAYS = 1
+"""How often a turn that was being computed is tried again after a crash; it may be what the worker died of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How much of a turn may wait for its reader before the turn pauses."""
+
+    tokens: int = 4096
+    characters: int = 64 << 10
 
 
 @dataclass(eq=False, slots=True)
 class TurnStream:
     """Collects what a turn produced until its reader takes it; a slow reader gets longer pieces, never a long queue."""
 
-    order: Generate
+    request: GenerationRequest
     reason: FinishReason | None = None
     error: EngineError | None = None
-    produced: bool = False
     cancelled: bool = False
-    replays: int = 0
+    _replays: int = 0
     _texts: list[str] = field(default_factory=list)
     _tokens: int = 0
+    _characters: int = 0
+    _paused: bool = False
     _prompt_tokens: int = 0
     _cached_tokens: int = 0
     _completion_tokens: int = 0
@@ -31,47 +45,61 @@ class TurnStream:
     _first: float | None = None
     _first_tokens: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    reader: ReplyReader = field(init=False)
 
-    @classmethod
-    def of(cls, request: GenerationRequest) -> "TurnStream":
-        """Begin a turn."""
-        order = Generate(
-            id=request.id,
-            cache_key=request.cache_key,
-            messages=[message.model_dump(mode="json", exclude_defaults=True) for message in request.messages],
-            settings=request.settings.model_dump(mode="json"),
-            json_schema=request.json_schema,
-            tools=list(request.tools),
-            owner=request.owner,
-            account=request.account or request.cache_key,
-            kind=request.kind,
-        )
-        return cls(order)
+    def __post_init__(self) -> None:
+        self.reader = ReplyReader(self.request.tools, most_calls=None if self.request.parallel_calls else 1)
 
     @property
     def over(self) -> bool:
         """Whether nothing more will come."""
         return self.reason is not None or self.error is not None
 
+    @property
+    def age(self) -> float:
+        """Seconds since the turn was handed over."""
+        return time.monotonic() - self._submitted
+
     def start(self, started: Started) -> None:
         """The turn left the worker's queue."""
         self._started = time.monotonic()
         self._prompt_tokens = started.prompt_tokens
         self._cached_tokens = started.cached_tokens
+        if started.thinking:
+            self.reader.open()
 
-    def requeue(self) -> None:
-        """The worker is gone; this turn begins again with the next one."""
-        self.replays += self._started is not None
+    def orphan(self, crash: EngineError) -> None:
+        """The worker is gone: a turn that said nothing yet begins again with the next one, others fail."""
+        if self.over:
+            return
+        self._replays += self._started is not None
         self._started = None
+        if self.cancelled:
+            self.end("cancelled")
+        elif self._first is not None or self._replays > REPLAYS:
+            self.fail(crash)
 
     def add(self, text: Text) -> None:
         """New text."""
         if self._first is None:
             self._first, self._first_tokens = time.monotonic(), text.tokens
-        self.produced = True
         self._texts.append(text.text)
         self._tokens += text.tokens
+        self._characters += len(text.text)
         self._changed.set()
+
+    def pauses(self, patience: Patience) -> bool:
+        """Tell, once, that the worker should pause this turn: more waits for its reader than we have patience for."""
+        much = self._tokens > patience.tokens or self._characters > patience.characters
+        if self._paused or self.over or not much:
+            return False
+        self._paused = True
+        return True
+
+    def resumes(self) -> bool:
+        """Tell, once, that the worker should go on: the reader has taken everything."""
+        paused, self._paused = self._paused, False
+        return paused and not self.over
 
     def finish(self, ended: Ended) -> None:
         """The worker says that the turn is over, and how."""
@@ -93,16 +121,16 @@ class TurnStream:
         self._changed.set()
 
     async def next(self) -> Delta | None:
-        """Wait for new text; `None` when the turn is over and everything was taken."""
+        """Wait for what is new, which may be nothing that is certain yet; `None` when the turn is over."""
         while not self._texts and not self.over:
             self._changed.clear()
             await self._changed.wait()
         if not self._texts:
-            return None
-        delta = Delta("".join(self._texts), self._tokens)
+            return None if self.error else self.reader.finish()
+        delta = self.reader.feed("".join(self._texts), self._tokens)
         self._texts.clear()
-        self._tokens = 0
-        return delta
+        self._tokens = self._characters = 0
+        return delta or NOTHING
 
     def usage(self) -> Usage:
         """What the turn cost, seen from whoever waits for it."""

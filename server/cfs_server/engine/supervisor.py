@@ -8,12 +8,15 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import structlog
 
 from cfs.errors import EngineError, WorkerCrashed
+from cfs.wire import Message
 from cfs_server.engine import frames, models
+from cfs_server.engine.chat.forcing import forced
 from cfs_server.engine.interface import (
     Delta,
     EngineState,
@@ -23,13 +26,13 @@ from cfs_server.engine.interface import (
     Hint,
     ModelInfo,
     ModelLoadError,
+    TokenCounts,
 )
 from cfs_server.engine.llama import probe
-from cfs_server.engine.process import WorkerProcess, in_thread
-from cfs_server.engine.streams import TurnStream
+from cfs_server.engine.process import COMMAND, WorkerProcess, in_thread
+from cfs_server.engine.questions import Answer, Question, Questions
+from cfs_server.engine.streams import NOTHING, Patience, TurnStream
 
-REPLAYS = 1
-"""How often a turn that was being computed is tried again after a crash; it may be what the worker died of."""
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
 """Seconds before a dead worker is followed by the next, doubled with each that served nobody."""
 GIVE_UP_AFTER = 3
@@ -55,18 +58,21 @@ class LlamaEngine:
         options: frames.Options | None = None,
         *,
         probing: ProbePolicy | None = None,
+        patience: Patience | None = None,
+        command: Sequence[str] = COMMAND,
     ) -> None:
-        """Take `model` as `models.resolve` does; nothing is started yet."""
+        """Take `model` as `models.resolve` does, and the command that starts a worker; nothing is started yet."""
+        self._patience = patience or Patience()
         self._spec = model
         self._options = options or frames.Options()
         self._probing = probing or ProbePolicy()
+        self._command = command
         self._state: EngineState = "starting"
         self._worker: WorkerProcess | None = None
         self._supervision: asyncio.Task[None] | None = None
         self._load: frames.Load | None = None
         self._streams: dict[str, TurnStream] = {}
-        self._questions: dict[int, asyncio.Future[frames.Stats | None]] = {}
-        self._numbers = itertools.count(1)
+        self._questions = Questions()
         self._past = frames.Counters()
         self._counters = frames.Counters()
         self._restarts = 0
@@ -84,7 +90,7 @@ class LlamaEngine:
         for note in notes:
             _log.warning(note)
         self._load = frames.Load(str(model.path), model.name, self._options, fast)
-        self._worker, ready = await WorkerProcess.spawn(self._load)
+        self._worker, ready = await WorkerProcess.spawn(self._load, self._command)
         self._state = "ready"
         self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
         return ModelInfo(model.name, ready.context_tokens, ready.has_chat_template, ready.parameters, notes, ready.plan)
@@ -100,7 +106,7 @@ class LlamaEngine:
         if worker is not None:
             await worker.reap()
         self._fail_all(EngineError("the engine was stopped"))
-        self._answer_nothing()
+        self._questions.nobody_answers()
 
     @property
     def ready(self) -> bool:
@@ -117,10 +123,15 @@ class LlamaEngine:
         stream = self._submit(request)
         try:
             while (delta := await stream.next()) is not None:
-                yield delta
+                if stream.resumes():
+                    self._tell(frames.Resume(request.id))
+                if delta is not NOTHING:
+                    yield delta
+                if stream.reader.full and not stream.cancelled:  # whatever the model would say next
+                    self.cancel(request.id)
             if stream.error is not None:
                 raise stream.error
-            yield Finished(stream.reason or "stop", stream.usage())
+            yield Finished(stream.reader.reason(stream.reason or "stop"), stream.usage())
         finally:
             self._streams.pop(request.id, None)
             if not stream.over:
@@ -139,7 +150,8 @@ class LlamaEngine:
 
     def forget(self, cache_key: str) -> None:
         """Free whatever is kept for a session that was deleted."""
-        self._tell(frames.Forget(cache_key))
+        if self._worker is not None:
+            self._worker.forget(cache_key)
 
     def hint(self, cache_key: str, hint: Hint) -> None:
         """Say what a session does until its next turn; unknown keys are ignored."""
@@ -147,7 +159,7 @@ class LlamaEngine:
 
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""
-        answer = await self._ask(check=False)
+        answer = await self._ask_stats(check=False)
         base = EngineStats(state=self._state, restarts=self._restarts, waiting=len(self._streams))
         if answer is not None and self._worker is not None:
             base = replace(
@@ -161,18 +173,25 @@ class LlamaEngine:
                 worker_pid=self._worker.pid,
             )
             self._counters = answer.counters
-        total = self._past + self._counters
-        return replace(
-            base,
-            prompt_tokens_evaluated=total.prompt_tokens_evaluated,
-            tokens_generated=total.tokens_generated,
-            recomputed_tokens=total.recomputed_tokens,
-            steps=total.steps,
+        return replace(base, **asdict(self._past + self._counters))
+
+    async def count_tokens(
+        self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
+    ) -> TokenCounts:
+        """Count the tokens of texts, and of the prompt that a conversation makes; raises `EngineError`."""
+        said = [message.model_dump(mode="json", exclude_defaults=True) for message in messages or ()]
+        answer = await self._ask(
+            lambda number: frames.AskTokens(number, list(texts), None if messages is None else said, list(tools))
         )
+        if not isinstance(answer, frames.Tokens):
+            raise WorkerCrashed("the engine's worker process is gone; ask again in a moment")
+        if answer.error:
+            raise EngineError(answer.error)
+        return TokenCounts(tuple(answer.counts), answer.prompt)
 
     async def check_integrity(self) -> list[str]:
         """Ask the worker to verify its invariants; every line is a violation."""
-        answer = await self._ask(check=True)
+        answer = await self._ask_stats(check=True)
         return answer.violations if answer else []
 
     def _submit(self, request: GenerationRequest) -> TurnStream:
@@ -182,29 +201,22 @@ class LlamaEngine:
             raise WorkerCrashed(self._broken)
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
-        stream = TurnStream.of(request)
-        self._streams[request.id] = stream
-        self._tell(stream.order)
+        request = forced(request)
+        if self._worker is not None:
+            self._worker.begin(request)
+        stream = self._streams[request.id] = TurnStream(request)
         return stream
 
     def _tell(self, frame: frames.Frame) -> None:
         if self._worker is not None:
             self._worker.send(frame)
 
-    async def _ask(self, *, check: bool) -> frames.Stats | None:
-        if self._worker is None:
-            return None
-        number = next(self._numbers)
-        future: asyncio.Future[frames.Stats | None] = asyncio.get_running_loop().create_future()
-        self._questions[number] = future
-        self._tell(frames.AskStats(number, check))
-        return await future
+    async def _ask_stats(self, *, check: bool) -> frames.Stats | None:
+        answer = await self._ask(lambda number: frames.AskStats(number, check))
+        return answer if isinstance(answer, frames.Stats) else None
 
-    def _answer_nothing(self) -> None:
-        questions, self._questions = self._questions, {}
-        for future in questions.values():
-            if not future.done():
-                future.set_result(None)
+    async def _ask(self, question: Callable[[int], Question]) -> Answer | None:
+        return await self._questions.ask(question, self._tell) if self._worker is not None else None
 
     async def _supervise(self) -> None:
         while True:
@@ -225,10 +237,8 @@ class LlamaEngine:
             case frames.Step():
                 self._counters, self._wait = frame.counters, frame.wait_seconds
                 self._spread(frame)
-            case frames.Stats():
-                future = self._questions.pop(frame.number, None)
-                if future is not None and not future.done():
-                    future.set_result(frame)
+            case frames.Stats() | frames.Tokens():
+                self._questions.answered(frame)
 
     def _spread(self, step: frames.Step) -> None:
         for started in step.started:
@@ -237,6 +247,8 @@ class LlamaEngine:
         for text in step.texts:
             if stream := self._streams.get(text.id):
                 stream.add(text)
+                if stream.pauses(self._patience):
+                    self._tell(frames.Pause(text.id))
         for ended in step.ended:
             self._useless = 0
             if stream := self._streams.get(ended.id):
@@ -250,15 +262,9 @@ class LlamaEngine:
         _log.error("engine worker ended", reason=reason)
         self._past += self._counters
         self._counters, self._wait = frames.Counters(), 0.0
-        self._answer_nothing()
+        self._questions.nobody_answers()
         for stream in self._streams.values():
-            if stream.over:
-                continue
-            stream.requeue()
-            if stream.cancelled:
-                stream.end("cancelled")
-            elif stream.produced or stream.replays > REPLAYS:
-                stream.fail(WorkerCrashed(reason))
+            stream.orphan(WorkerCrashed(reason))
 
     async def _restart(self) -> None:
         """Start workers until one lives; then hand it the turns that wait."""
@@ -276,15 +282,22 @@ class LlamaEngine:
             self._restarts += 1
             self._broken = None
             self._worker, self._state = worker, "ready"
-            for stream in self._streams.values():
-                if not stream.over:
-                    worker.send(stream.order)
+            self._hand_over(worker)
             return
+
+    def _hand_over(self, worker: WorkerProcess) -> None:
+        for stream in self._streams.values():
+            if stream.over:
+                continue
+            try:
+                worker.begin(stream.request, stream.age)
+            except EngineError as error:
+                stream.fail(error)
 
     async def _spawn(self) -> WorkerProcess:
         if self._load is None:
             raise RuntimeError("the engine was not started")
-        worker, _ = await WorkerProcess.spawn(self._load)
+        worker, _ = await WorkerProcess.spawn(self._load, self._command)
         return worker
 
     def _fail_all(self, error: EngineError) -> None:

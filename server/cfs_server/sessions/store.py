@@ -7,7 +7,7 @@ context manager: its tasks (one for every running turn) live in one task group a
 import asyncio
 from bisect import bisect_left, insort
 from collections.abc import Coroutine, Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,11 +20,12 @@ from cfs.errors import (
     Unavailable,
 )
 from cfs.ids import check_id
-from cfs.transcript import parse
+from cfs.transcript import parse, shown
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine
 from cfs_server.sessions.accounts import Account, Allowance
 from cfs_server.sessions.events import Event, EventBus
+from cfs_server.sessions.hints import Hints
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.session import Services, Session
@@ -44,7 +45,8 @@ class SessionStore:
         self._roots: list[str] = []
         self._tasks = asyncio.TaskGroup()
         self.draining = False
-        self._services = Services(engine, self.bus, self.limits, self._spawn, self._state_changed)
+        self._hints = Hints(engine, self.find)
+        self._services = Services(engine, self.bus, self.limits, self._spawn, self._state_changed, self._hints.look)
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -127,7 +129,8 @@ class SessionStore:
             raise Unavailable("the server is shutting down", retry_after=5)
         known = self._sessions.get(session_id)
         payer = known.account if known else account or self.account
-        payer.require_room(size=len(turn.message.content.encode()))
+        held = known.history.size if known and turn.view is not None else 0
+        payer.require_room(size=turn.size - held)
         session = known or self.open(session_id, account)
         return session, session.accept(turn)
 
@@ -136,6 +139,7 @@ class SessionStore:
         for session in reversed(self.family(self.get(session_id))):
             self._remove(session.id)
             session.delete()
+            self._hints.forget(session.key)
         self._wake_above(session_id)
 
     def cancel(self, session_id: str, *, queued: bool = False, cascade: bool = False) -> tuple[int, int]:
@@ -181,13 +185,14 @@ class SessionStore:
         for member, name in names:
             member.rename(name)
             self._add(member)
+            self._hints.look(member)
         self._wake_above(session_id)
         return session
 
     def replace(self, session_id: str, transcript: str, etag: str) -> Session:
         """Put an edited transcript in the place of the history, if `etag` names the present one (S14)."""
         session = self.get(session_id)
-        history = read_history(transcript)
+        history = read_history(transcript, session.history.messages)
         if etag not in ("*", session.etag):
             raise PreconditionFailed(f"session {session_id!r} has changed: its transcript is {session.etag} now")
         session.require_idle("its history cannot be replaced")
@@ -265,6 +270,7 @@ class SessionStore:
 
     def _remove(self, session_id: str) -> None:
         del self._sessions[session_id]
+        self._hints.taken_away(session_id)
         self._children.pop(session_id, None)
         siblings = self._siblings(session_id)
         del siblings[bisect_left(siblings, session_id)]
@@ -274,6 +280,7 @@ class SessionStore:
 
     def _state_changed(self, session: Session) -> None:
         session.changed.fire()
+        self._hints.look(session)
         self._wake_above(session.id)
 
     def _wake_above(self, session_id: str) -> None:
@@ -284,6 +291,8 @@ class SessionStore:
     def check_integrity(self) -> None:
         """Raise `AssertionError` where names, families or sessions contradict one another."""
         self.bus.log.check_integrity()
+        busy = {session.id for session in self if not session.idle}
+        self._hints.check_integrity(busy, {session.key for session in self})
         size = sum(session.history.size + sum(turn.waiting_bytes for turn in session.queue) for session in self)
         if (self.account.sessions, self.account.bytes) != (len(self), size):
             raise AssertionError("what is counted is not what there is")
@@ -298,6 +307,12 @@ class SessionStore:
             session.check_integrity()
 
 
-def read_history(transcript: str) -> list[Message]:
-    """Read a transcript as messages (S14); raises `InvalidTranscript`."""
-    return [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in parse(transcript)]
+def read_history(transcript: str, known: Iterable[Message] = ()) -> list[Message]:
+    """Read a transcript as messages (S14); raises `InvalidTranscript`.
+
+    Those of the `known` history that the text still begins with stay what they were: the text shows no ids.
+    """
+    turns = parse(transcript)
+    kept = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
+    read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(kept) :]]
+    return [message for message, _ in kept] + read

@@ -1,7 +1,7 @@
 """Secrets are taken out of what goes to disk, and little else (O1, A6)."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cfs_agents.context import redact, redact_json
@@ -43,6 +43,10 @@ SECRETS = [
     ("x" * 40 + "1" * 2000, "SECRET_KEY={}"),
     ("sk-" + TAIL, r"a line\n{}\nand more"),
     ("hunter2", r"a line\npassword={}\nand more"),
+    (r"hun\"ter\\2", '"password": "{}", "user": "joe"'),
+    ("hunter2", 'password="{}'),
+    ("it's", 'password = "{}"'),
+    ("x" * 9000 + "1", "api_key: '{}'"),
 ]
 HARMLESS = [
     "max_tokens=512",
@@ -131,6 +135,9 @@ BEGINNINGS = ["password=", "token: ", "://a:", "@", '"', "'", "\n", " ", "Bearer
 HOSTILE = [
     "token=",
     'key="',
+    "key='\"",
+    'key="\\\\',
+    'key=\\"',
     "password= ",
     "-----BEGIN PRIVATE KEY-----",
     "://",
@@ -141,6 +148,8 @@ HOSTILE = [
 pieces = st.sampled_from([secret for secret, _ in SECRETS] + BEGINNINGS)
 
 
+@example("AIza" + TAIL[:35] + "sk-" + TAIL)
+@example("-----BEGIN PRIVATE KEY-----AAAA-----END PRIVATE KEY-----sk-" + TAIL)
 @given(st.lists(pieces | st.text(max_size=4), max_size=12).map("".join))
 def test_a_redacted_text_has_nothing_left_to_take_out(text: str) -> None:
     """Doing it twice does nothing more, whatever stands beside what."""
@@ -150,6 +159,6 @@ def test_a_redacted_text_has_nothing_left_to_take_out(text: str) -> None:
 
 @pytest.mark.parametrize("piece", [*HOSTILE, "a"])
 def test_a_hostile_text_takes_no_more_than_its_length(piece: str) -> None:
-    """A quarter of a megabyte of beginnings of secrets; a search that goes back again and again would take minutes."""
-    text = piece * (262_144 // len(piece))
+    """Beginnings of secrets; a search that goes back again and again would take minutes."""
+    text = piece * (131_072 // len(piece))
     assert len(redact(text).text) > 0

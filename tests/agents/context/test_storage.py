@@ -343,6 +343,17 @@ def test_files_of_others_are_left_alone(files: ContextFileSystem) -> None:
         (again.path / "notes.json").unlink()
 
 
+def test_a_writer_that_ends_before_any_of_its_steps_leaves_a_true_index(tmp_path: Path) -> None:
+    """Each write and each removal in turn is the one that does not happen any more."""
+    command = [sys.executable, str(HERE / "stopped_offloader.py"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert seen["wrong"] == []
+    assert seen["status"] == 0
+    assert seen["steps"] > 15
+
+
 @pytest.mark.timeout(300)
 def test_a_writer_that_is_killed_at_any_moment_leaves_a_true_index(tmp_path: Path) -> None:
     """A program off-loads, replaces and cleans up until it is killed; all that it had acknowledged is there."""

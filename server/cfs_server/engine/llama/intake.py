@@ -6,15 +6,27 @@ and hurts nobody else. Requests keep their order; a cancel overtakes what is sti
 
 import queue
 import threading
+import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.frames import AskStats, Cancel, Ended, Expect, Forget, Generate
+from cfs_server.engine.frames import (
+    AskStats,
+    Cancel,
+    DropHistory,
+    Ended,
+    Expect,
+    Forget,
+    Generate,
+    Pause,
+    Resume,
+)
+from cfs_server.engine.histories import KnownHistories
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.sampling import Sampler
@@ -23,7 +35,7 @@ from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
 
-Order = Generate | Cancel | Forget | Expect | AskStats
+Order = Generate | Cancel | Pause | Resume | Forget | DropHistory | Expect | AskStats
 
 
 class Intake:
@@ -42,61 +54,72 @@ class Intake:
         self._logs = TokenLogs(
             lambda text, trusted: model.vocabulary.tokenize(text, special=trusted), model.vocabulary.cuts
         )
+        self._histories = KnownHistories()
         self._deliver = deliver
         self._interrupt = interrupt
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._preparing: set[str] = set()
+        self._preparing: dict[str, float] = {}  # turns, and when they came
 
     def put(self, order: Order) -> None:
         """Take an order from the connection's thread."""
         with self._lock:
             if isinstance(order, Generate):
-                self._preparing.add(order.id)
+                self._preparing[order.id] = time.monotonic()
             if isinstance(order, Cancel):
                 self._cancel(order)
+                return
+            if isinstance(order, Pause | Resume):  # of a turn that speaks: there is nothing to prepare
+                self._deliver(order)
                 return
         self._orders.put(order)
 
     def run_forever(self) -> None:
         """Prepare orders, one after the other."""
         while True:
-            order = self._orders.get()
-            if isinstance(order, Generate):
-                self._admit(order.id, self._prepare(order))
-                continue
-            if isinstance(order, Forget):
-                self._logs.forget(order.cache_key)
-            self._deliver(order)
+            match order := self._orders.get():
+                case Generate():
+                    messages = self._histories.take(order)  # also of a turn that was cancelled meanwhile
+                    self._admit(order, self._prepare(order, messages))
+                case DropHistory(key):
+                    self._histories.drop(key)
+                case Forget(key):
+                    self._histories.drop(key)
+                    self._logs.forget(key)
+                    self._deliver(order)
+                case _:
+                    self._deliver(order)
 
     def _cancel(self, order: Cancel) -> None:
         if order.id in self._preparing:
-            self._preparing.remove(order.id)
+            del self._preparing[order.id]
             self._deliver(Refused(Ended(order.id, "cancelled")))
         else:
             self._interrupt(order.id)
             self._deliver(order)
 
-    def _admit(self, turn: str, work: Generation | Refused) -> None:
+    def _admit(self, order: Generate, work: Generation | Refused) -> None:
         with self._lock:
-            if turn in self._preparing:
-                self._preparing.remove(turn)
+            came = self._preparing.pop(order.id, None)
+            if came is not None:
+                if isinstance(work, Generation) and order.deadline_seconds is not None:
+                    work.may_take = order.deadline_seconds
+                    work.ends_at = came + order.deadline_seconds - order.waited_seconds
                 self._deliver(work)
             elif isinstance(work, Generation):
                 work.sampler.free()
 
-    def _prepare(self, order: Generate) -> Generation | Refused:
+    def _prepare(self, order: Generate, messages: Sequence[Message]) -> Generation | Refused:
         try:
-            return self._generation(order)
+            return self._generation(order, messages)
         except CfsError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - one bad request must not end the worker
             failure = EngineError(f"the request cannot be prepared: {type(error).__name__}: {error}")
         return Refused(Ended(order.id, "error", 0, type(failure).__name__, failure.detail))
 
-    def _generation(self, order: Generate) -> Generation:
+    def _generation(self, order: Generate, messages: Sequence[Message]) -> Generation:
         settings = Settings.model_validate(order.settings)
-        messages = [Message.model_validate(message) for message in order.messages]
         prompt = self._prompts.build(messages, settings, order.tools)
         known = self._logs.next(order.cache_key, prompt.pieces, order.owner)
         tokens = self._tokens(known)
@@ -112,6 +135,7 @@ class Intake:
             max_tokens=min(settings.max_tokens, room),
             sampler=Sampler(self._vocabulary, settings, order.json_schema),
             text=TextStream(prompt.stops),
+            thinks=prompt.thinks,
             known=known,
             owner=order.owner,
             share=(order.owner, order.kind, order.account),

@@ -1,4 +1,8 @@
-"""The turns that wait, in the order in which they may come in: fair shares first, then arrival."""
+"""The turns that wait, in the order in which they may come in: fair shares first, then arrival.
+
+Beside them sit those that are paused because nobody reads what they say. They draw on no account, so they save up no
+share meanwhile; when they go on they stand before those whose account has had as much.
+"""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +17,7 @@ class Lobby:
 
     def __init__(self, slice_seconds: float) -> None:
         self.waiting: deque[Generation] = deque()
+        self.paused: list[Generation] = []
         self._fairness = Fairness()
         self._slice_seconds = slice_seconds
 
@@ -23,9 +28,25 @@ class Lobby:
 
     def gone(self, turn: Generation) -> None:
         """Forget a turn that is over."""
+        if turn in self.paused:
+            self.paused.remove(turn)
+            return
         self._fairness.leave(turn.share)
         if turn in self.waiting:
             self.waiting.remove(turn)
+
+    def pause(self, turn: Generation) -> None:
+        """Set a turn aside that has no seat; one that is paused stays so."""
+        if turn not in self.paused:
+            self.gone(turn)
+            self.paused.append(turn)
+
+    def resume(self, name: str) -> None:
+        """Let a paused turn wait for a seat again."""
+        for turn in [turn for turn in self.paused if turn.id == name]:
+            self.paused.remove(turn)
+            self._fairness.join(turn.share)
+            self.waiting.appendleft(turn)
 
     def in_order(self) -> list[Generation]:
         """List who waits: those whose account has had least first."""
@@ -52,11 +73,12 @@ class Lobby:
         """Find a turn that had its slice and can keep its state, if one waits whose account has had less."""
         if not self.waiting:
             return None
-        spent = [turn for turn in running if turn.slice >= self._slice_seconds and can_keep(turn)]
+        spent = [turn for turn in running if turn.slice >= self._slice_seconds]
         if not spent:
             return None
-        longest = max(spent, key=self._rank)
-        return longest if min(map(self._rank, self.waiting)) < self._rank(longest) else None
+        least = min(map(self._rank, self.waiting))
+        longest_first = sorted(spent, key=self._rank, reverse=True)
+        return next((turn for turn in longest_first if least < self._rank(turn) and can_keep(turn)), None)
 
     def victim(self, running: Sequence[Generation]) -> Generation:
         """Choose who is put aside when there is no room; never the oldest.

@@ -6,7 +6,9 @@ no token is evaluated more than twice.
 """
 
 from collections.abc import Collection
+from itertools import chain
 
+from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation
 
@@ -17,20 +19,23 @@ HEADROOM = 64
 class Parking:
     """Looks ahead before turns leave and before they come back, and counts what they lost.
 
-    It is given the scheduler's own lists of the turns that run and of those that wait.
+    It is given the scheduler's own list of the turns that run.
     """
 
-    def __init__(self, residency: Residency, running: Collection[Generation], waiting: Collection[Generation]) -> None:
+    def __init__(self, residency: Residency, lobby: Lobby, running: Collection[Generation]) -> None:
         self.recomputed_tokens = 0
         self._residency = residency
         self._running = running
-        self._waiting = waiting
+        self._lobby = lobby
 
     def can_keep(self, turn: Generation) -> bool:
         """Whether a turn that gives way now finds its state again: in memory, or as the pool has room for everybody."""
-        aside = self._bytes(turn.computed) + sum(self._bytes(other.reached) for other in self._waiting)
-        everybody = sum(len(other.log) + other.left for other in (*self._running, *self._waiting))
-        return not turn.losses and (aside <= self._residency.memory.limit or everybody <= self._residency.pool.cells)
+        if turn.losses:
+            return False
+        state_bytes = self._residency.pool.state_bytes
+        others = chain(self._lobby.waiting, self._lobby.paused)
+        aside = state_bytes(turn.computed) + sum(state_bytes(other.reached) for other in others if other.reached)
+        return aside <= self._residency.memory.limit or self._everybody_fits()
 
     def spare(self, turn: Generation) -> int:
         """Cells that must be free beside a turn's log before it comes in: for a while, or for good after a loss."""
@@ -49,5 +54,11 @@ class Parking:
         turn.losses += lost > 0
         turn.reached = 0
 
-    def _bytes(self, tokens: int) -> int:
-        return self._residency.pool.state_bytes(tokens) if tokens else 0
+    def _everybody_fits(self) -> bool:
+        """Whether the pool holds all turns that there are to their ends."""
+        left = self._residency.pool.cells
+        for turn in chain(self._running, self._lobby.waiting, self._lobby.paused):
+            left -= len(turn.log) + turn.left
+            if left < 0:
+                return False
+        return True

@@ -4,7 +4,7 @@ A cell may belong to several sequences. A node is held by one slot; a running tu
 the cells of all nodes on its way, and computes behind them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -166,12 +166,13 @@ class Pool:
             self._context.clear(self._scratch)
             yield Piece(left, right, state)
 
-    def restore(self, node: Node, slot: Slot) -> bool:
-        """Copy a node's state back into the pool, for a slot to hold; false when there is no room for it."""
-        if node.memory is None:
+    def restore(self, nodes: Sequence[Node], slot: Slot) -> bool:
+        """Copy the state of nodes that were saved as one back, for a slot to hold; false when there is no room."""
+        blob = nodes[0].memory
+        if blob is None:
             return False
-        for piece in node.memory.data:
-            start, end = max(piece.start, node.start), min(piece.end, node.end)
+        for piece in blob.data:
+            start, end = max(piece.start, nodes[0].start), min(piece.end, nodes[-1].end)
             if start >= end:
                 continue
             restored = self._context.restore(self._scratch, piece.state)
@@ -180,7 +181,8 @@ class Pool:
             self._context.clear(self._scratch)
             if not restored:
                 return False
-        self.hold(node, slot)
+        for node in nodes:
+            self.hold(node, slot)
         return True
 
     def restore_whole(self, blob: Blob, slot: Slot) -> bool:

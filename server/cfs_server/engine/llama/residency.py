@@ -9,7 +9,7 @@ token on, and so does what is kept at all; so only leaves are evicted. For model
 import time
 from array import array
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, groupby
 
 import numpy as np
 
@@ -192,14 +192,15 @@ class Residency:
     def _sit(self, seat: Seat, length: int, spare: int, *, alone: bool) -> Seat | None:
         path = seat.node.path() if seat.node else []
         missing = [node for node in path if node.device is None]
-        needed = sum(node.memory.end - node.memory.start for node in missing if node.memory)
+        saved = [(blob, list(nodes)) for blob, nodes in groupby(missing, key=lambda node: node.memory)]
+        needed = sum(blob.end - blob.start for blob, _ in saved if blob)
         if not self.make_room(needed + length - seat.shared + spare) and not alone:
             return None
         slot = self._take_slot()
         if slot is None:
             return None
         self.pool.share(path, slot)
-        if not all(self.pool.restore(node, slot) for node in missing):
+        if not all(self.pool.restore(nodes, slot) for _, nodes in saved):
             slot.running = False
             for node in list(slot.nodes):
                 self.pool.drop(node)
@@ -231,6 +232,10 @@ class Residency:
         if node.memory is None and self.memory.limit:
             node.memory = self.memory.add(self.pool.save(node))
             self._stored.add(node)
+        self.trim_memory()
+
+    def trim_memory(self) -> None:
+        """Keep memory within its limit."""
         while self.memory.full:
             twice = (node for node in self.pool.nodes if node.memory is not None)
             candidates = chain(twice, self._stored.oldest(self._discardable))

@@ -6,14 +6,19 @@ is computing (`sharing`). When the pool is full, idle state leaves it, then a ru
 it was. Nothing fails because others are there.
 """
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
-from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Stats, Step
+from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Pause, Resume, Stats, Step
+from cfs_server.engine.interface import TOO_LONG
+from cfs_server.engine.llama.audit import Audit
 from cfs_server.engine.llama.budget import PromptBudget
+from cfs_server.engine.llama.compaction import Compaction
+from cfs_server.engine.llama.deadlines import Deadlines
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.forecast import Forecast
 from cfs_server.engine.llama.loading import LoadedModel
@@ -26,10 +31,7 @@ from cfs_server.engine.llama.sharing import must_wait
 from cfs_server.engine.llama.snapshots import Snapshots
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
-CHECK_SECONDS = 10.0
-"""An idle engine looks after its books, but not more often: with thousands of sessions that takes milliseconds."""
-
-Work = Generation | Refused | Cancel | Forget | Expect | AskStats
+Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats
 
 
 class Scheduler:
@@ -50,9 +52,11 @@ class Scheduler:
         self._lobby = Lobby(options.slice_seconds)
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
-        self._parking = Parking(self._residency, self._running, self._waiting)
+        self._parking = Parking(self._residency, self._lobby, self._running)
+        self._compaction = Compaction(self._residency, self._running, self._waiting)
         self._news = News()
-        self._check_after = 0.0
+        self._deadlines = Deadlines()
+        self._audit = Audit(self._residency, self._lobby, self._deadlines, self._running)
         self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
 
     def run_forever(self) -> None:
@@ -64,18 +68,22 @@ class Scheduler:
     def take_work(self) -> None:
         """Take everything that arrived; wait for something when there is nothing to do."""
         if not self._running and not self._waiting:
-            if time.monotonic() > self._check_after:
-                self._check()
-            self._handle(self.inbox.get())
+            for problem in self._audit.when_idle():
+                self._send(Log("error", f"engine invariant broken: {problem}"))
+            with contextlib.suppress(queue.Empty):
+                self._handle(self.inbox.get(timeout=self._deadlines.seconds_left))
         while not self.inbox.empty():
             self._handle(self.inbox.get())
 
     def step(self) -> None:
         """Admit, compute one batch, sample, and send one frame with what came of it."""
+        for turn in self._deadlines.late():
+            self._end(turn, "error", TOO_LONG.format(turn.may_take))
         self._admit()
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
             self._residency.evict_rested()
+            self._compaction.look()
             self._compute()
         self._flush()
 
@@ -88,10 +96,17 @@ class Scheduler:
         match work:
             case Generation():
                 self._lobby.arrive(work)
+                self._deadlines.add(work)
             case Refused(ended):
                 self._news.ended.append(ended)
             case Cancel(turn):
-                self._cancel(turn)
+                for generation in self._named(turn):
+                    self._end(generation, "cancelled")
+            case Pause(turn):
+                for generation in self._named(turn):
+                    self._pause(generation)
+            case Resume(turn):
+                self._lobby.resume(turn)
             case Forget(key):
                 self._forget(key)
             case Expect(key, hint):
@@ -100,14 +115,14 @@ class Scheduler:
                 self._flush()
                 self._send(self._stats(work))
 
-    def _cancel(self, turn: str) -> None:
-        for generation in (*self._running, *self._waiting):
-            if generation.id == turn:
-                self._end(generation, "cancelled")
+    def _pause(self, turn: Generation) -> None:
+        if turn.seat is not None:
+            self._put_aside(turn)
+        self._lobby.pause(turn)
 
     def _forget(self, key: str) -> None:
         self._residency.forget(key)
-        for turn in (*self._running, *self._waiting):
+        for turn in self._turns:
             turn.forgotten = turn.forgotten or turn.cache_key == key
 
     def _admit(self) -> None:
@@ -158,6 +173,14 @@ class Scheduler:
             if not self._park_one():  # the books said that it fits, the pool says that it does not
                 return self._fail(list(shares), EngineError("the pool has no room for this turn"))
         return None
+
+    @property
+    def _turns(self) -> tuple[Generation, ...]:
+        """All turns that are not over."""
+        return (*self._running, *self._waiting, *self._lobby.paused)
+
+    def _named(self, name: str) -> list[Generation]:
+        return [turn for turn in self._turns if turn.id == name]
 
     @property
     def _streams(self) -> int:
@@ -223,12 +246,14 @@ class Scheduler:
             self._news.texts.append(text)
         return None
 
-    def _end(self, turn: Generation, reason: FinishReason) -> None:
-        ended = turn.end_notice(reason)
+    def _end(self, turn: Generation, reason: FinishReason, error: str = "") -> None:
+        """End a turn whose state is good, even if its reader is told of an error."""
+        ended = turn.end_notice(reason, error)
         if text := turn.take_text():
             self._news.texts.append(text)
         turn.remember(self._vocabulary)
-        self._forecast.saw_reply(turn.completion_tokens)
+        if turn.started:
+            self._forecast.saw_reply(turn.completion_tokens)
         self._news.ended.append(ended)
         self._remove(turn)
 
@@ -242,6 +267,7 @@ class Scheduler:
     def _remove(self, turn: Generation) -> None:
         turn.sampler.free()
         self._lobby.gone(turn)
+        self._deadlines.remove(turn)
         if turn in self._running:
             self._running.remove(turn)
         if turn.seat is not None:
@@ -263,6 +289,11 @@ class Scheduler:
 
     def _stats(self, question: AskStats) -> Stats:
         residency = self._residency
+        gauges = {
+            "seconds_per_prompt_token": self._budget.seconds_per_token,
+            "turns_paused": float(len(self._lobby.paused)),
+            "compactions": float(self._compaction.count),
+        }
         return Stats(
             number=question.number,
             counters=self._counters(),
@@ -271,29 +302,10 @@ class Scheduler:
             sequences_resident=len(residency.pool.slots),
             sequences_parked=residency.parked,
             cells_used=residency.pool.cells_used,
-            gauges=residency.gauges() | {"seconds_per_prompt_token": self._budget.seconds_per_token},
+            gauges=residency.gauges() | gauges,
             violations=self.check_integrity() if question.check else [],
         )
 
-    def _check(self) -> None:
-        for problem in self.check_integrity():
-            self._send(Log("error", f"engine invariant broken: {problem}"))
-        self._check_after = time.monotonic() + CHECK_SECONDS
-
     def check_integrity(self) -> list[str]:
         """Compare what is known with what is; every line is a violation."""
-        problems = self._residency.check_integrity()
-        turns = [*self._running, *self._waiting]
-        problems += self._lobby.check_integrity(turns)
-        if len({id(turn) for turn in turns}) != len(turns):
-            problems.append("a turn is listed twice")
-        seated = [turn.seat for turn in turns if turn.seat is not None]
-        slots = self._residency.pool.slots.values()
-        if {seat.slot.id for seat in seated} != {slot.id for slot in slots if slot.running}:
-            problems.append("sequences that run and unfinished turns do not agree")
-        problems += [f"{turn.id} runs without a seat" for turn in self._running if turn.seat is None]
-        problems += [f"{turn.id} waits in a seat" for turn in self._waiting if turn.seat is not None]
-        for seat in seated:
-            if seat.node is not None and seat.slot.own != seat.length - seat.shared:
-                problems.append(f"sequence {seat.slot.id} has {seat.slot.own} cells of its own")
-        return problems
+        return self._audit.violations()

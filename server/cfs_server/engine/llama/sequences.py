@@ -1,5 +1,6 @@
 """One running turn, as the scheduler sees it: tokens to compute, tokens computed, text to show."""
 
+import math
 from array import array
 from dataclasses import dataclass, field
 
@@ -22,7 +23,9 @@ class Generation:
 
     `share` names the account that it draws on, `slice` is the time that it had since it was admitted. `awaited` is
     another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone. `reached` is
-    what was computed when it was put aside, and `losses` how often that was gone when it came back.
+    what was computed when it was put aside, and `losses` how often that was gone when it came back. `ends_at` is its
+    deadline by the monotonic clock, `may_take` the seconds that it was given. `thinks` when its prompt ends in the
+    middle of the model's thinking.
     """
 
     id: str
@@ -36,12 +39,15 @@ class Generation:
     owner: str = ""
     share: Share = ("", "interactive", "")
     slice: float = 0.0
+    ends_at: float = math.inf
+    may_take: float = math.inf
     reached: int = 0
     losses: int = 0
     seat: Seat | None = None
     awaited: "tuple[Generation, int] | None" = None
     forgotten: bool = False
     failed: bool = False
+    thinks: bool = False
     completion_tokens: int = 0
     unreported: int = 0
     started: bool = False
@@ -101,17 +107,17 @@ class Generation:
 
     def start_notice(self) -> Started:
         """Describe the beginning of the turn."""
-        return Started(self.id, self.prompt_tokens, self.computed)
+        return Started(self.id, self.prompt_tokens, self.computed, self.thinks)
 
     def remember(self, vocabulary: Vocabulary) -> None:
         """Note the reply in the session's token log, so that the next prompt has these tokens again."""
         reply = np.array(self.log[self.prompt_tokens :], dtype=np.int32)
         self.known.answer("".join(self.said), reply, [vocabulary.piece(int(token)) for token in reply])
 
-    def end_notice(self, reason: FinishReason) -> Ended:
+    def end_notice(self, reason: FinishReason, error: str = "") -> Ended:
         """Describe the end of the turn; text that was held back becomes certain."""
         self.newest.append(self.text.finish())
-        return Ended(self.id, reason, self.completion_tokens)
+        return Ended(self.id, reason, self.completion_tokens, "EngineError" if error else "", error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ class TokenLogs:
         self._limit = limit
         self._logs: OrderedDict[str, TokenLog] = OrderedDict()
         self._characters: dict[str, int] = {}
+        self._total = 0
 
     def __len__(self) -> int:
         """Count sessions."""
@@ -106,17 +107,18 @@ class TokenLogs:
             before = max(alike, key=lambda log: self._agreement(pieces, log.segments).count, default=None)
         log = self.read(pieces, before)
         log.owner = owner
+        self.forget(key)
         self._logs[key] = log
-        self._logs.move_to_end(key)
         self._characters[key] = log.characters
-        while sum(self._characters.values()) > self._limit and len(self._logs) > 1:
+        self._total += self._characters[key]
+        while self._total > self._limit and len(self._logs) > 1:
             self.forget(next(iter(self._logs)))
         return log
 
     def forget(self, key: str) -> None:
         """Drop a session's log."""
         self._logs.pop(key, None)
-        self._characters.pop(key, None)
+        self._total -= self._characters.pop(key, 0)
 
     def read(self, pieces: Sequence[Piece], before: TokenLog | None = None) -> TokenLog:
         """Cut a prompt that may begin as another log does."""
@@ -131,7 +133,7 @@ class TokenLogs:
 
     def check_integrity(self) -> list[str]:
         """Compare the books with the logs; every line is a violation."""
-        if self._logs.keys() != self._characters.keys():
+        if self._logs.keys() != self._characters.keys() or self._total != sum(self._characters.values()):
             return ["token logs and their sizes do not agree"]
         return []
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from cfs_server.engine.prefixes.tree import Node
 
 SECONDS_UNTIL = {
+    "children_done": 2.0,
     "tool_call": 5.0,
     "waiting_for_children": 30.0,
     "user_turn": 60.0,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import structlog
 from cfs.errors import EngineError
 from cfs.wire import Usage
 from cfs_server.engine.interface import (
+    TOO_LONG,
     Delta,
     EngineState,
     EngineStats,
@@ -161,8 +163,10 @@ class UpstreamEngine:
     async def _run(self, turn: Turn) -> None:
         """Send a turn's request, again if need be; whatever goes wrong ends in an error that a session can show."""
         request = turn.request
+        share = (request.owner, request.kind, request.account or request.cache_key)
+        deadline = request.deadline_seconds or math.inf
         try:
-            async with self._places.place((request.owner, request.kind, request.account or request.cache_key)):
+            async with asyncio.timeout(deadline), self._places.place(share):
                 turn.start()
                 async for attempt in self._options.retries.attempts(lambda: turn.silent, self._note):
                     with attempt:
@@ -172,6 +176,8 @@ class UpstreamEngine:
             turn.fail(failure.error)
         except EngineError as error:
             turn.fail(error)
+        except TimeoutError:
+            turn.fail(EngineError(TOO_LONG.format(deadline)))
         except Exception:  # noqa: BLE001 - a defect must not leave the session waiting for ever
             _log.exception("upstream.defect")
             turn.fail(EngineError("internal error"))

@@ -1,0 +1,32 @@
+"""Tools: what an agent can do, described to a model and done for it."""
+
+from cfs_agents.tools.commands import CommandTools, agent_shell
+from cfs_agents.tools.errors import ShellClosed, ShellError, ShellUnavailable, ToolDefinitionError, ToolError
+from cfs_agents.tools.files import FileTools
+from cfs_agents.tools.paths import agent_grants
+from cfs_agents.tools.registry import Registry
+from cfs_agents.tools.results import ToolResult
+from cfs_agents.tools.shell import AsyncShell, Limits, Sandbox, Shell, ShellResult, ShellSettings
+from cfs_agents.tools.tool import Tool, tool
+
+__all__ = [
+    "AsyncShell",
+    "CommandTools",
+    "FileTools",
+    "Limits",
+    "Registry",
+    "Sandbox",
+    "Shell",
+    "ShellClosed",
+    "ShellError",
+    "ShellResult",
+    "ShellSettings",
+    "ShellUnavailable",
+    "Tool",
+    "ToolDefinitionError",
+    "ToolError",
+    "ToolResult",
+    "agent_grants",
+    "agent_shell",
+    "tool",
+]

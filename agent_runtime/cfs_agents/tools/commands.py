@@ -1,0 +1,114 @@
+"""The tool that runs commands in an agent's shell (A3, A5)."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from cfs_agents.tools.errors import ToolError
+from cfs_agents.tools.paths import STORAGE, WORKSPACE, directory_path
+from cfs_agents.tools.shell import AsyncShell, Sandbox, ShellResult, ShellSettings
+from cfs_agents.tools.threads import in_thread
+from cfs_agents.tools.tool import Tool, tool
+from cfs_filesystem import FileSystemError, FsHandle
+
+LONGEST_TIMEOUT = 3600.0
+
+_NAMES_WORKSPACE = re.compile(rf"(?<![\w./-]){WORKSPACE}\b")
+
+_DESCRIPTION = (
+    "Run a command in bash. The shell is kept: its directory, variables, functions and options stay from call to call."
+    " It begins in the workspace; use relative paths. Nobody can answer questions: standard input is empty and there is"
+    " no terminal, so use options such as -y. Long outputs are shortened, and kept whole in a file."
+)
+
+
+class CommandTools:
+    """The tool `execute_command` of one agent: its shell, and its directory of the machine, which is `/` to it.
+
+    `handle` judges the directories that the model names. The shell itself is held by nothing but its settings
+    (user, limits, sandbox).
+    """
+
+    def __init__(self, shell: AsyncShell, root: Path, handle: FsHandle) -> None:
+        self._shell = shell
+        self._root = root
+        self._handle = handle
+
+    def tools(self) -> list[Tool]:
+        """Return it."""
+        # The shell keeps the time, and its result tells what was written until then; the tool's own is for defects.
+        return [tool(_DESCRIPTION, timeout=LONGEST_TIMEOUT + 60)(self.execute_command)]
+
+    async def execute_command(
+        self,
+        command: Annotated[str, "one command, or a script of many lines"],
+        working_dir: Annotated[str | None, "directory for this command only, else where the shell is"] = None,
+        timeout: Annotated[
+            float | None, Field(gt=0, le=LONGEST_TIMEOUT, description="seconds after which it is interrupted")
+        ] = None,
+        background: Annotated[bool, "start it and do not wait; its output goes to a file"] = False,
+    ) -> str:
+        """Return what it wrote, and what there is to say of how it ended."""
+        if "\0" in command:
+            raise ToolError("a command cannot hold NUL")
+        directory = None if working_dir is None else await in_thread(lambda: self._directory(working_dir))
+        if background:
+            job = await self._shell.background(command, directory=directory)
+            place = self._logical(job.log)
+            return f"[process {job.pid} runs in the background and writes to {place}; to end it: kill -- -{job.pid}]"
+        result = await self._shell.run(command, timeout=timeout, directory=directory)
+        return self._told(command, result)
+
+    def _directory(self, path: str) -> Path:
+        place = directory_path(path)
+        try:
+            if not self._handle.is_directory(place):
+                raise ToolError(f"there is no directory {place!r}")
+        except FileSystemError as error:
+            raise ToolError(str(error)) from None
+        return self._root / place.removeprefix("/")
+
+    def _logical(self, path: Path) -> str:
+        """Name a file as the file tools do."""
+        return f"/{path.relative_to(self._root).as_posix()}" if path.is_relative_to(self._root) else str(path)
+
+    def _told(self, command: str, result: ShellResult) -> str:
+        notes = self._notes(command, result)
+        if result.status or notes or not result.output:
+            notes.append(f"exit status {result.status}, {result.seconds:.2f} s")
+        break_line = "\n" if result.output and notes and not result.output.endswith("\n") else ""
+        return result.output + break_line + "".join(f"[{note}]\n" for note in notes).removesuffix("\n")
+
+    def _notes(self, command: str, result: ShellResult) -> list[str]:
+        """Say what the model cannot see from the output."""
+        record = self._logical(result.record) if result.record else "no file, as none could be written"
+        inside = self._shell.settings.inside(self._root / WORKSPACE[1:])
+        misnamed = result.status != 0 and inside != WORKSPACE and _NAMES_WORKSPACE.search(command) is not None
+        goes_on = result.still_running and not result.left_out
+        told = [
+            (result.fresh, "the shell had ended before; this is a fresh one, without what was set in it"),
+            (result.binary, "bytes that are no text are shown as \ufffd"),
+            (result.left_out, f"the whole output is in {record}"),
+            (goes_on, f"a process goes on in the background; this output, and what will come, is in {record}"),
+            (result.timed_out, "its time was over: it was interrupted as by Ctrl-C"),
+            (result.ended, f"the shell has ended: {result.ended}; the next command gets a fresh one"),
+            (misnamed, f"in the shell {WORKSPACE} is {inside}: use relative paths"),
+        ]
+        return [note for holds, note in told if holds]
+
+
+def agent_shell(root: Path, *, sandbox: bool = False, network: bool = False, **settings: Any) -> ShellSettings:
+    """Set up a shell for the directory of an agent; more `settings` are those of `ShellSettings`.
+
+    In a `sandbox` commands see the workspace and the storage under the names that the file tools use, and nothing else
+    of the machine but its programs.
+    """
+    workspace, storage = root / WORKSPACE[1:], root / STORAGE[1:]
+    box = None
+    if sandbox:
+        for directory in (workspace, storage):
+            directory.mkdir(parents=True, exist_ok=True)
+        box = Sandbox(writable=(root,), places={WORKSPACE: workspace, STORAGE: storage}, network=network)
+    return ShellSettings(directory=workspace, sandbox=box, **settings)

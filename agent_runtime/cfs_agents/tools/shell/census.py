@@ -1,0 +1,80 @@
+"""Which processes belong to a shell, and the ending of them (B8). Linux; elsewhere only the process group is known."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PASSES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    parent: int
+    session: int
+    started: int
+    alive: bool
+
+
+def boot_ticks() -> int:
+    """Return the time since the machine started, in the unit in which the system keeps the starts of processes."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS) if hasattr(time, "CLOCK_BOOTTIME") else 0
+
+
+def members(sessions: AbstractSet[int], cookie: str, since: int = 0) -> set[int]:
+    """Find the living processes of a shell that were started at or after a time (`boot_ticks`).
+
+    A process belongs if it is in one of the shell's sessions, has the shell's cookie in its environment, or if its
+    parent belongs. To get away from that it must leave the session, lose its parent and clear its environment.
+    """
+    mark = cookie.encode()
+    processes = list(_processes())
+    mine = {each.pid for each in processes if each.session in sessions or mark in _environment(each.pid)}
+    while more := {each.pid for each in processes if each.parent in mine} - mine:
+        mine |= more
+    return {each.pid for each in processes if each.pid in mine and each.alive and each.started >= since}
+
+
+def kill_all(
+    sessions: AbstractSet[int],
+    cookie: str,
+    spare: AbstractSet[int] = frozenset(),
+    since: int = 0,
+    passes: int = _PASSES,
+) -> bool:
+    """Kill the processes of a shell until there are none; tell whether that came to an end.
+
+    A process that starts others faster than they are found is stopped first, so that each pass leaves fewer.
+    """
+    for _ in range(passes):
+        found = members(sessions, cookie, since) - spare
+        if not found:
+            return True
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in found:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+        time.sleep(0.001)  # the kernel takes them away after the signal
+    return False
+
+
+def _processes() -> Iterator[_Process]:
+    for name in os.listdir(_PROC) if _PROC.exists() else ():  # noqa: PTH208 - names are all that is wanted
+        if name.isdigit():
+            with suppress(OSError, ValueError, IndexError):
+                text = (_PROC / name / "stat").read_bytes()
+                fields = text[text.rindex(b")") + 2 :].split()  # the program's name may hold anything
+                yield _Process(int(name), int(fields[1]), int(fields[3]), int(fields[19]), fields[0] not in b"ZX")
+
+
+def _environment(pid: int) -> bytes:
+    with suppress(OSError):
+        return (_PROC / str(pid) / "environ").read_bytes()
+    return b""

@@ -1,0 +1,198 @@
+"""One bash: its process, the descriptors to it, and what it may be sent."""
+
+import fcntl
+import json
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+from cfs_agents.tools.errors import ShellUnavailable
+from cfs_agents.tools.shell.environment import environment
+from cfs_agents.tools.shell.sandbox import bubblewrap
+from cfs_agents.tools.shell.settings import Limits, ShellSettings
+
+_CONTROL = 230
+"""Number of the control descriptor in bash, or above: none that scripts use."""
+
+COOKIE = "CFS_SHELL"
+"""Variable by which everything that a shell started can be found."""
+
+
+class Bash:
+    """A running bash. What it is told goes to `send`; `control` is readable when it has said something.
+
+    `group` is the process group (and session) of its commands: the shell's own, as it has no job control.
+    `exit` is readable when it has ended, where the system can say so (Linux); else None. `signs` are the descriptors
+    that are worth watching.
+    """
+
+    def __init__(self, settings: ShellSettings, private: Path, cookie: str) -> None:
+        """Start it; raises `ShellUnavailable`. Blocks for some milliseconds."""
+        program = shutil.which("bash")
+        if program is None:
+            raise ShellUnavailable("there is no bash here")
+        self._complaints = private / "complaints"
+        self.limits = _ulimits(settings.limits)
+        with ExitStack() as ours, ExitStack() as theirs:
+            orders, self._input = _pipe(theirs, ours)
+            self.control, low = _pipe(ours, theirs)
+            self.control_number = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, _CONTROL)
+            theirs.callback(os.close, self.control_number)
+            teller = theirs.enter_context(ExitStack())
+            told, tell = _pipe(theirs, teller)
+            start = settings.inside(settings.directory)
+            command = ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"]
+            if settings.sandbox:
+                command = [*bubblewrap(settings.sandbox, start, private, tell), *command]
+            try:
+                settings.directory.mkdir(parents=True, exist_ok=True)
+                complaints = theirs.enter_context(self._complaints.open("wb"))
+                self.process = subprocess.Popen(  # noqa: S603 - running commands is what it is for
+                    command,
+                    executable=None if settings.sandbox else program,
+                    stdin=orders,
+                    stdout=subprocess.DEVNULL,
+                    stderr=complaints,
+                    cwd=None if settings.sandbox else settings.directory,
+                    env=environment(
+                        os.environ, {COOKIE: cookie, **settings.environment}, settings.keep_variables, start
+                    ),
+                    pass_fds=(self.control_number, tell) if settings.sandbox else (self.control_number,),
+                    start_new_session=True,
+                    preexec_fn=_resetting(),
+                    **_identity(settings.user),
+                )
+            except OSError as error:
+                raise ShellUnavailable(f"bash does not start: {error.strerror}") from error
+            ours.pop_all()
+            teller.close()
+            self.group = _inner_process(told) or self.process.pid
+        os.set_blocking(self.control, False)
+        os.set_blocking(self._input, False)
+        self.exit = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else None
+        self.signs = [each for each in (self.control, self.exit) if each is not None]
+
+    def send(self, text: str) -> None:
+        """Tell it something; it takes nothing more once it has ended, which shows elsewhere.
+
+        Never blocks: the last order has been read before the next is sent, and one fits into the pipe.
+        """
+        with suppress(OSError):  # it has ended, or was told the last
+            os.write(self._input, text.encode("utf-8", "surrogateescape"))
+
+    def listen(self) -> bytes:
+        """Return what it has said. When it can say nothing any more, it is told nothing any more."""
+        try:
+            data = os.read(self.control, 65536)
+        except BlockingIOError:
+            return b""
+        if not data:
+            self.signs.remove(self.control)
+            self.hang_up()
+        return data
+
+    def hang_up(self) -> None:
+        """Tell it that there is nothing more to come: it ends when it looks for the next order."""
+        if self._input >= 0:
+            os.close(self._input)
+            self._input = -1
+
+    def interrupt(self) -> None:
+        """Send what Ctrl-C sends, to the shell and the command that it waits for.
+
+        Background processes ignore it: without job control bash starts them so.
+        """
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.group, signal.SIGINT)
+
+    def kill(self) -> None:
+        """End the process group at once, all of it in one step: not even a fork bomb in it gets away.
+
+        Not when it has been waited for: its number may be another's by now.
+        """
+        if self.process.returncode is None:
+            for group in {self.group, self.process.pid}:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
+
+    def complaints(self) -> str:
+        """Return the last that was said while it started, to explain why it did not."""
+        with suppress(OSError):
+            return self._complaints.read_text("utf-8", "replace").strip().rpartition("\n")[2]
+        return ""
+
+    def release(self) -> int:
+        """Let go of it once it has ended, or is about to; returns its exit status, negative for a signal."""
+        self.hang_up()
+        status = self.process.wait()
+        os.close(self.control)
+        if self.exit is not None:
+            os.close(self.exit)
+        return status
+
+
+def new_cookie() -> str:
+    """Make a word that nobody else has."""
+    return secrets.token_hex(16)
+
+
+def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
+    """Make a pipe, and say who closes its two ends."""
+    ends = os.pipe()
+    reader.callback(os.close, ends[0])
+    writer.callback(os.close, ends[1])
+    return ends
+
+
+def _inner_process(descriptor: int) -> int | None:
+    """Read what bubblewrap says of the process that it started; nothing when there is no bubblewrap, or it failed."""
+    with os.fdopen(descriptor, closefd=False) as report:  # ends when it has written, or ended
+        text = report.read()
+    try:
+        return int(json.loads(text)["child-pid"])
+    except (ValueError, KeyError):
+        return None
+
+
+def _ulimits(limits: Limits) -> list[str]:
+    """Write limits as arguments of `ulimit`; no core dumps in any case."""
+    given = {"u": limits.processes, "t": limits.cpu_seconds}
+    given |= {
+        "f": limits.file_bytes and limits.file_bytes >> 10,
+        "v": limits.memory_bytes and limits.memory_bytes >> 10,
+    }
+    return ["-c 0", *(f"-{letter} {number}" for letter, number in given.items() if number is not None)]
+
+
+def _identity(user: str | int | None) -> dict[str, Any]:
+    """Say as whom a process runs: a user with its own group, and no other; nothing for ourselves."""
+    if user is None:
+        return {}
+    try:
+        known = pwd.getpwuid(user) if isinstance(user, int) else pwd.getpwnam(user)
+    except KeyError:
+        if not isinstance(user, int):
+            raise ShellUnavailable(f"there is no user {user!r} here") from None
+        return {"user": user, "group": user, "extra_groups": []}  # a number without a name will do
+    return {"user": known.pw_uid, "group": known.pw_gid, "extra_groups": []}
+
+
+def _resetting() -> Callable[[], None] | None:
+    """Return what lets a child take Ctrl-C where we ignore it ourselves (started by `nohup` or with `&`).
+
+    Bash cannot undo what it inherits. Only then, as such a function costs `vfork` and safety among threads.
+    """
+    ignored = [number for number in (signal.SIGINT, signal.SIGQUIT) if signal.getsignal(number) is signal.SIG_IGN]
+
+    def reset() -> None:
+        for number in ignored:
+            signal.signal(number, signal.SIG_DFL)
+
+    return reset if ignored else None

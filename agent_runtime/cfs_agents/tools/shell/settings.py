@@ -1,0 +1,76 @@
+"""How a shell is set up: where it starts, how long a command may take, what it may use, what it sees."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What each process of the shell may use at most; None leaves what the runtime itself has.
+
+    `processes` counts all processes of the user, and the system does not hold root to it.
+    """
+
+    processes: int | None = None
+    cpu_seconds: int | None = None
+    file_bytes: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sandbox:
+    """Commands run in bubblewrap: the system read-only, no home, an own /tmp, own processes, no network unless set.
+
+    `writable` directories are there under their real paths, `places` also under the paths that are their keys (such as
+    `/workspace`), `readable` directories read-only.
+    """
+
+    writable: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
+    places: Mapping[str, Path] = field(default_factory=dict)
+    network: bool = False
+
+    def inside(self, path: Path) -> str:
+        """Return the path under which commands see a directory of the machine."""
+        for place, real in self.places.items():
+            if path.is_relative_to(real):
+                return os.path.normpath(os.path.join(place, path.relative_to(real)))  # noqa: PTH118 - a path elsewhere
+        return str(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellSettings:
+    """How one shell works. Times are in seconds, sizes in bytes.
+
+    It starts in `directory`, which is also HOME, and is made if it is missing. `records` is where long outputs and
+    those of background jobs are written (`directory/.cfs`). A command is interrupted after `timeout`, and killed
+    when it has not ended `grace` later. Of an output `keep` bytes are kept in memory, and `most_recorded` in its file.
+    With `merge` an output holds what came on standard error too, in the order in which it came.
+
+    `environment` is added to the inherited one, from which secrets are left out (`environment.py`) but for the names in
+    `keep_variables`. As root, commands can run as another `user`.
+    """
+
+    directory: Path
+    records: Path | None = None
+    timeout: float = 120.0
+    grace: float = 1.0
+    keep: int = 32 << 10
+    most_recorded: int = 64 << 20
+    merge: bool = True
+    environment: Mapping[str, str] = field(default_factory=dict)
+    keep_variables: frozenset[str] = frozenset()
+    limits: Limits = Limits()
+    sandbox: Sandbox | None = None
+    user: str | int | None = None
+
+    @property
+    def record_directory(self) -> Path:
+        """Where outputs are written."""
+        return self.records or self.directory / ".cfs"
+
+    def inside(self, path: Path) -> str:
+        """Return the path under which commands see a directory of the machine."""
+        return self.sandbox.inside(path) if self.sandbox else str(path)

@@ -1,0 +1,23 @@
+"""What the tests of tools share: a shell of each kind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cfs_agents.tools.shell import ShellSettings
+from tests.agents.tools.shells import KINDS, AnyShell
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ShellSettings:
+    """A shell that starts in an empty directory and waits no longer than needed for what ignores Ctrl-C."""
+    return ShellSettings(directory=tmp_path / "workspace", timeout=60, grace=0.4)
+
+
+@pytest.fixture(params=KINDS)
+def shell(request: pytest.FixtureRequest, settings: ShellSettings) -> Iterator[AnyShell]:
+    """The blocking shell and the asynchronous one: both must do the same."""
+    made = KINDS[request.param](settings)
+    yield made
+    made.close()

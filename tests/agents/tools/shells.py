@@ -1,0 +1,119 @@
+"""A shell for the tests, the blocking and the asynchronous one behind one face; and counts of what is left behind."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from blockbuster import blockbuster_ctx
+
+from cfs_agents.tools.shell import AsyncShell, Job, Shell, ShellResult, ShellSettings
+
+_T = TypeVar("_T")
+
+GUARD_SECONDS = 30.0
+"""No wait of these tests takes longer, unless something is broken."""
+
+
+class AnyShell(Protocol):
+    """What both shells can do."""
+
+    def run(self, command: str, *, timeout: float | None = None, directory: Path | None = None) -> ShellResult:
+        """Run a command."""
+        ...
+
+    def background(self, command: str, *, directory: Path | None = None) -> Job:
+        """Start a job."""
+        ...
+
+    def close(self) -> None:
+        """End it."""
+        ...
+
+
+class InALoop:
+    """An `AsyncShell` in a loop of its own, in which nothing may block."""
+
+    def __init__(self, settings: ShellSettings) -> None:
+        self._closed = False
+        self._runner = asyncio.Runner()
+        self._runner.get_loop()
+        self._shell = self._do(self._make(settings))
+
+    def run(self, command: str, *, timeout: float | None = None, directory: Path | None = None) -> ShellResult:
+        """Run a command."""
+        return self._do(self._shell.run(command, timeout=timeout, directory=directory))
+
+    def background(self, command: str, *, directory: Path | None = None) -> Job:
+        """Start a job."""
+        return self._do(self._shell.background(command, directory=directory))
+
+    def close(self) -> None:
+        """End it and its loop."""
+        if not self._closed:
+            self._do(self._shell.close())
+            self._runner.close()
+        self._closed = True
+
+    async def _make(self, settings: ShellSettings) -> AsyncShell:
+        return AsyncShell(settings)
+
+    def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
+        with blockbuster_ctx():
+            return self._runner.run(work)
+
+
+KINDS: dict[str, Callable[[ShellSettings], AnyShell]] = {"sync": Shell, "async": InALoop}
+
+
+def until(condition: Callable[[], object], what: str = "") -> None:
+    """Look again and again until something has become true."""
+    end = time.monotonic() + GUARD_SECONDS
+    while not condition():
+        assert time.monotonic() < end, what or "it never came true"
+        time.sleep(0.005)
+
+
+async def comes(path: Path) -> None:
+    """Wait until there is a file."""
+    await asyncio.to_thread(until, path.exists)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What this process has open."""
+
+    descriptors: int
+    threads: int
+    children: int
+
+    @classmethod
+    def now(cls) -> "Counts":
+        """Count."""
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        return cls(len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), len(children))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not yet waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def with_argument(word: str) -> list[int]:
+    """Find the living processes that have a word among their arguments."""
+    found = []
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit() and is_alive(int(each.name)):
+            try:
+                if word.encode() in (each / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(each.name))
+            except OSError:
+                continue
+    return found

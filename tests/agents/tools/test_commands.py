@@ -1,0 +1,161 @@
+"""The tool `execute_command`: what a model is told of a command (A3, A5)."""
+
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blockbuster import blockbuster_ctx
+
+from cfs.wire import ToolCall
+from cfs_agents.tools import AsyncShell, CommandTools, FileTools, Registry, agent_grants, agent_shell
+from cfs_filesystem import DiskFileSystem
+from tests.agents.tools.test_sandbox import needs_bubblewrap
+
+
+class Worker:
+    """An agent's tools, all of them, in the test's loop."""
+
+    def __init__(self, root: Path, **settings: Any) -> None:
+        files = DiskFileSystem(root)
+        handle = files.create_handle(agent_grants())
+        self.shell = AsyncShell(agent_shell(root, grace=0.3, **settings))
+        commands = CommandTools(self.shell, root, handle)
+        self.registry = Registry([*commands.tools(), *FileTools(handle).tools()])
+        self.files = files
+
+    async def told(self, tool: str, /, **arguments: Any) -> str:
+        """Call a tool as a model does; its times are left out."""
+        result = await self.registry.call(ToolCall(id="1", name=tool, arguments=arguments))
+        return re.sub(r"\d+\.\d+ s\b", "T s", result.text)
+
+    async def run(self, command: str, **more: Any) -> str:
+        """Run a command."""
+        return await self.told("execute_command", command=command, **more)
+
+
+@pytest.fixture
+async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
+    """An agent whose loop nothing may block."""
+    (tmp_path / "agent" / "workspace").mkdir(parents=True)
+    made = Worker(tmp_path / "agent")
+    with blockbuster_ctx():
+        yield made
+        await made.shell.close()
+    made.files.close()
+
+
+async def test_output_comes_as_it_is(worker: Worker) -> None:
+    """Nothing is added to what went well."""
+    assert await worker.run("echo hi; echo there >&2") == "hi\nthere\n"
+
+
+async def test_what_cannot_be_seen_from_the_output_is_told(worker: Worker) -> None:
+    """Exit status and time; that there was no output."""
+    assert await worker.run("true") == "[exit status 0, T s]"
+    assert await worker.run("echo hi; false") == "hi\n[exit status 1, T s]"
+    assert await worker.run("printf hi; (exit 3)") == "hi\n[exit status 3, T s]"
+    assert (
+        await worker.run("printf '\\xff'")
+        == "\ufffd\n[bytes that are no text are shown as \ufffd]\n[exit status 0, T s]"
+    )
+
+
+async def test_time_out_and_end_of_the_shell_are_told(worker: Worker) -> None:
+    """And what is left of the shell's state."""
+    await worker.run("X=kept")
+    assert await worker.run("echo a; sleep 100", timeout=0.2) == (
+        "a\n[its time was over: it was interrupted as by Ctrl-C]\n[exit status 130, T s]"
+    )
+    assert await worker.run("echo $X") == "kept\n"
+    assert await worker.run("exit 2") == (
+        "[the shell has ended: it ended with exit status 2; the next command gets a fresh one]\n[exit status 2, T s]"
+    )
+    assert await worker.run("echo X=$X") == "X=\n"
+
+
+async def test_file_tools_and_shell_see_the_same_files(worker: Worker) -> None:
+    """By relative paths, which both take from the workspace."""
+    await worker.told("write_file", path="src/a.py", content="print('from python')\n")
+    assert await worker.run("python3 src/a.py > out.txt") == "[exit status 0, T s]"
+    assert await worker.told("read_file", path="out.txt") == "from python\n"
+
+
+async def test_absolute_path_of_the_file_tools_is_explained(worker: Worker) -> None:
+    """Outside of a sandbox the shell knows no /workspace; only then, and only where it matters."""
+    assert "use relative paths" in await worker.run("cat /workspace/a.py")
+    assert "use relative paths" not in await worker.run("cat a.py; false x/workspace/y")
+
+
+async def test_directory_for_one_command(worker: Worker) -> None:
+    """By a path as the file tools take it; the gate judges it."""
+    await worker.run("mkdir -p sub/below; cd sub")
+    assert (await worker.run("pwd", working_dir="sub/below")).endswith("/workspace/sub/below\n")
+    assert (await worker.run("pwd")).endswith("/workspace/sub\n")
+    assert await worker.run("pwd", working_dir="nowhere") == "Error: there is no directory '/workspace/nowhere'"
+    assert "'..' is never followed" in await worker.run("pwd", working_dir="..")
+    for outside in ("/etc", "/logs"):
+        assert await worker.run("pwd", working_dir=outside) == f"Error: there is no directory {outside!r}"
+    await worker.run("ln -s /etc link")
+    assert await worker.run("pwd", working_dir="/workspace/sub/link") == (
+        "Error: there is no directory '/workspace/sub/link'"
+    )
+
+
+async def test_long_output_is_shortened_and_can_be_read(worker: Worker) -> None:
+    """The file tool reads the whole by the path that the result names."""
+    text = await worker.run("seq 20000")
+    assert len(text) < 35_000
+    found = re.search(r"\[the whole output is in (/workspace/\.cfs/\S+)\]\n\[exit status 0", text)
+    assert found
+    assert (await worker.told("read_file", path=found[1], start_line=9999, end_line=10000)).startswith("9999\n10000\n")
+    assert "\n20000\n" in text
+
+
+async def test_background_job_is_told_with_process_and_file(worker: Worker) -> None:
+    """It goes on; its output is read like a file."""
+    text = await worker.run("echo from the job; sleep 0.1", background=True)
+    found = re.fullmatch(
+        r"\[process (\d+) runs in the background and writes to (/workspace/\.cfs/\S+); to end it: kill -- -\1\]", text
+    )
+    assert found
+    await worker.run(f"while kill -0 {found[1]} 2>/dev/null; do sleep 0.02; done")
+    assert await worker.told("read_file", path=found[2]) == "from the job\n[ended with exit status 0]\n"
+
+
+async def test_process_left_in_the_background_is_told(worker: Worker) -> None:
+    """With the file that gets what it writes from now on."""
+    text = await worker.run("echo now; { sleep 0.2; echo later; } &")
+    found = re.search(r"^now\n\[a process goes on in the background; .* is in (/workspace/\S+)\]\n", text)
+    assert found
+    await worker.run("wait; sleep 0.1")
+    assert await worker.told("read_file", path=found[1]) == "now\nlater\n"
+
+
+async def test_arguments_that_make_no_sense_are_refused(worker: Worker) -> None:
+    """A time-out of nothing, or of a day; a NUL."""
+    for timeout in (0, -1, 86_400, "soon"):
+        assert "'timeout' " in await worker.run("true", timeout=timeout)
+    assert await worker.run("echo \0") == "Error: a command cannot hold NUL"
+
+
+async def test_tool_waits_longer_than_its_shell(worker: Worker) -> None:
+    """The time-out is the shell's, whose result tells what was written until then."""
+    assert (worker.registry.get("execute_command").timeout or 0) > 3600
+
+
+@needs_bubblewrap
+async def test_in_a_sandbox_paths_are_the_same_for_both(tmp_path: Path) -> None:
+    """What the file tools call /workspace is /workspace to commands."""
+    worker = Worker(tmp_path / "agent", sandbox=True)
+    await worker.told("write_file", path="/workspace/a.txt", content="hi\n")
+    assert await worker.run("cat /workspace/a.txt; echo new >/storage/b; pwd") == "hi\n/workspace\n"
+    assert await worker.told("read_file", path="/storage/b") == "new\n"
+    assert await worker.run("pwd", working_dir="/storage") == "/storage\n"
+    assert "use relative paths" not in await worker.run("cat /workspace/missing")
+    found = re.search(r"whole output is in (\S+)\]", await worker.run("seq 20000"))
+    assert found
+    assert await worker.run(f"wc -l <{found[1]}") == "20000\n"
+    await worker.shell.close()
+    worker.files.close()

@@ -1,0 +1,192 @@
+"""Commands in bubblewrap: what they can reach, and that they are a persistent shell all the same (A5)."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cfs_agents.tools import ShellUnavailable
+from cfs_agents.tools.shell import Limits, Sandbox, Shell, ShellSettings
+from tests.agents.tools.shells import KINDS, AnyShell, Counts, until, with_argument
+from tests.agents.tools.test_shell_endings import SLEEP
+
+
+def reason_to_skip() -> str | None:
+    """Say why there is no sandbox here; None where there is."""
+    if shutil.which("bwrap") is None:
+        return "bubblewrap is not installed"
+    probe = [
+        "bwrap",
+        "--unshare-user-try",
+        "--unshare-pid",
+        "--unshare-net",
+        "--ro-bind",
+        "/",
+        "/",
+        "--proc",
+        "/proc",
+        "true",
+    ]
+    tried = subprocess.run(probe, capture_output=True, text=True, check=False)
+    return tried.stderr.strip() or "bubblewrap does not work here" if tried.returncode else None
+
+
+needs_bubblewrap = pytest.mark.skipif(reason_to_skip() is not None, reason=str(reason_to_skip()))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """What an agent has, beside something that it has not."""
+    (tmp_path / "agent" / "workspace").mkdir(parents=True)
+    (tmp_path / "agent" / "storage").mkdir()
+    (tmp_path / "secret").write_text("secret")
+    return tmp_path / "agent"
+
+
+def boxed(root: Path) -> ShellSettings:
+    """Settings for a shell in a sandbox."""
+    workspace = root / "workspace"
+    sandbox = Sandbox(writable=(root,), places={"/workspace": workspace, "/storage": root / "storage"})
+    return ShellSettings(directory=workspace, sandbox=sandbox, grace=0.4)
+
+
+@pytest.fixture(params=KINDS)
+def box(request: pytest.FixtureRequest, root: Path) -> Iterator[AnyShell]:
+    """A shell of each kind in a sandbox."""
+    shell = KINDS[request.param](boxed(root))
+    yield shell
+    shell.close()
+
+
+@needs_bubblewrap
+def test_workspace_has_the_name_that_file_tools_use(box: AnyShell, root: Path) -> None:
+    """And its real one; both are the same directory."""
+    assert (
+        box.run("pwd; echo $HOME; echo hi >/workspace/a; echo there >/storage/b").output == "/workspace\n/workspace\n"
+    )
+    assert (root / "workspace" / "a").read_text() == "hi\n"
+    assert (root / "storage" / "b").read_text() == "there\n"
+    assert box.run(f"cat {root}/workspace/a").output == "hi\n"
+    assert box.run("pwd; ls", directory=root / "storage").output == "/storage\nb\n"
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "cat SECRET",
+        "touch /usr/bin/evil",
+        "touch /etc/evil",
+        "cat /etc/shadow",
+        "ls ~root /home",
+        "ln -s SECRET link; cat link",
+        "kill -9 OUTER",
+        "cat /proc/OUTER/environ",
+        "mount -t tmpfs x /usr",
+        "chroot /proc/1/root true",
+        "exec 3<>/dev/tcp/127.0.0.1/PORT",
+    ],
+)
+def test_sandbox_holds(box: AnyShell, root: Path, attempt: str) -> None:
+    """Neither the machine's files nor its processes nor its network are there."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        words = {"SECRET": f"{root.parent}/secret", "OUTER": str(os.getpid()), "PORT": str(server.getsockname()[1])}
+        for word, value in words.items():
+            attempt = attempt.replace(word, value)
+        result = box.run(attempt)
+    assert result.status != 0
+    assert result.output != "secret"
+
+
+@needs_bubblewrap
+def test_sandboxed_shell_is_persistent_and_can_be_interrupted(box: AnyShell) -> None:
+    """All that holds for a shell holds in there."""
+    box.run("cd /storage; X=1; f() { echo f; }")
+    assert box.run("echo $X; f; pwd").output == "1\nf\n/storage\n"
+    result = box.run(f"sleep {SLEEP}; echo after", timeout=0.3)
+    assert (result.output, result.status, result.timed_out, result.ended) == ("", 130, True, None)
+    result = box.run(f"(trap '' INT; sleep {SLEEP})", timeout=0.2)
+    assert (result.timed_out, result.ended) == (True, None)
+    assert box.run("echo $X").output == "1\n"
+    assert box.run("exit 3").ended == "it ended with exit status 3"
+    assert box.run("pwd").output == "/workspace\n"
+
+
+@needs_bubblewrap
+def test_nothing_leaves_a_sandbox(box: AnyShell) -> None:
+    """Its processes end with it, also one that left its session, its parents and its environment."""
+    box.run(f"(setsid -f env -i sleep {SLEEP}); sleep {SLEEP} & setsid sleep {SLEEP} &")
+    until(lambda: len(with_argument(SLEEP)) == 3)
+    box.close()
+    until(lambda: with_argument(SLEEP) == [])
+
+
+@needs_bubblewrap
+def test_job_and_long_output_are_where_files_are_read(box: AnyShell, root: Path) -> None:
+    """Their files are in the workspace, by the machine's path here and by the other one in there."""
+    job = box.background("echo from the job")
+    until(lambda: job.log.exists() and "ended" in job.log.read_text())
+    assert job.log.is_relative_to(root / "workspace" / ".cfs")
+    assert box.run(f"cat /workspace/.cfs/{job.log.name}").output.startswith("from the job\n")
+    result = box.run("seq 100000")
+    assert result.record
+    assert result.record.stat().st_size == 588_895
+
+
+@needs_bubblewrap
+def test_sandboxed_shells_leave_nothing(root: Path) -> None:
+    """No process, descriptor or thread."""
+
+    def one() -> None:
+        with Shell(boxed(root)) as shell:
+            shell.run(f"sleep {SLEEP} & true")
+
+    one()
+    before = Counts.now()
+    for _ in range(10):
+        one()
+    assert Counts.now() == before
+
+
+@needs_bubblewrap
+def test_sandbox_that_cannot_be_made_says_why(root: Path) -> None:
+    """In the words of bubblewrap."""
+    sandbox = Sandbox(writable=(root / "missing",))
+    with (
+        Shell(ShellSettings(directory=root / "workspace", sandbox=sandbox)) as shell,
+        pytest.raises(ShellUnavailable, match=r"bwrap: .*missing"),
+    ):
+        shell.run("true")
+
+
+def test_missing_bubblewrap_is_told(root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Commands never run outside of a sandbox that was asked for."""
+    bash = shutil.which("bash")
+    assert bash
+    (tmp_path / "bash").symlink_to(bash)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with Shell(boxed(root)) as shell, pytest.raises(ShellUnavailable, match="no bubblewrap"):
+        shell.run("true")
+
+
+@pytest.mark.parametrize(
+    ("limits", "command", "reason"),
+    [
+        (Limits(file_bytes=100_000), "head -c 1000000 /dev/zero >big; stat -c %s big", "99328"),
+        (Limits(memory_bytes=600 << 20), "python3 -c 'bytearray(10**9)'", "MemoryError"),
+        (Limits(cpu_seconds=1), "python3 -c 'while True: pass'", ""),
+    ],
+)
+def test_limits_hold_each_process(settings: ShellSettings, limits: Limits, command: str, reason: str) -> None:
+    """Of file size, memory and processor time; the shell lives on."""
+    with Shell(ShellSettings(directory=settings.directory, limits=limits)) as shell:
+        result = shell.run(command, timeout=50)
+        assert reason in result.output
+        assert result.status in (0, 1, 137, 152)
+        assert not result.timed_out
+        assert shell.run("ulimit -c; echo alive").output == "0\nalive\n"

@@ -1,0 +1,104 @@
+"""Compaction: when what runs sits above holes, it moves down; nothing is computed again and no reply changes."""
+
+import asyncio
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import make_random_gguf
+from cfs_server.engine.frames import Options
+from cfs_server.engine.llama.compaction import LEAST, Place, reseat
+from cfs_server.engine.llama.loading import NativeLog, load
+from tests.engine.support import ask, running, until
+from tests.engine.test_equality import PROMPT, REPLY, make, reply, speak
+from tests.engine.test_residency import Desk, words
+from tests.engine.test_scheduler import Desk as SchedulerDesk
+
+__all__ = ["make"]
+
+
+def test_turns_that_are_moved_go_on_as_if_they_had_not_been(make: Callable[[], Desk]) -> None:
+    """Two that share a beginning, in each family; they share it still, and nothing is evaluated twice."""
+    other_prompt = words((1, 90), (3, 20))
+    expected = [reply(make(), PROMPT), reply(make(), other_prompt)]
+    desk = make()
+    desk.turn("rests", words((9, 60)))
+    logs = [list(PROMPT), list(other_prompt)]
+    seats, halves = [], []
+    for log in logs:
+        seats.append(desk.enter(log))
+        halves.append(speak(desk, seats[-1], log, REPLY // 2))
+        desk.residency.commit(seats[-1], array("i", log))
+    cells, evaluated = desk.residency.pool.cells_used, desk.evaluated
+    places = [Place(seat, array("i", log), key) for seat, log, key in zip(seats, logs, "ab", strict=True)]
+    moved = reseat(desk.residency, places)
+    assert desk.residency.check_integrity() == []
+    assert desk.residency.pool.cells_used == cells - 60
+    for seat, log, half, (wanted, logits) in zip(moved, logs, halves, expected, strict=True):
+        assert seat is not None
+        rest = speak(desk, seat, log, REPLY // 2)
+        assert log == wanted
+        assert np.allclose(np.concatenate([half, rest]), logits, atol=2e-3)
+    assert desk.evaluated - evaluated == REPLY
+    desk.turn("rests", words((9, 60), (4, 5)))
+    assert desk.evaluated - evaluated == REPLY + 5
+
+
+def test_memory_is_within_its_limit_after_a_move(tiny: Path) -> None:
+    """Copies of what is on the device again are the first to go; with no memory at all nothing is lost either."""
+    desk = Desk(tiny, memory=0)
+    log = words((1, 60))
+    seat = desk.enter(log)
+    desk.compute(seat, log)
+    (moved,) = reseat(desk.residency, [Place(seat, array("i", log), "s")])
+    assert moved is not None
+    assert (moved.length, desk.residency.memory.used) == (59, 0)
+    assert desk.residency.check_integrity() == []
+
+
+@pytest.fixture(scope="module")
+def roomy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model with a longer context."""
+    return make_random_gguf.make(tmp_path_factory.mktemp("models") / "roomy.gguf", context=8192)
+
+
+@pytest.mark.parametrize("parked_bytes", [0, 1 << 24])
+async def test_a_stream_above_a_long_prompt_that_is_gone_is_moved(roomy: Path, parked_bytes: int) -> None:
+    """Once; its reply is that of a stream alone, and no token is evaluated twice."""
+    options = {"flash_attention": False, "pool_tokens": 8192, "parked_bytes": parked_bytes}
+    async with running(roomy, **options) as engine:
+        alone = await ask(engine, "a short question", max_tokens=400)
+    async with running(roomy, **options) as engine:
+        await ask(engine, "long " * 600, "long", max_tokens=2)
+        stream = asyncio.create_task(ask(engine, "a short question", max_tokens=400))
+        await until(engine, lambda stats: stats.tokens_generated > 5)
+        engine.forget("long")
+        answer = await stream
+        stats = await engine.stats()
+    assert stats.gauges["compactions"] == 1
+    assert stats.recomputed_tokens == 0
+    assert stats.tokens_generated == 402
+    assert answer.text == alone.text
+
+
+async def test_a_pool_that_was_empty_has_no_holes(roomy: Path) -> None:
+    """What came after begins at its beginning, so nothing is moved."""
+    async with running(roomy, pool_tokens=8192) as engine:
+        await ask(engine, "long " * 600, "long", max_tokens=2)
+        engine.forget("long")
+        await ask(engine, "a short question", max_tokens=200)
+        assert (await engine.stats()).gauges["compactions"] == 0
+
+
+def test_few_holes_are_left_alone(tiny: Path) -> None:
+    """Less than what is worth the trouble."""
+    options = Options(parallel=4, pool_tokens=LEAST, threads=1)
+    desk = SchedulerDesk(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
+    desk.put("long", prompt=400, tokens=2)
+    desk.run("long")
+    desk.put("short", prompt=10, tokens=100, first=500)
+    desk.run("short")
+    assert desk.scheduler._compaction.count == 0

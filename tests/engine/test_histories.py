@@ -1,0 +1,158 @@
+"""The worker has the history that the server has, although a turn sends only what is new."""
+
+import io
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cfs.errors import EngineError, WorkerCrashed
+from cfs.wire import Message, Settings, ToolCall
+from cfs_server.engine import frames
+from cfs_server.engine.histories import KnownHistories, SentHistories
+from cfs_server.engine.interface import GenerationRequest
+from tests.engine.support import ask, running, user
+from tests.engine.test_supervisor import begin, kill_worker
+
+ARGUMENTS: list[dict[str, Any]] = [{"a": 1}, {"a": True}, {"a": 1.0}, {"a": 0.0}, {"a": -0.0}, {"b": 1, "a": 1}]
+
+
+class Line:
+    """Server and worker of one life, without the processes."""
+
+    def __init__(self, limit: int = 1 << 20) -> None:
+        self.sent = SentHistories(limit)
+        self.known = KnownHistories()
+        self.orders: list[frames.Generate] = []
+
+    def turn(self, key: str, messages: Sequence[Message]) -> list[Message]:
+        """Send a turn; what the worker takes for its history is returned."""
+        data = self.sent.order(GenerationRequest("t", key, tuple(messages), Settings()))
+        history: list[Message] = []
+        for frame in _frames(data):
+            match frame:
+                case frames.DropHistory(dropped):
+                    self.known.drop(dropped)
+                case frames.Generate():
+                    self.orders.append(frame)
+                    history = list(self.known.take(frame))
+        assert self.sent.check_integrity() == []
+        return history
+
+    def forget(self, key: str) -> None:
+        """Forget a key on both sides."""
+        self.sent.forget(key)
+        self.known.drop(key)
+
+
+def _frames(data: bytes) -> Iterator[frames.Frame]:
+    stream = io.BytesIO(data)
+    while (frame := frames.read(stream)) is not None:
+        yield frame
+
+
+def some_message(dice: random.Random) -> Message:
+    """Make one of few messages, so that equal ones come often; among them some that only seem equal."""
+    if dice.random() < 0.3:
+        arguments = dice.choice(ARGUMENTS)
+        arguments = dict(reversed(arguments.items())) if dice.random() < 0.5 else arguments
+        call = ToolCall(id="1", name="tool", arguments=arguments)
+        return Message(role="assistant", content="", tool_calls=(call,))
+    return Message(role=dice.choice(["user", "assistant"]), content=dice.choice(["one", "two", "你好", "x" * 700]))
+
+
+def spelled(messages: Sequence[Message]) -> list[str]:
+    """Write messages down: what the model could tell apart differs."""
+    return [repr(message) for message in messages]
+
+
+@pytest.mark.parametrize("limit", [1, 6_000, 1 << 30])
+@pytest.mark.parametrize("seed", range(5))
+def test_both_sides_have_the_same_history(seed: int, limit: int) -> None:
+    """Random histories that grow, are edited, cut, copied, forgotten and dropped, and workers that start anew."""
+    dice = random.Random(seed)
+    line = Line(limit)
+    histories: dict[str, list[Message]] = {}
+    for _ in range(600):
+        key = f"s{dice.randrange(6)}"
+        history = histories.setdefault(key, [])
+        action = dice.random()
+        if action < 0.1 and history:
+            history[dice.randrange(len(history))] = some_message(dice)
+        elif action < 0.2:
+            del history[dice.randrange(len(history) + 1) :]
+        elif action < 0.3:
+            histories[key] = history = list(dice.choice(list(histories.values())))
+        elif action < 0.4:  # equal, but not the same objects
+            histories[key] = history = [Message.model_validate(message.model_dump()) for message in history]
+        elif action < 0.45:
+            line.forget(key)
+            continue
+        elif action < 0.47:
+            line = Line(limit)
+        history.append(some_message(dice))
+        assert spelled(line.turn(key, history)) == spelled(history)
+    for key in histories:
+        line.forget(key)
+    assert len(line.known) == 0
+
+
+def test_a_turn_sends_what_is_new() -> None:
+    """However long the history is: with a thousand messages a turn takes some hundred bytes more for the next ones."""
+    dice = random.Random(1)
+    history = [some_message(dice) for _ in range(1000)]
+    line = Line(1 << 30)
+    line.turn("s", history)
+    history += [user("and now?")]
+    size = len(line.sent.order(GenerationRequest("t", "s", tuple(history), Settings())))
+    assert size < 1000
+    line.turn("fork", history)
+    assert [order.keep for order in line.orders] == [0, 0], "a new key has all of it, once"
+
+
+def test_what_was_least_recently_used_goes_first() -> None:
+    """The bound holds for the worker too, which is told; what goes on is sent in full again."""
+    line = Line(3_500)
+    for key in ("a", "b", "a", "c", "a", "b"):
+        line.turn(key, [user("x" * 600), user("y")])
+        assert len(line.known) <= 2
+    assert [order.keep for order in line.orders] == [0, 0, 2, 0, 2, 0]
+
+
+def test_a_request_that_is_no_json_changes_nothing() -> None:
+    """It fails by itself; the next turn of its session goes on from what the worker has."""
+    line = Line()
+    line.turn("s", [user("one")])
+    with pytest.raises(EngineError, match="no JSON"):
+        line.sent.order(GenerationRequest("t", "s", (user("one"), user("two")), Settings(), {"a": {1}}))
+    assert line.turn("s", [user("one"), user("two")]) == [user("one"), user("two")]
+    assert [order.keep for order in line.orders] == [0, 1]
+
+
+def test_a_worker_that_lacks_what_it_should_keep_says_so() -> None:
+    """Nothing is guessed."""
+    with pytest.raises(ValueError, match="3 messages"):
+        KnownHistories().take(frames.Generate("t", "s", 3, [], {}))
+
+
+async def test_replies_follow_edits_forgets_and_crashes(tiny: Path) -> None:
+    """Through the real worker: each reply is that of a session which was sent as a whole."""
+    async with running(tiny, flash_attention=False) as engine:
+        history = [user("one " * 5)]
+        for number in range(12):
+            if number == 3:
+                history[0] = user("another beginning")
+            if number == 5:
+                engine.forget("s")
+            if number == 7:
+                speaking = await begin(engine, "first")
+                await kill_worker(engine)
+                with pytest.raises(WorkerCrashed):
+                    await speaking
+            if number == 9:
+                del history[3:]
+            said = (await ask(engine, history, "s", max_tokens=6)).text
+            assert said == (await ask(engine, history, max_tokens=6)).text
+            history += [Message(role="assistant", content=said), user(f"and {number}")]

@@ -1,0 +1,116 @@
+"""Nobody computes ahead of a reader that does not read, and nobody else notices such a reader."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from cfs.errors import WorkerCrashed
+from cfs_server.engine.interface import Delta, Finished
+from cfs_server.engine.streams import Patience
+from cfs_server.engine.supervisor import LlamaEngine
+from tests.engine.support import ask, request, running, until
+from tests.engine.test_supervisor import kill_worker
+
+SOON = Patience(tokens=40)
+EXACT: dict[str, Any] = {"flash_attention": False, "patience": SOON}
+Stream = AsyncGenerator[Delta | Finished]
+
+
+async def stalled(engine: LlamaEngine, key: str = "slow", *, tokens: int = 400) -> Stream:
+    """Begin a long turn, take its first piece and stop reading; return when the engine has paused it."""
+    stream = cast("Stream", engine.generate(request("a long story", key, max_tokens=tokens)))
+    await anext(stream)
+    await until(engine, lambda stats: stats.gauges["turns_paused"] == 1)
+    return stream
+
+
+async def rest(stream: Stream) -> tuple[str, Finished]:
+    """Read to the end."""
+    items = [item async for item in stream]
+    assert isinstance(items[-1], Finished)
+    return "".join(item.text for item in items if isinstance(item, Delta)), items[-1]
+
+
+async def test_a_turn_that_nobody_reads_stands_still_and_goes_on(tiny: Path) -> None:
+    """Neighbours are served meanwhile; the text is the one that an attentive reader gets, and nothing is read twice."""
+    async with running(tiny, **EXACT, parallel=2) as engine:
+        attentive = (await ask(engine, "a long story", "fast", max_tokens=400)).text
+        stream = await stalled(engine)
+        before = await engine.stats()
+        assert (before.running, before.waiting) == (0, 0)
+        neighbours = await asyncio.gather(*(ask(engine, f"{number}", max_tokens=30) for number in range(5)))
+        after = await engine.stats()
+        assert after.tokens_generated - before.tokens_generated == 5 * 30
+        assert all(answer.finished.reason == "length" for answer in neighbours)
+        text, finished = await rest(stream)
+        assert attentive.endswith(text)
+        assert finished.usage.completion_tokens == 400
+        assert (await engine.stats()).prompt_tokens_evaluated == after.prompt_tokens_evaluated
+
+
+async def test_what_a_paused_turn_has_computed_may_leave_the_pool(tiny: Path) -> None:
+    """Without memory for it, it is even computed again; the text is the same."""
+    small: dict[str, Any] = {"pool_tokens": 512, "context_tokens": 512, "parked_bytes": 0}
+    async with running(tiny, **EXACT, **small) as engine:
+        attentive = (await ask(engine, "a long story", "fast", max_tokens=300)).text
+        engine.forget("fast")
+        stream = await stalled(engine, tokens=300)
+        await ask(engine, "another", max_tokens=450)
+        text, _ = await rest(stream)
+        assert attentive.endswith(text)
+
+
+async def test_a_paused_turn_can_be_cancelled(tiny: Path) -> None:
+    """Its reader finds what was said before, and the end."""
+    async with running(tiny, **EXACT) as engine:
+        wanted = request("a long story", "slow", max_tokens=1500)
+        stream = cast("Stream", engine.generate(wanted))
+        await anext(stream)
+        await until(engine, lambda stats: stats.gauges["turns_paused"] == 1)
+        engine.cancel(wanted.id)
+        await until(engine, lambda stats: stats.gauges["turns_paused"] == 0)
+        text, finished = await rest(stream)
+        assert text
+        assert finished.reason == "cancelled"
+
+
+async def test_a_reader_that_leaves_a_paused_turn_leaves_nothing(tiny: Path) -> None:
+    """Closing the iterator cancels, and a session that is deleted meanwhile takes its state along."""
+    async with running(tiny, **EXACT) as engine:
+        stream = await stalled(engine)
+        engine.forget("slow")
+        await stream.aclose()
+        stats = await engine.stats()
+        assert (stats.gauges["turns_paused"], stats.cells_used, stats.gauges["prefix_nodes"]) == (0, 0, 0)
+
+
+async def test_a_paused_turn_learns_of_a_crash(tiny: Path) -> None:
+    """After the text that it had; the next worker knows nothing of it."""
+    async with running(tiny, **EXACT) as engine:
+        stream = await stalled(engine)
+        await kill_worker(engine)
+        with pytest.raises(WorkerCrashed):
+            await rest(stream)
+        await ask(engine, "still there?", max_tokens=3)
+        assert (await engine.stats()).gauges["turns_paused"] == 0
+
+
+async def test_pausing_and_resuming_again_and_again(tiny: Path) -> None:
+    """Four readers on two places, none of which is quick: each gets all of its text."""
+    async with running(tiny, flash_attention=False, patience=Patience(tokens=3), parallel=2) as engine:
+        alone = [(await ask(engine, f"story {number}", max_tokens=80)).text for number in range(4)]
+
+        async def read(number: int) -> str:
+            pieces: list[str] = []
+            async for item in engine.generate(request(f"story {number}", max_tokens=80)):
+                if isinstance(item, Delta):
+                    if not pieces:
+                        await until(engine, lambda stats: stats.gauges["turns_paused"] > 0)
+                    pieces.append(item.text)
+            return "".join(pieces)
+
+        together = await asyncio.gather(*map(read, range(4)))
+    assert sum(a != b for a, b in zip(together, alone, strict=True)) <= 1  # near ties: see test_batching
