@@ -49,6 +49,17 @@ def test_time_out_is_ctrl_c(shell: AnyShell, command: str) -> None:
     assert not after.fresh
 
 
+def test_ctrl_c_at_any_moment_is_only_that(settings: ShellSettings) -> None:
+    """Also when the command ends just then, or bash is telling its end: the shell keeps its state."""
+    with Shell(settings) as shell:
+        shell.run("X=kept")
+        for step in range(120):
+            result = shell.run("for i in 1 2 3 4 5 6 7 8; do /bin/true; done; (exit 3)", timeout=0.0005 + step / 5000)
+            assert result.ended is None
+            assert result.status in ((130, 3, 0) if result.timed_out else (3,))
+        assert shell.run("echo $X; declare -F").output == "kept\n"
+
+
 def test_program_that_ends_well_after_ctrl_c_lets_the_command_go_on(shell: AnyShell) -> None:
     """As in a terminal: it is the program that says what Ctrl-C means to it."""
     result = shell.run("bash -c 'trap \"echo cleaned up; exit 0\" INT; sleep 1357'; echo next", timeout=0.3)
