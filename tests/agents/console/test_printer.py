@@ -1,7 +1,11 @@
 """What a person reads, to the letter (A8)."""
 
 import io
+import os
+import pty
+import re
 from itertools import count
+from typing import TextIO
 
 import pytest
 
@@ -25,20 +29,29 @@ from cfs_agents.tools.results import ToolResult
 IDS = count(1)
 
 
-class Terminal(io.StringIO):
-    """A stream that says it is one."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def printed(*events: AgentEvent, out: io.StringIO | None = None) -> str:
-    out = out or io.StringIO()
+def show(out: TextIO, *events: AgentEvent) -> None:
     console = Console(out)
     for event in events:
         console.show(event)
     console.reset()
+
+
+def printed(*events: AgentEvent) -> str:
+    """What a console shows that is no terminal."""
+    out = io.StringIO()
+    show(out, *events)
     return out.getvalue()
+
+
+def on_terminal(*events: AgentEvent) -> str:
+    """What a terminal is sent."""
+    screen, line = pty.openpty()
+    try:
+        with os.fdopen(line, "w", encoding="utf-8") as out:
+            show(out, *events)
+            return os.read(screen, 65536).decode().replace("\r\n", "\n")
+    finally:
+        os.close(screen)
 
 
 def call(name: str, /, **arguments: object) -> ToolCall:
@@ -203,21 +216,18 @@ def test_nothing_of_a_model_or_tool_steers_the_terminal() -> None:
     """Escapes are shown, in words, thinking, names, arguments, results, reasons; also on a pipe."""
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\rgone\x08"
     odd = call(f"tool{evil}", **{f"key{evil}": evil, "many": f"a\n{evil}"})
-    said = [Text(evil), Thinking(evil), CallStarted(odd), done(odd, evil), Retrying(evil, 1), Finished("failed", evil)]
-    for out in (io.StringIO(), Terminal()):
-        shown = printed(
-            Text(evil),
-            Thinking(evil),
-            CallStarted(odd),
-            done(odd, evil),
-            Retrying(evil, 1),
-            Finished("failed", evil),
-            out=out,
-        )
+    said: list[AgentEvent] = [
+        Text(evil),
+        Thinking(evil),
+        CallStarted(odd),
+        done(odd, evil),
+        Retrying(evil, 1),
+        Finished("failed", evil),
+    ]
+    for shown in (printed(*said), on_terminal(*said)):
         styles = ("\x1b[0m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[36m")
-        for style in styles:
-            shown = shown.replace(style, "")
-        assert not set(shown) & {"\x1b", "\x07", "\x9b", "\r", "\x08"}
+        bare = re.sub("|".join(map(re.escape, styles)), "", shown)
+        assert not set(bare) & {"\x1b", "\x07", "\x9b", "\r", "\x08"}
         assert "␛]0;owned␇" in shown
 
 
@@ -228,7 +238,7 @@ def test_windows_line_ends_are_line_ends() -> None:
 def test_a_terminal_gets_colours_and_dim_thinking(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    shown = printed(Thinking("hm\n"), Text("yes\n"), done(MAKE, "[exit status 2, 0.25 s]"), out=Terminal())
+    shown = on_terminal(Thinking("hm\n"), Text("yes\n"), done(MAKE, "[exit status 2, 0.25 s]"))
     assert shown.startswith("\x1b[2mhm\x1b[0m\nyes\n")
     assert "\x1b[31m" in shown
 
@@ -236,7 +246,7 @@ def test_a_terminal_gets_colours_and_dim_thinking(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("variable", [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_no_colours_where_they_are_not_welcome(variable: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(*variable)
-    assert printed(Thinking("hm"), CallStarted(READ), out=Terminal()).startswith("~ hm\n> read_file")
+    assert on_terminal(Thinking("hm"), CallStarted(READ)).startswith("~ hm\n> read_file")
 
 
 def test_ordinals() -> None:
