@@ -181,7 +181,7 @@ class NewSession(_Wire):
     transcript: Annotated[str | None, Field(json_schema_extra={"pattern": TRANSCRIPT_PATTERN})] = None
 
 
-_RESPONSE_FORMAT = {
+RESPONSE_FORMAT = {
     "anyOf": [
         {"type": "null"},
         {"type": "object", "properties": {"type": {"enum": ["text", "json_object"]}}, "required": ["type"]},
@@ -199,6 +199,7 @@ _RESPONSE_FORMAT = {
         },
     ]
 }
+"""What a reply's form may be, as OpenAPI says it."""
 
 
 class TokenAlternative(_Wire):
@@ -232,7 +233,7 @@ class NewMessage(_Wire):
     role: Role = "user"
     settings: TurnSettings = TurnSettings()
     generate: bool | None = None
-    response_format: Annotated[dict[str, Any] | None, WithJsonSchema(_RESPONSE_FORMAT)] = None
+    response_format: Annotated[dict[str, Any] | None, WithJsonSchema(RESPONSE_FORMAT)] = None
     logprobs: Annotated[int, Field(ge=0, le=20), _Integral] | None = None
 
 

@@ -2,14 +2,16 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cfs import errors
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, TokenAlternative, TokenLogprob, Usage
+from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.frames import Ended, Rank, Started, Text
 from cfs_server.engine.interface import Delta, GenerationRequest
 
+NOTHING = Delta("", 0)
 REPLAYS = 1
 """How often a turn that was being computed is tried again after a crash; it may be what the worker died of."""
 
@@ -44,6 +46,10 @@ class TurnStream:
     _first: float | None = None
     _first_tokens: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    reader: ReplyReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reader = ReplyReader(self.request.tools, most_calls=None if self.request.parallel_calls else 1)
 
     @property
     def over(self) -> bool:
@@ -60,6 +66,8 @@ class TurnStream:
         self._started = time.monotonic()
         self._prompt_tokens = started.prompt_tokens
         self._cached_tokens = started.cached_tokens
+        if started.thinking:
+            self.reader.open()
 
     def orphan(self, crash: EngineError) -> None:
         """The worker is gone: a turn that said nothing yet begins again with the next one, others fail."""
@@ -115,13 +123,15 @@ class TurnStream:
         self._changed.set()
 
     async def next(self) -> Delta | None:
-        """Wait for new text; `None` when the turn is over and everything was taken."""
+        """Wait for what is new, which may be nothing that is certain yet; `None` when the turn is over."""
         while not self._texts and not self.over:
             self._changed.clear()
             await self._changed.wait()
         if not self._texts:
-            return None
-        delta = Delta("".join(self._texts), self._tokens, logprobs=tuple(map(_logprob, self._ranks)))
+            return None if self.error else self.reader.finish()
+        delta = self.reader.feed("".join(self._texts), self._tokens) or NOTHING
+        if self._ranks:
+            delta = replace(delta, logprobs=tuple(map(_logprob, self._ranks)))
         self._texts.clear()
         self._ranks.clear()
         self._tokens = self._characters = 0

@@ -47,7 +47,7 @@ def reply(session: Session, turn: Turn, result: TurnResult, *, transcript: bool 
         finish_reason=result.reason,
         error=result.error,
         usage=result.usage,
-        logprobs=tuple(turn.ranked) or None,
+        logprobs=turn.ranked or None,
     )
 
 

@@ -140,6 +140,7 @@ class Intake:
             max_tokens=min(settings.max_tokens, room),
             sampler=Sampler(settings, self._grammars.get(order.json_schema), order.logprobs),
             text=TextStream(prompt.stops),
+            thinks=prompt.thinks,
             reported=Reported(self._vocabulary) if order.logprobs is not None else None,
             known=known,
             owner=order.owner,

@@ -27,7 +27,7 @@ class Generation:
     `forgotten` when its session is gone. `reached` is what was computed when it was put aside, and `losses` how often
     that was gone when it came back. `ends_at` is its deadline by the monotonic clock, `may_take` the seconds that it
     was given. `reported` is there for turns that asked for log-probabilities; `solo` ones are computed by themselves
-    and never get a seat.
+    and never get a seat. `thinks` when its prompt ends in the middle of the model's thinking.
     """
 
     id: str
@@ -52,6 +52,7 @@ class Generation:
     awaited: "tuple[Generation, int] | None" = None
     forgotten: bool = False
     failed: bool = False
+    thinks: bool = False
     completion_tokens: int = 0
     told_tokens: int = 0
     started: bool = False
@@ -109,7 +110,7 @@ class Generation:
 
     def start_notice(self) -> Started:
         """Describe the beginning of the turn."""
-        return Started(self.id, self.prompt_tokens, self.computed)
+        return Started(self.id, self.prompt_tokens, self.computed, self.thinks)
 
     def remember(self, vocabulary: Vocabulary) -> None:
         """Note the reply in the session's token log, so that the next prompt has these tokens again."""
