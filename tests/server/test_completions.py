@@ -271,6 +271,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"presence_penalty": 0.5}, "presence_penalty", "set it to 0"),
     ({"frequency_penalty": 0.5}, "frequency_penalty", "set it to 0"),
     ({"logit_bias": {"1": 5}}, "logit_bias", "not biased"),
+    ({"top_logprobs": 3}, "top_logprobs", "`logprobs`"),
     ({"functions": [{"name": "x"}]}, "functions", "`tools`"),
     ({"temperature": 9}, "temperature", "less than or equal to 5"),
     ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
