@@ -6,17 +6,16 @@ asked about the one token that was chosen; only when it refuses is the whole voc
 """
 
 import ctypes
-import json
 import secrets
 from typing import Any
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
-from llama_cpp.llama_grammar import json_schema_to_gbnf
 from numpy.typing import NDArray
 
-from cfs.errors import EngineError
+from cfs.errors import EngineError, SchemaRefused
 from cfs.wire import Settings
+from cfs_server.engine.gbnf.schemas import grammar as write_grammar
 from cfs_server.engine.llama.ffi import Context
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
@@ -104,10 +103,10 @@ def _samplers(settings: Settings) -> list[Any]:
 
 def _grammar(vocabulary: Vocabulary, schema: dict[str, Any]) -> Any:
     try:
-        text = json_schema_to_gbnf(json.dumps(schema))
-    except Exception as error:  # the converter raises whatever its dictionaries do
-        raise EngineError(f"the JSON schema cannot be made a grammar: {type(error).__name__} {error}") from error
-    grammar = lib.llama_sampler_init_grammar(vocabulary.raw, text.encode(), b"root")
+        written = write_grammar(schema)
+    except ValueError as error:
+        raise SchemaRefused(f"the JSON schema cannot be made a grammar: {error}") from error
+    grammar = lib.llama_sampler_init_grammar(vocabulary.raw, written.text.encode(errors="replace"), b"root")
     if not grammar:
-        raise EngineError("the JSON schema cannot be made a grammar: the library refuses the result")
+        raise SchemaRefused("the JSON schema cannot be made a grammar: the library refuses the result")
     return grammar
