@@ -16,7 +16,7 @@ MOST = 1000
 """Up to here the library takes a number of repetitions as it stands; above it we write them in blocks."""
 _BLOCK = 500
 CHARACTER = (
-    r'[^"\\\x00-\x1F\uD800-\uDFFF] | "\\" '
+    r'[\x20-\x21\x23-\x5B\x5D-\uD7FF\uE000-\U0010FFFF] | "\\" '
     r'(["\\/bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
 )
 """The rule `char`: one character of a string, and no half of a surrogate pair, which is no text."""
