@@ -159,12 +159,11 @@ class Scheduler:
             shares = self._fitting_shares()
             outputs = self._fill(shares)
             began = time.perf_counter()
-            with self._budget.measure(streams=self._streams, tokens=self._batch.size):
-                outcome = self._context.decode(self._batch)
+            outcome = self._context.decode(self._batch)
             if outcome is Outcome.DONE:
                 seconds = time.perf_counter() - began
                 self._lobby.charge(shares, seconds)
-                self._forecast.saw_step(self._streams, self._batch.size, seconds)
+                self._budget.saw_step(self._batch.size, seconds)
                 return self._advance(shares, outputs)
             if outcome is Outcome.ABORTED:
                 return self._residency.undo([turn.place for turn in shares])
@@ -181,10 +180,6 @@ class Scheduler:
 
     def _named(self, name: str) -> list[Generation]:
         return [turn for turn in self._turns if turn.id == name]
-
-    @property
-    def _streams(self) -> int:
-        return sum(turn.pending == 1 for turn in self._running)
 
     def _fitting_shares(self) -> dict[Generation, int]:
         """Decide how many tokens of each running turn go into this step, parking turns until they fit."""
@@ -290,7 +285,8 @@ class Scheduler:
     def _stats(self, question: AskStats) -> Stats:
         residency = self._residency
         gauges = {
-            "seconds_per_prompt_token": self._budget.seconds_per_token,
+            "seconds_per_prompt_token": self._budget.cost.per_token,
+            "seconds_per_step": self._budget.cost.fixed,
             "turns_paused": float(len(self._lobby.paused)),
             "compactions": float(self._compaction.count),
         }
