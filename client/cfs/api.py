@@ -7,7 +7,7 @@ the answer. Errors are those of `cfs.errors`, as the server raised them.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
@@ -16,6 +16,9 @@ from cfs import wire
 from cfs.errors import CfsError, ServerError, from_problem
 from cfs.ids import check_id
 
+if TYPE_CHECKING:  # models that most programs do not need: a tenth of a second is theirs
+    from cfs import completions
+
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -23,6 +26,12 @@ ROOT = "/v1/sessions"
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream"
+SESSION = "X-CFS-Session"
+"""Header that names the session which records a completion, percent-encoded."""
+
+COMPLETION_SECONDS = 600.0
+"""How long a completion may take unless somebody says otherwise."""
+
 _LONGEST_WAIT = 86_400.0
 """Seconds that a server accepts as the length of a wait; most cut it further."""
 
@@ -88,6 +97,13 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True)
+class ChunkStream:
+    """A request that is answered by the chunks of a completion; read them by a `completions.CompletionReader`."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
 class Transcript:
     """The text of a session, its version, and what the session did at that moment.
 
@@ -106,13 +122,19 @@ def authorization(token: str | None) -> dict[str, str]:
 
 
 def error_of(answer: Answer) -> CfsError:
-    """Read the error that an answer reports (RFC 9457); without a problem document the status decides."""
+    """Read the error that an answer reports (RFC 9457); without a problem document the status decides.
+
+    So it is with answers of proxies, whose `Retry-After` is heeded when it is a number of seconds.
+    """
     try:
         problem = json.loads(answer.body)
     except ValueError:
         problem = None
     if not isinstance(problem, dict):
         problem = {"detail": answer.body[:200].decode(errors="replace").strip() or None}
+    after = answer.headers.get("retry-after", "")
+    if "retry_after" not in problem and after.isascii() and after.isdigit():
+        problem["retry_after"] = int(after)
     return from_problem(answer.status, problem)
 
 
@@ -258,6 +280,48 @@ def update(session: str, turn: str, news: wire.AgentUpdate) -> Call[wire.Claim]:
 def finish(session: str, turn: str, end: wire.AgentFinish) -> Call[wire.Reply]:
     """`POST /v1/sessions/{id}/turns/{turn}/finish`: the end of a claimed turn (S10)."""
     return Call(_json("POST", path_of(session, f"turns/{quote(turn, safe='')}/finish"), end), _model(wire.Reply))
+
+
+# -- completions ------------------------------------------------------------------------------------------------------
+
+
+def complete(
+    request: "completions.ChatRequest", session: str | None = None, patience: float = COMPLETION_SECONDS
+) -> "Call[completions.ChatCompletion]":
+    """`POST /v1/chat/completions`: the whole completion, recorded in a session if one is named (H4)."""
+    from cfs.completions import ChatCompletion
+
+    return Call(_completion(request, session, patience, {"stream": False}), _model(ChatCompletion))
+
+
+def complete_in_chunks(request: "completions.ChatRequest", session: str | None = None) -> ChunkStream:
+    """`POST /v1/chat/completions`: the completion as it is made; its last chunk says what it cost (H4)."""
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    return ChunkStream(_completion(request, session, 0.0, options))
+
+
+def models() -> "Call[completions.ModelList]":
+    """`GET /v1/models`."""
+    from cfs.completions import ModelList
+
+    return Call(Request("GET", "/v1/models"), _model(ModelList))
+
+
+def count_tokens(request: "completions.TokensRequest") -> "Call[completions.TokenCounts]":
+    """`POST /v1/tokens`: the tokens of texts, and of a conversation's prompt."""
+    from cfs.completions import TokenCounts
+
+    return Call(_json("POST", "/v1/tokens", request), _model(TokenCounts))
+
+
+def _completion(
+    request: "completions.ChatRequest", session: str | None, patience: float, how: dict[str, Any]
+) -> Request:
+    headers = {"Content-Type": JSON, "Accept": EVENTS if how["stream"] else JSON}
+    if session is not None:
+        headers[SESSION] = quote(check_id(session))
+    body = json.dumps(request.model_dump(mode="json", exclude_none=True) | how, ensure_ascii=False).encode()
+    return Request("POST", "/v1/chat/completions", headers=headers, body=body, patience=patience)
 
 
 # -- parts ------------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ class ToolRequest:
     refusal: str | None = None
 
 
-class _NotLiteral(ValueError):
+class NotLiteral(ValueError):
     """The arguments are not what a call may have; the text is for the model."""
 
 
@@ -52,8 +52,8 @@ def _read_call(reply: str, start: re.Match[str]) -> tuple[ToolRequest, int]:
         if end < 0:
             break
         try:
-            found = _parse(reply[begin:end])
-        except _NotLiteral as error:
+            found = parse_arguments(reply[begin:end])
+        except NotLiteral as error:
             return ToolRequest(name, refusal=str(error)), end + 2
         if found is not None:
             arguments, keywords = found
@@ -62,8 +62,11 @@ def _read_call(reply: str, start: re.Match[str]) -> tuple[ToolRequest, int]:
     return ToolRequest(name, refusal=problem), begin
 
 
-def _parse(text: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Read the arguments of a call; None when the text is no call's arguments, or not all of them."""
+def parse_arguments(text: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Read the arguments of a call; None when the text is no call's arguments, or not all of them.
+
+    Raises `NotLiteral` for what could be arguments, but would have to be evaluated.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an odd escape in a string is the model's, and no defect here
@@ -75,7 +78,7 @@ def _parse(text: str) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     keywords: dict[str, Any] = {}
     for keyword in tree.keywords:
         if keyword.arg is None or keyword.arg in keywords:
-            raise _NotLiteral("each keyword must be named once, and '**' is not allowed")
+            raise NotLiteral("each keyword must be named once, and '**' is not allowed")
         keywords[keyword.arg] = _literal(keyword.value)
     return tuple(map(_literal, tree.args)), keywords
 
@@ -85,7 +88,7 @@ def _literal(node: ast.expr) -> Any:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         text = ast.unparse(node)[:60] if _is_shallow(node) else "an argument"
-        raise _NotLiteral(f"{text} is no literal: write the value itself, like 1, 'text', True or [1, 2]") from None
+        raise NotLiteral(f"{text} is no literal: write the value itself, like 1, 'text', True or [1, 2]") from None
 
 
 def _is_shallow(node: ast.expr) -> bool:

@@ -3,11 +3,15 @@ r"""The text view of a session: lossless and spoof-proof (S6).
 A transcript is the session's messages, each beginning with its role's prefix, joined by ``\n`` and ended by ``\n``.
 A line inside a message that would read as such a prefix, behind any number of backslashes, gains one backslash;
 reading takes it away again. So no bytes inside a message can begin another turn, and ``parse(render(m)) == m``.
+
+The text shows contents. A message that calls tools shows each call as one more line, ``[CALL:name(key='value')]``, so
+that a reader sees what happened; read back, these lines are content. Ids and thinking are not shown.
 """
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Mapping
+from keyword import iskeyword
+from typing import Any, NamedTuple, Protocol
 
 from cfs.errors import InvalidTranscript
 
@@ -35,9 +39,25 @@ class _Said(Protocol):
     def content(self) -> str: ...
 
 
+def shown(message: _Said) -> str:
+    """What the transcript shows of a message: its content, and the calls that it makes."""
+    calls = getattr(message, "tool_calls", ())
+    if not calls:
+        return message.content
+    lines = [write_call(call.name, call.arguments) for call in calls]
+    return "\n".join([message.content, *lines] if message.content else lines)
+
+
+def write_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """Write a call of a tool as it may stand in a reply (C8): by keywords, or else with one mapping."""
+    if all(key.isidentifier() and not iskeyword(key) for key in arguments):
+        return f"[CALL:{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})]"
+    return f"[CALL:{name}({dict(arguments)!r})]"
+
+
 def render_one(message: _Said) -> str:
     """Render one message without the final newline."""
-    return PREFIXES[message.role] + _GUARDED.sub(r"\n\\", message.content)
+    return PREFIXES[message.role] + _GUARDED.sub(r"\n\\", shown(message))
 
 
 def render(messages: Iterable[_Said]) -> str:

@@ -177,7 +177,7 @@ class NewSession(_Wire):
     transcript: Annotated[str | None, Field(json_schema_extra={"pattern": TRANSCRIPT_PATTERN})] = None
 
 
-_RESPONSE_FORMAT = {
+RESPONSE_FORMAT = {
     "anyOf": [
         {"type": "null"},
         {"type": "object", "properties": {"type": {"enum": ["text", "json_object"]}}, "required": ["type"]},
@@ -195,6 +195,7 @@ _RESPONSE_FORMAT = {
         },
     ]
 }
+"""What a reply's form may be, as OpenAPI says it."""
 
 
 class NewMessage(_Wire):
@@ -208,7 +209,7 @@ class NewMessage(_Wire):
     role: Role = "user"
     settings: TurnSettings = TurnSettings()
     generate: bool | None = None
-    response_format: Annotated[dict[str, Any] | None, WithJsonSchema(_RESPONSE_FORMAT)] = None
+    response_format: Annotated[dict[str, Any] | None, WithJsonSchema(RESPONSE_FORMAT)] = None
 
 
 class Accepted(_Wire):

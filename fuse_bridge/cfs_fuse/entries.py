@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from cfs.following import StreamEvent
-from cfs.transcript import Turn as Said
 from cfs.transcript import render_one
-from cfs.wire import SessionInfo, Settings
+from cfs.wire import Message, SessionInfo, Settings
 
 IDLE = "idle"
 _MOMENT = 0.1
@@ -139,7 +138,7 @@ class Entry:
 
     def _grow(self, data: dict[str, Any], when: float) -> None:
         said = data["message"]
-        rendered = (render_one(Said(said["role"], said["content"])) + "\n").encode()
+        rendered = (render_one(Message.model_validate(said)) + "\n").encode()
         if self.text is not None:
             self.text.append(rendered)
         self.size = data.get("size", self.size + len(rendered))

@@ -12,11 +12,12 @@ from starlette.routing import Mount, Route
 from cfs_server import errors, openapi
 from cfs_server.access.auth import Principals
 from cfs_server.access.principals import Principal
+from cfs_server.completions.direct import Direct
 from cfs_server.dav.optional import ROOT, make_dav
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.guard import Guard
 from cfs_server.metrics import Metrics
-from cfs_server.routes import events, files, health, messages, sessions, turns, whoami
+from cfs_server.routes import completions, events, files, health, messages, sessions, turns, whoami
 from cfs_server.routes.context import Context
 from cfs_server.routes.waiting import ClientLeft, nobody_listens
 from cfs_server.sessions.store import SessionStore
@@ -35,7 +36,8 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
         async with SessionStore(engine, settings.limits) as store, open_workspaces(settings.data_dir) as workspaces:
             principals = Principals(lambda name: Principal(name, store, workspaces), settings.principal_limits)
             streams = Streams(settings, metrics.streams)
-            app.state.cfs = Context(settings, engine, model, store, workspaces, principals, metrics, streams)
+            direct = Direct(engine, settings.limits)
+            app.state.cfs = Context(settings, engine, model, store, workspaces, principals, metrics, streams, direct)
             if settings.tokens is not None:
                 await principals.load(settings.tokens)
             watches = [metrics.watch(store)]
@@ -55,7 +57,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    for module in (sessions, messages, events, turns, files, whoami, health):
+    for module in (sessions, messages, events, turns, completions, files, whoami, health):
         app.include_router(module.router)
     app.router.routes += [Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)

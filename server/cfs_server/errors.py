@@ -19,19 +19,21 @@ from cfs.errors import (
     from_problem,
     to_problem,
 )
+from cfs_server.completions.failures import is_asked_here, problem_for_clients
 
 MEDIA_TYPE = "application/problem+json"
 CHALLENGE = 'Bearer realm="cfs", Basic realm="cfs", charset="UTF-8"'
 """What a 401 says that it would take (RFC 6750, RFC 7617)."""
 
 
-def problem_response(error: CfsError, **headers: str) -> Response:
-    """Write an error as its problem document; `Retry-After` is rounded up, as it has whole seconds only."""
+def problem_response(error: CfsError, path: str = "", **headers: str) -> Response:
+    """Write an error of a path as its problem document; `Retry-After` is rounded up: it has whole seconds only."""
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = CHALLENGE
     if error.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after))
-    return JSONResponse(to_problem(error), error.status, headers, MEDIA_TYPE)
+    problem = problem_for_clients(error, path) if is_asked_here(path) else to_problem(error)
+    return JSONResponse(problem, problem["status"], headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
@@ -41,14 +43,14 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _from_framework)
 
 
-async def _ours(_: Request, error: Exception) -> Response:
+async def _ours(request: Request, error: Exception) -> Response:
     assert isinstance(error, CfsError)  # noqa: S101 - registered for this class only
-    return problem_response(error)
+    return problem_response(error, request.scope["path"])
 
 
-async def _invalid_parameters(_: Request, error: Exception) -> Response:
+async def _invalid_parameters(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    return problem_response(invalid(error.errors()))
+    return problem_response(invalid(error.errors()), request.scope["path"])
 
 
 def invalid(problems: Iterable[dict[str, object]]) -> InvalidParameters:
@@ -65,15 +67,16 @@ def _place(location: object) -> str:
 
 async def _from_framework(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
+    path = request.url.path
     if error.status_code == 404:
-        return problem_response(NotFound(f"there is nothing at {request.url.path}; see /openapi.json for the routes"))
+        return problem_response(NotFound(f"there is nothing at {path}; see /openapi.json for the routes"), path)
     if error.status_code == 405:
         allow = ", ".join(allowed_methods(request))
-        known = MethodNotAllowed(f"{request.method} is not possible at {request.url.path}; use {allow}")
-        return problem_response(known, Allow=allow)
+        known = MethodNotAllowed(f"{request.method} is not possible at {path}; use {allow}")
+        return problem_response(known, path, Allow=allow)
     if error.status_code >= 500:
-        return problem_response(ServerError(str(error.detail)))
-    return problem_response(from_problem(error.status_code, {"detail": str(error.detail)}))
+        return problem_response(ServerError(str(error.detail)), path)
+    return problem_response(from_problem(error.status_code, {"detail": str(error.detail)}), path)
 
 
 def allowed_methods(request: Request) -> list[str]:

@@ -130,7 +130,7 @@ class Exchange:
     async def fail(self, error: CfsError, scope: Scope, receive: Receive) -> None:
         """Answer by a problem, unless an answer has begun: then the server cuts the connection."""
         if self.answered_at is None:
-            await problem_response(error)(scope, receive, self.send)
+            await problem_response(error, scope["path"])(scope, receive, self.send)
 
 
 class Body:

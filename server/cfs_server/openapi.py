@@ -7,8 +7,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from cfs import wire
+from cfs import completions, wire
 from cfs.errors import TABLE, CfsError
+from cfs_server.completions.failures import is_asked_here
 from cfs_server.errors import MEDIA_TYPE
 
 _REF = "#/components/schemas/{model}"
@@ -23,6 +24,9 @@ _BODIES = (
     wire.AgentUpdate,
     wire.AgentFinish,
     wire.Problem,
+    completions.ChatRequest,
+    completions.TokensRequest,
+    completions.TextPart,
 )
 _TEXT = {"type": "string"}
 _BYTES = {"type": "string", "format": "binary"}
@@ -124,8 +128,10 @@ def describe(app: FastAPI) -> dict[str, Any]:
     for parameter in put["parameters"]:
         if parameter["name"] == "if-match":
             parameter["required"] = True  # its absence has an answer of its own: 428
-    for path in document["paths"].values():
+    for name, path in document["paths"].items():
         for operation in path.values():
+            if is_asked_here(name):
+                operation["responses"].pop("422", None)  # it is 400 there
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
     return document
@@ -152,4 +158,8 @@ _MODELS = (
     wire.FilePage,
     wire.Matches,
     wire.WhoAmI,
+    completions.ChatCompletion,
+    completions.ModelCard,
+    completions.ModelList,
+    completions.TokenCounts,
 )

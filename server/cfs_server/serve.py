@@ -182,7 +182,8 @@ async def _end_on_signal(settings: Settings, engine: Engine, server: Server, app
     context: Context = app.state.cfs  # type: ignore[attr-defined]
     _log.info("stopping", signal=first.name, grace=settings.shutdown_grace)
     second = asyncio.create_task(signals.get())
-    draining = asyncio.create_task(context.store.drain(settings.shutdown_grace))
+    grace = settings.shutdown_grace
+    draining = asyncio.gather(context.store.drain(grace), context.direct.drain(grace))
     await asyncio.wait((second, draining), return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     if not second.done():

@@ -4,7 +4,7 @@ A stream is a cursor in a log and nothing else: what happens while its reader is
 readers, and goes out in one piece when the reader takes more. Closing a stream cancels nothing.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
 import anyio
@@ -35,9 +35,11 @@ class Streams:
         self._settings = settings
         self._gauge = gauge
 
-    def response(self, frames: Frames, principal: Principal) -> "EventStream":
-        """Answer by a stream of these frames."""
-        return EventStream(frames, self, principal, self._settings)
+    def response(
+        self, frames: Frames, principal: Principal, close: Callable[[], Awaitable[None]] | None = None
+    ) -> "EventStream":
+        """Answer by a stream of these frames; `close` is called in the end, however that comes."""
+        return EventStream(frames, self, principal, self._settings, close)
 
     def enter(self, principal: Principal) -> None:
         """Count a stream in; raises `TooMany` at the server's limit, or the principal's."""
@@ -60,7 +62,14 @@ class Streams:
 class EventStream(EventSourceResponse):
     """A stream that has a place among the open ones, and ends quietly when its reader takes nothing any more."""
 
-    def __init__(self, frames: Frames, streams: Streams, principal: Principal, settings: Settings) -> None:
+    def __init__(
+        self,
+        frames: Frames,
+        streams: Streams,
+        principal: Principal,
+        settings: Settings,
+        close: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         super().__init__(
             frames,
             headers=_HEADERS,
@@ -72,19 +81,24 @@ class EventStream(EventSourceResponse):
         self._streams = streams
         self._principal = principal
         self._lifetime = settings.stream_seconds or None
+        self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames until the log, the reader or the stream's time is at its end."""
         if scope["cfs.head"]:
             await super().__call__({**scope, "method": "HEAD"}, receive, send)
             return
-        self._streams.enter(self._principal)
         try:
-            await super().__call__(scope, receive, send)
-        except SendTimeoutError:
-            return  # the reader will resume where it was; the server below closes the connection
+            self._streams.enter(self._principal)
+            try:
+                await super().__call__(scope, receive, send)
+            except SendTimeoutError:
+                return  # the reader will resume where it was; the server below closes the connection
+            finally:
+                self._streams.leave(self._principal)
         finally:
-            self._streams.leave(self._principal)
+            if self._close is not None:
+                await self._close()
 
     async def _stream_response(self, send: Send) -> None:
         with anyio.move_on_after(self._lifetime) as life, self._principal.connected(life):

@@ -39,9 +39,12 @@ def test_the_snippets_of_the_page_run(
     assert namespace["answer"].parsed.mood in ("good", "bad")
 
 
-def test_the_snippet_of_the_readme_runs(server: Process, capsys: pytest.CaptureFixture[str]) -> None:
-    (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    exec(compile(snippet.replace("http://localhost:8000", server.url), "README.md", "exec"), {})  # noqa: S102
+@pytest.mark.parametrize("number", range(2))
+def test_the_snippets_of_the_readme_run(server: Process, capsys: pytest.CaptureFixture[str], number: int) -> None:
+    snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len(snippets) == 2
+    code = compile(snippets[number].replace("http://localhost:8000", server.url), "README.md", "exec")
+    exec(code, {})  # noqa: S102 - it is our own page
     assert capsys.readouterr().out
 
 

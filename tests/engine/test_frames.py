@@ -3,6 +3,7 @@
 import io
 import socket
 import threading
+from typing import get_args
 
 import pytest
 
@@ -32,11 +33,13 @@ SAMPLES: list[frames.Frame] = [
     frames.DropHistory("s"),
     frames.Expect("s", "tool_call"),
     frames.AskStats(3, check=True),
+    frames.AskTokens(4, ["a", ""], [{"role": "user", "content": "hi"}], [{}]),
+    frames.Tokens(4, [1, 0], 9, "no"),
     frames.Ready(2048, 16384, has_chat_template=True, parameters=3, plan=PLAN),
     frames.LoadFailed("no"),
     frames.Step(
         frames.Counters(1, 2, 3, 4),
-        [frames.Started("1", 10, 5)],
+        [frames.Started("1", 10, 5, thinking=True)],
         [frames.Text("1", "👩‍🚀", 2)],
         [frames.Ended("1", "error", 3, "ContextTooLong", "too long")],
     ),
@@ -55,7 +58,7 @@ def test_a_frame_is_what_it_was(frame: frames.Frame) -> None:
 
 def test_every_kind_of_frame_is_sampled() -> None:
     """A new kind needs a sample above."""
-    assert {type(frame) for frame in SAMPLES} == set(frames.Frame.__args__)
+    assert {type(frame) for frame in SAMPLES} == set(get_args(frames.Frame))
 
 
 def test_frames_follow_each_other_on_a_socket() -> None:

@@ -115,24 +115,23 @@ def test_calls_and_tools_reach_the_template_as_openai_writes_them() -> None:
     """Arguments are a mapping; tools are passed through."""
     builder = PromptBuilder(
         "{{ tools | tojson }}{% for m in messages %}{% for c in m.tool_calls or [] %}"
-        "{{ c.id }} {{ c.type }} {{ c.function.name }} {{ c.function.arguments.path }}{% endfor %}"
-        "{{ m.tool_call_id }}{% endfor %}"
+        "{{ c.id }} {{ c.type }} {{ c.function.name }} "
+        "{% for key, value in c.function.arguments.items() %}{{ value }}{% endfor %}{% endfor %}"
+        "{{ m.tool_call_id }}{{ m.content }}{% endfor %}"
     )
     call = ToolCall(id="7", name="read", arguments={"path": "/a"})
     tool = {"type": "function", "function": {"name": "read", "description": "<a> & 读"}}
     text = builder.build([said("", call), Message(role="tool", content="x", tool_call_id="7")], CHAT, [tool]).text
-    assert text == '[{"type": "function", "function": {"name": "read", "description": "<a> & 读"}}]7 function read /a7'
+    assert text == '[{"type": "function", "function": {"name": "read", "description": "<a> & 读"}}]7 function read /a7x'
 
 
 def test_what_cannot_be_built_is_told() -> None:
-    """A template that refuses, one that is missing, one that is broken, tools without one."""
+    """A template that refuses, one that is missing, one that is broken."""
     refusing = PromptBuilder("{{ raise_exception('roles must\nalternate') }}")
     with pytest.raises(EngineError, match="refuses this conversation: roles must alternate"):
         refusing.build([user("hi")], CHAT)
     with pytest.raises(EngineError, match="no chat template: use prompt_style=transcript"):
         PLAIN.build([user("hi")], CHAT)
-    with pytest.raises(EngineError, match="tools need a chat template"):
-        PLAIN.build([user("hi")], Settings(), [{}])
     with pytest.raises(EngineError, match="does not compile"):
         PromptBuilder("{% for %}")
 

@@ -41,8 +41,8 @@ def test_the_walk_sees_all_routes() -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_every_route_fails_in_one_shape(home: House, method: str, path: str) -> None:
-    url = path.format(id="a", turn="x", path="workspaces/a/b")
-    for broken in (path.format(id="%FF", turn="x", path="%FF") + "?a=%FF", f"{url}?a=%zz"):
+    url = path.format(id="a", turn="x", model="m", path="workspaces/a/b")
+    for broken in (path.format(id="%FF", turn="x", model="m", path="%FF") + "?a=%FF", f"{url}?a=%zz"):
         assert problem_in(await home.client.request(method, broken)).status == 400
     wrong_method = await home.client.request("PROPFIND", url)
     assert problem_in(wrong_method).status == 405
@@ -54,7 +54,7 @@ async def test_every_route_refuses_too_much() -> None:
     assert len(with_body) >= 10
     async with house(max_body_bytes=1000, max_file_bytes=1000) as small:
         for method, path in with_body:
-            url = path.format(id="a", turn="x", path="workspaces/a/b")
+            url = path.format(id="a", turn="x", model="m", path="workspaces/a/b")
             assert problem_in(await small.client.request(method, url, content=b"x" * 1001)).status == 413
 
 

@@ -4,6 +4,7 @@ import pytest
 
 from cfs.errors import Conflict, Forbidden, NotFound
 from cfs.wire import Message, SettingsPatch, Usage
+from cfs_server.engine.interface import Delta
 from cfs_server.sessions import agents
 from cfs_server.sessions.turns import Turn
 from tests.sessions.support import Desk, desk
@@ -73,7 +74,7 @@ async def test_when_the_lease_ends_the_message_waits_for_the_next_agent() -> Non
         session = d.store.get("a")
         dead = claim(d, lease=0.01)
         held = secret(dead)
-        session.add_text(dead, "half a rep", 1)
+        session.add(dead, Delta("half a rep", 1))
         while session.state != "waiting_for_agent":
             await session.changed.wait()
         with pytest.raises(NotFound):

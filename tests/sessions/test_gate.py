@@ -94,11 +94,25 @@ SILENT = {
     *("known", "enter", "below", "roots_with_children"),
 }
 """What raises nothing at once: it answers what may be known, or is about a session that was got before."""
+ANYWHERE = {"require_somewhere"}
+"""What is about no certain session."""
 
 
 def test_every_method_has_a_place_in_the_table() -> None:
     public = {name for name in dir(SessionGate) if not name.startswith("_")}
-    assert public - {*METHODS, *SILENT} == set(), "say in METHODS which rights these need"
+    assert public - {*METHODS, *SILENT, *ANYWHERE} == set(), "say in METHODS which rights these need"
+
+
+async def test_a_right_at_one_session_is_one_somewhere() -> None:
+    """Whether the session is there or not; one at files is none."""
+    async with counter() as c:
+        for grants in ([], [grant("/workspaces/a")], [Grant(prefix="/sessions", ops=OPERATIONS - {"write"})]):
+            c.may(*grants)
+            with pytest.raises(Forbidden, match="may not use the model"):
+                c.gate.require_somewhere("write")
+        for prefix in ("/sessions/a", "/sessions/a/", "/sessions", "/"):
+            c.may(Grant(prefix=prefix, ops=WRITE))
+            c.gate.require_somewhere("write")
 
 
 EACH = [pytest.param(method, id=f"{name} {n}") for name in METHODS for n, method in enumerate(METHODS[name])]

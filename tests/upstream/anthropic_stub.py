@@ -79,6 +79,7 @@ class Tool(Strict):
 class Choice(Strict):
     type: Literal["auto", "any", "none", "tool"]
     name: str | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
 class Enabled(Strict):

@@ -85,6 +85,7 @@ class Body(Strict):
     stop: Annotated[list[str], Field(max_length=4)] | None = None
     tools: Annotated[list[Tool], Field(min_length=1)] | None = None
     tool_choice: Literal["auto", "none", "required"] | None = None
+    parallel_tool_calls: bool | None = None
     response_format: Format | None = None
 
 

@@ -86,6 +86,17 @@ async def test_how_tools_are_chosen_is_said(kind: Kind, choice: Any) -> None:
 
 
 @BOTH
+async def test_a_single_call_is_asked_for(kind: Kind) -> None:
+    async with pair(kind) as both:
+        await ask(both.engine, "hello", tools=(WEATHER,), parallel_calls=False)
+        (body,) = both.stub.bodies
+    said = (
+        body["parallel_tool_calls"] is False if kind == "openai" else body["tool_choice"]["disable_parallel_tool_use"]
+    )
+    assert said is True
+
+
+@BOTH
 async def test_a_reply_in_json_is_asked_for_and_comes_as_text(kind: Kind) -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
     pieces = ('{"age"', ": 7}")

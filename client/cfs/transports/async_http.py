@@ -6,13 +6,13 @@ There are two, with and without `async`; tools/unasync.py makes the second from 
 import asyncio
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import httpx
 
 from cfs import api
 from cfs.deadlines import Deadline
-from cfs.errors import CfsError
+from cfs.errors import CfsError, Unreachable
 from cfs.following import FIRST_PAUSE, Follower, StreamEvent
 from cfs.transports.addresses import (
     ANSWER_SECONDS,
@@ -25,6 +25,9 @@ from cfs.transports.addresses import (
     stream_limits,
     time_limits,
 )
+
+if TYPE_CHECKING:
+    from cfs.completions import ChatChunk
 
 T = TypeVar("T")
 
@@ -102,6 +105,28 @@ class AsyncClient:
             if follower.ended:
                 return
             await asyncio.sleep(follower.pause)
+
+    async def chunks(self, stream: api.ChunkStream) -> "AsyncGenerator[ChatChunk]":
+        """Yield a completion's chunks as they come (H4).
+
+        Leaving it before its end, at once through `contextlib.aclosing`, cancels the completion, unless a session
+        records it. It is never asked for twice: raises `Unreachable` when the connection is lost, and what the server
+        reports, also in the middle.
+        """
+        from cfs.completions import CompletionReader  # late: most programs do not need it
+
+        reader = CompletionReader()
+        try:
+            async with self._http.stream(**arguments(stream.request, stream_limits(Deadline(None)))) as response:
+                if response.status_code >= 400:
+                    raise api.error_of(api.Answer(response.status_code, response.headers, await response.aread()))
+                async for data in response.aiter_bytes():
+                    for chunk in reader.feed(data):
+                        yield chunk
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise lost_stream(error, stream.request, self.url) from error
+        if not reader.ended:
+            raise Unreachable("the completion's stream ended before its end")
 
     async def close(self) -> None:
         """Close all connections."""

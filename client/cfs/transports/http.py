@@ -7,13 +7,13 @@ There are two, with and without `async`; tools/unasync.py makes the second from 
 import time
 from collections.abc import Generator
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import httpx
 
 from cfs import api
 from cfs.deadlines import Deadline
-from cfs.errors import CfsError
+from cfs.errors import CfsError, Unreachable
 from cfs.following import FIRST_PAUSE, Follower, StreamEvent
 from cfs.transports.addresses import (
     ANSWER_SECONDS,
@@ -26,6 +26,9 @@ from cfs.transports.addresses import (
     stream_limits,
     time_limits,
 )
+
+if TYPE_CHECKING:
+    from cfs.completions import ChatChunk
 
 T = TypeVar("T")
 
@@ -103,6 +106,28 @@ class Client:
             if follower.ended:
                 return
             time.sleep(follower.pause)
+
+    def chunks(self, stream: api.ChunkStream) -> "Generator[ChatChunk]":
+        """Yield a completion's chunks as they come (H4).
+
+        Leaving it before its end, at once through `contextlib.closing`, cancels the completion, unless a session
+        records it. It is never asked for twice: raises `Unreachable` when the connection is lost, and what the server
+        reports, also in the middle.
+        """
+        from cfs.completions import CompletionReader  # late: most programs do not need it
+
+        reader = CompletionReader()
+        try:
+            with self._http.stream(**arguments(stream.request, stream_limits(Deadline(None)))) as response:
+                if response.status_code >= 400:
+                    raise api.error_of(api.Answer(response.status_code, response.headers, response.read()))
+                for data in response.iter_bytes():
+                    for chunk in reader.feed(data):
+                        yield chunk
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise lost_stream(error, stream.request, self.url) from error
+        if not reader.ended:
+            raise Unreachable("the completion's stream ended before its end")
 
     def close(self) -> None:
         """Close all connections."""

@@ -133,6 +133,16 @@ class AskStats:
 
 
 @dataclass(frozen=True, slots=True)
+class AskTokens:
+    """To the worker: answer with `Tokens`: how many each text has, and the prompt of a conversation if there is one."""
+
+    number: int
+    contents: list[str]
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """From the worker: the model is loaded."""
 
@@ -161,11 +171,15 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A turn left the queue; `cached_tokens` of its prompt need no evaluation."""
+    """A turn left the queue; `cached_tokens` of its prompt need no evaluation.
+
+    With `thinking` its reply begins in the middle of the model's thinking.
+    """
 
     id: str
     prompt_tokens: int
     cached_tokens: int
+    thinking: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +240,16 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """From the worker: numbers of tokens, or why there are none."""
+
+    number: int
+    counts: list[int] = field(default_factory=list)
+    prompt: int | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Log:
     """From the worker: a warning or an error of the native library, or a line of our own."""
 
@@ -233,8 +257,8 @@ class Log:
     text: str
 
 
-ToWorker = Load | Generate | Cancel | Pause | Resume | Forget | DropHistory | Expect | AskStats
-FromWorker = Ready | LoadFailed | Step | Stats | Log
+ToWorker = Load | Generate | Cancel | Pause | Resume | Forget | DropHistory | Expect | AskStats | AskTokens
+FromWorker = Ready | LoadFailed | Step | Stats | Tokens | Log
 Frame = ToWorker | FromWorker
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}

@@ -4,9 +4,9 @@ An engine turns structured messages and settings into text. It builds the prompt
 engine knows templates or tokens. One conformance class in `tests/engine` runs against every implementation.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from cfs.wire import FinishReason, Message, Settings, Usage
 
@@ -78,7 +78,8 @@ class GenerationRequest:
     turn that is not over after `deadline_seconds`, in which the time that it waited counts, fails with `EngineError`.
 
     `tools` are described to the model in the form of the OpenAI API; `tool_choice` says whether it may, must not or
-    must call one. A caller who wants one certain tool called gives that one only.
+    must call one. A caller who wants one certain tool called gives that one only. Without `parallel_calls` a reply
+    makes one call at most.
     """
 
     id: str
@@ -88,6 +89,7 @@ class GenerationRequest:
     json_schema: dict[str, Any] | None = None
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: ToolChoice = "auto"
+    parallel_calls: bool = True
     owner: str = ""
     account: str = ""
     kind: Kind = "interactive"
@@ -145,6 +147,25 @@ class EngineStats:
     restarts: int = 0
     worker_pid: int | None = None
     gauges: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenCounts:
+    """How many tokens some texts have, and the prompt of a conversation if one was asked for."""
+
+    texts: tuple[int, ...]
+    prompt: int | None = None
+
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """What an engine can do besides when it has the model's tokenizer; of others the numbers are guessed."""
+
+    async def count_tokens(
+        self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
+    ) -> TokenCounts:
+        """Count the tokens of texts, and of the prompt that a conversation makes; raises `EngineError`."""
+        ...
 
 
 class Engine(Protocol):

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Usage
+from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.interface import (
     TOO_LONG,
     Delta,
@@ -23,8 +24,11 @@ from cfs_server.engine.interface import (
 )
 from cfs_server.pulse import Pulse
 
-Script = Callable[[GenerationRequest], Iterable[str]]
-"""Gives the tokens of a reply; may raise `EngineError`, at once or between tokens, to fail the turn."""
+Script = Callable[[GenerationRequest], Iterable[str | Delta]]
+"""Gives the tokens of a reply, which are read as a model's are where there are tools; a `Delta` is taken as it is.
+
+It may raise `EngineError`, at once or between tokens, to fail the turn.
+"""
 
 
 def echo(request: GenerationRequest) -> Iterable[str]:
@@ -122,6 +126,7 @@ class ScriptedEngine:
         self._prompt_tokens += prompt_tokens
         deadline = asyncio.get_running_loop().time() + (request.deadline_seconds or math.inf)
         said = 0
+        reader = ReplyReader(request.tools if request.tool_choice != "none" else ())
         reason: FinishReason = "stop"
         try:
             for token in self._script(request):
@@ -133,13 +138,19 @@ class ScriptedEngine:
                     break
                 said += 1
                 self._tokens += 1
-                yield Delta(token, 1)
+                delta = token if isinstance(token, Delta) else _read(reader, token, tools=bool(request.tools))
+                if delta is not None:
+                    yield delta
             else:
                 reason = "stop" if await self._may_speak(request, deadline) else "cancelled"
+            if (rest := reader.finish()) is not None:
+                yield rest
         finally:
             del self._running[request.id]
-        seconds = round(time.monotonic() - started, 6)
-        yield Finished(reason, Usage(prompt_tokens=prompt_tokens, completion_tokens=said, total_seconds=seconds))
+        usage = Usage(
+            prompt_tokens=prompt_tokens, completion_tokens=said, total_seconds=round(time.monotonic() - started, 6)
+        )
+        yield Finished(reader.reason(reason), usage)
 
     async def _may_speak(self, request: GenerationRequest, deadline: float) -> bool:
         """Wait for the interval and the hold; False when the request was cancelled meanwhile."""
@@ -153,6 +164,10 @@ class ScriptedEngine:
         if self._permits:
             self._permits -= 1
         return not self._running[request.id]
+
+
+def _read(reader: ReplyReader, token: str, *, tools: bool) -> Delta | None:
+    return reader.feed(token, 1) if tools else Delta(token, 1)
 
 
 def failing(reason: str, after: Iterable[str] = ()) -> Script:

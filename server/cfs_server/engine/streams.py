@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from cfs import errors
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, Usage
+from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.frames import Ended, Started, Text
 from cfs_server.engine.interface import Delta, GenerationRequest
 
+NOTHING = Delta("", 0)
 REPLAYS = 1
 """How often a turn that was being computed is tried again after a crash; it may be what the worker died of."""
 
@@ -43,6 +45,10 @@ class TurnStream:
     _first: float | None = None
     _first_tokens: int = 0
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    reader: ReplyReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.reader = ReplyReader(self.request.tools, most_calls=None if self.request.parallel_calls else 1)
 
     @property
     def over(self) -> bool:
@@ -59,6 +65,8 @@ class TurnStream:
         self._started = time.monotonic()
         self._prompt_tokens = started.prompt_tokens
         self._cached_tokens = started.cached_tokens
+        if started.thinking:
+            self.reader.open()
 
     def orphan(self, crash: EngineError) -> None:
         """The worker is gone: a turn that said nothing yet begins again with the next one, others fail."""
@@ -113,16 +121,16 @@ class TurnStream:
         self._changed.set()
 
     async def next(self) -> Delta | None:
-        """Wait for new text; `None` when the turn is over and everything was taken."""
+        """Wait for what is new, which may be nothing that is certain yet; `None` when the turn is over."""
         while not self._texts and not self.over:
             self._changed.clear()
             await self._changed.wait()
         if not self._texts:
-            return None
-        delta = Delta("".join(self._texts), self._tokens)
+            return None if self.error else self.reader.finish()
+        delta = self.reader.feed("".join(self._texts), self._tokens)
         self._texts.clear()
         self._tokens = self._characters = 0
-        return delta
+        return delta or NOTHING
 
     def usage(self) -> Usage:
         """What the turn cost, seen from whoever waits for it."""

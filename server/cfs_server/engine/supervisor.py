@@ -9,11 +9,14 @@ import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import structlog
 
 from cfs.errors import EngineError, WorkerCrashed
+from cfs.wire import Message
 from cfs_server.engine import frames, models
+from cfs_server.engine.chat.forcing import forced
 from cfs_server.engine.interface import (
     Delta,
     EngineState,
@@ -23,10 +26,12 @@ from cfs_server.engine.interface import (
     Hint,
     ModelInfo,
     ModelLoadError,
+    TokenCounts,
 )
 from cfs_server.engine.llama import probe
 from cfs_server.engine.process import COMMAND, WorkerProcess, in_thread
-from cfs_server.engine.streams import Patience, TurnStream
+from cfs_server.engine.questions import Answer, Question, Questions
+from cfs_server.engine.streams import NOTHING, Patience, TurnStream
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
 """Seconds before a dead worker is followed by the next, doubled with each that served nobody."""
@@ -67,8 +72,7 @@ class LlamaEngine:
         self._supervision: asyncio.Task[None] | None = None
         self._load: frames.Load | None = None
         self._streams: dict[str, TurnStream] = {}
-        self._questions: dict[int, asyncio.Future[frames.Stats | None]] = {}
-        self._numbers = itertools.count(1)
+        self._questions = Questions()
         self._past = frames.Counters()
         self._counters = frames.Counters()
         self._restarts = 0
@@ -102,7 +106,7 @@ class LlamaEngine:
         if worker is not None:
             await worker.reap()
         self._fail_all(EngineError("the engine was stopped"))
-        self._answer_nothing()
+        self._questions.nobody_answers()
 
     @property
     def ready(self) -> bool:
@@ -121,10 +125,13 @@ class LlamaEngine:
             while (delta := await stream.next()) is not None:
                 if stream.resumes():
                     self._tell(frames.Resume(request.id))
-                yield delta
+                if delta is not NOTHING:
+                    yield delta
+                if stream.reader.full and not stream.cancelled:  # whatever the model would say next
+                    self.cancel(request.id)
             if stream.error is not None:
                 raise stream.error
-            yield Finished(stream.reason or "stop", stream.usage())
+            yield Finished(stream.reader.reason(stream.reason or "stop"), stream.usage())
         finally:
             self._streams.pop(request.id, None)
             if not stream.over:
@@ -152,7 +159,7 @@ class LlamaEngine:
 
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""
-        answer = await self._ask(check=False)
+        answer = await self._ask_stats(check=False)
         base = EngineStats(state=self._state, restarts=self._restarts, waiting=len(self._streams))
         if answer is not None and self._worker is not None:
             base = replace(
@@ -168,9 +175,23 @@ class LlamaEngine:
             self._counters = answer.counters
         return replace(base, **asdict(self._past + self._counters))
 
+    async def count_tokens(
+        self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
+    ) -> TokenCounts:
+        """Count the tokens of texts, and of the prompt that a conversation makes; raises `EngineError`."""
+        said = [message.model_dump(mode="json", exclude_defaults=True) for message in messages or ()]
+        answer = await self._ask(
+            lambda number: frames.AskTokens(number, list(texts), None if messages is None else said, list(tools))
+        )
+        if not isinstance(answer, frames.Tokens):
+            raise WorkerCrashed("the engine's worker process is gone; ask again in a moment")
+        if answer.error:
+            raise EngineError(answer.error)
+        return TokenCounts(tuple(answer.counts), answer.prompt)
+
     async def check_integrity(self) -> list[str]:
         """Ask the worker to verify its invariants; every line is a violation."""
-        answer = await self._ask(check=True)
+        answer = await self._ask_stats(check=True)
         return answer.violations if answer else []
 
     def _submit(self, request: GenerationRequest) -> TurnStream:
@@ -180,6 +201,7 @@ class LlamaEngine:
             raise WorkerCrashed(self._broken)
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
+        request = forced(request)
         if self._worker is not None:
             self._worker.begin(request)
         stream = self._streams[request.id] = TurnStream(request)
@@ -189,20 +211,12 @@ class LlamaEngine:
         if self._worker is not None:
             self._worker.send(frame)
 
-    async def _ask(self, *, check: bool) -> frames.Stats | None:
-        if self._worker is None:
-            return None
-        number = next(self._numbers)
-        future: asyncio.Future[frames.Stats | None] = asyncio.get_running_loop().create_future()
-        self._questions[number] = future
-        self._tell(frames.AskStats(number, check))
-        return await future
+    async def _ask_stats(self, *, check: bool) -> frames.Stats | None:
+        answer = await self._ask(lambda number: frames.AskStats(number, check))
+        return answer if isinstance(answer, frames.Stats) else None
 
-    def _answer_nothing(self) -> None:
-        questions, self._questions = self._questions, {}
-        for future in questions.values():
-            if not future.done():
-                future.set_result(None)
+    async def _ask(self, question: Callable[[int], Question]) -> Answer | None:
+        return await self._questions.ask(question, self._tell) if self._worker is not None else None
 
     async def _supervise(self) -> None:
         while True:
@@ -223,10 +237,8 @@ class LlamaEngine:
             case frames.Step():
                 self._counters, self._wait = frame.counters, frame.wait_seconds
                 self._spread(frame)
-            case frames.Stats():
-                future = self._questions.pop(frame.number, None)
-                if future is not None and not future.done():
-                    future.set_result(frame)
+            case frames.Stats() | frames.Tokens():
+                self._questions.answered(frame)
 
     def _spread(self, step: frames.Step) -> None:
         for started in step.started:
@@ -250,7 +262,7 @@ class LlamaEngine:
         _log.error("engine worker ended", reason=reason)
         self._past += self._counters
         self._counters, self._wait = frames.Counters(), 0.0
-        self._answer_nothing()
+        self._questions.nobody_answers()
         for stream in self._streams.values():
             stream.orphan(WorkerCrashed(reason))
 

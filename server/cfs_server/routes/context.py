@@ -1,14 +1,19 @@
 """What routes are given: their caller, with the gates that its grants open, and the parameters that many share."""
 
-from dataclasses import dataclass
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Annotated, cast
 
 from fastapi import Depends, Header, Path, Query, Request
 
+from cfs.completions import ModelCard
 from cfs.ids import check_id
 from cfs.wire import ID_PATTERN
 from cfs_server.access.auth import Principals
 from cfs_server.access.principals import Principal
+from cfs_server.completions.direct import Direct
+from cfs_server.completions.gate import CompletionGate
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.files import Files
 from cfs_server.metrics import Metrics
@@ -34,6 +39,14 @@ class Context:
     principals: Principals
     metrics: Metrics
     streams: Streams
+    direct: Direct
+    started_at: float = field(default_factory=time.time)
+
+    @property
+    def model_card(self) -> ModelCard:
+        """The model as completions name it."""
+        name, length = (self.model.name, self.model.context_tokens) if self.model else ("unknown", 0)
+        return ModelCard(id=name, created=int(self.started_at), max_model_len=length or None)
 
 
 class Caller:
@@ -52,14 +65,20 @@ class Caller:
         me = self.principal
         return Files(me.handle, me.usage, me.limits.bytes, me.searches)
 
+    @property
+    def completions(self) -> CompletionGate:
+        """What the principal may have the engine do."""
+        parts, owner = self._parts, self.principal.account.owner
+        return CompletionGate(parts.model_card, parts.engine, parts.direct, self.sessions, owner)
+
     def wait_limit(self, seconds: float | None) -> float:
         """Cut a wait to what one request may take."""
         most = self._parts.settings.max_wait
         return most if seconds is None else min(seconds, most)
 
-    def stream(self, frames: Frames) -> EventStream:
-        """Answer by a stream, which counts as one of the principal's."""
-        return self._parts.streams.response(frames, self.principal)
+    def stream(self, frames: Frames, close: Callable[[], Awaitable[None]] | None = None) -> EventStream:
+        """Answer by a stream, which counts as one of the principal's; `close` ends what it shows."""
+        return self._parts.streams.response(frames, self.principal, close)
 
 
 # All dependencies are coroutines: FastAPI runs plain functions in threads.

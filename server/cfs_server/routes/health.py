@@ -18,6 +18,8 @@ _VERSION = version("cfs-local")
 _PLACES = {
     "sessions": "/v1/sessions",
     "events": "/v1/events",
+    "completions": "/v1/chat/completions",
+    "models": "/v1/models",
     "files": "/v1/files",
     "whoami": "/v1/whoami",
     "api": "/openapi.json",

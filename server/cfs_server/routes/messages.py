@@ -1,7 +1,7 @@
 """Writing to a session: one message, and its turn in the form that the writer wants (S3, S4, H1)."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -19,6 +19,7 @@ from cfs.errors import (
     Unavailable,
     UnsupportedMedia,
 )
+from cfs_server.completions.orders import schema_of
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes import accept as media
 from cfs_server.routes.bodies import is_json, parse, require_text
@@ -108,21 +109,7 @@ def _read(request: Request, data: bytes, limit: int) -> Turn | None:
     generate = new.role == "user" if new.generate is None else new.generate
     message = wire.Message(role=new.role, content=new.content)
     settings = wire.SettingsPatch(**new.settings.model_dump(exclude_unset=True))
-    return Turn(message, generate, settings, _schema_of(new.response_format))
-
-
-def _schema_of(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Read which JSON schema a reply must follow."""
-    match response_format:
-        case None | {"type": "text"}:
-            return None
-        case {"type": "json_object"}:
-            return {"type": "object"}
-        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
-            return schema
-    raise InvalidParameters(
-        'response_format is {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": {...}}}'
-    )
+    return Turn(message, generate, settings, schema_of(new.response_format))
 
 
 async def _finished(session: Session, turn: Turn, seconds: float) -> TurnResult:

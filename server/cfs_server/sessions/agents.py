@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from cfs.errors import Conflict, Forbidden, NotFound
 from cfs.wire import Message, Usage
+from cfs_server.engine.interface import Delta
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Lease, Turn
 
@@ -27,7 +28,7 @@ def claim(session: Session, lease_seconds: float) -> Turn | None:
     turn = session.queue.popleft()
     _lease(session, turn, lease_seconds, Lease.new_secret())
     session.begin(turn)
-    return turn
+    return claim(session, lease_seconds) if turn.result.done() else turn
 
 
 def update(
@@ -41,7 +42,7 @@ def update(
     added = tuple(messages)
     session.account.require_room(size=sum(len(message.content.encode()) for message in added))
     if text:
-        session.add_text(turn, text, 0)
+        session.add(turn, Delta(text, 0))
     for message in added:
         session.add_message(message, turn)
     session.note_tools()
@@ -84,7 +85,7 @@ def _expire(session: Session, turn: Turn) -> None:
     if session.running is not turn:
         return
     turn.lease = None
-    turn.partial.clear()
+    turn.said.clear()
     session.running = None
     session.queue.appendleft(turn)
     session.advance()

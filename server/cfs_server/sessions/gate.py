@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from cfs.errors import CfsError, Conflict, Gone, InvalidIdentifier
+from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, FsHandle, InvalidPathError, Operation, Path
 from cfs_server import rights
@@ -52,6 +52,11 @@ class SessionGate:
     def require(self, operation: Operation, session_id: str) -> None:
         """Raise unless the caller may do this: `NotGranted` where it may do nothing, else `Forbidden`."""
         rights.require(self._handle, operation, path_of(session_id), f"session {session_id!r}")
+
+    def require_somewhere(self, operation: Operation) -> None:
+        """Raise `Forbidden` unless the caller may do this at some session at least, be it there or not."""
+        if not self._handle.scopes(operation, SESSIONS):
+            raise Forbidden(f"your token does not allow {operation!r} for any session, so it may not use the model")
 
     def may(self, operation: Operation, session_id: str) -> bool:
         """Tell whether the caller may do this."""
@@ -130,8 +135,9 @@ class SessionGate:
         return self._store.open(session_id, self._account)
 
     def submit(self, session_id: str, turn: Turn) -> tuple[Session, Event]:
-        """Append a message; see `SessionStore.submit`."""
+        """Append a message; see `SessionStore.submit`. A view of the history that does not fit needs more rights."""
         self._require_new(session_id)
+        turn.may_replace = self.may("delete", session_id)
         return self._store.submit(session_id, turn, self._account)
 
     def delete(self, session_id: str) -> None:

@@ -1,7 +1,7 @@
 """The messages of one session, with the size and version of the text that shows them (S6, H3)."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from cfs.transcript import render, render_one
 from cfs.wire import Message
@@ -58,6 +58,16 @@ class History:
             return None
         return self.size - sum(map(_size, self._messages[count + version - since :]))
 
+    def beyond(self, messages: Sequence[Message]) -> Sequence[Message] | None:
+        """Return what some messages have beyond this history; None when they do not begin with it.
+
+        White space around a content is the writer's affair, and thinking may be left out: most programs do not keep it.
+        """
+        count = len(self._messages)
+        if count > len(messages) or not all(map(_alike, self._messages, messages)):
+            return None
+        return messages[count:]
+
     def append(self, message: Message) -> int:
         """Add a message; return its index."""
         self._messages.append(message)
@@ -96,6 +106,13 @@ class History:
             raise AssertionError(f"size {self.size} of a transcript of {len(self.text.encode())} bytes")
         if len(self) - self._since[1] != self.version - self._since[0]:
             raise AssertionError(f"{len(self)} messages at version {self.version}, and {self._since[1]} before")
+
+
+def _alike(own: Message, given: Message) -> bool:
+    if own == given:
+        return True
+    known = own.model_copy(update={"content": own.content.strip(), "thinking": given.thinking and own.thinking})
+    return known == given.model_copy(update={"content": given.content.strip()})
 
 
 def _size(message: Message) -> int:

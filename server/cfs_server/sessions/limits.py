@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from cfs.errors import TooMany
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -15,3 +17,11 @@ class Limits:
     wait_seconds: float = 300.0
     session_events: int = 2_048
     all_events: int = 65_536
+
+    def check_wait(self, predicted: float) -> None:
+        """Raise `TooMany` when the engine would not come to a turn for long."""
+        if predicted > self.wait_seconds:
+            raise TooMany(
+                f"a turn would wait for about {predicted:.0f} seconds; try again later",
+                retry_after=round(predicted - self.wait_seconds, 1),
+            )

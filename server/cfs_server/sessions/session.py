@@ -10,19 +10,19 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
 
-from cfs.errors import CfsError, Conflict, EngineError, Gone, TooMany
+from cfs.errors import Conflict, Forbidden, Gone, TooMany
 from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, Usage
-from cfs_server.engine.interface import TOO_LONG, Delta, Engine, Finished, GenerationRequest
+from cfs_server.engine.interface import Delta, Engine
 from cfs_server.pulse import Pulse
 from cfs_server.sessions.accounts import Account
+from cfs_server.sessions.answering import answer
 from cfs_server.sessions.events import Event, EventBus
 from cfs_server.sessions.history import History
-from cfs_server.sessions.ids import family_of, parent_of
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.turns import Turn, TurnResult
 
@@ -30,8 +30,6 @@ _log = structlog.get_logger(__name__)
 
 CANCELLED = "[Cancelled]"
 _RETRY_SECONDS = 1.0
-_LATEST = 10.0
-"""Seconds after a turn's time in which the engine must have ended it; then it is not waited for any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +123,15 @@ class Session:
 
         Raises `TooMany` when the queue is full, or when the engine would not come to it for long.
         """
-        wait, most = self._services.engine.predicted_wait, self._services.limits.wait_seconds
-        if wait > most and turn.generate and self.settings.driver == "model":
-            raise TooMany(
-                f"a turn would wait for about {wait:.0f} seconds; try again later", retry_after=round(wait - most, 1)
-            )
+        if turn.generate and self.settings.driver == "model":
+            self._services.limits.check_wait(self._services.engine.predicted_wait)
         if len(self.queue) >= self._services.limits.queued_turns:
             raise TooMany(
                 f"{len(self.queue)} turns wait in this session already; try again when some are answered",
                 retry_after=_RETRY_SECONDS,
             )
         waits = not self.idle
-        self._count_waiting(turn, len(turn.message.content.encode()))
+        self._count_waiting(turn, turn.size)
         self.queue.append(turn)
         announced = self.publish_state(turn=turn.id) if waits else None
         event = self.advance()
@@ -154,6 +149,9 @@ class Session:
     def replace_history(self, messages: Iterable[Message]) -> None:
         """Rewrite the history (S14); only between turns."""
         self.require_idle("its history cannot be replaced")
+        self._rewrite(messages)
+
+    def _rewrite(self, messages: Iterable[Message]) -> None:
         self.history.replace(messages)
         self.publish("history.replaced", messages=len(self.history), size=self.history.size)
 
@@ -238,16 +236,18 @@ class Session:
             self.queue.popleft()
             added = self.begin(turn)
             first = first or added
-            if turn.generate:
-                turn.task = self._services.spawn(self._generate(turn))
+            if self.running is turn:
+                turn.task = self._services.spawn(answer(self, turn, self._services))
         return first
 
     def begin(self, turn: Turn) -> Event | None:
         """Add the turn's message to the history (once) and mark it as the running one if it wants a reply."""
         added: Event | None = None
         if turn.base is None:
-            turn.base = len(self.history)
             self._count_waiting(turn, 0)
+            if not self._adopt(turn):
+                return None
+            turn.base = len(self.history)
             added = self.add_message(turn.message, turn)
         if turn.generate:
             self.running = turn
@@ -257,50 +257,29 @@ class Session:
         self.publish_state()
         return added
 
-    async def _generate(self, turn: Turn) -> None:
-        """Let the engine answer; whatever goes wrong ends in a message, never in a stuck session (S5)."""
-        limit = self._services.limits.turn_seconds
-        try:
-            async with asyncio.timeout(limit + _LATEST):
-                reason, usage = await self._stream(turn)
-        except CfsError as error:
-            self.fail_turn(turn, error.detail)
-        except TimeoutError:
-            self.fail_turn(turn, TOO_LONG.format(limit))
-        except Exception:  # noqa: BLE001 - a defect must not leave the session generating for ever
-            _log.exception("turn.defect", session=self.id, turn=turn.id)
-            self.fail_turn(turn, "internal error")
-        else:
-            self.finish_turn(turn, reason, turn.text, usage)
+    def _adopt(self, turn: Turn) -> bool:
+        """Let the history be what the turn's writer takes for it: the message is an answer to that (H4, S14).
 
-    async def _stream(self, turn: Turn) -> tuple[FinishReason, Usage]:
-        if turn.cancelled:  # before this task had its first step: the engine does not know the turn yet
-            return "cancelled", Usage()
-        request = GenerationRequest(
-            turn.id,
-            self.key,
-            self.history.messages,
-            self.settings.patched(turn.settings),
-            turn.json_schema,
-            owner=self.account.owner,
-            account=family_of(self.id),
-            kind="agent" if parent_of(self.id) else "interactive",
-            deadline_seconds=self._services.limits.turn_seconds,
-        )
-        finished: Finished | None = None
-        async for item in self._services.engine.generate(request):
-            if isinstance(item, Delta):
-                self.add_text(turn, item.text, item.tokens)
-            else:
-                finished = item
-        if finished is None:
-            raise EngineError("the engine ended without saying why")
-        return finished.reason, finished.usage
+        A writer that may only add is refused when the history has become another one: then nothing changes.
+        """
+        new = () if turn.view is None else self.history.beyond(turn.view)
+        if new is None and not turn.may_replace:
+            turn.failure = Forbidden(f"session {self.id!r} holds another conversation, and you may not replace it")
+            self._end(turn, "error", "", error=turn.failure.detail)
+            return False
+        if new is None:
+            self._rewrite(turn.view or ())
+        for message in new or ():
+            self.add_message(message, turn)
+        return True
 
-    def add_text(self, turn: Turn, text: str, tokens: int) -> None:
-        """Publish new text of the running turn."""
-        turn.partial.append(text)
-        self.publish("token", turn=turn.id, text=text, tokens=tokens)
+    def add(self, turn: Turn, delta: Delta) -> None:
+        """Publish what is new of the running turn's reply."""
+        turn.said.append(delta)
+        more: dict[str, Any] = {"thinking": delta.thinking} if delta.thinking else {}
+        if delta.calls:
+            more["calls"] = [asdict(call) for call in delta.calls]
+        self.publish("token", turn=turn.id, text=delta.text, tokens=delta.tokens, **more)
 
     def add_message(self, message: Message, turn: Turn) -> Event:
         """Append a message and announce it."""
@@ -317,7 +296,7 @@ class Session:
         content = text.strip()
         if reason == "cancelled":
             content = f"{content} {CANCELLED}".lstrip()
-        self.add_message(Message(role="assistant", content=content), turn)
+        self.add_message(turn.reply(content, cut=reason != "stop"), turn)
         self._end(turn, reason, content, usage)
         self._after_turn()
 

@@ -7,7 +7,7 @@ context manager: its tasks (one for every running turn) live in one task group a
 import asyncio
 from bisect import bisect_left, insort
 from collections.abc import Coroutine, Iterable, Iterator
-from itertools import islice
+from itertools import islice, takewhile
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from cfs.errors import (
     Unavailable,
 )
 from cfs.ids import check_id
-from cfs.transcript import parse
+from cfs.transcript import parse, shown
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine
 from cfs_server.sessions.accounts import Account, Allowance
@@ -129,7 +129,8 @@ class SessionStore:
             raise Unavailable("the server is shutting down", retry_after=5)
         known = self._sessions.get(session_id)
         payer = known.account if known else account or self.account
-        payer.require_room(size=len(turn.message.content.encode()))
+        held = known.history.size if known and turn.view is not None else 0
+        payer.require_room(size=turn.size - held)
         session = known or self.open(session_id, account)
         return session, session.accept(turn)
 
@@ -191,7 +192,7 @@ class SessionStore:
     def replace(self, session_id: str, transcript: str, etag: str) -> Session:
         """Put an edited transcript in the place of the history, if `etag` names the present one (S14)."""
         session = self.get(session_id)
-        history = read_history(transcript)
+        history = read_history(transcript, session.history.messages)
         if etag not in ("*", session.etag):
             raise PreconditionFailed(f"session {session_id!r} has changed: its transcript is {session.etag} now")
         session.require_idle("its history cannot be replaced")
@@ -306,6 +307,12 @@ class SessionStore:
             session.check_integrity()
 
 
-def read_history(transcript: str) -> list[Message]:
-    """Read a transcript as messages (S14); raises `InvalidTranscript`."""
-    return [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in parse(transcript)]
+def read_history(transcript: str, known: Iterable[Message] = ()) -> list[Message]:
+    """Read a transcript as messages (S14); raises `InvalidTranscript`.
+
+    Those of the `known` history that the text still begins with stay what they were: the text shows no ids.
+    """
+    turns = parse(transcript)
+    kept = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
+    read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(kept) :]]
+    return [message for message, _ in kept] + read

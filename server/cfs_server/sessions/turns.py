@@ -4,10 +4,15 @@ import asyncio
 import secrets
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cfs.wire import FinishReason, Message, SettingsPatch, Usage
+from cfs.completions import UNREADABLE, read_arguments
+from cfs.errors import CfsError
+from cfs.wire import FinishReason, Message, Settings, SettingsPatch, ToolCall, Usage
+from cfs_server.engine.interface import Delta, GenerationRequest, ToolChoice
+from cfs_server.sessions.ids import family_of, parent_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,10 @@ class Lease:
 class Turn:
     """One message and what becomes of it.
 
-    `generate` is false for a message that is only to be added to the history, in its place in the queue.
+    `view` is the conversation before the message as its writer knows it: when the turn begins, that is what the history
+    is (H4), if the writer `may_replace` one that does not fit; None leaves the history as it is. `tools`, `tool_choice`
+    and `parallel_calls` are the request's. `generate` is false for a message that is only to be added to the history,
+    in its place in the queue.
     `base` is the length of the history before the turn's own message: what a fork of a busy session copies.
     `waiting_bytes` count for the session's account as long as the message is not in its history.
     """
@@ -49,11 +57,17 @@ class Turn:
     generate: bool = True
     settings: SettingsPatch = field(default_factory=SettingsPatch)
     json_schema: dict[str, Any] | None = None
+    view: tuple[Message, ...] | None = None
+    may_replace: bool = False
+    tools: tuple[dict[str, Any], ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_calls: bool = True
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     accepted_at: float = field(default_factory=time.time)
     base: int | None = None
     waiting_bytes: int = 0
-    partial: list[str] = field(default_factory=list)
+    said: list[Delta] = field(default_factory=list)
+    failure: CfsError | None = None
     lease: Lease | None = None
     task: asyncio.Task[None] | None = None
     cancelled: bool = False
@@ -62,4 +76,52 @@ class Turn:
     @property
     def text(self) -> str:
         """What has been generated so far."""
-        return "".join(self.partial)
+        return "".join(delta.text for delta in self.said)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the contents that the turn brings."""
+        return sum(len(message.content.encode()) for message in (*(self.view or ()), self.message))
+
+    def request(
+        self, session_id: str, key: str, messages: tuple[Message, ...], settings: Settings, owner: str, seconds: float
+    ) -> GenerationRequest:
+        """Say to an engine what it is to do within some seconds: answer these messages, which end with the turn's."""
+        return GenerationRequest(
+            self.id,
+            key,
+            messages,
+            settings.patched(self.settings),
+            self.json_schema,
+            self.tools,
+            self.tool_choice,
+            self.parallel_calls,
+            owner=owner,
+            account=family_of(session_id),
+            kind="agent" if parent_of(session_id) else "interactive",
+            deadline_seconds=seconds,
+        )
+
+    def reply(self, content: str, *, cut: bool) -> Message:
+        """Make the message that answers: a content, with the calls and the thinking of the turn.
+
+        Of a reply that was `cut` off only whole calls are kept.
+        """
+        calls = [call for call in _calls(self.said) if not (cut and UNREADABLE in call.arguments)]
+        thinking = "".join(delta.thinking for delta in self.said)
+        return Message(role="assistant", content=content, tool_calls=tuple(calls), thinking=thinking or None)
+
+
+def _calls(said: Iterable[Delta]) -> list[ToolCall]:
+    """Put the pieces of calls together, in the order of their indices."""
+    ids: dict[int, str] = {}
+    names: dict[int, str] = {}
+    arguments: dict[int, list[str]] = {}
+    for piece in (piece for delta in said for piece in delta.calls):
+        ids.setdefault(piece.index, piece.id or "")
+        names.setdefault(piece.index, piece.name or "")
+        arguments.setdefault(piece.index, []).append(piece.arguments)
+    return [
+        ToolCall(id=ids[index], name=names[index], arguments=read_arguments("".join(pieces)))
+        for index, pieces in sorted(arguments.items())
+    ]

@@ -4,6 +4,8 @@ A prompt is a list of pieces. Only in a trusted piece are names of special token
 tokens; what users, tools and models wrote can spell them out and stays text.
 """
 
+import hashlib
+import json
 import re
 import secrets
 from collections.abc import Iterable, Sequence
@@ -12,10 +14,22 @@ from typing import Any
 
 from cfs.errors import EngineError
 from cfs.transcript import PREFIXES, render
-from cfs.wire import Message, Settings
+from cfs.wire import Message, Settings, ToolCall
+from cfs_server.engine.chat.abilities import Abilities, abilities_of
 from cfs_server.engine.chat.rendering import ChatTemplate
+from cfs_server.engine.chat.replies import THINK
+from cfs_server.engine.chat.tool_prompts import (
+    calls_as_text,
+    described_for_transcripts,
+    described_with_tags,
+    named_results,
+    results_as_user,
+    with_system,
+)
 
 TRANSCRIPT_STOPS = ("User:",)
+RESULT_STOP = "\nTool:"
+"""Where a model begins to make up what its tool found."""
 _Rows = list[dict[str, Any]]
 
 
@@ -39,6 +53,11 @@ class Prompt:
         """The whole prompt."""
         return "".join(piece.text for piece in self.pieces)
 
+    @property
+    def thinks(self) -> bool:
+        """Whether the reply begins in the middle of the model's thinking: some templates open it."""
+        return bool(self.pieces) and self.pieces[-1].trusted and self.pieces[-1].text.rstrip().endswith(THINK)
+
 
 class PromptBuilder:
     """Knows a model's template and the names of its special tokens."""
@@ -54,6 +73,7 @@ class PromptBuilder:
         """Compile the template; raises `EngineError` when it is not valid."""
         self._special = special
         self._template = ChatTemplate(template, begin_text=begin_text, end_text=end_text) if template else None
+        self._abilities = abilities_of(self._template.render) if self._template else Abilities()
 
     @property
     def has_template(self) -> bool:
@@ -67,24 +87,33 @@ class PromptBuilder:
             style = "chat" if self._template else "transcript"
         if style == "chat":
             return Prompt(self._chat(messages, settings, tools), settings.stop or ())
-        if tools:
-            raise EngineError("tools need a chat template: use a model that has one, and prompt_style=chat")
-        stops = TRANSCRIPT_STOPS if settings.stop is None else settings.stop
-        return Prompt(transcript_pieces(messages, settings.system), stops)
+        stops = TRANSCRIPT_STOPS + ((RESULT_STOP,) if tools else ()) if settings.stop is None else settings.stop
+        told = with_system(messages, described_for_transcripts(tools)) if tools else messages
+        return Prompt(transcript_pieces(told, settings.system), stops)
 
     def _chat(
         self, messages: Sequence[Message], settings: Settings, tools: Sequence[dict[str, Any]]
     ) -> tuple[Piece, ...]:
+        can = self._abilities
+        if tools and not can.tools:
+            messages, tools = with_system(messages, described_with_tags(tools)), ()
+        messages = named_results(messages)
+        if not can.calls:
+            messages = calls_as_text(messages)
+        if not can.results:
+            messages = results_as_user(messages)
         rows = [self._row(message) for message in messages]
-        tool_rows = [self._harmless(tool) for tool in tools]
-        folded = _with_system(rows, settings.system)
-        try:
-            return self._pieces(folded, tool_rows)
-        except EngineError:
-            if not folded or folded[0]["role"] != "system":
-                raise
-            # Some templates know no system role; such models are told in the first user message.
-            return self._pieces(_system_as_user(folded), tool_rows)
+        return self._first_that_renders(_with_system(rows, settings.system), [self._harmless(tool) for tool in tools])
+
+    def _first_that_renders(self, rows: _Rows, tools: _Rows) -> tuple[Piece, ...]:
+        """Try the conversation as it is, then what some templates want otherwise; raises the first refusal."""
+        refusal: EngineError | None = None
+        for change in (_as_it_is, _system_as_user, _short_ids):
+            try:
+                return self._pieces(change(rows), tools)
+            except EngineError as error:
+                refusal = refusal or error
+        raise refusal or EngineError("the model's chat template refuses this conversation")
 
     def _pieces(self, rows: _Rows, tools: _Rows) -> tuple[Piece, ...]:
         text = self._render(rows, tools)
@@ -117,12 +146,16 @@ class PromptBuilder:
                 {
                     "id": call.id,
                     "type": "function",
-                    "function": {"name": call.name, "arguments": self._harmless(call.arguments)},
+                    "function": {"name": call.name, "arguments": self._arguments(call)},
                 }
                 for call in message.tool_calls
             ]
         extra = {"tool_call_id": message.tool_call_id, "name": message.name, "reasoning_content": message.thinking}
         return row | {key: self._harmless(value) for key, value in extra.items() if value is not None}
+
+    def _arguments(self, call: ToolCall) -> Any:
+        arguments = self._harmless(call.arguments)
+        return json.dumps(arguments, ensure_ascii=False) if self._abilities.text_arguments else arguments
 
     def _harmless(self, value: Any) -> Any:
         """Break names of special tokens, at any depth, by an invisible character."""
@@ -155,7 +188,31 @@ def _with_system(rows: _Rows, system: str | None) -> _Rows:
     return [{"role": "system", "content": system}, *rows]
 
 
+def _as_it_is(rows: _Rows) -> _Rows:
+    return rows
+
+
+def _short_ids(rows: _Rows) -> _Rows:
+    """Give calls ids of nine letters and digits: the templates of Mistral's models take no others."""
+
+    def short(each: str) -> str:
+        return each if len(each) == 9 and each.isalnum() else hashlib.sha256(each.encode()).hexdigest()[:9]
+
+    found = []
+    for row in rows:
+        changed = dict(row)
+        if "tool_calls" in row:
+            changed["tool_calls"] = [call | {"id": short(call["id"])} for call in row["tool_calls"]]
+        if "tool_call_id" in row:
+            changed["tool_call_id"] = short(row["tool_call_id"])
+        found.append(changed)
+    return found
+
+
 def _system_as_user(rows: _Rows) -> _Rows:
+    """Tell the first user what the system says: some templates know no such role."""
+    if not rows or rows[0]["role"] != "system":
+        return rows
     system, *rest = rows
     if rest and rest[0]["role"] == "user":
         return [rest[0] | {"content": f"{system['content']}\n\n{rest[0]['content']}"}, *rest[1:]]

@@ -135,6 +135,7 @@ class Intake:
             max_tokens=min(settings.max_tokens, room),
             sampler=Sampler(self._vocabulary, settings, order.json_schema),
             text=TextStream(prompt.stops),
+            thinks=prompt.thinks,
             known=known,
             owner=order.owner,
             share=(order.owner, order.kind, order.account),

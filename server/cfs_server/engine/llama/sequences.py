@@ -24,7 +24,8 @@ class Generation:
     `share` names the account that it draws on, `slice` is the time that it had since it was admitted. `awaited` is
     another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone. `reached` is
     what was computed when it was put aside, and `losses` how often that was gone when it came back. `ends_at` is its
-    deadline by the monotonic clock, `may_take` the seconds that it was given.
+    deadline by the monotonic clock, `may_take` the seconds that it was given. `thinks` when its prompt ends in the
+    middle of the model's thinking.
     """
 
     id: str
@@ -46,6 +47,7 @@ class Generation:
     awaited: "tuple[Generation, int] | None" = None
     forgotten: bool = False
     failed: bool = False
+    thinks: bool = False
     completion_tokens: int = 0
     unreported: int = 0
     started: bool = False
@@ -105,7 +107,7 @@ class Generation:
 
     def start_notice(self) -> Started:
         """Describe the beginning of the turn."""
-        return Started(self.id, self.prompt_tokens, self.computed)
+        return Started(self.id, self.prompt_tokens, self.computed, self.thinks)
 
     def remember(self, vocabulary: Vocabulary) -> None:
         """Note the reply in the session's token log, so that the next prompt has these tokens again."""

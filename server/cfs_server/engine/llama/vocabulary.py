@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from llama_cpp import llama_cpp as lib
 
+from cfs_server.engine.chat.replies import MARKS
 from cfs_server.engine.llama.ffi import Tokens
 
 _CONTROL = lib.LLAMA_TOKEN_ATTR_CONTROL | lib.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -22,8 +23,10 @@ class Vocabulary:
         self.begin = int(lib.llama_vocab_bos(self.raw)) if lib.llama_vocab_get_add_bos(self.raw) else None
         self._pieces: dict[int, bytes] = {}
         self._ends = {token for token in range(self.size) if lib.llama_vocab_is_eog(self.raw, token)}
-        self.special_text = self._special_pattern()
-        self.cuts = self._special_pattern(without=_STRIPS)
+        controls = self._controls()
+        self._shown = {token for token in controls if self.text_of(token) in MARKS}
+        self.special_text = self._pattern(controls)
+        self.cuts = self._pattern(self._controls(without=_STRIPS))
 
     def text_of(self, token: int) -> str:
         """Return how a token, special ones too, is written in a template; empty for "none"."""
@@ -44,10 +47,10 @@ class Vocabulary:
         return token in self._ends
 
     def piece(self, token: int) -> bytes:
-        """Bytes that a generated token stands for; none for special tokens."""
+        """Bytes that a generated token stands for; of special tokens only those that mark parts of a reply have any."""
         known = self._pieces.get(token)
         if known is None:
-            known = self._pieces[token] = self._piece(token, special=False)
+            known = self._pieces[token] = self._piece(token, special=token in self._shown)
         return known
 
     def tokenize(self, text: str, *, special: bool) -> Tokens:
@@ -70,8 +73,10 @@ class Vocabulary:
             size = int(lib.llama_token_to_piece(self.raw, token, buffer, len(buffer), 0, special))
         return buffer.raw[:size]
 
-    def _special_pattern(self, without: int = 0) -> re.Pattern[str] | None:
+    def _controls(self, without: int = 0) -> list[int]:
         attributes = ((token, lib.llama_vocab_get_attr(self.raw, token)) for token in range(self.size))
-        controls = [token for token, attribute in attributes if attribute & _CONTROL and not attribute & without]
-        names = sorted({self.text_of(token) for token in controls} - {""}, key=len, reverse=True)
+        return [token for token, attribute in attributes if attribute & _CONTROL and not attribute & without]
+
+    def _pattern(self, tokens: list[int]) -> re.Pattern[str] | None:
+        names = sorted({self.text_of(token) for token in tokens} - {""}, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, names))) if names else None

@@ -2,7 +2,8 @@
 
     python -m cfs_server.engine.llama.worker FD
 
-Three threads: the main one computes (`Scheduler`), one reads frames, one prepares requests (`Intake`). When the server
+Four threads: the main one computes (`Scheduler`), one reads frames, one prepares requests (`Intake`), one counts tokens
+(`Counter`). When the server
 goes away the socket ends and so does the process; on Linux the kernel sees to it even when native code does not return.
 """
 
@@ -19,6 +20,7 @@ from cfs.errors import EngineError
 from cfs_server.engine import frames
 from cfs_server.engine.chat.templates import PromptBuilder
 from cfs_server.engine.interface import ModelLoadError
+from cfs_server.engine.llama.counting import Counter
 from cfs_server.engine.llama.intake import Intake, Order
 from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
 from cfs_server.engine.llama.scheduler import Scheduler
@@ -71,9 +73,9 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
     prompts = _prompt_builder(connection, model)
     scheduler = Scheduler(model, connection.send)
     intake = Intake(model, prompts, scheduler.inbox.put, scheduler.interrupt)
-    threading.Thread(
-        target=_or_die, args=(connection, "intake", intake.run_forever), name="intake", daemon=True
-    ).start()
+    counter = Counter(model.vocabulary, prompts, connection.send)
+    for name, work in (("intake", intake.run_forever), ("counter", counter.run_forever)):
+        threading.Thread(target=_or_die, args=(connection, name, work), name=name, daemon=True).start()
     connection.send(
         frames.Ready(
             context_tokens=model.context_tokens,
@@ -84,15 +86,17 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
         )
     )
     threading.Thread(
-        target=_or_die, args=(connection, "reader", lambda: _read(connection, intake)), daemon=True
+        target=_or_die, args=(connection, "reader", lambda: _read(connection, intake, counter)), daemon=True
     ).start()
     # The engine has the main thread: OpenMP's threads under any other one cost a decode a third more time (measured).
     _or_die(connection, "engine", scheduler.run_forever)
 
 
-def _read(connection: Connection, intake: Intake) -> None:
+def _read(connection: Connection, intake: Intake, counter: Counter) -> None:
     while (frame := connection.read()) is not None:
-        if isinstance(frame, Order):
+        if isinstance(frame, frames.AskTokens):
+            counter.put(frame)
+        elif isinstance(frame, Order):
             intake.put(frame)
     os._exit(0)  # not `return`: the native library's clean-up must not wait for a thread that computes
 

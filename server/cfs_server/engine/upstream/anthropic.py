@@ -200,7 +200,8 @@ def _choice(request: GenerationRequest) -> Block:
         return {"type": "any"} if request.tools else {"type": "tool", "name": ANSWER}
     if not request.tools:
         return {"type": "none"}
-    return {"type": "any"} if request.tool_choice == "required" else {"type": request.tool_choice}
+    single = {} if request.parallel_calls or request.tool_choice == "none" else {"disable_parallel_tool_use": True}
+    return {"type": "any" if request.tool_choice == "required" else request.tool_choice, **single}
 
 
 def _is_object(schema: Mapping[str, Any]) -> bool:

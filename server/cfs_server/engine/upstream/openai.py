@@ -16,7 +16,17 @@ from cfs_server.engine.upstream.history import conversation_of
 from cfs_server.engine.upstream.openai_reply import OpenAIReply, Voice
 from cfs_server.engine.upstream.options import Options
 
-_OPTIONAL = ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "stream_options", "tool_choice")
+_OPTIONAL = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "stream_options",
+    "tool_choice",
+    "parallel_tool_calls",
+)
 _MORE_MODERN = "max_completion_tokens"
 
 
@@ -43,6 +53,8 @@ class OpenAIDialect:
         optional = self._sampling(request) | {"stop": list(talk.stops), "stream_options": {"include_usage": True}}
         if request.tools:
             optional["tool_choice"] = request.tool_choice
+            if not request.parallel_calls:
+                optional["parallel_tool_calls"] = False
         return {
             "model": self._model,
             "messages": [*system, *map(self._message, talk.messages)],

@@ -1,0 +1,132 @@
+"""Messages of a conversation as the OpenAI API writes them, and as sessions keep them. Pure: no I/O."""
+
+import json
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+
+from cfs import wire
+
+UNREADABLE = "_unreadable"
+"""Key under which arguments are kept that are no JSON object: nothing that a model said is lost."""
+
+
+class Open(BaseModel):
+    """A model that ignores what it does not know: the protocol grows."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+
+class TextPart(Open):
+    """A piece of a content. There are no others here: no pictures, no sound, no files."""
+
+    type: Literal["text"]
+    text: str
+
+
+def _text_only(value: Any) -> Any:
+    """Name the kind of the first part that is no text: a union would say what it is not in five ways."""
+    if not isinstance(value, list):
+        return value
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind != "text":
+            raise ValueError(f"only parts of the type 'text' are read here, this one is {kind!r}")
+    return tuple(value)
+
+
+Content = Annotated[
+    str | tuple[TextPart, ...] | None,
+    BeforeValidator(_text_only),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"$ref": "#/components/schemas/TextPart"}},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+
+
+class FunctionCall(Open):
+    """A tool's name, and its arguments as JSON text."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ChatToolCall(Open):
+    """A call that an assistant's message makes."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class ChatMessage(Open):
+    """One message of a conversation. `developer` is another word for `system`."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content = None
+    name: str | None = None
+    tool_calls: tuple[ChatToolCall, ...] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content; parts are joined."""
+        if isinstance(self.content, tuple):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+    def message(self) -> wire.Message:
+        """Say the same as a message of a session."""
+        return wire.Message(
+            role="system" if self.role == "developer" else self.role,
+            content=self.text,
+            tool_calls=tuple(
+                wire.ToolCall(id=call.id, name=call.function.name, arguments=read_arguments(call.function.arguments))
+                for call in self.tool_calls or ()
+            ),
+            tool_call_id=self.tool_call_id,
+            name=self.name,
+            thinking=self.reasoning_content or None,
+        )
+
+    @classmethod
+    def of(cls, message: wire.Message) -> Self:
+        """Say what a message of a session says."""
+        calls = tuple(
+            ChatToolCall(id=call.id, function=FunctionCall(name=call.name, arguments=write_arguments(call.arguments)))
+            for call in message.tool_calls
+        )
+        return cls(
+            role=message.role,
+            content=None if calls and not message.content else message.content,
+            name=message.name,
+            tool_calls=calls or None,
+            tool_call_id=message.tool_call_id,
+            reasoning_content=message.thinking,
+        )
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """Read a call's arguments; what is no JSON object is kept as text under `UNREADABLE`."""
+    try:
+        found = json.loads(text, strict=False) if text.strip() else {}
+        if isinstance(found, dict):
+            write_arguments(found).encode()  # half a surrogate pair is text for JSON, and for nobody else
+            return found
+    except (ValueError, RecursionError):
+        pass
+    return {UNREADABLE: text}
+
+
+def write_arguments(arguments: dict[str, Any]) -> str:
+    """Write a call's arguments as JSON; raises `ValueError` for numbers that JSON does not have."""
+    if arguments.keys() == {UNREADABLE} and isinstance(arguments[UNREADABLE], str):
+        return str(arguments[UNREADABLE])
+    return json.dumps(arguments, ensure_ascii=False, allow_nan=False)

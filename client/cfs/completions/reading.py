@@ -1,0 +1,121 @@
+"""A streamed completion, read: bytes in, chunks out, and the whole put together. Pure: no I/O."""
+
+import json
+
+from pydantic import ValidationError
+
+from cfs.completions.answers import ChatChunk, ChatCompletion, Choice, CompletionReason, CompletionUsage, Recorded
+from cfs.completions.messages import ChatMessage, ChatToolCall, FunctionCall
+from cfs.errors import CfsError, EngineError, Unreachable, from_problem
+from cfs.sse import SSEDecoder
+
+DONE = "[DONE]"
+"""What the last line of data of a stream says."""
+
+
+class CompletionReader:
+    """Reads one stream, wherever its bytes are cut; `ended` when the server has said that this is all."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        self._decoder = SSEDecoder()
+
+    def feed(self, data: bytes) -> list[ChatChunk]:
+        """Take the next bytes and return the chunks that they complete; raises the error that one of them reports.
+
+        The chunks before an error are lost with it, as is the completion.
+        """
+        chunks: list[ChatChunk] = []
+        for event in self._decoder.feed(data):
+            if event.data == DONE:
+                self.ended = True
+            elif not self.ended:
+                chunks.append(_read(event.data))
+        return chunks
+
+
+def _read(data: str) -> ChatChunk:
+    try:
+        found = json.loads(data)
+        if isinstance(found, dict) and found.get("error"):
+            raise _error_in(found)
+        return ChatChunk.model_validate(found)
+    except (ValueError, ValidationError):
+        raise Unreachable(f"the stream holds something that is no piece of a completion: {data[:80]!r}") from None
+
+
+def _error_in(found: dict[str, object]) -> CfsError:
+    status = found.get("status")
+    if isinstance(status, int):
+        return from_problem(status, found)
+    error = found["error"]
+    return EngineError(str(error.get("message") if isinstance(error, dict) else error))
+
+
+class Assembly:
+    """A completion put together from its chunks; `complete` once a chunk has said why it ended."""
+
+    def __init__(self) -> None:
+        self._last: ChatChunk | None = None
+        self._reason: CompletionReason | None = None
+        self._usage: CompletionUsage | None = None
+        self._recorded: Recorded | None = None
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._calls: dict[int, _Call] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the end of the message has come."""
+        return self._reason is not None
+
+    def add(self, chunk: ChatChunk) -> None:
+        """Take the next chunk."""
+        self._last = chunk
+        self._usage = chunk.usage or self._usage
+        self._recorded = chunk.cfs or self._recorded
+        for choice in chunk.choices:
+            self._reason = choice.finish_reason or self._reason
+            self._text.append(choice.delta.content or "")
+            self._thinking.append(choice.delta.reasoning_content or "")
+            for piece in choice.delta.tool_calls or ():
+                call = self._calls.setdefault(piece.index, _Call())
+                call.id = piece.id or call.id
+                if piece.function is not None:
+                    call.name += piece.function.name or ""
+                    call.arguments += piece.function.arguments or ""
+
+    @property
+    def message(self) -> ChatMessage:
+        """What has been said so far."""
+        text, thinking = "".join(self._text), "".join(self._thinking)
+        calls = tuple(
+            ChatToolCall(id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments))
+            for _, call in sorted(self._calls.items())
+        )
+        return ChatMessage(
+            role="assistant",
+            content=None if calls and not text else text,
+            tool_calls=calls or None,
+            reasoning_content=thinking or None,
+        )
+
+    def completion(self) -> ChatCompletion:
+        """The whole; raises `Unreachable` when the stream ended before it."""
+        if self._last is None or self._reason is None:
+            raise Unreachable("the completion's stream ended before its end")
+        return ChatCompletion(
+            id=self._last.id,
+            created=self._last.created,
+            model=self._last.model,
+            choices=(Choice(message=self.message, finish_reason=self._reason),),
+            usage=self._usage or CompletionUsage(),
+            cfs=self._recorded,
+        )
+
+
+class _Call:
+    """A call whose pieces are coming in."""
+
+    def __init__(self) -> None:
+        self.id = self.name = self.arguments = ""

@@ -1,0 +1,110 @@
+"""From what an engine yields to the protocol's words: chunks, or one completion put together from them."""
+
+import json
+import time
+import uuid
+from collections.abc import AsyncIterable, Iterator
+from typing import Any
+
+from cfs.completions import (
+    Assembly,
+    ChatChunk,
+    ChatCompletion,
+    ChunkChoice,
+    ChunkDelta,
+    CompletionReason,
+    CompletionUsage,
+    FunctionPiece,
+    Recorded,
+    ToolCallPiece,
+)
+from cfs.wire import FinishReason
+from cfs_server.engine.interface import CallDelta, Delta, Finished
+
+_REASONS: dict[FinishReason, CompletionReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "cancelled": "stop",  # the protocol has no word for it; `cfs.finish_reason` says so
+    "error": "stop",
+}
+
+
+class Writer:
+    """Writes one completion; `recorded` says where it is kept, if anywhere."""
+
+    def __init__(self, model: str, recorded: Recorded | None = None) -> None:
+        self._model = model
+        self._recorded = recorded
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+
+    def first(self) -> ChatChunk:
+        """Say who speaks."""
+        return self._chunk(ChunkDelta(role="assistant", content=""))
+
+    def write(self, item: Delta | Finished) -> Iterator[ChatChunk]:
+        """Write a piece of the answer, or its end and then what it cost."""
+        if isinstance(item, Finished):
+            recorded = self._recorded and self._recorded.model_copy(update={"finish_reason": item.reason})
+            yield self._chunk(ChunkDelta(), finish_reason=_REASONS[item.reason]).model_copy(update={"cfs": recorded})
+            yield ChatChunk(
+                id=self._id,
+                created=self._created,
+                model=self._model,
+                usage=CompletionUsage.of(item.usage),
+                cfs=recorded,
+            )
+            return
+        if item.thinking:
+            yield self._chunk(ChunkDelta(reasoning_content=item.thinking))
+        if item.text:
+            yield self._chunk(ChunkDelta(content=item.text))
+        for call in item.calls:
+            for piece in _pieces(call):
+                yield self._chunk(ChunkDelta(tool_calls=(piece,)))
+
+    async def completion(self, items: AsyncIterable[Delta | Finished]) -> ChatCompletion:
+        """Put the whole together."""
+        assembly = Assembly()
+        async for item in items:
+            for chunk in self.write(item):
+                assembly.add(chunk)
+        return assembly.completion()
+
+    def _chunk(self, delta: ChunkDelta, finish_reason: CompletionReason | None = None) -> ChatChunk:
+        choice = ChunkChoice(delta=delta, finish_reason=finish_reason)
+        return ChatChunk(id=self._id, created=self._created, model=self._model, choices=(choice,))
+
+
+def _pieces(call: CallDelta) -> Iterator[ToolCallPiece]:
+    """Split a piece of a call as OpenAI does: the name by itself, then the arguments."""
+    if call.name is not None or call.id is not None:
+        head = FunctionPiece(name=call.name, arguments="")
+        yield ToolCallPiece(index=call.index, id=call.id, type="function", function=head)
+    if call.arguments:
+        yield ToolCallPiece(index=call.index, function=FunctionPiece(arguments=call.arguments))
+
+
+def chunk_json(chunk: ChatChunk, *, include_usage: bool) -> str | None:
+    """Write a chunk as the protocol wants it; None for what was not asked for."""
+    if chunk.usage is not None and not include_usage:
+        return None
+    found = chunk.model_dump(exclude_none=True)
+    for choice in found["choices"]:
+        choice.setdefault("finish_reason", None)
+    if include_usage:
+        found.setdefault("usage", None)
+    return _text(found)
+
+
+def completion_json(completion: ChatCompletion) -> str:
+    """Write a completion; a message that only calls tools has no content, and says so."""
+    found = completion.model_dump(exclude_none=True)
+    for choice in found["choices"]:
+        choice["message"].setdefault("content", None)
+    return _text(found)
+
+
+def _text(found: dict[str, Any]) -> str:
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,57 @@
+"""Completions as one caller may have them: the only way from a route to the engine (G9).
+
+Whoever may write to some session may have the model answer: it could do so there. A completion that a session records
+needs the rights of that session besides.
+"""
+
+from collections.abc import Sequence
+
+from cfs.completions import ModelCard, Recorded, TokenCounts
+from cfs.counting import MESSAGE_TOKENS, estimate_tokens
+from cfs.transcript import shown
+from cfs.wire import Message
+from cfs_server.completions import recorded
+from cfs_server.completions.direct import Direct, Items
+from cfs_server.completions.orders import Order
+from cfs_server.engine.interface import CountsTokens, Engine
+from cfs_server.sessions.gate import SessionGate
+
+
+class CompletionGate:
+    """What one caller may do with the engine; what it computes is shared among the caller's own work only."""
+
+    def __init__(self, model: ModelCard, engine: Engine, direct: Direct, sessions: SessionGate, owner: str) -> None:
+        self.model = model
+        self._engine = engine
+        self._direct = direct
+        self._sessions = sessions
+        self._owner = owner
+
+    @property
+    def message_bytes(self) -> int:
+        """Largest content of one message."""
+        return self._sessions.limits.message_bytes
+
+    def begin(self, order: Order, session_id: str | None) -> tuple[Items, Recorded | None]:
+        """Begin a completion, in a session if one is named; returns its pieces, and where it is kept."""
+        if session_id is None:
+            self._sessions.require_somewhere("write")
+            self._direct.check()
+            return self._direct.make(order, self._owner), None
+        session, turn = recorded.submit(self._sessions, session_id, order)
+        items = recorded.follow(session, turn, lambda: self._sessions.require_still(session, session_id, "read_binary"))
+        return items, Recorded(session=session.id, turn=turn.id)
+
+    async def count(
+        self, texts: Sequence[str], messages: Sequence[Message] | None, tools: Sequence[dict[str, object]]
+    ) -> TokenCounts:
+        """Count tokens by the model's tokenizer, or guess where there is none; raises `EngineError`."""
+        self._sessions.require_somewhere("write")
+        if isinstance(self._engine, CountsTokens):
+            found = await self._engine.count_tokens(texts, messages, tools)
+            return TokenCounts(counts=found.texts, prompt_tokens=found.prompt, exact=True)
+        prompt = None
+        if messages is not None:
+            said = sum(MESSAGE_TOKENS + estimate_tokens(shown(message)) for message in messages)
+            prompt = said + sum(estimate_tokens(str(tool)) for tool in tools)
+        return TokenCounts(counts=tuple(map(estimate_tokens, texts)), prompt_tokens=prompt, exact=False)

@@ -1,0 +1,133 @@
+"""From a request in the protocol's words to what an engine understands; what we cannot do is refused, with a reason."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cfs.completions import ChatMessage, ChatRequest, NamedTool, ToolSpec
+from cfs.errors import InvalidParameters
+from cfs.wire import Message, SettingsPatch
+from cfs_server.engine.interface import ToolChoice
+from cfs_server.sessions.content import check_content
+
+DEFAULT_TOKENS = 8_192
+"""Longest reply when the request sets no limit; the context may set a shorter one."""
+_MOST_TOKENS = 1_000_000
+_MOST_STOPS = 16
+_LEAST_TOP_P = 1e-6
+"""A `top_p` of 0 is the most likely token alone, and so is this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A completion as engines and sessions take it; `patch` are the settings that the request names."""
+
+    messages: tuple[Message, ...]
+    patch: SettingsPatch
+    json_schema: dict[str, Any] | None
+    tools: tuple[dict[str, Any], ...]
+    tool_choice: ToolChoice
+    parallel_calls: bool
+    account: str
+
+
+def read_order(request: ChatRequest, message_bytes: int) -> Order:
+    """Read a request; raises `InvalidParameters` for what cannot be done, and `TooLarge` for a message that is."""
+    _refuse_unsupported(request)
+    tools, choice = _tools(request)
+    return Order(
+        messages=messages_of(request.messages, message_bytes),
+        patch=_patch(request),
+        json_schema=schema_of(request.response_format),
+        tools=tools,
+        tool_choice=choice,
+        parallel_calls=request.parallel_tool_calls is not False,
+        account=request.user or "",
+    )
+
+
+def messages_of(messages: Iterable[ChatMessage], message_bytes: int) -> tuple[Message, ...]:
+    """Read messages; raises `TooLarge` for one that is."""
+    found = tuple(message.message() for message in messages)
+    for message in found:
+        check_content(message.content, limit=message_bytes)
+    return found
+
+
+def tools_of(tools: Iterable[ToolSpec] | None) -> tuple[dict[str, Any], ...]:
+    """Write tools as engines take them."""
+    return tuple(tool.model_dump(exclude_none=True) for tool in tools or ())
+
+
+def schema_of(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Read which JSON schema a reply must follow; raises `InvalidParameters`."""
+    match response_format:
+        case None | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return {"type": "object"}
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}}:
+            return schema
+    raise refusal(
+        "response_format", 'it is {"type": "json_object"}, or {"type": "json_schema", "json_schema": {"schema": {...}}}'
+    )
+
+
+def refusal(member: str, reason: str) -> InvalidParameters:
+    """Say which member of a request cannot be, and why."""
+    return InvalidParameters(f"{member}: {reason}", errors=[{"at": member, "message": reason}])
+
+
+def _refuse_unsupported(request: ChatRequest) -> None:
+    """Refuse what would change the answer if it could be done here; all else that is not known is ignored."""
+    if request.n not in (None, 1):
+        raise refusal("n", "one completion is made at a time: leave it out, or set it to 1")
+    for member in ("presence_penalty", "frequency_penalty"):
+        if getattr(request, member):
+            raise refusal(member, "penalties are not applied here: leave it out, or set it to 0")
+    if request.logit_bias:
+        raise refusal("logit_bias", "tokens are not biased here: leave it out")
+    if request.logprobs or request.top_logprobs:
+        raise refusal("logprobs", "log-probabilities are not given here: leave it out")
+    if request.functions is not None or request.function_call is not None:
+        raise refusal("functions", "they have become `tools` and `tool_choice`: use these")
+
+
+def _tools(request: ChatRequest) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
+    """Read the tools that may be called, and whether one must be."""
+    tools, choice = tools_of(request.tools), request.tool_choice
+    names = Counter(tool["function"]["name"] for tool in tools)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise refusal("tools", f"two tools are called {twice[0]!r}")
+    if isinstance(choice, NamedTool):
+        named = tuple(tool for tool in tools if tool["function"]["name"] == choice.function.name)
+        if not named:
+            raise refusal("tool_choice", f"there is no tool {choice.function.name!r} among the tools")
+        return named, "required"
+    if choice == "required" and not tools:
+        raise refusal("tool_choice", "a call is required, and there are no tools")
+    return tools, choice or "auto"
+
+
+def _patch(request: ChatRequest) -> SettingsPatch:
+    most = request.max_completion_tokens or request.max_tokens
+    settings = {
+        "max_tokens": None if most is None else min(most, _MOST_TOKENS),
+        "temperature": request.temperature,
+        "top_p": None if request.top_p is None else max(request.top_p, _LEAST_TOP_P),
+        "top_k": None if request.top_k is None else max(request.top_k, 0),
+        "min_p": request.min_p,
+        "seed": None if request.seed is None else request.seed % 2**32,
+        "stop": _stops(request.stop),
+    }
+    return SettingsPatch.model_validate({key: value for key, value in settings.items() if value is not None})
+
+
+def _stops(stop: str | tuple[str, ...] | None) -> tuple[str, ...] | None:
+    if stop is None:
+        return None
+    stops = tuple(filter(None, [stop] if isinstance(stop, str) else stop))
+    if len(stops) > _MOST_STOPS or any(len(each) > 256 for each in stops):
+        raise refusal("stop", f"{_MOST_STOPS} strings of 256 characters each are the most")
+    return stops or None

@@ -1,0 +1,117 @@
+"""Conversations with tools, told to models whose template knows no tools, or none of their parts. Pure: no I/O."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from cfs.wire import Message, ToolCall
+
+_TAGGED = """\
+You can call functions. They are described here, one JSON object a line:
+<tools>
+{tools}
+</tools>
+To call one, write a JSON object with its name and its arguments between two tags, and nothing after it:
+<tool_call>{{"name": "NAME", "arguments": {{"KEY": "VALUE"}}}}</tool_call>
+For several calls write several of these. The results come with the next message. Call a function only when it helps; \
+otherwise just answer."""
+
+_BRACKETED = """\
+You can call these tools:
+{tools}
+To call one, write [CALL:name(key='text', other=1)] with plain values, and nothing after it. The next message brings \
+the result. Answer without a call when you know enough."""
+
+
+def described_with_tags(tools: Iterable[Mapping[str, Any]]) -> str:
+    """Describe tools, and the form of calls that most models have seen."""
+    lines = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
+    return _TAGGED.format(tools="\n".join(lines))
+
+
+def described_for_transcripts(tools: Iterable[Mapping[str, Any]]) -> str:
+    """Describe tools, and calls in the form in which transcripts show them (S6, C8)."""
+    return _BRACKETED.format(tools="\n".join(map(_line, tools)))
+
+
+def with_system(messages: Sequence[Message], text: str) -> list[Message]:
+    """Put a text before the system message, or make one of it."""
+    if not text:
+        return list(messages)
+    if messages and messages[0].role == "system":
+        first = messages[0]
+        return [first.model_copy(update={"content": f"{text}\n\n{first.content}".rstrip()}), *messages[1:]]
+    return [Message(role="system", content=text), *messages]
+
+
+def named_results(messages: Iterable[Message]) -> list[Message]:
+    """Give each tool's result the name of the tool: some templates ask for it, and most programs leave it out."""
+    names: dict[str | None, str] = {}
+    found = []
+    for message in messages:
+        names.update({call.id: call.name for call in message.tool_calls})
+        if message.role == "tool" and message.name is None and message.tool_call_id in names:
+            message = message.model_copy(update={"name": names[message.tool_call_id]})
+        found.append(message)
+    return found
+
+
+def calls_as_text(messages: Iterable[Message]) -> list[Message]:
+    """Write calls into the contents of their messages."""
+    return [
+        message.model_copy(
+            update={"content": "\n".join(filter(None, [message.content, *map(_tagged, message.tool_calls)])),
+                    "tool_calls": ()}
+        )
+        if message.tool_calls
+        else message
+        for message in messages
+    ]  # fmt: skip
+
+
+def results_as_user(messages: Iterable[Message]) -> list[Message]:
+    """Let the user say what tools found, in one message with what the user says before or after it.
+
+    Templates without a role for tools often insist on turns that alternate.
+    """
+    found: list[Message] = []
+    after_result = False
+    for message in messages:
+        is_result = message.role == "tool"
+        said = _told(message) if is_result else message
+        if said.role == "user" and (is_result or after_result) and found and found[-1].role == "user":
+            found[-1] = found[-1].model_copy(update={"content": f"{found[-1].content}\n\n{said.content}"})
+        else:
+            found.append(said)
+        after_result = is_result
+    return found
+
+
+def _told(message: Message) -> Message:
+    of = f" of {message.name}" if message.name else ""
+    return Message(role="user", content=f"<tool_response>\nResult{of}:\n{message.content}\n</tool_response>")
+
+
+def _tagged(call: ToolCall) -> str:
+    body = json.dumps({"name": call.name, "arguments": call.arguments}, ensure_ascii=False)
+    return f"<tool_call>{body}</tool_call>"
+
+
+def _line(tool: Mapping[str, Any]) -> str:
+    function = tool.get("function", tool)
+    schema = function.get("parameters") or {}
+    properties = schema.get("properties") or {}
+    required = schema.get("required") or ()
+    shown = ", ".join(
+        f"{name}: {_kind(of)}{'' if name in required else ' (optional)'}" for name, of in properties.items()
+    )
+    return f"- {function.get('name')}({shown}): {function.get('description') or ''}".rstrip(": ")
+
+
+def _kind(schema: Any) -> str:
+    if not isinstance(schema, Mapping):
+        return "any"
+    if "enum" in schema:
+        return " | ".join(repr(each) for each in schema["enum"])
+    kind = schema.get("type", "any")
+    return kind if isinstance(kind, str) else " | ".join(map(str, kind))

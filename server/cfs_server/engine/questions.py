@@ -1,0 +1,41 @@
+"""Questions to the worker, each with a number, until they are answered or nobody is there any more to do it."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+from cfs_server.engine.frames import AskStats, AskTokens, Stats, Tokens
+
+Question = AskStats | AskTokens
+Answer = Stats | Tokens
+
+
+class Questions:
+    """Those that are open."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, asyncio.Future[Answer | None]] = {}
+        self._numbers = itertools.count(1)
+
+    async def ask(self, make: Callable[[int], Question], send: Callable[[Question], None]) -> Answer | None:
+        """Send a question and wait for its answer; None when the worker dies before it has given one."""
+        number = next(self._numbers)
+        future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self._open[number] = future
+        try:
+            send(make(number))
+            return await future
+        finally:
+            self._open.pop(number, None)
+
+    def answered(self, answer: Answer) -> None:
+        """Take an answer; one that nobody waits for any more is dropped."""
+        future = self._open.pop(answer.number, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def nobody_answers(self) -> None:
+        """Let everybody who waits know that no answer will come."""
+        for future in self._open.values():
+            if not future.done():
+                future.set_result(None)

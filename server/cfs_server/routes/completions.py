@@ -1,0 +1,188 @@
+"""Completions in the protocol of the OpenAI API, so that any program that speaks it can use this server (H4)."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from typing import Annotated, cast
+from urllib.parse import unquote_to_bytes
+
+from fastapi import APIRouter, Depends, Header, Path, Request, Response
+
+from cfs import completions as wire
+from cfs.errors import (
+    CfsError,
+    Conflict,
+    EngineError,
+    Gone,
+    InvalidIdentifier,
+    InvalidRequest,
+    NotFound,
+    StorageFull,
+    TooLarge,
+    TooMany,
+    Unavailable,
+    UnsupportedMedia,
+)
+from cfs.ids import check_id
+from cfs_server.completions.answers import Writer, chunk_json, completion_json
+from cfs_server.completions.direct import Items
+from cfs_server.completions.failures import problem_for_clients
+from cfs_server.completions.orders import messages_of, read_order, tools_of
+from cfs_server.engine.interface import Delta, Finished
+from cfs_server.openapi import answer, body, problems
+from cfs_server.routes.bodies import json_body
+from cfs_server.routes.context import Me
+from cfs_server.routes.views import as_json
+from cfs_server.routes.waiting import attend
+from cfs_server.streams import Frames
+
+router = APIRouter(prefix="/v1", tags=["completions"])
+
+_PATIENCE = 1.0
+"""Seconds that a stream's status waits for the first piece: an error that comes before it gets a status of its own."""
+
+_PLAIN = r"A-Za-z0-9_~!$&'()*+,;=:@\-"
+"""Characters that a URL's path may hold as they are (RFC 3986, 3.3), but for the dot."""
+_NAME_PATTERN = rf"^[{_PLAIN}][{_PLAIN}.]{{0,62}}(/[A-Za-z0-9_-]{{1,64}}){{0,15}}$"
+"""What a name may look like without an escape; the server judges longer ones."""
+_MODEL_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}(/[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}){0,3}$"
+_ENCODED = re.compile(rf"([{_PLAIN}./]|%[0-9A-Fa-f]{{2}})+")
+
+_ERRORS = (InvalidRequest, TooLarge, UnsupportedMedia, EngineError, TooMany, Unavailable)
+
+
+async def _session(
+    name: Annotated[
+        str | None,
+        Header(
+            alias="X-CFS-Session",
+            description="Session that records the completion, percent-encoded; made if there is none.",
+            json_schema_extra={"pattern": _NAME_PATTERN},
+        ),
+    ] = None,
+) -> str | None:
+    if name is None:
+        return None
+    if not _ENCODED.fullmatch(name):
+        raise InvalidIdentifier(f"X-CFS-Session is percent-encoded, as in a URL; this is not: {name[:80]!r}")
+    try:
+        return check_id(unquote_to_bytes(name).decode())
+    except UnicodeDecodeError:
+        raise InvalidIdentifier("X-CFS-Session is not UTF-8 behind its escapes") from None
+
+
+@router.post(
+    "/chat/completions",
+    responses={
+        200: answer("The completion, or its chunks", json=wire.ChatCompletion, events=None),
+        **problems(*_ERRORS, Conflict, Gone, NotFound, StorageFull),
+    },
+    openapi_extra=body(json=wire.ChatRequest),
+)
+async def complete(
+    request: Request,
+    asked: Annotated[wire.ChatRequest, Depends(json_body(wire.ChatRequest))],
+    session: Annotated[str | None, Depends(_session)],
+    me: Me,
+) -> Response:
+    """Answer a conversation; with `X-CFS-Session` that session records it.
+
+    A client that goes away ends its completion, but for one that a session records: that is a turn like any other.
+    """
+    gate = me.completions
+    found, recorded = gate.begin(read_order(asked, gate.message_bytes), session)
+    items, writer = _Begun(found), Writer(gate.model.id, recorded)
+    try:
+        if not asked.stream:
+            text = completion_json(await attend(request, writer.completion(items)))
+            await items.close()
+            return Response(text, media_type="application/json")
+        await attend(request, items.begin(_PATIENCE))
+    except BaseException:
+        await items.close()
+        raise
+    usage = asked.stream_options is not None and asked.stream_options.include_usage
+    return me.stream(_frames(writer, items, usage=usage), items.close)
+
+
+@router.get("/models", responses={200: answer("All models", json=wire.ModelList), **problems()})
+async def models(me: Me) -> Response:
+    """List the models that answer here: there is one."""
+    return as_json(wire.ModelList(data=(me.completions.model,)))
+
+
+@router.get("/models/{model:path}", responses={200: answer("The model", json=wire.ModelCard), **problems(NotFound)})
+async def model(
+    model: Annotated[
+        str, Path(description="Name of the model; it may hold slashes.", json_schema_extra={"pattern": _MODEL_PATTERN})
+    ],
+    me: Me,
+) -> Response:
+    """Describe a model."""
+    card = me.completions.model
+    if model != card.id:
+        raise NotFound(f"there is no model {model!r} here; there is {card.id!r}")
+    return as_json(card)
+
+
+@router.post(
+    "/tokens",
+    responses={200: answer("How many tokens", json=wire.TokenCounts), **problems(*_ERRORS)},
+    openapi_extra=body(required=False, json=wire.TokensRequest),
+)
+async def tokens(
+    request: Request,
+    asked: Annotated[wire.TokensRequest, Depends(json_body(wire.TokensRequest))],
+    me: Me,
+) -> Response:
+    """Count the tokens of texts, and of the prompt that a conversation with tools makes."""
+    gate = me.completions
+    messages = None if asked.messages is None else messages_of(asked.messages, gate.message_bytes)
+    return as_json(await attend(request, gate.count(asked.texts, messages, tools_of(asked.tools))))
+
+
+async def _frames(writer: Writer, items: AsyncIterable[Delta | Finished], *, usage: bool) -> Frames:
+    """Write a completion as server-sent events; an error in the middle is the last of them."""
+    try:
+        yield _data(chunk_json(writer.first(), include_usage=usage))
+        async for item in items:
+            for chunk in writer.write(item):
+                if text := chunk_json(chunk, include_usage=usage):
+                    yield _data(text)
+    except CfsError as error:
+        yield _data(json.dumps(problem_for_clients(error)))
+    else:
+        yield _data(wire.DONE)
+
+
+def _data(text: str | None) -> bytes:
+    return f"data: {text}\n\n".encode()
+
+
+class _Begun:
+    """The pieces of a completion, which may have begun before anybody reads them."""
+
+    def __init__(self, items: Items) -> None:
+        self._items = cast("AsyncGenerator[Delta | Finished]", items)
+        self._first: asyncio.Task[Delta | Finished] | None = None
+
+    async def begin(self, seconds: float) -> None:
+        """Wait so long for the first piece; raises what comes instead of it."""
+        self._first = asyncio.ensure_future(anext(self._items))
+        done, _ = await asyncio.wait((self._first,), timeout=seconds)
+        for first in done:
+            first.result()
+
+    async def __aiter__(self) -> AsyncIterator[Delta | Finished]:
+        if self._first is not None:
+            yield await asyncio.shield(self._first)
+        async for item in self._items:
+            yield item
+
+    async def close(self) -> None:
+        """End it, if it is not over: what nobody reads is not made."""
+        if self._first is not None and not self._first.done():
+            self._first.cancel()
+            await asyncio.gather(self._first, return_exceptions=True)
+        await self._items.aclose()

@@ -1,0 +1,221 @@
+"""Every model can be told of tools: by its template, or else in our words (H4)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import make_random_gguf
+from cfs.wire import Message, Settings, ToolCall
+from cfs_server.engine.chat.abilities import Abilities, abilities_of
+from cfs_server.engine.chat.forcing import forced, reply_schema
+from cfs_server.engine.chat.rendering import ChatTemplate
+from cfs_server.engine.chat.replies import ReplyReader
+from cfs_server.engine.chat.templates import PromptBuilder
+from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.vocabulary import Vocabulary
+from tests.engine.support import request, user
+
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "read",
+        "description": "Read a file.",
+        "parameters": {
+            "type": "object",
+            "properties": {"path": {"type": "string"}, "mode": {"enum": ["a", "b"]}},
+            "required": ["path"],
+        },
+    },
+}
+CALL = ToolCall(id="call_1", name="read", arguments={"path": "a", "n": 1})
+HISTORY = [
+    user("hi"),
+    Message(role="assistant", content="I look.", tool_calls=(CALL,)),
+    Message(role="tool", content="found", tool_call_id="call_1"),
+    user("thanks"),
+]
+HEAD = "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+NO_TOOLS = HEAD + "{% endfor %}<assistant>"
+STRICT = (
+    "{% for m in messages %}"
+    "{% if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('role') }}{% endif %}"
+    "{% if loop.index0 > 0 and m.role == messages[loop.index0 - 1].role %}{{ raise_exception('alternate') }}{% endif %}"
+    "<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+)
+AS_TEXT = (
+    "{{ tools }}" + HEAD + "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ '' + c.function.arguments }}]"
+    "{% endfor %}{% endfor %}"
+)
+SHORT_IDS = (
+    HEAD + "{% for c in m.tool_calls or [] %}{% if c.id | length != 9 %}{{ raise_exception('9') }}{% endif %}"
+    "[{{ c.id }} {{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}"
+    "{% if m.role == 'tool' %}({{ m.tool_call_id }} {{ m.name }}){% endif %}{% endfor %}"
+)
+PRINTED = (
+    HEAD + "{% for c in m.tool_calls or [] %}{{ c.function.name }} {{ c.function.arguments }}{% endfor %}{% endfor %}"
+)
+
+
+def build(template: str | None, messages: list[Message], *tools: dict[str, Any], **settings: Any) -> str:
+    """Build a prompt and return its text."""
+    return PromptBuilder(template).build(messages, Settings.model_validate(settings), tools).text
+
+
+@pytest.mark.parametrize(
+    ("template", "abilities"),
+    [
+        (make_random_gguf.CHAT_TEMPLATE, Abilities(tools=True, calls=True, results=True)),
+        (NO_TOOLS, Abilities()),
+        (STRICT, Abilities()),
+        (AS_TEXT, Abilities(tools=True, calls=True, results=True, text_arguments=True)),
+        (SHORT_IDS, Abilities(calls=True, results=True)),
+        (PRINTED, Abilities(calls=True, results=True, text_arguments=True)),
+        ("{{ raise_exception('never') }}", Abilities()),
+    ],
+)
+def test_what_a_template_can_say_is_found_out_by_trying(template: str, abilities: Abilities) -> None:
+    """Also what it would say wrongly: a mapping in Python's words is no call."""
+    assert abilities_of(ChatTemplate(template, begin_text="", end_text="").render) == abilities
+
+
+def test_a_template_that_knows_no_tools_is_told_of_them_in_the_system_message() -> None:
+    """In the form that most models have seen, and that the reader of replies knows."""
+    text = build(NO_TOOLS, [Message(role="system", content="Be brief."), *HISTORY], TOOL)
+    system, _, rest = text.partition("<user>hi")
+    assert system.startswith("<system>")
+    assert json.dumps(TOOL["function"]) in system
+    assert system.endswith("\n\nBe brief.")
+    found = ReplyReader([TOOL]).feed(rest.partition("<assistant>")[2].partition("<user>")[0])
+    assert found is not None
+    assert found.text == "I look."
+    assert [(call.name, json.loads(call.arguments)) for call in found.calls] == [("read", CALL.arguments)]
+
+
+def test_results_are_told_by_the_user_where_there_is_no_role_for_them() -> None:
+    """In one message with what the user says next: turns alternate."""
+    text = build(STRICT, HISTORY, TOOL)
+    assert "<user><tool_response>\nResult of read:\nfound\n</tool_response>\n\nthanks<assistant>" in text
+
+
+def test_without_tools_a_conversation_that_used_them_can_go_on() -> None:
+    """The history keeps its calls and results; nothing is described."""
+    assert build(NO_TOOLS, HISTORY).startswith('<user>hi<assistant>I look.\n<tool_call>{"name": "read"')
+
+
+def test_arguments_come_as_the_template_wants_them() -> None:
+    assert '[read {"path": "a", "n": 1}]' in build(AS_TEXT, HISTORY, TOOL)
+
+
+def test_ids_are_shortened_for_templates_that_insist() -> None:
+    """The same for the call and its result, which also gets the tool's name."""
+    text = build(SHORT_IDS, HISTORY)
+    short = text.partition("[")[2][:9]
+    assert short.isalnum()
+    assert f"({short} read)" in text
+    nine = CALL.model_copy(update={"id": "abcdefghi"})
+    assert "[abcdefghi read" in build(
+        SHORT_IDS, [user("hi"), Message(role="assistant", content="", tool_calls=(nine,))]
+    )
+
+
+def test_transcripts_describe_and_show_calls_in_their_own_form() -> None:
+    """Calls are lines of the assistant, results are the tool's; a model that goes on to invent one is stopped."""
+    prompt = PromptBuilder(None).build(HISTORY, Settings(system="Be brief."), [TOOL])
+    assert prompt.text.startswith(
+        "System: Be brief.\nSystem: You can call these tools:\n- read(path: string, mode: 'a' | 'b'"
+    )
+    assert prompt.text.endswith(
+        "User: hi\nAssistant: I look.\n[CALL:read(path='a', n=1)]\nTool: found\nUser: thanks\nAssistant: "
+    )
+    assert prompt.stops == ("User:", "\nTool:")
+
+
+def test_a_prompt_that_opens_the_thinking_is_known() -> None:
+    """Only where the template did it: a message cannot."""
+    assert PromptBuilder(NO_TOOLS + "<think>\n").build([user("hi")], Settings()).thinks
+    assert not PromptBuilder(NO_TOOLS).build([user("hi")], Settings()).thinks
+    assert not PromptBuilder(None).build([user("<think>")], Settings()).thinks
+
+
+# -- forcing ----------------------------------------------------------------------------------------------------------
+
+NESTED: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "nested",
+        "parameters": {
+            "type": "object",
+            "properties": {"point": {"$ref": "#/$defs/P"}, "definitions": {"type": "integer"}},
+            "required": ["point", "definitions"],
+            "$defs": {"P": {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}},
+        },
+    },
+}
+
+
+def test_what_must_be_said_is_a_schema() -> None:
+    """One call of one of the tools; with a form besides, that or a call."""
+    wanted = {"type": "object", "properties": {"mood": {"$ref": "#/$defs/P"}}, "$defs": {"P": {"type": "string"}}}
+    assert reply_schema([TOOL], required=False, wanted=None) is None
+    assert reply_schema([], required=True, wanted=wanted) is wanted
+    one = reply_schema([TOOL], required=True, wanted=None)
+    assert one is not None
+    assert one["properties"]["name"] == {"const": "read"}
+    both = reply_schema([TOOL, NESTED], required=False, wanted=wanted)
+    assert both is not None
+    assert len(both["anyOf"]) == 3
+    assert both["$defs"].keys() == {"1.P", "2.P"}
+    assert both["anyOf"][1]["properties"]["arguments"]["properties"]["point"] == {"$ref": "#/$defs/1.P"}
+    assert "definitions" in both["anyOf"][1]["properties"]["arguments"]["properties"]
+    forced_both = reply_schema([TOOL], required=True, wanted=wanted)
+    assert forced_both == one
+
+
+def test_a_request_says_in_tools_and_a_schema_how_it_is_answered() -> None:
+    free = request("x", tools=(TOOL,))
+    assert forced(free) is free
+    assert forced(request("x", tools=(TOOL,), tool_choice="none")).tools == ()
+    assert forced(request("x", tools=(TOOL,), tool_choice="required")).json_schema is not None
+
+
+def test_the_schemas_become_grammars(vocabulary: Vocabulary) -> None:
+    """References included."""
+    for wanted in (None, {"type": "object"}):
+        schema = reply_schema([TOOL, NESTED], required=wanted is None, wanted=wanted)
+        Sampler(vocabulary, Settings(), schema).free()
+
+
+# -- tokens that are marks --------------------------------------------------------------------------------------------
+
+
+def test_marks_that_are_control_tokens_can_be_seen(vocabulary: Vocabulary) -> None:
+    """Other control tokens stay invisible: they are no text."""
+    pieces = {
+        vocabulary.text_of(token): vocabulary.piece(token) for token in range(vocabulary.size - 5, vocabulary.size)
+    }
+    assert pieces["[TOOL_CALLS]"] == b"[TOOL_CALLS]"
+    assert pieces["<think>"] == b"<think>"
+    assert pieces["<|im_end|>"] == pieces["<|endoftext|>"] == b""
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    """The tokenizer of a model whose marks are control tokens."""
+    import ctypes
+
+    from llama_cpp import llama_cpp as lib
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make_random_gguf, "SPECIALS", (*make_random_gguf.SPECIALS, "[TOOL_CALLS]", "<think>"))
+        path: Path = make_random_gguf.make(tmp_path_factory.mktemp("marks") / "marks.gguf")
+    lib.llama_backend_init()
+    quiet = lib.llama_log_callback(lambda *_: None)
+    lib.llama_log_set(quiet, ctypes.c_void_p(0))
+    params = lib.llama_model_default_params()
+    params.vocab_only = True
+    model = lib.llama_model_load_from_file(str(path).encode(), params)
+    found = Vocabulary(model)
+    found._keep = (model, quiet)  # type: ignore[attr-defined]
+    return found
