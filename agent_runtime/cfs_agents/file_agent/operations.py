@@ -8,6 +8,7 @@ goes by its journal. Secrets are taken out, long texts shortened, and a line is 
 import json
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _LONGEST_LINE = 64 * 1024
 _MOST_MEMBERS = 50
 _DEEPEST = 6
 _TAIL = 1 << 20
+_REMEMBERED = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,10 @@ class OperationLog:
         self._lock = threading.Lock()
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._newest_ids = self._repaired()
+            self._newest_ids = deque(self._repaired(), maxlen=_REMEMBERED)
 
     def __contains__(self, operation_id: object) -> bool:
-        """Whether the operation is among the last ones that the log had when it was opened."""
+        """Whether the operation is among the last ones of the log."""
         return operation_id in self._newest_ids
 
     def write(self, operation: Operation) -> None:
@@ -59,12 +61,13 @@ class OperationLog:
         path = self._folder / f"operations_{now:%Y%m%d}.jsonl"
         with self._lock, disk_errors(path):
             _append(path, line)
+            self._newest_ids.append(operation.id)
 
-    def _repaired(self) -> frozenset[str]:
+    def _repaired(self) -> list[str]:
         """Cut off a last line that a crash left in pieces; return the ids of the newest lines."""
         logs = sorted(self._folder.glob("operations_*.jsonl"))
         if not logs:
-            return frozenset()
+            return []
         with logs[-1].open("rb+") as file:
             size = file.seek(0, os.SEEK_END)
             start = file.seek(max(0, size - _TAIL))
@@ -72,11 +75,11 @@ class OperationLog:
             whole = tail.rfind(b"\n") + 1
             if whole < len(tail) and (whole or not start):
                 file.truncate(start + whole)
-        ids = set()
+        ids = []
         for line in tail[:whole].splitlines():
             with suppress(ValueError, TypeError, KeyError):  # the first may be cut, as the reading began in it
-                ids.add(str(json.loads(line)["id"]))
-        return frozenset(ids)
+                ids.append(str(json.loads(line)["id"]))
+        return ids
 
 
 def _append(path: Path, line: bytes) -> None:
