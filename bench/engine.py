@@ -47,6 +47,8 @@ def main() -> None:
         plots.draw(found, options.plots)
     if options.write_docs:
         report.write_docs(found, Path(__file__).parents[1] / "docs" / "benchmarks.md")
+    if not all(result["finished"] for result in found["results"].values()):
+        raise SystemExit(1)
 
 
 def bench(options: argparse.Namespace) -> Bench:

@@ -110,7 +110,7 @@ def main() -> None:
     folder = Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     for workload, (name, picture) in PICTURES.items():
-        if workload not in results:
+        if not results.get(workload, {}).get("figures"):
             continue
         with plt.rc_context(STYLE):
             figure, axes = plt.subplots(figsize=(5.5, 3), layout="constrained")

@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import time
+import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,15 +36,8 @@ async def measure(bench: Bench, only: str | None) -> Figures:
     began, load = time.monotonic(), os.getloadavg()[0]
     results = {}
     for name in wanted:
-        started = time.monotonic()
         bench.say(f"{name} begins")
-        result: Result = await importlib.import_module(f"engine_bench.{WORKLOADS[name]}").run(bench)
-        results[name] = {
-            "markdown": result.markdown(),
-            "verdicts": verdicts(result.verdicts()),
-            "seconds": round(time.monotonic() - started),
-            "figures": asdict(result),  # type: ignore[call-overload]  # each is a dataclass
-        }
+        results[name] = await _one(bench, name)
         bench.say(f"{name}: {results[name]['seconds']} s\n{results[name]['verdicts']}")
     return {
         "smoke": bench.smoke,
@@ -53,6 +47,29 @@ async def measure(bench: Bench, only: str | None) -> Figures:
         "seconds": round(time.monotonic() - began),
         "builds": bench.builds,
         "results": results,
+    }
+
+
+async def _one(bench: Bench, name: str) -> Figures:
+    """Run one workload; what goes wrong in it is told, and the figures of the others are not lost."""
+    started = time.monotonic()
+    try:
+        result: Result = await importlib.import_module(f"engine_bench.{WORKLOADS[name]}").run(bench)
+    except Exception as error:  # noqa: BLE001 - whatever it is, an hour of other figures must not go with it
+        traceback.print_exc()
+        return {
+            "markdown": f"Did not finish: {type(error).__name__}: {error}",
+            "verdicts": "",
+            "seconds": round(time.monotonic() - started),
+            "finished": False,
+            "figures": {},
+        }
+    return {
+        "markdown": result.markdown(),
+        "verdicts": verdicts(result.verdicts()),
+        "seconds": round(time.monotonic() - started),
+        "finished": True,
+        "figures": asdict(result),  # type: ignore[call-overload]  # each is a dataclass
     }
 
 

@@ -40,7 +40,7 @@ GOING = 0.3
 LIMIT_SECONDS = 2.0
 SERVED_BAR = 0.95
 EVEN_BAR = 0.15
-SHARE_BAR = 0.2
+SHARE_BAR = 0.05
 KINDS: tuple[Kind, ...] = ("interactive", "agent", "background")
 
 
@@ -112,12 +112,12 @@ class Overload:
             return found
         few = next(t for t in self.tenants if t.name == FEW and t.phase == "twice the capacity")
         even = {t.name: t.tokens for t in self.tenants if t.phase == "both always wait"}
-        off = max(abs(each.share / each.wanted - 1) for each in self.classes)
+        off = max(abs(each.share - each.wanted) for each in self.classes)
         return [
             *found,
             Verdict("share of the small tenant's turns that are served", few.served / few.offered, SERVED_BAR, True),
             Verdict("tokens of many over few, distance from one", abs(even[MANY] / even[FEW] - 1), EVEN_BAR),
-            Verdict("classes' shares, worst distance from their weights", off, SHARE_BAR),
+            Verdict("classes' parts of the whole, worst distance from their weights", off, SHARE_BAR),
         ]
 
 
@@ -173,7 +173,7 @@ class Tenants:
         return self._told(phase, shares)
 
     async def insist(self, phase: str, workers: dict[str, int], seconds: float) -> list[Tenant]:
-        """Let each tenant have so many turns at a time, and count what is over in a while, after one of getting going."""
+        """Let each tenant have so many turns at a time, and count what is over in a while, once all are at work."""
         work = [partial(self._turn, name) for name, count in workers.items() for _ in range(count)]
         async with _working(work):
             await asyncio.sleep(seconds * GOING)

@@ -91,15 +91,18 @@ async def run(bench: Bench) -> Cancelled:
 async def _cancel_some(side: Side, turns: list[Turn]) -> Left:
     chances = random.Random(7)
     total = sum(turn.tokens for turn in turns)
-    ends = {turn.session: chances.randrange(int(total * (1 - SHARE))) for turn in turns if chances.random() < SHARE}
+    # The turns that go on say more tokens than this, so each of these moments comes.
+    moments = [chances.randrange(int(total * (1 - SHARE))) for _ in range(round(SHARE * len(turns)))]
     tasks: dict[str, asyncio.Task[Answer]] = {}
     said = 0
 
     def heard() -> None:
         nonlocal said
         said += 1
-        for session in [session for session, end in ends.items() if end <= said]:
-            tasks[session].cancel()
+        while moments and min(moments) <= said:
+            moments.remove(min(moments))
+            open_turns = [task for task in tasks.values() if not (task.done() or task.cancelling())]
+            chances.choice(open_turns).cancel()
 
     for turn in turns:
         tasks[turn.session] = asyncio.create_task(side.ask(turn, Answer(on_text=heard)))

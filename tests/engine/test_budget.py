@@ -34,12 +34,12 @@ def test_a_slow_model_still_reads() -> None:
 def test_the_cost_is_learnt() -> None:
     """Small steps say nothing about the cost of a prompt; large ones do."""
     learning = PromptBudget(512, 0.1)
-    with learning.measure(streams=1, tokens=1):
-        pass
+    learning.saw_step(1, 1, 0.1)
     assert learning.seconds_per_token == 0
-    with learning.measure(streams=0, tokens=100):
-        pass
-    assert learning.seconds_per_token > 0
+    learning.saw_step(0, 100, 0.1)
+    assert learning.seconds_per_token == 0.001
+    learning.saw_step(16, 116, 1.16)
+    assert 0.001 < learning.seconds_per_token < 0.01
 
 
 @given(st.dictionaries(st.integers(), st.integers(1, 3000), max_size=64), st.floats(0, 10))

@@ -26,8 +26,7 @@ class Desk:
         """Hand in a turn whose prompt is some tokens."""
         log = array("i", [first, *range(21, 20 + prompt)])
         settings = Settings(temperature=0, max_tokens=tokens)
-        sampler = Sampler(self.model.vocabulary, settings, None)
-        turn = Generation(name, f"key-{name}", log, prompt, tokens, sampler, TextStream())
+        turn = Generation(name, f"key-{name}", log, prompt, tokens, Sampler(settings), TextStream())
         turn.share = ("", "interactive", name)
         self.scheduler.inbox.put(turn)
 

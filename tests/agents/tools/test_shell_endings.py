@@ -49,6 +49,17 @@ def test_time_out_is_ctrl_c(shell: AnyShell, command: str) -> None:
     assert not after.fresh
 
 
+def test_ctrl_c_at_any_moment_is_only_that(settings: ShellSettings) -> None:
+    """Also when the command ends just then, or bash is telling its end: the shell keeps its state."""
+    with Shell(settings) as shell:
+        shell.run("X=kept")
+        for step in range(120):
+            result = shell.run("for i in 1 2 3 4 5 6 7 8; do /bin/true; done; (exit 3)", timeout=0.0005 + step / 5000)
+            assert result.ended is None
+            assert result.status in ((130, 3, 0) if result.timed_out else (3,))
+        assert shell.run("echo $X; declare -F").output == "kept\n"
+
+
 def test_program_that_ends_well_after_ctrl_c_lets_the_command_go_on(shell: AnyShell) -> None:
     """As in a terminal: it is the program that says what Ctrl-C means to it."""
     result = shell.run("bash -c 'trap \"echo cleaned up; exit 0\" INT; sleep 1357'; echo next", timeout=0.3)
@@ -286,6 +297,28 @@ async def test_cancelling_twice_does_not_wait_for_what_ignores_it(settings: Shel
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await shell.run("echo hi")).output == "hi\n"
+    assert with_argument(SLEEP) == []
+
+
+async def test_cancelling_at_any_moment_leaves_a_shell_that_works(settings: ShellSettings) -> None:
+    """While it starts, is given the command, runs it, or is read: never half a shell, nothing left behind."""
+    async with AsyncShell(settings) as shell:
+        await shell.run("true")
+    await asyncio.to_thread(is_alive, 1)  # the thread that waits for the others in the end
+    threads = threading.active_count()
+    before = Counts.now()
+    for step in range(30):
+        async with AsyncShell(settings) as shell:
+            task = asyncio.create_task(shell.run(f"seq 20000; sleep {SLEEP}"))
+            for _ in range(step):
+                await asyncio.sleep(0)
+            await asyncio.sleep(step / 2000)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert (await shell.run("echo hi; ulimit -c; echo ${HISTFILE-none}")).output == "hi\n0\nnone\n"
+    await asyncio.to_thread(until, lambda: threading.active_count() <= threads)
+    assert Counts.now().descriptors <= before.descriptors
     assert with_argument(SLEEP) == []
 
 

@@ -31,7 +31,7 @@ from cfs_agents.tools.shell.steps import Readable, Steps, Work
 
 _log = structlog.get_logger(__name__)
 
-_KILL_PASSES = 3
+_KILL_PASSES = 1
 
 
 class ShellCore:
@@ -75,7 +75,7 @@ class ShellCore:
             raise
         except BaseException:
             try:
-                if exchange.sent:
+                if exchange.report:
                     yield from exchange.stop(self.settings.grace, self._kill)
             except BaseException:  # whoever asks twice does not want to wait
                 self.abandon()
@@ -128,15 +128,14 @@ class ShellCore:
         script.write_text(command + "\n", "utf-8", "surrogateescape")
         there, back = (settings.inside(directory), self._directory) if directory else (None, None)
         pipes = [str(outlet.pipe) for outlet in exchange.outlets]
-        exchange.sent = True
-        order = framing.order(str(script), pipes, bash.control_number, there)
-        bash.send(order + framing.report(exchange.token, bash.control_number, back))
+        exchange.report = framing.report(exchange.token, bash.control_number, back)
+        bash.send(framing.order(str(script), pipes, bash.control_number, there) + exchange.report)
 
     def _settle(self, exchange: Exchange, *, timed_out: bool = False, fresh: bool = False) -> ShellResult:
         """Close the outlets, or hand them on where something still writes to them; and say how it was."""
         still = [outlet for outlet in exchange.outlets if outlet.descriptor is not None]
         for outlet in exchange.outlets:
-            if exchange.sent and outlet in still:
+            if exchange.report and outlet in still:
                 self._leftovers.adopt(outlet)
             else:
                 outlet.close()
@@ -161,7 +160,7 @@ class ShellCore:
     def _ending(self, exchange: Exchange) -> tuple[int, str | None]:
         """Return a command's status, and how its shell ended if it did."""
         if exchange.mark is None:
-            return self._bury(exchange.bash) if exchange.sent else (0, None)
+            return self._bury(exchange.bash) if exchange.report else (0, None)
         self._directory, self._newest = exchange.mark.directory, exchange.mark.background
         if all(outlet.opened for outlet in exchange.outlets):
             return exchange.mark.status, None
@@ -188,19 +187,21 @@ class ShellCore:
         return self._bash or (yield from self._start()), died
 
     def _start(self) -> Steps[Bash]:
-        bash: Bash = yield Work(self._spawn)
-        exchange = Exchange(bash)
-        bash.send(framing.opening(bash.limits) + framing.report(exchange.token, bash.control_number))
+        """Start bash and make it quiet; whatever is raised meanwhile ends it, so that there is never half a one."""
+        started: Exchange | None = None
         try:
-            yield from exchange.follow(LAST_RESORT_SECONDS)
+            started = Exchange((yield Work(self._spawn)))
+            bash = started.bash
+            bash.send(framing.opening(bash.limits) + framing.report(started.token, bash.control_number))
+            yield from started.follow(LAST_RESORT_SECONDS)
         finally:
-            if exchange.mark is None:
-                bash.kill()
-                yield Work(partial(self._bury, bash))
-        if exchange.mark is None:
+            if self._bash is not None and (started is None or started.mark is None):
+                self._bash.kill()
+                yield Work(partial(self._bury, self._bash))
+        if started.mark is None:
             complaints = yield Work(bash.complaints)
             raise ShellUnavailable(f"bash did not start: {complaints or 'it said nothing'}")
-        self._directory, self._newest = exchange.mark.directory, None
+        self._directory, self._newest = started.mark.directory, None
         _log.debug("shell.started", pid=bash.process.pid)
         return bash
 

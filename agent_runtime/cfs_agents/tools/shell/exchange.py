@@ -21,7 +21,8 @@ LAST_RESORT_SECONDS = 20.0
 _STRAGGLE_SECONDS = 0.05
 """How long to read on after the end of a command whose output is still open: for what it wrote by way of others."""
 
-_TRIES = 3
+_PRESSES = 2
+_TRIES = 6
 _POLL_SECONDS = 0.02
 
 
@@ -34,7 +35,8 @@ class Exchange:
         self.ticks = boot_ticks()
         self.token = secrets.token_hex(16)
         self.outlets: list[Outlet] = []
-        self.sent = False
+        self.report = ""
+        """The order to tell the end of the command; empty as long as the command was not sent."""
         self.mark: Mark | None = None
         self._reader = MarkReader(self.token)
         self._exited = False
@@ -62,20 +64,28 @@ class Exchange:
     def stop(self, grace: float, kill: Callable[[set[int], int], object]) -> Steps[None]:
         """Bring it to its end: as Ctrl-C does, then by force, then with bash.
 
-        `kill(spare, since)` kills what the shell started since a time, but for some processes.
+        Why Ctrl-C twice: when a program of a list ends by itself just as the first comes, bash takes it that the
+        program has dealt with it, and goes on with the next. `kill(spare, since)` kills what the shell started since
+        a time, but for some processes.
         """
-        if not self.over:
-            self.bash.interrupt()
-        yield from self.follow(grace)
+        for _ in range(_PRESSES):
+            if not self.over:
+                self._interrupt()
+                yield from self.follow(grace / _PRESSES)
         for _ in range(_TRIES):
             if self.over:
                 return
             yield Work(partial(kill, {self.bash.process.pid, self.bash.group}, self.ticks))
-            self.bash.interrupt()  # bash goes on with the next command of a loop when the last was killed
+            self._interrupt()  # bash goes on with the next command of a loop when the last was killed
             yield from self.follow(grace / _TRIES)
         _log.info("shell.killed", reason="it did not come back after Ctrl-C")
         self.bash.kill()
         yield from self.follow(LAST_RESORT_SECONDS)
+
+    def _interrupt(self) -> None:
+        """Press Ctrl-C, and ask again for the report: it may be the report that bash gives up."""
+        self.bash.interrupt()
+        self.bash.send(self.report)
 
     def take_rest(self) -> Steps[None]:
         """Take what it wrote before it was over: all that is in its pipes, and what stragglers write right after."""

@@ -3,9 +3,7 @@
 The cost of a prompt's token is learnt as the engine runs; a step is filled up to the time that it may cost.
 """
 
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TypeVar
 
 MIN_PROMPT_TOKENS = 32
@@ -38,16 +36,11 @@ class PromptBudget:
                 left -= part
         return shares
 
-    @contextmanager
-    def measure(self, *, streams: int, tokens: int) -> Iterator[None]:
-        """Time one step and learn from it what a token of a prompt costs."""
-        began = time.perf_counter()
-        yield
-        prompt_tokens = tokens - streams
-        if prompt_tokens >= MIN_PROMPT_TOKENS:
-            cost = (time.perf_counter() - began) / tokens
+    def saw_step(self, streams: int, tokens: int, seconds: float) -> None:
+        """Learn from a step what a token of a prompt costs."""
+        if tokens - streams >= MIN_PROMPT_TOKENS:
             rate = _LEARNING_RATE if self.seconds_per_token else 1.0
-            self.seconds_per_token += rate * (cost - self.seconds_per_token)
+            self.seconds_per_token += rate * (seconds / tokens - self.seconds_per_token)
 
     def _prompt_tokens(self, streams: int) -> int:
         room = self._step_tokens - streams

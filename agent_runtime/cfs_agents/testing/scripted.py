@@ -1,103 +1,21 @@
-"""For tests of agents: a model that says what its script says, and a clock that a test turns (public).
-
-A test reads like the conversation:
-
-    model = ScriptedModel([
-        calls("write_file", path="a.txt", content="hello"),
-        raises(Unavailable("the engine restarts")),
-        says("I have written it."),
-    ])
-"""
+"""A model that says what its script says."""
 
 import asyncio
-import heapq
-import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
 from cfs.completions import read_arguments
-from cfs.errors import CfsError
-from cfs.wire import FinishReason, Message, ToolCall, Usage
-from cfs_agents.llm import CallPiece, Chunk, Item, Reply, Retrying
+from cfs.wire import Message, ToolCall, Usage
+from cfs_agents.llm import CallPiece, Chunk, Item, Reply
 from cfs_agents.replies import fault_of
-
-__all__ = [
-    "Asked",
-    "Line",
-    "ManualClock",
-    "ScriptOver",
-    "ScriptedModel",
-    "breaks_off",
-    "calls",
-    "garbles",
-    "raises",
-    "says",
-    "together",
-]
+from cfs_agents.testing.clock import ManualClock
+from cfs_agents.testing.lines import Line
 
 
 class ScriptOver(AssertionError):
     """The model was asked more often than its script has replies, or not as often."""
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One line of a script: a reply, or how one fails. Made by `says`, `calls` and their like.
-
-    `calls` are names with the JSON text of their arguments. After its pieces the line raises `error`; with `retrying`
-    it breaks off, and the next line is the reply that was asked for again. `delay` is in seconds of the model's clock.
-    """
-
-    text: str = ""
-    thinking: str = ""
-    calls: tuple[tuple[str, str], ...] = ()
-    error: CfsError | None = None
-    retrying: Retrying | None = None
-    delay: float = 0.0
-    usage: Usage | None = None
-    finish_reason: FinishReason | None = None
-
-
-def says(text: str, *, thinking: str = "", delay: float = 0.0, usage: Usage | None = None) -> Line:
-    """Answer in words."""
-    return Line(text, thinking, delay=delay, usage=usage)
-
-
-def calls(name: str, /, **arguments: Any) -> Line:
-    """Call a tool."""
-    return Line(calls=((name, json.dumps(arguments, ensure_ascii=False)),))
-
-
-def garbles(name: str, arguments: str, /) -> Line:
-    """Call a tool with arguments in this text, which may be no JSON."""
-    return Line(calls=((name, arguments),))
-
-
-def raises(error: CfsError, *, after: str = "") -> Line:
-    """Fail, after some text or at once."""
-    return Line(after, error=error)
-
-
-def breaks_off(text: str = "", *, reason: str = "the connection was lost", seconds: float = 1.0) -> Line:
-    """Begin a reply that breaks off and is asked for again; the next line of the script is that one."""
-    return Line(text, retrying=Retrying(reason, seconds))
-
-
-def together(first: Line, *others: Line) -> Line:
-    """Say and call several things in one reply."""
-    for line in others:
-        first = replace(
-            first,
-            text=first.text + line.text,
-            thinking=first.thinking + line.thinking,
-            calls=first.calls + line.calls,
-            error=first.error or line.error,
-            delay=first.delay + line.delay,
-            usage=line.usage or first.usage,
-        )
-    return first
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,57 +29,6 @@ class Asked:
     def last(self) -> Message:
         """The message that is to be answered."""
         return self.messages[-1]
-
-
-class ManualClock:
-    """Time that passes only when a test says so, or, with `jumps`, at once whenever somebody sleeps."""
-
-    def __init__(self, now: float = 0.0, *, jumps: bool = False) -> None:
-        self.slept: list[float] = []
-        self._now = now
-        self._jumps = jumps
-        self._order = count()
-        self._sleepers: list[tuple[float, int, asyncio.Event]] = []
-        self._changed = asyncio.Event()
-
-    def time(self) -> float:
-        """Say what time it is, in seconds."""
-        return self._now
-
-    @property
-    def sleepers(self) -> int:
-        """How many sleep."""
-        return len(self._sleepers)
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait until the clock has gone so far; `slept` remembers how long everybody slept, in their order."""
-        self.slept.append(seconds)
-        if self._jumps or seconds <= 0:
-            self._now += max(seconds, 0) if self._jumps else 0
-            await asyncio.sleep(0)
-            return
-        due, woken = self._now + seconds, asyncio.Event()
-        sleeper = (due, next(self._order), woken)
-        heapq.heappush(self._sleepers, sleeper)
-        self._changed.set()
-        try:
-            await woken.wait()
-        finally:
-            if sleeper in self._sleepers:  # cancelled
-                self._sleepers.remove(sleeper)
-                heapq.heapify(self._sleepers)
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass; who slept until then goes on, in the order of their times."""
-        self._now += seconds
-        while self._sleepers and self._sleepers[0][0] <= self._now:
-            heapq.heappop(self._sleepers)[2].set()
-
-    async def until_asleep(self, sleepers: int = 1) -> None:
-        """Wait until so many sleep."""
-        while len(self._sleepers) < sleepers:
-            self._changed.clear()
-            await self._changed.wait()
 
 
 class ScriptedModel:
