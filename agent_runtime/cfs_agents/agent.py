@@ -78,13 +78,17 @@ class AgentConfig:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a task ended: `reason`, the model's last words, the reason in words without an answer, and what it cost."""
+    """How a task ended: `reason`, the model's last words, the reason in words without an answer, and what it cost.
+
+    `error` is what a failed task failed with.
+    """
 
     reason: EndReason = "failed"
     text: str = ""
     detail: str = ""
     rounds: int = 0
     usage: Usage = field(default_factory=Usage)
+    error: CfsError | None = None
 
     @property
     def ok(self) -> bool:
@@ -157,12 +161,12 @@ class Agent:
         except Interrupted:
             self._end("interrupted", "it was interrupted")
         except CfsError as error:
-            self._end("failed", error.detail)
+            self._fail(error)
         end = Finished(self.outcome.reason, self.outcome.detail)
         try:
             await self._keeper.ended(end)
         except CfsError as error:
-            self._end("failed", error.detail)
+            self._fail(error)
             end = Finished("failed", error.detail)
         yield end
 
@@ -177,6 +181,10 @@ class Agent:
 
     def _end(self, reason: EndReason, detail: str = "") -> None:
         self.outcome.reason, self.outcome.detail = reason, detail
+
+    def _fail(self, error: CfsError) -> None:
+        self._end("failed", error.detail)
+        self.outcome.error = error
 
     # -- rounds ---------------------------------------------------------------------------------------------------
 
@@ -277,7 +285,6 @@ class Agent:
             prompt_tokens=total.prompt_tokens + usage.prompt_tokens,
             cached_tokens=total.cached_tokens + usage.cached_tokens,
             completion_tokens=total.completion_tokens + usage.completion_tokens,
-            total_seconds=total.total_seconds + usage.total_seconds,
         )
 
     # -- tools ----------------------------------------------------------------------------------------------------

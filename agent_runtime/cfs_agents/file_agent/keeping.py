@@ -74,7 +74,7 @@ class FileKeeper:
 
     async def used(self, usage: Usage) -> None:
         """Log what a reply has cost."""
-        params = usage.model_dump(include={"prompt_tokens", "cached_tokens", "completion_tokens", "total_seconds"})
+        params = usage.model_dump(include={"prompt_tokens", "cached_tokens", "completion_tokens"})
         place = f"{self._journal.place()}.model"
         await to_the_end(lambda: self._log.write(Operation(place, "model", params, "replied", success=True)))
 

@@ -109,7 +109,7 @@ def set_points(point: Callable[[], None]) -> None:
         return value
 
     real_run = AsyncShell.run
-    AsyncShell.run = run  # type: ignore[method-assign]
+    AsyncShell.run = run  # type: ignore[assignment, method-assign]
     for owner, names in (
         (Journal, ["_append", "restart"]),
         (OperationLog, ["write"]),

@@ -13,7 +13,7 @@ PROGRAM = Path(__file__).with_name("killed_agent.py")
 
 def killed(folder: Path, mode: str, number: int) -> dict[str, Any]:
     """Let the program kill agents, and return what it has found."""
-    command = [sys.executable, PROGRAM, folder, mode, str(number)]
+    command = [sys.executable, str(PROGRAM), str(folder), mode, str(number)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
