@@ -265,19 +265,25 @@ class Agent:
                         reply = item
         if reply is None or reply.finish_reason in ("error", "cancelled"):
             raise EngineError("the model's reply ended before it was complete")
-        await self._keeper.used(reply.usage)
         self._count(reply.usage)
         yield TurnUsage(reply.usage)
         if not (reply.message.content.strip() or reply.message.tool_calls):
             raise EngineError("the model said nothing, and called nothing")
         if reply.finish_reason == "length" and not reply.message.tool_calls:
             self.outcome.detail = "the answer was cut off at the most tokens of a reply"
-        await self._add(reply.message, reply.broken)
+        await self._add(reply.message, reply.broken, reply.usage)
 
-    async def _add(self, message: Message, broken: Mapping[str, str] | None = None, *, task: bool = False) -> None:
+    async def _add(
+        self,
+        message: Message,
+        broken: Mapping[str, str] | None = None,
+        usage: Usage | None = None,
+        *,
+        task: bool = False,
+    ) -> None:
         item = self.context.add(message, task=task)
         self._begun, self._broken = False, broken or {}
-        await self._keeper.added(item, self._broken)
+        await self._keeper.added(item, self._broken, usage)
 
     def _count(self, usage: Usage) -> None:
         total = self.outcome.usage

@@ -25,12 +25,8 @@ class Keeper(Protocol):
         """The model is about to be asked."""
         ...
 
-    async def added(self, item: ContextItem, broken: Mapping[str, str]) -> None:
-        """A message of the user or the model has come; of its calls those in `broken` are not to be run."""
-        ...
-
-    async def used(self, usage: Usage) -> None:
-        """The model's reply has cost this."""
+    async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
+        """A message of the user has come, or the model's, which has cost `usage`; calls in `broken` are not run."""
         ...
 
     async def begins(self, call: ToolCall) -> None:
@@ -54,10 +50,7 @@ class NoKeeper:
     async def before_round(self) -> None:
         """Do nothing."""
 
-    async def added(self, item: ContextItem, broken: Mapping[str, str]) -> None:
-        """Do nothing."""
-
-    async def used(self, usage: Usage) -> None:
+    async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
         """Do nothing."""
 
     async def begins(self, call: ToolCall) -> None:

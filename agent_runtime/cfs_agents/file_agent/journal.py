@@ -1,6 +1,7 @@
 """The journal: the running conversation on disk, and of each call whether it was begun and what came of it (A1, A7).
 
-A line of JSON for each thing that happens, on the disk before the agent acts on it:
+A line of JSON for each thing that happens, written before the agent acts on it. A process that is killed loses none.
+The disk is waited for where it matters after a crash of the machine: before a call is run, and at the end.
 
     {"kind": "head", "version": 1, "generation": 3}       first line; the generation counts the syncs
     {"kind": "item", "item": {...}, "broken": {...}}      a message; calls that could not be read, by their ids
@@ -110,20 +111,20 @@ class Journal:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def item(self, item: ContextItem, broken: Mapping[str, str]) -> None:
-        """Write a message down."""
+        """Write a message down; an answer is on the disk with the end, calls are with the intent of the first."""
         self._append({"kind": "item", "item": item.dump(), "broken": dict(broken)})
 
     def intent(self, call: ToolCall) -> None:
         """Write down that a call is about to be run."""
-        self._append({"kind": "intent", "call": call.model_dump(mode="json")})
+        self._append({"kind": "intent", "call": call.model_dump(mode="json")}, wait=True)
 
     def result(self, item: ContextItem, operation: Operation) -> None:
-        """Write down what came of it."""
+        """Write down what came of it; a result that a crash of the machine loses is one that nobody knows of."""
         self._append({"kind": "result", "item": item.dump(), "operation": asdict(operation)})
 
     def end(self, end: Finished) -> None:
         """Write down that the task is over."""
-        self._append({"kind": "end", **asdict(end)})
+        self._append({"kind": "end", **asdict(end)}, wait=True)
 
     def sync(self, sync: Sync) -> None:
         """Write down a change of windows; from here on it happens, whatever comes between."""
@@ -134,7 +135,8 @@ class Journal:
                 "archive": sync.archive,
                 "item": sync.item.dump(),
                 "operation": asdict(sync.operation),
-            }
+            },
+            wait=True,
         )
 
     def restart(self, item: ContextItem) -> None:
@@ -151,10 +153,10 @@ class Journal:
         with self._lock:
             return f"{self._generation}.{self._lines + 1}"
 
-    def _append(self, record: Mapping[str, Any]) -> None:
+    def _append(self, record: Mapping[str, Any], *, wait: bool = False) -> None:
         with self._lock, disk_errors(self._path):
             new = [record] if self._lines else [_head(self._generation), record]
-            _write(self._file, b"".join(map(_encoded, new)))
+            _write(self._file, b"".join(map(_encoded, new)), wait=wait)
             self._lines += len(new)
 
 
@@ -222,14 +224,15 @@ def _cut_torn_line(file: int) -> None:
         os.fsync(file)
 
 
-def _write(file: int, data: bytes) -> None:
-    """Append all of it, or none of it, and wait for the disk."""
+def _write(file: int, data: bytes, *, wait: bool) -> None:
+    """Append all of it, or none of it, and `wait` until the disk has it with all that was written before."""
     before = os.fstat(file).st_size
     try:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(file, rest) :]
-        os.fsync(file)
+        if wait:
+            os.fsync(file)
     except OSError:
         os.ftruncate(file, before)
         raise
@@ -240,7 +243,7 @@ def _replace(path: Path, data: bytes) -> None:
     draft.unlink(missing_ok=True)
     file = _opened(draft)
     try:
-        _write(file, data)
+        _write(file, data, wait=True)
     finally:
         os.close(file)
     draft.replace(path)

@@ -57,26 +57,22 @@ class FileKeeper:
     # -- what the loop tells --------------------------------------------------------------------------------------
 
     async def before_round(self) -> None:
-        """Look whether the disk has room for what is to come."""
-        if warning := await to_the_end(self._disk.check):
+        """Look whether the disk has room for what is to come; that takes microseconds, so no thread."""
+        if warning := self._disk.check():
             self._warn(warning)
 
-    async def added(self, item: ContextItem, broken: Mapping[str, str]) -> None:
-        """Keep a message; one of the user is logged, too."""
+    async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
+        """Keep a message; a task is logged, and what a reply has cost."""
+        await to_the_end(lambda: self._add(item, broken, usage))
 
-        def keep() -> None:
-            place = self._journal.place()
-            self._journal.item(item, broken)
-            if item.message.role == "user":
-                self._log.write(Operation(place, "task", {"text": item.message.content}, "taken", success=True))
-
-        await to_the_end(keep)
-
-    async def used(self, usage: Usage) -> None:
-        """Log what a reply has cost."""
-        params = usage.model_dump(include={"prompt_tokens", "cached_tokens", "completion_tokens"})
-        place = f"{self._journal.place()}.model"
-        await to_the_end(lambda: self._log.write(Operation(place, "model", params, "replied", success=True)))
+    def _add(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
+        place = self._journal.place()
+        self._journal.item(item, broken)
+        if usage is None:
+            self._log.write(Operation(place, "task", {"text": item.message.content}, "taken", success=True))
+        else:
+            cost = usage.model_dump(include={"prompt_tokens", "cached_tokens", "completion_tokens"})
+            self._log.write(Operation(place, "model", cost, "replied", success=True))
 
     async def begins(self, call: ToolCall) -> None:
         """Keep the intent."""

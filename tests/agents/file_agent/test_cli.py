@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,6 +135,21 @@ def test_ctrl_c_in_a_chat_stops_the_task_and_not_the_chat(url: str, tmp_path: Pa
         screen.expect("> ")
         screen.type(CTRL_D)
         assert screen.end()[0] == 0
+
+
+async def test_the_page_of_the_agents_tells_how_to_use_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The snippet is run as it stands, in a directory of its own."""
+    page = (Path(__file__).parents[3] / "docs/agents.md").read_text(encoding="utf-8")
+    snippet = page.partition("<!-- tested -->\n```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFS_URL", url)
+    namespace: dict[str, Any] = {"__name__": "page"}
+    exec(compile(snippet, "docs/agents.md", "exec"), namespace)  # noqa: S102 - it is our own page
+    await namespace["work"]()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("True Write hello to notes.txt ")
+    assert (tmp_path / "agent_root/journal.jsonl").is_file()
 
 
 def wait_for(path: Path) -> None:
