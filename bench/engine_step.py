@@ -2,9 +2,9 @@
 
 The real scheduler runs a small model with random weights in this process, on one thread, with 16 streams that all
 speak, at several lengths of context and with idle sessions in the prefix tree. Its frames go through a socket to
-another process. Shown are medians over the steps, in microseconds of this thread's CPU time, which neighbours on the
-machine touch less than the clock on the wall: `own` is a whole step but for `llama_decode`, measured without the
-clocks of the parts; `sampling` is the part of it that chooses tokens.
+another process. Shown are lower deciles over the steps, in microseconds of this thread's CPU time: neighbours on the
+machine take caches away and make most steps dearer. `own` is a whole step but for `llama_decode`, measured without the
+clocks of the parts, each of which costs some microseconds; `sampling` is the part of it that chooses tokens.
 
     scripts/bench engine_step [--steps 200] [--json FILE]
 """
@@ -104,7 +104,7 @@ def install(clock: Clock, scheduler: Scheduler, parts: dict[str, tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Medians of one case, in microseconds of CPU time."""
+    """Lower deciles of one case, in microseconds of CPU time."""
 
     context: int
     idle: int
@@ -162,7 +162,7 @@ class Bench:
 
 
 def measure(model: Path, context: int, idle: int, steps: int, parts: dict[str, tuple[str, ...]]) -> dict[str, float]:
-    """Run one case on a new scheduler; returns medians of its parts."""
+    """Run one case on a new scheduler; returns the lower deciles of its parts."""
     with listener() as connection:
         bench = Bench(model, connection)
         for number in range(0, idle, STREAMS):
@@ -174,7 +174,7 @@ def measure(model: Path, context: int, idle: int, steps: int, parts: dict[str, t
         install(clock, bench.scheduler, {"decode": ("_context.decode",)} | parts)
         taken = [clock.step(bench.step) for _ in range(steps)]
     names = {name for spent in taken for name in spent}
-    return {name: statistics.median(spent.get(name, 0.0) for spent in taken) for name in names}
+    return {name: statistics.quantiles((spent.get(name, 0.0) for spent in taken), n=10)[0] for name in names}
 
 
 def order(name: str, context: int, tokens: int) -> frames.Generate:

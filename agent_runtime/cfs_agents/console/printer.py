@@ -7,7 +7,7 @@ from typing import TextIO
 from cfs.wire import Usage
 from cfs_agents.console.page import Page
 from cfs_agents.console.stream import Block, Passage, Void
-from cfs_agents.console.telling import Told, counted, file_of, told_call, told_result, went_wrong
+from cfs_agents.console.telling import Told, counted, file_of, output_of, told_call, told_result, went_wrong
 from cfs_agents.events import CallFinished, CallStarted, ContextUpdated, EndReason, Finished, RoundStarted, TurnUsage
 
 _THINKS = "~ "
@@ -56,9 +56,9 @@ class Printer:
                     self._operations[path] += 1
                 self._tell(_CALLS, told_call(call, self._operations[path] if path is not None else 0), "cyan")
             case CallFinished(call, result):
-                wrong = went_wrong(call, result)
-                told = told_result(call, result, repeated=self._is_repeated(call.name, result.text))
-                self._tell(_RESULTS, told, "red" if wrong else "green")
+                repeated = self._is_repeated(call.name, output_of(call, result))
+                told = told_result(call, result, repeated=repeated)
+                self._tell(_RESULTS, told, "red" if went_wrong(call, result) else "green")
             case ContextUpdated(lines, number):
                 self._remark(f"context window number {number:,}: {counted(lines, 'line')}")
             case Void(reason, seconds, shown):

@@ -24,7 +24,7 @@ Kind = Literal["thinking", "text"]
 LONGEST_HELD = 400
 """Characters that wait for a natural break; beyond, a break between two words will do."""
 
-_BREAK = re.compile(r"""\n|[.!?…]+["'”’)\]*_]*[ \t]+|[。！？]+[”’」』）]*""")
+_BREAK = re.compile(r"""\n|[.!?…]["'”’)\]*_]{0,8}[ \t]+|[。！？][”’」』）]{0,8}""")
 """Ends of lines and sentences. A point within a number or a name has no space behind it."""
 
 

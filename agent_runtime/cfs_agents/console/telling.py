@@ -60,23 +60,33 @@ def told_call(call: ToolCall, operation: int = 0) -> Told:
 
 def told_result(call: ToolCall, result: ToolResult, *, repeated: bool = False) -> Told:
     """Tell a result, of a command with its status; one that is repeated is named only."""
-    text, status = result.text, "ok" if result.ok else "failed"
-    if call.name == COMMAND and result.ok and not call.arguments.get("background"):
-        found = _STATUS.search(text)
-        status = f"exit status {found[1] if found else 0}"
-        text = text[: found.start()] if found else text
+    code = _exit_status(call, result)
+    status = ("ok" if result.ok else "failed") if code is None else f"exit status {code}"
     heading = " ".join(filter(None, (call.name, _subject(call)))) + f": {status}, {result.seconds:.2f} s"
-    if not text.strip():
+    output = output_of(call, result)
+    if not output.strip():
         return Told(heading)
     if repeated:
-        return Told(heading, [f"[the same output as before: {counted(len(text.splitlines()), 'line')}]"])
-    return Told(heading, shortened(text))
+        return Told(heading, [f"[the same output as before: {counted(len(output.splitlines()), 'line')}]"])
+    return Told(heading, shortened(output))
+
+
+def output_of(call: ToolCall, result: ToolResult) -> str:
+    """Take the status off a command's result: it stands in the heading, with a time that is never the same."""
+    return result.text if _exit_status(call, result) is None else _STATUS.sub("", result.text)
 
 
 def went_wrong(call: ToolCall, result: ToolResult) -> bool:
     """Whether a result is to be noticed: an error, or a command whose status is not 0."""
-    found = _STATUS.search(result.text) if call.name == COMMAND else None
-    return not result.ok or (found is not None and found[1] != "0")
+    return not result.ok or bool(_exit_status(call, result))
+
+
+def _exit_status(call: ToolCall, result: ToolResult) -> int | None:
+    """Read the status of a command that has ended; one that did not say it ended with 0."""
+    if call.name != COMMAND or not result.ok or call.arguments.get("background"):
+        return None
+    found = _STATUS.search(result.text)
+    return int(found[1]) if found else 0
 
 
 def shortened(text: str) -> list[str]:

@@ -54,6 +54,7 @@ class Direct:
             order.messages,
             _DEFAULTS.patched(order.patch),
             json_schema=order.json_schema,
+            logprobs=order.logprobs,
             tools=order.tools,
             tool_choice=order.tool_choice,
             parallel_calls=order.parallel_calls,

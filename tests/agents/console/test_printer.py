@@ -151,6 +151,11 @@ def test_the_same_output_is_not_shown_again() -> None:
     assert "other" in shown
 
 
+def test_a_command_that_fails_the_same_way_in_another_time_has_the_same_output() -> None:
+    shown = printed(done(MAKE, "no rule\n[exit status 2, 0.25 s]"), done(MAKE, "no rule\n[exit status 2, 0.31 s]"))
+    assert shown.count("no rule") == 1
+
+
 def test_the_same_output_of_another_tool_is_shown() -> None:
     shown = printed(done(READ, "hello"), done(MAKE, "hello"))
     assert shown.count("    hello\n") == 2

@@ -69,6 +69,13 @@ def test_a_text_without_breaks_is_not_held_back_for_ever() -> None:
     assert texts(blocks(Text("x" * (LONGEST_HELD + 1)))) == ["x" * (LONGEST_HELD + 1)]
 
 
+@pytest.mark.parametrize("text", ["." * 1_000_000, '.")' * 300_000, "x" * 1_000_000, "a. " * 300_000])
+@pytest.mark.timeout(20)
+def test_a_huge_piece_takes_no_time_worth_speaking_of(text: str) -> None:
+    """Looking for breaks is linear: a quadratic search would take hours."""
+    assert "".join(texts(blocks(Text(text), Finished("answered")))) == text
+
+
 def test_thinking_is_kept_apart_from_the_answer() -> None:
     found = blocks(Thinking("Hm"), Thinking(", well"), Text("Yes"), Thinking("Sure?"), Finished("answered"))
     assert found == [
