@@ -92,7 +92,6 @@ class Steps:
     def _book(self, filling: Filling, seconds: float) -> None:
         self._steps += 1
         self.budget.saw_step(self._batch.size, seconds)
-        self.forecast.saw_step(filling.streams, self._batch.size, seconds)
         self._lobby.charge(filling.shares, seconds)
         for turn, count in filling.shares.items():
             self._residency.grow(turn.place, count)
