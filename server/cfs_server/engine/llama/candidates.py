@@ -5,8 +5,7 @@ would copy and sort a vocabulary of 152,000 tokens.
 """
 
 import ctypes
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
@@ -17,20 +16,10 @@ Ids = NDArray[np.int32]
 
 LARGE = 16_384
 """Smaller vocabularies go into the buffer as they are: looking for the best would take longer (measured)."""
-MIDDLING = 1024
-"""From here on it pays to look for the best of several vocabularies at once (measured)."""
-_ROWS, _FEW_ROWS = 64, 16
-_MANY = 4
+_ROWS = 64
 _OFFSETS = np.arange(_ROWS)[:, None]
 _FLOORS = (1e-3, 1e-6, 0.0)
 _ENTRY = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-
-
-class Best(NamedTuple):
-    """Some of the most probable tokens and their logits."""
-
-    ids: Ids
-    logits: Logits
 
 
 class Candidates:
@@ -47,23 +36,16 @@ class Candidates:
 
     def fill(self, logits: Logits, ids: Ids | None = None) -> None:
         """Take these tokens, or all of them."""
-        if ids is None:
-            self._take(self._all, logits, len(logits))
-        else:
-            self._take(ids, logits[ids], len(ids))
-
-    def fill_with(self, best: Best) -> None:
-        """Take tokens whose logits were looked up before."""
-        self._take(best.ids, best.logits, len(best.ids))
+        size = len(logits) if ids is None else len(ids)
+        self._ids[:size] = self._all if ids is None else ids
+        self._logits[:size] = logits if ids is None else logits[ids]
+        self._array.size, self._array.selected, self._array.sorted = size, -1, False
 
     def take(self, ids: Ids | int) -> None:
         """Take tokens without their logits, to see which of them a grammar allows."""
-        self._take(ids, 0.0, 1 if isinstance(ids, int) else len(ids))
-
-    def _take(self, ids: Ids | int, logits: Logits | float, size: int) -> None:
-        self._ids[:size], self._logits[:size] = ids, logits
-        array = self._array
-        array.size, array.selected, array.sorted = size, -1, False
+        size = 1 if isinstance(ids, int) else len(ids)
+        self._ids[:size], self._logits[:size] = ids, 0.0
+        self._array.size, self._array.selected, self._array.sorted = size, -1, False
 
     def apply(self, sampler: Any) -> None:
         """Let a native sampler drop, order, mask or select."""
@@ -114,23 +96,6 @@ def most_probable(logits: Logits, count: int) -> Ids | None:
         ids = np.concatenate([ids, np.arange(whole, len(logits))])
     found: Ids = ids[logits[ids] >= floor].astype(np.int32)
     return found
-
-
-def most_probable_of_each(rows: Logits, count: int) -> list[Best] | None:
-    """Find the `count` most probable tokens of each row, as `most_probable` does; `None` when it would not pay.
-
-    This is for vocabularies of middling size: NumPy's calls cost more than they save for one row, but not for many.
-    """
-    number, size = rows.shape
-    width = size // _FEW_ROWS
-    if number < _MANY or not MIDDLING <= size < LARGE or not 0 < count < width:
-        return None
-    best = rows[:, : _FEW_ROWS * width].reshape(number, _FEW_ROWS, width).max(axis=1)
-    best.partition(width - count, axis=1)
-    places = np.flatnonzero(rows >= best[:, width - count, None])
-    ids, logits = (places % size).astype(np.int32), rows.ravel()[places]
-    ends = np.searchsorted(places, np.arange(number + 1) * size).tolist()
-    return [Best(ids[start:end], logits[start:end]) for start, end in pairwise(ends)]
 
 
 def nucleus(logits: Logits, top_p: float, min_p: float, scratch: Logits) -> Ids | None:

@@ -116,6 +116,7 @@ class Context:
         self.raw = raw
         self.brake = brake or Brake()
         self.model = model
+        self._rows: NDArray[np.float32] | None = None
         self._memory = lib.llama_get_memory(raw)
         self.cells = int(lib.llama_n_ctx(raw))
         self.sequences = int(lib.llama_n_seq_max(raw)) // (2 if window else 1)
@@ -179,8 +180,10 @@ class Context:
         The library puts its rows in order when it is first asked for them: so it is asked here, once, by one thread.
         """
         first = ctypes.addressof(lib.llama_get_logits(self.raw).contents)
-        rows: NDArray[np.float32] = np.ctypeslib.as_array((ctypes.c_float * (count * size)).from_address(first))
-        return rows.reshape(count, size)
+        if self._rows is None or (self._rows.ctypes.data, *self._rows.shape) != (first, count, size):
+            floats = np.ctypeslib.as_array((ctypes.c_float * (count * size)).from_address(first))
+            self._rows = floats.reshape(count, size)
+        return self._rows
 
     def logits(self, index: int, size: int) -> NDArray[np.float32]:
         """View the logits of a batch's output."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from cfs.errors import CfsError
-from cfs_server.engine.llama.candidates import Candidates, Logits, most_probable_of_each
+from cfs_server.engine.llama.candidates import Candidates, Logits
 from cfs_server.engine.llama.sampling import Sampler
 
 PAYS_FROM = 300_000
@@ -57,11 +57,10 @@ class SamplerPool:
 
 
 def _choose(samplers: Sequence[Sampler], rows: Logits, buffer: Candidates) -> list[Choice]:
-    best = most_probable_of_each(rows, max(sampler.top_k for sampler in samplers))
     choices: list[Choice] = []
-    for place, sampler in enumerate(samplers):
+    for sampler, row in zip(samplers, rows, strict=True):
         try:
-            choices.append(sampler.sample(rows[place], buffer, best[place] if best else None))
+            choices.append(sampler.sample(row, buffer))
         except CfsError as error:
             choices.append(error)
     return choices

@@ -13,7 +13,7 @@ from llama_cpp import llama_cpp as lib
 
 from cfs.errors import EngineError
 from cfs.wire import Settings
-from cfs_server.engine.llama.candidates import Best, Candidates, Ids, Logits, most_probable, nucleus
+from cfs_server.engine.llama.candidates import Candidates, Ids, Logits, most_probable, nucleus
 from cfs_server.engine.llama.grammar import Grammar
 from cfs_server.engine.llama.logprobs import Ranked, rank
 
@@ -39,17 +39,9 @@ class Sampler:
         self._draw: Any = None
         self._chain = self._make_chain() if settings.temperature > 0 else None
 
-    @property
-    def top_k(self) -> int:
-        """How many tokens are drawn from at most; 0 when that is not so."""
-        return self._settings.top_k if self._chain is not None else 0
-
-    def sample(self, logits: Logits, buffer: Candidates, best: Best | None = None) -> int:
-        """Choose a token; raises `EngineError` when the grammar allows none.
-
-        `best` has at least the `top_k` most probable tokens, if somebody looked for them.
-        """
-        token = self._choose(logits, buffer, best)
+    def sample(self, logits: Logits, buffer: Candidates) -> int:
+        """Choose a token; raises `EngineError` when the grammar allows none."""
+        token = self._choose(logits, buffer)
         if self._grammar is not None:
             if not self._grammar.allows(token):
                 token = self._choose_allowed(self._grammar, logits, buffer)
@@ -71,13 +63,10 @@ class Sampler:
             self._grammar.free()
         self._chain = self._grammar = self._draw = None
 
-    def _choose(self, logits: Logits, buffer: Candidates, best: Best | None) -> int:
+    def _choose(self, logits: Logits, buffer: Candidates) -> int:
         if self._chain is None:
             return int(logits.argmax())
-        if best is not None and self.top_k:
-            buffer.fill_with(best)
-        else:
-            buffer.fill(logits, self._narrow(logits, buffer))
+        buffer.fill(logits, self._narrow(logits, buffer))
         buffer.apply(self._chain)
         return buffer.selected
 
