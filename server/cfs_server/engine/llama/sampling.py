@@ -103,10 +103,10 @@ def _samplers(settings: Settings) -> list[Any]:
 
 def _grammar(vocabulary: Vocabulary, schema: dict[str, Any]) -> Any:
     try:
-        written = write_grammar(schema)
+        text = write_grammar(schema).text.encode()
     except ValueError as error:
         raise SchemaRefused(f"the JSON schema cannot be made a grammar: {error}") from error
-    grammar = lib.llama_sampler_init_grammar(vocabulary.raw, written.text.encode(errors="replace"), b"root")
+    grammar = lib.llama_sampler_init_grammar(vocabulary.raw, text, b"root")
     if not grammar:
         raise SchemaRefused("the JSON schema cannot be made a grammar: the library refuses the result")
     return grammar
