@@ -13,7 +13,7 @@ from cfs_server.engine.chat.forcing import forced, reply_schema
 from cfs_server.engine.chat.rendering import ChatTemplate
 from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.grammar import Grammars
 from cfs_server.engine.llama.vocabulary import Vocabulary
 from tests.engine.support import request, user
 
@@ -182,9 +182,12 @@ def test_a_request_says_in_tools_and_a_schema_how_it_is_answered() -> None:
 
 def test_the_schemas_become_grammars(vocabulary: Vocabulary) -> None:
     """References included."""
+    grammars = Grammars(vocabulary)
     for wanted in (None, {"type": "object"}):
-        schema = reply_schema([TOOL, NESTED], required=wanted is None, wanted=wanted)
-        Sampler(vocabulary, Settings(), schema).free()
+        grammar = grammars.get(reply_schema([TOOL, NESTED], required=wanted is None, wanted=wanted))
+        assert grammar is not None
+        grammar.free()
+    assert len(grammars) == 2
 
 
 # -- tokens that are marks --------------------------------------------------------------------------------------------
