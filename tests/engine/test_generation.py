@@ -107,6 +107,7 @@ async def test_a_schema_makes_the_reply_json(tiny: Path) -> None:
         {"$ref": "http://127.0.0.1:9/x"},
         {"enum": []},
         {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}], "type": "null"},
     ],
     ids=str,
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from datetime import date, datetime, time
 from enum import StrEnum
@@ -14,6 +15,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from cfs_server.engine.chat.forcing import reply_schema
+from cfs_server.engine.gbnf.patterns import repeated
 from cfs_server.engine.gbnf.schemas import grammar
 from tests.engine import random_schemas
 from tests.engine.support import Answer, ask, running
@@ -146,17 +148,61 @@ def test_what_a_grammar_cannot_keep_is_named(schema: dict[str, Any], unkept: tup
         ({"properties": {"a": False}, "required": ["a"]}, "schema is false"),
         ({"type": "string", "pattern": "^(?=a)b$"}, "patterns with assert"),
         ({"type": "string", "pattern": "("}, "not understood"),
+        ({"type": "integer", "maximum": 10**400}, "digits"),
+        ({"allOf": [{"anyOf": [{"minItems": n * m} for n in range(9)]} for m in range(9)]}, "more than"),
         ({"$ref": "https://example.com/schema"}, "leads out of it"),
         ({"$ref": "#/$defs/none"}, "leads nowhere"),
         ({"type": "object", "properties": ["a"]}, "not a JSON schema"),
-        (
-            {"$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}], "type": "null"}}, "$ref": "#/$defs/a"},
-            "lead to themselves",
-        ),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_a_schema_that_nothing_fits_or_that_cannot_be_written_is_refused(schema: dict[str, Any], reason: str) -> None:
     """The reason says which part of it."""
     with pytest.raises(ValueError, match=reason):
         grammar(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "maxLength": 1000},
+        {"type": "string", "minLength": 1000, "maxLength": 1000},
+        {"type": "string", "minLength": 7, "maxLength": 100_007},
+        {"type": "array", "items": {"type": "null"}, "minItems": 1, "maxItems": 100_000},
+        {"type": "array", "items": {"type": "null"}, "maxItems": 10**9},
+        {"type": "number", "minimum": -1.8e308, "maximum": 1.8e308},
+        {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        {"properties": {f"name-{n}": {} for n in range(500)}},
+        {"enum": [f"value {n}" for n in range(2000)]},
+    ],
+    ids=lambda schema: str(schema)[:60],
+)
+async def test_large_numbers_of_things_are_taken_by_the_library(tiny: Path, schema: dict[str, Any]) -> None:
+    """It refuses grammars with long repetitions, so they are written in blocks."""
+    async with running(tiny) as engine:
+        assert (await ask(engine, "?", json_schema=schema, max_tokens=3)).finished.reason in ("length", "stop")
+
+
+async def test_a_long_string_ends_within_its_length(tiny: Path) -> None:
+    """Blocks and what is left of them add up to exactly what is allowed."""
+    bounds = [(1000, 1001), (3, 1499), (999, 1700)]
+    schemas = [{"type": "string", "pattern": f"^a{{{least},{most}}}$"} for least, most in bounds]
+    for (least, most), reply in zip(bounds, await answers(tiny, schemas, 1800), strict=True):
+        assert reply.finished.reason == "stop"
+        assert least <= len(json.loads(reply.text)) <= most
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(0, 1000), (3, 1001), (0, 1001), (3, 1499), (0, 1500), (9, 2750), (1000, 1001), (700, 1701)]
+)
+def test_blocks_hold_as_many_as_are_allowed(least: int, most: int) -> None:
+    """No more and no less, read as a regular expression."""
+    rule = re.compile(repeated("a", least, most).replace(" ", ""))
+    lengths = [length for length in range(most + 600) if rule.fullmatch("a" * length)]
+    assert lengths == list(range(least, most + 1))
+
+
+def test_a_reference_may_have_words_beside_it_in_a_model_of_itself() -> None:
+    """What says nothing of what fits is not written again and again."""
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node", "deprecated": True, "maxProperties": 1}}}
+    assert "ref1" in grammar({"$defs": {"node": node}, "$ref": "#/$defs/node"}).text

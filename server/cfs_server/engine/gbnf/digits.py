@@ -4,6 +4,8 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 DIGITS = 15
 """An open end is where numbers of so many digits end: every program reads those exactly, and none runs on for ever."""
+LONGEST = 320
+"""Longer than that is no number, as floating point goes; what is refused here would make a grammar huge."""
 FRACTION = 4
 """A bounded number has at most so many digits behind the point more than its bounds."""
 
@@ -107,6 +109,8 @@ def _ends(low: int | None, high: int | None, digits: int = DIGITS) -> tuple[int,
     """Put ends where there are none, in reach of the other one."""
     most = 10 ** max(digits, len(str(abs(low or 0))) + 1, len(str(abs(high or 0))) + 1) - 1
     low, high = -most if low is None else low, most if high is None else high
+    if max(abs(low), abs(high)) >= 10**LONGEST:
+        raise ValueError(f"a bound has more than {LONGEST - 2} digits")
     if low > high:
         raise ValueError(f"no integer lies between {low} and {high}")
     return low, high

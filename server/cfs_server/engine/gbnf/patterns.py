@@ -15,6 +15,8 @@ _parser: Any = importlib.import_module("re._parser")
 MOST = 1000
 """Up to here the library takes a number of repetitions as it stands; above it we write them in blocks."""
 _BLOCK = 500
+ENDLESS = 100_000
+"""No reply has as many characters or items: a bound above this is none."""
 CHARACTER = (
     r'[\x20-\x21\x23-\x5B\x5D-\uD7FF\uE000-\U0010FFFF] | "\\" '
     r'(["\\/bfnrt] | "u" ([0-9a-cA-CefEF] [0-9a-fA-F]{3} | [dD] [0-7] [0-9a-fA-F]{2}))'
@@ -52,16 +54,24 @@ def pattern(expression: str) -> str:
 
 
 def repeated(rule: str, least: int, most: int | None) -> str:
-    """Write a rule so many times; `most` None: any number. Raises `ValueError` for numbers that are too large."""
-    if least > MOST or (most or 0) > MOST**2:
-        raise ValueError(f"at least {least} and at most {most} times is too much")
+    """Write a rule so many times; `most` None, or more than any reply holds: any number.
+
+    Raises `ValueError` for a `least` that is too large.
+    """
+    if least > MOST:
+        raise ValueError(f"at least {least} times is too much")
     if most is not None and most < least:
         raise ValueError(f"at least {least} and at most {most} times")
     if most == 0:
         return '""'
+    if most is not None and most > ENDLESS:
+        most = None
     if most is not None and most > MOST:
-        blocks, rest = divmod(most - least, _BLOCK)
+        more = most - least
         head = f"({rule}){{{least}}} " if least else ""
+        if more <= MOST:
+            return f"{head}({rule}){{0,{more}}}"
+        blocks, rest = divmod(more, _BLOCK)
         return f"{head}(({rule}){{{_BLOCK}}}){{0,{blocks - 1}}} ({rule}){{0,{_BLOCK + rest}}}"
     simple = {(0, None): "*", (1, None): "+", (0, 1): "?", (1, 1): ""}
     times = f"{{{least},{'' if most is None else most}}}"

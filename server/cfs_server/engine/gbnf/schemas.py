@@ -41,6 +41,12 @@ _UNKEPT = {
     "integer": ("multipleOf",),
 }
 _UNKEPT_ANYWHERE = ("not", "if", "$dynamicRef", "$recursiveRef")
+_SAYING = {"type", "enum", "const", "anyOf", "oneOf", "allOf", *_UNKEPT_ANYWHERE}.union(
+    *_OF_TYPE.values(), *_UNKEPT.values()
+)
+"""Keywords that allow or forbid something."""
+MOST = 20_000
+"""Parts of a schema, those counted again that are written again: choices multiply where several hold at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class _Writer:
 
     def __init__(self, root: Schema) -> None:
         self._root = root
+        self._written = 0
         self._names: dict[str, str] = {}
         self._references: dict[str, str] = {}
         self.rules: dict[str, str] = {}
@@ -76,6 +83,9 @@ class _Writer:
 
     def write(self, schema: Schema) -> str:
         """Write what fits a schema, as a rule's right side or the name of one."""
+        self._written += 1
+        if self._written > MOST:
+            raise ValueError(f"it has more than {MOST} parts")
         if schema is True or schema == {}:
             return "any"
         if schema is False:
@@ -107,14 +117,18 @@ class _Writer:
         """Write what fits a schema as a rule, and return its name."""
         return self.rule(self.write(schema))
 
-    def _reference(self, reference: str, rest: dict[str, Any]) -> str:
-        target = self._target(reference)
-        if rest.keys() - {"title", "description", "default", "examples", "$defs", "definitions"}:
-            return self.write(joined(target, rest))
-        if reference not in self._references:
-            name = self._references[reference] = f"ref{len(self._references)}"
-            self.rules[name] = self.write(target)
-        return self._references[reference]
+    def _reference(self, reference: str, beside: dict[str, Any]) -> str:
+        """Write what a reference leads to as a rule that may speak of itself; what stands beside it holds too."""
+        more = {key: value for key, value in beside.items() if key in _SAYING}
+        asked = json.dumps([reference, more])
+        if asked not in self._references:
+            name = self._references[asked] = f"ref{len(self._references)}"
+            try:
+                self.rules[name] = self.write(joined(self._target(reference), more))
+            except Contradiction:
+                del self._references[asked]
+                raise
+        return self._references[asked]
 
     def _target(self, reference: str) -> Schema:
         if reference != "#" and not reference.startswith("#/"):

@@ -109,10 +109,10 @@ class Grammars:
 
     def _compile(self, schema: dict[str, Any]) -> Any:
         try:
-            written = write_grammar(schema)
+            text = write_grammar(schema).text.encode()
         except ValueError as error:
             raise SchemaRefused(f"the JSON schema cannot be made a grammar: {error}") from error
-        raw = lib.llama_sampler_init_grammar(self._vocabulary.raw, written.text.encode(errors="replace"), b"root")
+        raw = lib.llama_sampler_init_grammar(self._vocabulary.raw, text, b"root")
         if not raw:
             raise SchemaRefused("the JSON schema cannot be made a grammar: the library refuses the result")
         return raw
