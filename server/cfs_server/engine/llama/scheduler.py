@@ -275,8 +275,8 @@ class Scheduler:
     def _flush(self) -> None:
         if self._news:
             news, self._news = self._news, News()
-            wait = self._forecast.wait(self._running, self._waiting, self._parallel)
-            self._send(news.step(self._counters(), wait))
+            backlog = self._forecast.backlog(self._running, self._waiting, self._parallel)
+            self._send(news.step(self._counters(), backlog))
 
     def _counters(self) -> Counters:
         recomputed = self._parking.recomputed_tokens
