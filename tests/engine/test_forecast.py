@@ -22,9 +22,10 @@ class NoSampler(Sampler):
         """Need no vocabulary."""
 
 
-def turn(prompt: int, most: int) -> Generation:
+def turn(prompt: int, most: int, owner: str = "") -> Generation:
     """Make a turn that was not admitted."""
-    return Generation("t", "k", array("i", range(prompt)), prompt, most, NoSampler(), TextStream())
+    share = (owner, "interactive", "")
+    return Generation("t", "k", array("i", range(prompt)), prompt, most, NoSampler(), TextStream(), share=share)
 
 
 @pytest.fixture
@@ -38,21 +39,31 @@ def forecast() -> Forecast:
 
 def test_a_free_place_costs_nothing(forecast: Forecast) -> None:
     """However much those compute that have the others."""
-    assert forecast.wait([turn(1000, 1000)], [], parallel=2) == 0
+    assert forecast.backlog([turn(1000, 1000)], [], parallel=2).wait("me", "interactive") == 0
 
 
 def test_who_waits_is_counted_with_prompt_and_reply(forecast: Forecast) -> None:
     """A thousand tokens of prompt and a hundred of reply are two seconds; a short limit is believed."""
     ahead = [turn(1000, 500), turn(1000, 10)]
-    assert forecast.wait([turn(0, 500)], ahead, parallel=1) == pytest.approx(1.0 + 2.0 + 1.1, rel=0.02)
+    backlog = forecast.backlog([turn(0, 500)], ahead, parallel=1)
+    assert backlog.wait("", "interactive") == pytest.approx(1.0 + 2.0 + 1.1, rel=0.02)
+
+
+def test_another_owner_waits_for_the_place_and_for_one_turn_of_the_crowd(forecast: Forecast) -> None:
+    """Each of the crowd takes a second; the newcomer is next but one, the crowd's next turn is last."""
+    crowd = [turn(0, 500, "crowd") for _ in range(50)]
+    backlog = forecast.backlog([turn(0, 500, "crowd")], crowd, parallel=1)
+    assert backlog.wait("newcomer", "interactive") == pytest.approx(2.0, rel=0.02)
+    assert backlog.wait("crowd", "interactive") == pytest.approx(51.0, rel=0.02)
 
 
 async def test_the_engine_predicts(tiny: Path) -> None:
-    """With one place and forty turns it is seconds; when all are done it is none."""
+    """With one place and forty turns of an owner it is much for them and little for others; then it is none."""
     async with running(tiny, parallel=1) as engine:
         await ask(engine, "learn", max_tokens=50)
-        assert engine.predicted_wait == 0
-        turns = [asyncio.create_task(ask(engine, f"{number}", max_tokens=60)) for number in range(40)]
-        await until(engine, lambda _: engine.predicted_wait > 0.05)
+        assert engine.predicted_wait("crowd", "interactive") == 0
+        turns = [asyncio.create_task(ask(engine, f"{number}", max_tokens=60, owner="crowd")) for number in range(40)]
+        await until(engine, lambda _: engine.predicted_wait("crowd", "interactive") > 0.05)
+        assert engine.predicted_wait("newcomer", "interactive") < engine.predicted_wait("crowd", "interactive") / 2
         await asyncio.gather(*turns)
-        assert engine.predicted_wait == 0
+        assert engine.predicted_wait("crowd", "interactive") == 0

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from llama_cpp import llama_cpp as lib
-from llama_cpp.llama_grammar import json_schema_to_gbnf
 from numpy.typing import NDArray
 
 import make_random_gguf
@@ -183,13 +182,14 @@ class NoBytes(grammars.FirstBytes):
 def test_a_schema_is_compiled_once(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replies under one schema stand each at its own place; only so many grammars are kept."""
     monkeypatch.setattr(grammars, "KEPT", 3)
-    compiled: list[str] = []
+    compiled: list[dict[str, Any]] = []
+    write = grammars.write_grammar
 
-    def count(schema: str) -> str:
+    def count(schema: dict[str, Any]) -> Any:
         compiled.append(schema)
-        return str(json_schema_to_gbnf(schema))
+        return write(schema)
 
-    monkeypatch.setattr(grammars, "json_schema_to_gbnf", count)
+    monkeypatch.setattr(grammars, "write_grammar", count)
     made = Grammars(vocabulary)
     first, second = made.get(OBJECT), made.get(dict(OBJECT))
     assert first is not None

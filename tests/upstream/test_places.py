@@ -87,12 +87,12 @@ async def test_a_crowd_of_one_owner_does_not_keep_out_another() -> None:
 async def test_the_wait_is_predicted_from_the_turns_so_far() -> None:
     clock = Clock()
     places = Places(2, clock)
-    assert places.predicted_wait == 0
+    assert places.backlog.wait("me", "interactive") == 0
     async with places.place(MINE):
         clock.now += 10
     async with holder(places):
-        assert places.predicted_wait == 0  # one place is free
+        assert places.backlog.wait("me", "interactive") == 0  # one place is free
         async with holder(places):
-            assert places.predicted_wait == pytest.approx(5)  # two places, ten seconds each
+            assert places.backlog.wait("me", "interactive") == pytest.approx(5)  # two places, ten seconds each
             async with holder(places):
-                assert places.predicted_wait == pytest.approx(10)
+                assert places.backlog.wait("me", "interactive") == pytest.approx(10)

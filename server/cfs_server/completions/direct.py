@@ -10,11 +10,12 @@ from cfs.errors import EngineError, Unavailable
 from cfs.wire import Settings
 from cfs_server.completions.conversations import Conversations
 from cfs_server.completions.orders import DEFAULT_TOKENS, Order
-from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest
+from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest, Kind
 from cfs_server.pulse import Pulse
 from cfs_server.sessions.limits import Limits
 
 _DEFAULTS = Settings(max_tokens=DEFAULT_TOKENS)
+_KIND: Kind = "agent"
 
 Items = AsyncIterator[Delta | Finished]
 """What an engine yields: pieces, then exactly one end."""
@@ -37,11 +38,11 @@ class Direct:
         """How many completions are being made."""
         return len(self._running)
 
-    def check(self) -> None:
-        """Raise `Unavailable` when the server ends, and `TooMany` when the engine would not come to it for long."""
+    def check(self, owner: str) -> None:
+        """Raise `Unavailable` when the server ends, and `TooMany` when the engine would not come to them for long."""
         if self._draining:
             raise Unavailable("the server is shutting down", retry_after=5)
-        self._limits.check_wait(self._engine.predicted_wait)
+        self._limits.check_wait(self._engine.predicted_wait(owner, _KIND))
 
     async def make(self, order: Order, owner: str) -> Items:
         """Yield the pieces of a completion, then its end; closing this ends the generation.
@@ -60,7 +61,7 @@ class Direct:
             parallel_calls=order.parallel_calls,
             owner=owner,
             account=order.account,
-            kind="agent",
+            kind=_KIND,
             deadline_seconds=self._limits.turn_seconds,
         )
         self._running[request.id] = ""

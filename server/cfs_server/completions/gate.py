@@ -36,7 +36,7 @@ class CompletionGate:
         """Begin a completion, in a session if one is named; returns its pieces, and where it is kept."""
         if session_id is None:
             self._sessions.require_somewhere("write")
-            self._direct.check()
+            self._direct.check(self._owner)
             return self._direct.make(order, self._owner), None
         session, turn = recorded.submit(self._sessions, session_id, order)
         items = recorded.follow(session, turn, lambda: self._sessions.require_still(session, session_id, "read_binary"))

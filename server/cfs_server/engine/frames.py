@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, get_args
 
 from cfs.wire import FinishReason
+from cfs_server.engine.backlog import Backlog
 from cfs_server.engine.interface import EnginePlan
 
 HEADER = struct.Struct(">I")
@@ -227,13 +228,13 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From the worker: everything that one engine step brought, and how long a turn that came now would wait."""
+    """From the worker: everything that one engine step brought, and what waits after it."""
 
     counters: Counters
     started: list[Started] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
-    wait_seconds: float = 0.0
+    backlog: Backlog = field(default_factory=Backlog)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +275,7 @@ FromWorker = Ready | LoadFailed | Step | Stats | Tokens | Log
 Frame = ToWorker | FromWorker
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}
-_PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters, "plan": EnginePlan}
+_PARTS: dict[str, type[Any]] = {"options": Options, "counters": Counters, "plan": EnginePlan, "backlog": Backlog}
 
 
 def _text(identity: str, text: str, tokens: int, logprobs: list[list[list[Any]]] | None) -> Text:

@@ -189,9 +189,11 @@ class Engine(Protocol):
         """Whether a turn handed over now would start."""
         ...
 
-    @property
-    def predicted_wait(self) -> float:
-        """Seconds that a turn handed over now would wait for its place."""
+    def predicted_wait(self, owner: str, kind: Kind) -> float:
+        """Seconds that an owner's turn of a kind would wait for its place if it were handed over now.
+
+        Others' turns count as far as fair shares put them before it. Zero while there is a place.
+        """
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:

@@ -21,6 +21,7 @@ from cfs_server.engine.interface import (
     Finished,
     GenerationRequest,
     Hint,
+    Kind,
     ModelInfo,
 )
 from cfs_server.pulse import Pulse
@@ -49,6 +50,7 @@ class ScriptedEngine:
         self.requests: list[GenerationRequest] = []
         self.forgotten: list[str] = []
         self.wait = 0.0
+        self.waits: dict[tuple[str, Kind], float] = {}
         self.hints: list[tuple[str, Hint]] = []
         self._script = script
         self._interval = interval
@@ -76,10 +78,9 @@ class ScriptedEngine:
         """Whether `start` has been called and `stop` has not."""
         return self._state == "ready"
 
-    @property
-    def predicted_wait(self) -> float:
-        """What a test has set."""
-        return self.wait
+    def predicted_wait(self, owner: str, kind: Kind) -> float:
+        """What a test has set, for everybody or for an owner's work of this kind."""
+        return self.waits.get((owner, kind), self.wait)
 
     def hold(self) -> None:
         """Say nothing more, not even the end of a reply, until `step` or `release`."""

@@ -16,6 +16,7 @@ import structlog
 from cfs.errors import EngineError, WorkerCrashed
 from cfs.wire import Message
 from cfs_server.engine import frames, models
+from cfs_server.engine.backlog import Backlog
 from cfs_server.engine.chat.forcing import forced
 from cfs_server.engine.interface import (
     Delta,
@@ -24,6 +25,7 @@ from cfs_server.engine.interface import (
     Finished,
     GenerationRequest,
     Hint,
+    Kind,
     ModelInfo,
     ModelLoadError,
     TokenCounts,
@@ -76,7 +78,7 @@ class LlamaEngine:
         self._past = frames.Counters()
         self._counters = frames.Counters()
         self._restarts = 0
-        self._wait = 0.0
+        self._backlog = Backlog()
         self._useless = 0
         self._broken: str | None = None
 
@@ -113,10 +115,9 @@ class LlamaEngine:
         """Whether a turn handed over now would start."""
         return self._state == "ready"
 
-    @property
-    def predicted_wait(self) -> float:
-        """Seconds that a turn handed over now would wait for its place."""
-        return self._wait
+    def predicted_wait(self, owner: str, kind: Kind) -> float:
+        """Seconds that an owner's turn of a kind would wait for its place if it were handed over now."""
+        return self._backlog.wait(owner, kind)
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
         """Yield text as it is made, then exactly one `Finished`; see `Engine.generate`."""
@@ -235,7 +236,7 @@ class LlamaEngine:
     def _receive(self, frame: frames.Frame) -> None:
         match frame:
             case frames.Step():
-                self._counters, self._wait = frame.counters, frame.wait_seconds
+                self._counters, self._backlog = frame.counters, frame.backlog
                 self._spread(frame)
             case frames.Stats() | frames.Tokens():
                 self._questions.answered(frame)
@@ -261,7 +262,7 @@ class LlamaEngine:
         self._worker = None
         _log.error("engine worker ended", reason=reason)
         self._past += self._counters
-        self._counters, self._wait = frames.Counters(), 0.0
+        self._counters, self._backlog = frames.Counters(), Backlog()
         self._questions.nobody_answers()
         for stream in self._streams.values():
             stream.orphan(WorkerCrashed(reason))

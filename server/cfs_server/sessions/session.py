@@ -24,7 +24,7 @@ from cfs_server.sessions.answering import answer
 from cfs_server.sessions.events import Event, EventBus
 from cfs_server.sessions.history import History
 from cfs_server.sessions.limits import Limits
-from cfs_server.sessions.turns import Turn, TurnResult
+from cfs_server.sessions.turns import Turn, TurnResult, kind_of
 
 _log = structlog.get_logger(__name__)
 
@@ -125,7 +125,8 @@ class Session:
         its writer would have to replace the history and may not.
         """
         if turn.generate and self.settings.driver == "model":
-            self._services.limits.check_wait(self._services.engine.predicted_wait)
+            wait = self._services.engine.predicted_wait(self.account.owner, kind_of(self.id))
+            self._services.limits.check_wait(wait)
         if len(self.queue) >= self._services.limits.queued_turns:
             raise TooMany(
                 f"{len(self.queue)} turns wait in this session already; try again when some are answered",

@@ -12,7 +12,7 @@ from typing import Any
 from cfs.completions import UNREADABLE, read_arguments
 from cfs.errors import CfsError
 from cfs.wire import FinishReason, Message, Settings, SettingsPatch, TokenLogprob, ToolCall, Usage
-from cfs_server.engine.interface import Delta, GenerationRequest, ToolChoice
+from cfs_server.engine.interface import Delta, GenerationRequest, Kind, ToolChoice
 from cfs_server.sessions.ids import family_of, parent_of
 
 
@@ -107,7 +107,7 @@ class Turn:
             parallel_calls=self.parallel_calls,
             owner=owner,
             account=family_of(session_id),
-            kind="agent" if parent_of(session_id) else "interactive",
+            kind=kind_of(session_id),
             deadline_seconds=seconds,
         )
 
@@ -119,6 +119,11 @@ class Turn:
         calls = [call for call in _calls(self.said) if not (cut and UNREADABLE in call.arguments)]
         thinking = "".join(delta.thinking for delta in self.said)
         return Message(role="assistant", content=content, tool_calls=tuple(calls), thinking=thinking or None)
+
+
+def kind_of(session_id: str) -> Kind:
+    """Say how urgent a session's turns are: those of sub-sessions are work of agents."""
+    return "agent" if parent_of(session_id) else "interactive"
 
 
 def _calls(said: Iterable[Delta]) -> list[ToolCall]:

@@ -1,7 +1,8 @@
-"""How long a turn that came now would wait: learnt from what turns cost here (back-pressure in seconds)."""
+"""What waits, in seconds: learnt from what turns cost here (back-pressure)."""
 
 from collections.abc import Collection
 
+from cfs_server.engine.backlog import Backlog
 from cfs_server.engine.llama.budget import PromptBudget
 from cfs_server.engine.llama.sequences import Generation
 
@@ -20,16 +21,15 @@ class Forecast:
         """Learn from a turn that ended."""
         self._reply_tokens += _LEARNING_RATE * (tokens - self._reply_tokens)
 
-    def wait(self, running: Collection[Generation], waiting: Collection[Generation], parallel: int) -> float:
-        """Predict in seconds: the first of those that run must end, and all that wait must be served."""
+    def backlog(self, running: Collection[Generation], waiting: Collection[Generation], parallel: int) -> Backlog:
+        """Predict what is before a newcomer. Unless there is a place, one of those that run must end first."""
         if len(running) < parallel:
-            return 0.0
-        each = self._budget.cost.seconds(parallel) / parallel
-        first = min((self._seconds(turn, each) for turn in running), default=0.0)
-        return first + sum(self._seconds(turn, each) for turn in waiting)
+            return Backlog()
+        prompt, reply = self._budget.seconds(1), self._budget.cost.seconds(parallel) / parallel
+        place = min((self._seconds(turn, prompt, reply) for turn in running), default=0.0)
+        return Backlog.of(place, ((*turn.share[:2], self._seconds(turn, prompt, reply)) for turn in waiting))
 
-    def _seconds(self, turn: Generation, each: float) -> float:
-        """Predict what is left of a turn, of whose reply a token takes so many seconds of the engine."""
+    def _seconds(self, turn: Generation, per_prompt_token: float, per_reply_token: float) -> float:
         prompt = max(0, turn.prompt_tokens - turn.computed) if not turn.completion_tokens else 0
         reply = max(1.0, min(self._reply_tokens, turn.max_tokens) - turn.completion_tokens)
-        return self._budget.seconds(prompt) + reply * each
+        return prompt * per_prompt_token + reply * per_reply_token

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from cfs_server.engine.backlog import Backlog
 from cfs_server.engine.frames import Counters, Ended, Started, Step, Text
 
 
@@ -17,6 +18,6 @@ class News:
         """Whether there is anything to tell."""
         return bool(self.started or self.texts or self.ended)
 
-    def step(self, counters: Counters, wait_seconds: float) -> Step:
+    def step(self, counters: Counters, backlog: Backlog) -> Step:
         """Make the frame."""
-        return Step(counters, self.started, self.texts, self.ended, wait_seconds)
+        return Step(counters, self.started, self.texts, self.ended, backlog)

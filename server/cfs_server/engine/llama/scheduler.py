@@ -269,8 +269,8 @@ class Scheduler:
     def _flush(self) -> None:
         if self._news:
             news, self._news = self._news, News()
-            wait = self._steps.forecast.wait(self._running, self._waiting, self._parallel)
-            self._send(news.step(self._counters, wait))
+            backlog = self._steps.forecast.backlog(self._running, self._waiting, self._parallel)
+            self._send(news.step(self._counters, backlog))
 
     @property
     def _counters(self) -> Counters:

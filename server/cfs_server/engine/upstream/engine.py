@@ -21,6 +21,7 @@ from cfs_server.engine.interface import (
     ModelInfo,
     ModelLoadError,
 )
+from cfs_server.engine.interface import Kind as KindOfWork
 from cfs_server.engine.upstream import catalogue
 from cfs_server.engine.upstream.anthropic import AnthropicDialect
 from cfs_server.engine.upstream.dialect import Dialect
@@ -86,10 +87,9 @@ class UpstreamEngine:
         """Whether the upstream was there when it was last needed."""
         return self._state == "ready"
 
-    @property
-    def predicted_wait(self) -> float:
-        """Seconds that a turn handed over now would wait for its place."""
-        return self._places.predicted_wait
+    def predicted_wait(self, owner: str, kind: KindOfWork) -> float:
+        """Seconds that an owner's turn of a kind would wait for its place if it were handed over now."""
+        return self._places.backlog.wait(owner, kind)
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
         """Yield text as it comes, then exactly one `Finished`; see `Engine.generate`."""

@@ -5,6 +5,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from cfs_server.engine.backlog import Backlog
 from cfs_server.engine.fairness import Fairness, Path
 
 _WEIGHT = 0.2
@@ -28,10 +29,12 @@ class Places:
         return len(self._waiting)
 
     @property
-    def predicted_wait(self) -> float:
-        """Seconds until a turn that came now would have a place, from what turns took lately."""
-        ahead = self.held + self.waiting - self._count + 1
-        return max(0, ahead) * self._seconds / self._count
+    def backlog(self) -> Backlog:
+        """What waits, from what turns took lately."""
+        if self.held < self._count:
+            return Backlog()
+        each = self._seconds / self._count
+        return Backlog.of(each, ((*path[:2], each) for path, _ in self._waiting))
 
     @asynccontextmanager
     async def place(self, path: Path) -> AsyncIterator[None]:

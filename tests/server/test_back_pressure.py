@@ -1,0 +1,61 @@
+"""Who is told to come back later, and who is not: 429 goes by the turns that would come before one's own."""
+
+from pathlib import Path
+
+import httpx
+
+from tests.filesystem.support import grant
+from tests.server.guests import guests
+from tests.server.support import House, Process, run_cfs, serving
+
+COMPLETION = {"messages": [{"role": "user", "content": "hello"}]}
+
+
+async def test_the_wait_is_that_of_the_callers_own_work(home: House) -> None:
+    """Of sessions, of their sub-sessions, and of completions; somebody else is not told to wait for it."""
+    async with guests(home, crowd=[grant("/sessions")], light=[grant("/sessions")]) as who:
+        crowd, light = who["crowd"], who["light"]
+        owner = crowd.principal.account.owner
+        home.engine.waits = {(owner, "interactive"): 1000.0}
+        assert (await crowd.say("crowd", "hello")).status_code == 429
+        assert (await light.say("light", "hello")).status_code == 202
+        assert (await crowd.client.post("/v1/chat/completions", json=COMPLETION)).status_code == 200
+        home.engine.waits = {(owner, "agent"): 1000.0}
+        assert (await crowd.say("crowd", "hello")).status_code == 202
+        assert (await crowd.client.post("/v1/chat/completions", json=COMPLETION)).status_code == 429
+        assert (await light.client.post("/v1/chat/completions", json=COMPLETION)).status_code == 200
+
+
+def test_one_whose_turn_is_next_is_let_in_while_a_crowd_is_refused(tmp_path: Path) -> None:
+    """A crowd sends until it is told to wait; at that moment somebody else is answered."""
+    tokens = tmp_path / "tokens.toml"
+    secrets = {name: _token(name, tokens) for name in ("crowd", "light")}
+    flags = ["--tokens", str(tokens), "--max-wait-seconds", "1", "--log-level", "error"]
+    with (
+        serving(*flags) as process,
+        _client(process, secrets["crowd"]) as crowd,
+        _client(process, secrets["light"]) as light,
+    ):
+        for n in range(3):  # what a turn costs is learnt from turns
+            answer = light.post("/v1/sessions/light/messages", params={"wait": "30"}, content=_words(n))
+            assert answer.status_code == 200, answer.text
+        answers = (crowd.post(f"/v1/sessions/crowd-{n}/messages", content=_words(n)) for n in range(500))
+        refused = next(answer for answer in answers if answer.status_code != 202)
+        accepted = light.post("/v1/sessions/light/messages", content=b"Hello!")
+    assert refused.status_code == 429
+    assert "retry-after" in refused.headers
+    assert accepted.status_code == 202
+
+
+def _words(number: int) -> bytes:
+    """Make a long message that has no beginning in common with others."""
+    return " ".join(f"{number}-{n}" for n in range(100)).encode()
+
+
+def _token(name: str, tokens: Path) -> str:
+    return run_cfs("token", "create", name, "--grant", "/sessions", "--tokens", str(tokens)).stdout.strip()
+
+
+def _client(process: Process, secret: str) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {secret}"}
+    return httpx.Client(base_url=process.url, headers=headers, timeout=60, trust_env=False)
