@@ -61,7 +61,8 @@ class AgentConfig:
 
     `offload_token_threshold`: results of so many tokens go to disk, below `offload_root_path` (`~/.agent/context`
     unless given). `ephemeral_keep_recent` overrides how many results ephemeral tools keep. `context_tokens` is how
-    long a conversation may become before it is compacted; without it only the model's own limit counts.
+    long a conversation may become before it is compacted; without it only the model's own limit counts. `go_on` is said
+    to a model that goes on after its rounds were over.
     """
 
     tools: Iterable[Tool | Callable[..., Any]] = ()
@@ -74,6 +75,7 @@ class AgentConfig:
     context_tokens: int | None = None
     counter: TokenCounter | None = None
     last_turn: LastTurn | None = None
+    go_on: str = GO_ON
 
 
 @dataclass(slots=True)
@@ -175,9 +177,10 @@ class Agent:
         if task is not None:
             while calls := self.context.context.open_calls:
                 await self._finish(calls, _lost(calls[0], begun=self._begun))
+            self.context.context = self.context.context.released()
             await self._add(Message(role="user", content=task), task=True)
         elif before.reason == "rounds":
-            await self._add(Message(role="user", content=GO_ON))
+            await self._add(Message(role="user", content=self.config.go_on))
 
     def _end(self, reason: EndReason, detail: str = "") -> None:
         self.outcome.reason, self.outcome.detail = reason, detail

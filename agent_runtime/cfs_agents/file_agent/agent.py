@@ -151,6 +151,7 @@ class FileAgent:
             context_tokens=config.context_tokens,
             counter=counter,
             last_turn=LastTurn(prompt=phrases(config.language).last_turn, tools=[SYNC]),
+            go_on=phrases(config.language).go_on,
         )
 
     def _close(self) -> None:
