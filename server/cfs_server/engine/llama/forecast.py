@@ -10,18 +10,11 @@ _FIRST_GUESS = 128.0
 
 
 class Forecast:
-    """Learns the length of replies and the time that a token of them takes; asks the budget what prompts cost."""
+    """Learns the length of replies; asks the budget what prompts and steps cost."""
 
     def __init__(self, budget: PromptBudget) -> None:
         self._budget = budget
         self._reply_tokens = _FIRST_GUESS
-        self._seconds_per_token = 0.0
-
-    def saw_step(self, streams: int, tokens: int, seconds: float) -> None:
-        """Learn from a step in which nothing but streams was computed."""
-        if streams == tokens:
-            rate = _LEARNING_RATE if self._seconds_per_token else 1.0
-            self._seconds_per_token += rate * (seconds / tokens - self._seconds_per_token)
 
     def saw_reply(self, tokens: int) -> None:
         """Learn from a turn that ended."""
@@ -31,9 +24,12 @@ class Forecast:
         """Predict in seconds: the first of those that run must end, and all that wait must be served."""
         if len(running) < parallel:
             return 0.0
-        return min(map(self._cost, running), default=0.0) + sum(map(self._cost, waiting))
+        each = self._budget.cost.seconds(parallel) / parallel
+        first = min((self._seconds(turn, each) for turn in running), default=0.0)
+        return first + sum(self._seconds(turn, each) for turn in waiting)
 
-    def _cost(self, turn: Generation) -> float:
+    def _seconds(self, turn: Generation, each: float) -> float:
+        """Predict what is left of a turn, of whose reply a token takes so many seconds of the engine."""
         prompt = max(0, turn.prompt_tokens - turn.computed) if not turn.completion_tokens else 0
         reply = max(1.0, min(self._reply_tokens, turn.max_tokens) - turn.completion_tokens)
-        return prompt * self._budget.seconds_per_token + reply * self._seconds_per_token
+        return self._budget.seconds(prompt) + reply * each

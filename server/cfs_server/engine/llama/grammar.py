@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 from llama_cpp import llama_cpp as lib
-from llama_cpp.llama_grammar import json_schema_to_gbnf
 
-from cfs.errors import EngineError
+from cfs.errors import SchemaRefused
+from cfs_server.engine.gbnf.schemas import grammar as write_grammar
 from cfs_server.engine.llama.candidates import Candidates, Ids
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
@@ -92,12 +92,12 @@ class Grammars:
         return len(self._kept)
 
     def get(self, schema: dict[str, Any] | None) -> Grammar | None:
-        """Make a grammar that stands at its beginning; raises `EngineError` for what is no schema."""
+        """Make a grammar that stands at its beginning; raises `SchemaRefused` for what cannot be one."""
         if schema is None:
             return None
         text = json.dumps(schema)
         if text not in self._kept:
-            self._kept[text] = self._compile(text)
+            self._kept[text] = self._compile(schema)
         self._kept.move_to_end(text)
         if len(self._kept) > KEPT:
             lib.llama_sampler_free(self._kept.popitem(last=False)[1])
@@ -107,12 +107,12 @@ class Grammars:
     def _first_bytes(self) -> FirstBytes:
         return FirstBytes(self._vocabulary)
 
-    def _compile(self, schema: str) -> Any:
+    def _compile(self, schema: dict[str, Any]) -> Any:
         try:
-            text = json_schema_to_gbnf(schema)
-        except Exception as error:  # the converter raises whatever its dictionaries do
-            raise EngineError(f"the JSON schema cannot be made a grammar: {type(error).__name__} {error}") from error
-        raw = lib.llama_sampler_init_grammar(self._vocabulary.raw, text.encode(), b"root")
+            written = write_grammar(schema)
+        except ValueError as error:
+            raise SchemaRefused(f"the JSON schema cannot be made a grammar: {error}") from error
+        raw = lib.llama_sampler_init_grammar(self._vocabulary.raw, written.text.encode(errors="replace"), b"root")
         if not raw:
-            raise EngineError("the JSON schema cannot be made a grammar: the library refuses the result")
+            raise SchemaRefused("the JSON schema cannot be made a grammar: the library refuses the result")
         return raw

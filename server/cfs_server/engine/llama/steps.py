@@ -51,7 +51,8 @@ class Steps:
     def gauges(self) -> dict[str, float]:
         """What a step costs now, in seconds."""
         return {
-            "seconds_per_prompt_token": self.budget.seconds_per_token,
+            "seconds_per_prompt_token": self.budget.cost.per_token,
+            "seconds_per_step": self.budget.cost.fixed,
             "own_seconds_per_step": self.clock.own,
             "sampling_seconds_per_step": self.clock.sampling,
         }
@@ -90,8 +91,7 @@ class Steps:
 
     def _book(self, filling: Filling, seconds: float) -> None:
         self._steps += 1
-        self.budget.saw_step(filling.streams, self._batch.size, seconds)
-        self.forecast.saw_step(filling.streams, self._batch.size, seconds)
+        self.budget.saw_step(self._batch.size, seconds)
         self._lobby.charge(filling.shares, seconds)
         for turn, count in filling.shares.items():
             self._residency.grow(turn.place, count)
