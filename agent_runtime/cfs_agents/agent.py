@@ -4,23 +4,14 @@ What is to be done next follows from the conversation alone: calls without resul
 anything else is for the model. So a task that was broken off anywhere goes on by the same loop.
 """
 
-import os
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import cast
 
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.context import (
-    Context,
-    ContextFileSystem,
-    EphemeralPolicy,
-    OffloadPolicy,
-    SelectiveCompactionPolicy,
-    TokenCounter,
-    WorkingContext,
-)
+from cfs_agents.config import AgentConfig, LastTurn, Outcome, working_context
+from cfs_agents.context import Context, ContextFileSystem
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -36,68 +27,14 @@ from cfs_agents.events import (
 from cfs_agents.interrupts import Interrupted, Interrupts
 from cfs_agents.keeper import Keeper, NoKeeper
 from cfs_agents.llm import Chunk, Item, Model, Reply, Retrying
-from cfs_agents.tools import Registry, Tool, ToolResult
+from cfs_agents.tools import Registry, ToolResult
 
-MAX_ROUNDS = 10
-GO_ON = "[Go on with the task.]"
+__all__ = ["Agent", "AgentConfig", "LastTurn", "Outcome"]
 
 _SHORTER = 0.7
 _MOST_SHORTENINGS = 8
 _UNKNOWN = "Error: {} was begun and then interrupted. It may or may not have happened: look before you do it again."
 _NOT_RUN = "Error: {} was not run, as the work was interrupted before it. Call it again if it is still needed."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastTurn:
-    """What the model is asked for when the rounds are over, and the only tools that it may use for it (A4)."""
-
-    prompt: str
-    tools: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentConfig:
-    """How an agent works. `tools` are tools or functions with a docstring; `system` is its system prompt.
-
-    `offload_token_threshold`: results of so many tokens go to disk, below `offload_root_path` (`~/.agent/context`
-    unless given). `ephemeral_keep_recent` overrides how many results ephemeral tools keep. `context_tokens` is how
-    long a conversation may become before it is compacted; without it only the model's own limit counts.
-    """
-
-    tools: Iterable[Tool | Callable[..., Any]] = ()
-    system: str | None = None
-    max_rounds: int = MAX_ROUNDS
-    offload_enabled: bool = True
-    offload_token_threshold: int = 2000
-    offload_root_path: str | os.PathLike[str] | None = None
-    ephemeral_keep_recent: int | None = None
-    context_tokens: int | None = None
-    counter: TokenCounter | None = None
-    last_turn: LastTurn | None = None
-
-
-@dataclass(slots=True)
-class Outcome:
-    """How a task ended: `reason`, the model's last words, the reason in words without an answer, and what it cost.
-
-    `error` is what a failed task failed with.
-    """
-
-    reason: EndReason = "failed"
-    text: str = ""
-    detail: str = ""
-    rounds: int = 0
-    usage: Usage = field(default_factory=Usage)
-    error: CfsError | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether the model came to an answer."""
-        return self.reason == "answered"
-
-    def __str__(self) -> str:
-        """Return what there is to read."""
-        return self.text or self.detail
 
 
 class Agent:
@@ -118,7 +55,7 @@ class Agent:
         self.config = config = config or AgentConfig()
         self.tools = Registry(config.tools)
         self.outcome = Outcome()
-        self.context = _working_context(config, files, self.tools)
+        self.context = working_context(config, files, self.tools)
         if config.system is not None:
             self.context.add(Message(role="system", content=config.system))
         self._llm = llm
@@ -175,9 +112,10 @@ class Agent:
         if task is not None:
             while calls := self.context.context.open_calls:
                 await self._finish(calls, _lost(calls[0], begun=self._begun))
+            self.context.context = self.context.context.released()
             await self._add(Message(role="user", content=task), task=True)
         elif before.reason == "rounds":
-            await self._add(Message(role="user", content=GO_ON))
+            await self._add(Message(role="user", content=self.config.go_on))
 
     def _end(self, reason: EndReason, detail: str = "") -> None:
         self.outcome.reason, self.outcome.detail = reason, detail
@@ -329,16 +267,3 @@ def _lost(call: ToolCall, *, begun: bool) -> ToolResult:
     """Make the result of a call that has none: one that was begun, or one that was not."""
     text = (_UNKNOWN if begun else _NOT_RUN).format(call.name)
     return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
-
-
-def _working_context(config: AgentConfig, files: ContextFileSystem | None, tools: Registry) -> WorkingContext:
-    if files is None and config.offload_enabled:
-        files = ContextFileSystem(config.offload_root_path)
-    keep = {each.name: each.ephemeral for each in tools if each.ephemeral is not None}
-    return WorkingContext(
-        files,
-        counter=config.counter,
-        offload=OffloadPolicy(enabled=config.offload_enabled, threshold=config.offload_token_threshold),
-        ephemeral=EphemeralPolicy(keep, config.ephemeral_keep_recent),
-        compaction=SelectiveCompactionPolicy(config.context_tokens) if config.context_tokens else None,
-    )

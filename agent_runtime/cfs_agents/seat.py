@@ -15,7 +15,7 @@ from cfs.cli.endings import complain
 from cfs.cli.screen import note
 from cfs.errors import CfsError, NotFound
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.agent import Outcome
+from cfs_agents.config import Outcome
 from cfs_agents.console import Console
 from cfs_agents.context import CachedCounter
 from cfs_agents.events import AgentEvent, Finished

@@ -152,6 +152,10 @@ class Context:
         groups = [*units[:place], (item,), *units[place:]]
         return Context(tuple(item for group in groups for item in group))
 
+    def released(self) -> "Context":
+        """Let what was protected leave like anything else, as its task is over."""
+        return Context(tuple(replace(item, protected=False) if item.protected else item for item in self.items))
+
     # -- state ----------------------------------------------------------------------------------------------------
 
     def dump(self) -> list[dict[str, Any]]:

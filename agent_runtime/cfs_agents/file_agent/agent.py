@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from cfs.errors import CfsError, NotFound
-from cfs_agents.agent import MAX_ROUNDS, Agent, AgentConfig, LastTurn, Outcome
+from cfs_agents.agent import Agent
+from cfs_agents.config import MAX_ROUNDS, AgentConfig, LastTurn, Outcome
 from cfs_agents.context import Context, ContextFileSystem, ContextItem, EstimatingCounter, TokenCounter
 from cfs_agents.events import AgentEvent
 from cfs_agents.file_agent.journal import NAME as JOURNAL
@@ -151,6 +152,7 @@ class FileAgent:
             context_tokens=config.context_tokens,
             counter=counter,
             last_turn=LastTurn(prompt=phrases(config.language).last_turn, tools=[SYNC]),
+            go_on=phrases(config.language).go_on,
         )
 
     def _close(self) -> None:

@@ -168,7 +168,8 @@ def _tell(story: Story, record: Mapping[str, Any], number: int) -> None:
             raise ValueError(f"it is of version {record['version']!r}")
         story.generation = record["generation"]
     elif kind == "item":
-        story.context = story.context.with_item(ContextItem.load(record["item"]))
+        item = ContextItem.load(record["item"])
+        story.context = (story.context.released() if item.protected else story.context).with_item(item)
         story.broken = record["broken"]
         story.end = None
     elif kind == "intent":
@@ -182,8 +183,8 @@ def _tell(story: Story, record: Mapping[str, Any], number: int) -> None:
     elif kind == "end":
         story.end = Finished(record["reason"], record["detail"])
     elif kind == "sync":
-        item, operation = ContextItem.load(record["item"]), Operation(**record["operation"])
-        story.sync = Sync(record["window"], record["archive"], item, operation)
+        note, operation = ContextItem.load(record["item"]), Operation(**record["operation"])
+        story.sync = Sync(record["window"], record["archive"], note, operation)
     else:
         raise ValueError(f"line {number} is of the kind {kind!r}")
 

@@ -16,6 +16,7 @@ class Phrases:
 
     window: str
     tree: str
+    after_sync: str
     go_on: str
     dropped: str
     last_turn: str
@@ -25,7 +26,8 @@ _PHRASES: dict[Language, Phrases] = {
     "en": Phrases(
         window="[/context_window_main.md]",
         tree="[Files]",
-        go_on="[The context window is replaced. Go on with the current task.]",
+        after_sync="[The context window is replaced. Go on with the current task.]",
+        go_on="[Go on with the task.]",
         dropped="These calls came after the sync and were not run: {}.",
         last_turn="[The limit of rounds is reached. Call sync_context now: write what is done, what was found, and the"
         " next steps. Nothing else is kept.]",
@@ -33,7 +35,8 @@ _PHRASES: dict[Language, Phrases] = {
     "zh": Phrases(
         window="[/context_window_main.md]",
         tree="[文件]",
-        go_on="[上下文窗口已替换。请继续当前任务。]",
+        after_sync="[上下文窗口已替换。请继续当前任务。]",
+        go_on="[请继续任务。]",
         dropped="这些调用在同步之后，没有执行：{}。",
         last_turn="[轮数已用完。现在请调用 sync_context：写明已完成的事、发现和下一步。其他内容不会保留。]",
     ),
@@ -54,4 +57,4 @@ def system_prompt(guideline: str, window: str, tree: str, language: Language) ->
 def after_sync(language: Language, dropped: Sequence[str]) -> str:
     """Write the message that a conversation begins with after a sync; `dropped` names calls that were not run."""
     say = _PHRASES[language]
-    return say.go_on if not dropped else f"{say.go_on}\n{say.dropped.format(', '.join(dropped))}"
+    return say.after_sync if not dropped else f"{say.after_sync}\n{say.dropped.format(', '.join(dropped))}"

@@ -365,3 +365,16 @@ async def test_rounds_are_numbered_from_one_in_each_task(tmp_path: Path) -> None
         await made.run("One?")
         events = await events_of(made, "Two?")
     assert [event.number for event in events if isinstance(event, RoundStarted)] == [1, 2]
+
+
+async def test_a_long_chat_lets_old_tasks_go(tmp_path: Path) -> None:
+    """Only the running task is sure to stay, or many small ones would fill the context for ever; so after a restart."""
+    tasks = [f"Task {number}: {'word ' * 60}" for number in range(40)]
+    for part in (tasks[:30], tasks[30:]):
+        made, model = agent(tmp_path, *[says("Done.") for _ in part], context_tokens=1_500)
+        async with made:
+            for task in part:
+                assert (await made.run(task)).ok
+        for asked, task in zip(model.asked, part, strict=True):
+            assert asked.last.content == task
+            assert sum(estimate(text_of(message)) for message in asked.messages) <= 1_500

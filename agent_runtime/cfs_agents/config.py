@@ -1,0 +1,91 @@
+"""How an agent works, and how a task ended (O6)."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cfs.errors import CfsError
+from cfs.wire import Usage
+from cfs_agents.context import (
+    ContextFileSystem,
+    EphemeralPolicy,
+    OffloadPolicy,
+    SelectiveCompactionPolicy,
+    TokenCounter,
+    WorkingContext,
+)
+from cfs_agents.events import EndReason
+from cfs_agents.tools import Registry, Tool
+
+MAX_ROUNDS = 10
+GO_ON = "[Go on with the task.]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastTurn:
+    """What the model is asked for when the rounds are over, and the only tools that it may use for it (A4)."""
+
+    prompt: str
+    tools: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """How an agent works. `tools` are tools or functions with a docstring; `system` is its system prompt.
+
+    `offload_token_threshold`: results of so many tokens go to disk, below `offload_root_path` (`~/.agent/context`
+    unless given). `ephemeral_keep_recent` overrides how many results ephemeral tools keep. `context_tokens` is how
+    long a conversation may become before it is compacted; without it only the model's own limit counts. `go_on` is said
+    to a model that goes on after its rounds were over.
+    """
+
+    tools: Iterable[Tool | Callable[..., Any]] = ()
+    system: str | None = None
+    max_rounds: int = MAX_ROUNDS
+    offload_enabled: bool = True
+    offload_token_threshold: int = 2000
+    offload_root_path: str | os.PathLike[str] | None = None
+    ephemeral_keep_recent: int | None = None
+    context_tokens: int | None = None
+    counter: TokenCounter | None = None
+    last_turn: LastTurn | None = None
+    go_on: str = GO_ON
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a task ended: `reason`, the model's last words, the reason in words without an answer, and what it cost.
+
+    `error` is what a failed task failed with.
+    """
+
+    reason: EndReason = "failed"
+    text: str = ""
+    detail: str = ""
+    rounds: int = 0
+    usage: Usage = field(default_factory=Usage)
+    error: CfsError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model came to an answer."""
+        return self.reason == "answered"
+
+    def __str__(self) -> str:
+        """Return what there is to read."""
+        return self.text or self.detail
+
+
+def working_context(config: AgentConfig, files: ContextFileSystem | None, tools: Registry) -> WorkingContext:
+    """Make the context that a configuration asks for."""
+    if files is None and config.offload_enabled:
+        files = ContextFileSystem(config.offload_root_path)
+    keep = {each.name: each.ephemeral for each in tools if each.ephemeral is not None}
+    return WorkingContext(
+        files,
+        counter=config.counter,
+        offload=OffloadPolicy(enabled=config.offload_enabled, threshold=config.offload_token_threshold),
+        ephemeral=EphemeralPolicy(keep, config.ephemeral_keep_recent),
+        compaction=SelectiveCompactionPolicy(config.context_tokens) if config.context_tokens else None,
+    )
