@@ -122,13 +122,19 @@ def authorization(token: str | None) -> dict[str, str]:
 
 
 def error_of(answer: Answer) -> CfsError:
-    """Read the error that an answer reports (RFC 9457); without a problem document the status decides."""
+    """Read the error that an answer reports (RFC 9457); without a problem document the status decides.
+
+    So it is with answers of proxies, whose `Retry-After` is heeded when it is a number of seconds.
+    """
     try:
         problem = json.loads(answer.body)
     except ValueError:
         problem = None
     if not isinstance(problem, dict):
         problem = {"detail": answer.body[:200].decode(errors="replace").strip() or None}
+    after = answer.headers.get("retry-after", "")
+    if "retry_after" not in problem and after.isascii() and after.isdigit():
+        problem["retry_after"] = int(after)
     return from_problem(answer.status, problem)
 
 

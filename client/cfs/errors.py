@@ -27,6 +27,7 @@
     ├── Unavailable             the server or its engine cannot answer now
     │   ├── EngineError         a turn failed in the engine (S5)
     │   │   ├── ContextTooLong
+    │   │   ├── SchemaRefused   no grammar can be made of the JSON schema of a reply (C7)
     │   │   └── WorkerCrashed
     │   └── Unreachable         no server answers, or the connection to it was lost (C9)
     ├── Timeout                 the answer did not come in time
@@ -226,6 +227,12 @@ class ContextTooLong(EngineError):
     title = "Context too long"
 
 
+class SchemaRefused(EngineError):
+    """The JSON schema of a reply fits nothing, or cannot be made a grammar (C7)."""
+
+    title = "Schema refused"
+
+
 class WorkerCrashed(EngineError):
     """The worker process ended in the middle of the turn (E1)."""
 
@@ -308,6 +315,7 @@ TABLE: dict[type[CfsError], Row] = {
     Unavailable: Row("unavailable", 503, errno.EAGAIN),
     EngineError: Row("engine-error", 502, errno.EIO),
     ContextTooLong: Row("context-too-long", 422, errno.EFBIG),
+    SchemaRefused: Row("schema-refused", 422, errno.EINVAL),
     WorkerCrashed: Row("worker-crashed", 502, errno.EIO),
     Unreachable: Row("unreachable", 503, errno.ENOTCONN),
     Timeout: Row("timeout", 504, errno.ETIMEDOUT),

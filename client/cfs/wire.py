@@ -84,6 +84,7 @@ class TurnSettings(_Wire):
     stop: Annotated[tuple[StopString, ...], Field(max_length=16)] | None = None
     system: Annotated[str, StringConstraints(max_length=262_144)] | None = None
     prompt_style: Literal["auto", "chat", "transcript"] | None = None
+    reproducible: bool | None = None
 
 
 class SettingsPatch(TurnSettings):
@@ -96,7 +97,9 @@ class Settings(_Wire):
     """How a session's turns are made (S8, S9).
 
     `stop` left at null means the style's own: `["User:"]` for transcripts, none for chats, whose template ends turns
-    by a token. `seed` left at null means a new one each turn.
+    by a token. `seed` left at null means a new one each turn. A seed alone gives nearly always the same text: rounding
+    depends on who else computes. With `reproducible` a turn that has a seed, or a temperature of 0, is computed by
+    itself and from its first token on: the same model, machine and options then give the same text, but more slowly.
     """
 
     max_tokens: int = 512
@@ -109,6 +112,7 @@ class Settings(_Wire):
     system: str | None = None
     prompt_style: Literal["auto", "chat", "transcript"] = "auto"
     driver: Literal["model", "agent"] = "model"
+    reproducible: bool = False
 
     def patched(self, patch: SettingsPatch) -> "Settings":
         """Apply a change: keys set to null go back to their defaults."""
@@ -198,11 +202,31 @@ RESPONSE_FORMAT = {
 """What a reply's form may be, as OpenAPI says it."""
 
 
+class TokenAlternative(_Wire):
+    """A token that could stand at some place: its text, its bytes (a character may take several tokens), and the
+    natural logarithm of its probability (-9999 for none).
+    """
+
+    token: str
+    bytes: tuple[int, ...]
+    logprob: float
+
+
+class TokenLogprob(TokenAlternative):
+    """A token of a reply, and the most probable ones at its place, as many as were asked for.
+
+    Probabilities are the model's own, before temperature, `top_k`, `top_p`, `min_p` and grammar.
+    """
+
+    top: tuple[TokenAlternative, ...] = ()
+
+
 class NewMessage(_Wire):
     """Body of `POST /v1/sessions/{id}/messages`. `generate` is true for a user's message unless set.
 
     `response_format` is `{"type": "json_schema", "json_schema": {"schema": ...}}` or `{"type": "json_object"}` and
-    makes the model's reply follow that schema, by grammar.
+    makes the model's reply follow that schema, by grammar. `logprobs` asks for the log-probability of each token of the
+    reply, and of so many alternatives; they come with the reply (`wait=true`), not with events.
     """
 
     content: str
@@ -210,6 +234,7 @@ class NewMessage(_Wire):
     settings: TurnSettings = TurnSettings()
     generate: bool | None = None
     response_format: Annotated[dict[str, Any] | None, WithJsonSchema(RESPONSE_FORMAT)] = None
+    logprobs: Annotated[int, Field(ge=0, le=20), _Integral] | None = None
 
 
 class Accepted(_Wire):
@@ -232,6 +257,9 @@ class Reply(_Wire):
     finish_reason: FinishReason
     error: str | None = None
     usage: Usage
+    logprobs: tuple[TokenLogprob, ...] | None = Field(
+        default=None, description="For each token of the reply, if they were asked for and the engine knows them."
+    )
 
 
 class CancelRequest(_Wire):

@@ -80,7 +80,7 @@ class EventStream(EventSourceResponse):
         )
         self._streams = streams
         self._principal = principal
-        self._lifetime = settings.stream_seconds or None
+        self._lifetime = (settings.stream_seconds or None) if close is None else None  # a completion cannot be resumed
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -14,7 +14,17 @@ from cfs_server.engine.interface import Delta, Engine, EngineStats, Finished, Ge
 from cfs_server.engine.streams import Patience
 from cfs_server.engine.supervisor import LlamaEngine
 
-OUTER = ("json_schema", "tools", "tool_choice", "parallel_calls", "owner", "account", "kind", "deadline_seconds")
+OUTER = (
+    "json_schema",
+    "logprobs",
+    "tools",
+    "tool_choice",
+    "parallel_calls",
+    "owner",
+    "account",
+    "kind",
+    "deadline_seconds",
+)
 """What of a request is no setting."""
 _numbers = itertools.count(1)
 

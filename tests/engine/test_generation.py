@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cfs.errors import ContextTooLong, EngineError
+from cfs.errors import ContextTooLong, EngineError, SchemaRefused
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.templates import PromptBuilder
 from cfs_server.engine.frames import Options
@@ -101,13 +101,20 @@ async def test_a_schema_makes_the_reply_json(tiny: Path) -> None:
 
 @pytest.mark.parametrize(
     "schema",
-    [{"type": "no-such-type"}, {"$ref": "#/definitions/missing"}, {"$ref": "http://127.0.0.1:9/x"}, {"enum": []}],
+    [
+        {"type": "no-such-type"},
+        {"$ref": "#/definitions/missing"},
+        {"$ref": "http://127.0.0.1:9/x"},
+        {"enum": []},
+        {"$ref": "#"},
+        {"allOf": [{"$ref": "#"}], "type": "null"},
+    ],
     ids=str,
 )
 async def test_a_schema_that_is_no_grammar_fails_that_turn_only(tiny: Path, schema: dict[str, object]) -> None:
     """The reason names the schema; the worker goes on."""
     async with running(tiny) as engine:
-        with pytest.raises(EngineError, match="JSON schema"):
+        with pytest.raises(SchemaRefused, match="JSON schema"):
             await ask(engine, "anything", json_schema=schema)
         assert (await ask(engine, "next", max_tokens=3)).finished.usage.completion_tokens == 3
         assert (await engine.stats()).restarts == 0

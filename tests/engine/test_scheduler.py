@@ -22,14 +22,19 @@ class Desk:
         self.said: list[Step | Stats | Log] = []
         self.scheduler = Scheduler(model, self.said.append)
 
-    def put(self, name: str, prompt: int, tokens: int, *, first: int = 20) -> None:
+    def put(self, name: str, prompt: int, tokens: int, *, first: int = 20, solo: bool = False) -> None:
         """Hand in a turn whose prompt is some tokens."""
         log = array("i", [first, *range(21, 20 + prompt)])
         settings = Settings(temperature=0, max_tokens=tokens)
-        sampler = Sampler(self.model.vocabulary, settings, None)
-        turn = Generation(name, f"key-{name}", log, prompt, tokens, sampler, TextStream())
-        turn.share = ("", "interactive", name)
+        turn = Generation(name, f"key-{name}", log, prompt, tokens, Sampler(settings), TextStream())
+        turn.share, turn.solo = ("", "interactive", name), solo
         self.scheduler.inbox.put(turn)
+
+    def text(self, name: str) -> str:
+        """Return what a turn has said."""
+        return "".join(
+            text.text for step in self.said if isinstance(step, Step) for text in step.texts if text.id == name
+        )
 
     def run(self, *names: str) -> dict[str, Ended]:
         """Step until these turns have ended."""
@@ -121,3 +126,34 @@ def test_a_paused_turn_saves_up_no_share(desk: Desk) -> None:
     rank = {turn.id: desk.scheduler._lobby._rank(turn) for turn in desk.scheduler._turns}
     assert rank["paused"] == rank["long"]
     desk.run("paused", "long")
+
+
+def test_a_reproducible_turn_that_paused_says_the_same(desk: Desk) -> None:
+    """Its context is freed meanwhile; prompt and reply are computed again in the same pieces, and it goes on."""
+    desk.put("whole", prompt=70, tokens=60, solo=True)
+    desk.run("whole")
+    desk.put("paused", prompt=70, tokens=60, solo=True)
+    while len(desk.text("paused")) < 20:
+        desk.scheduler.take_work()
+        desk.scheduler.step()
+    desk.scheduler.inbox.put(Pause("paused"))
+    desk.put("other", prompt=10, tokens=5)
+    desk.run("other")
+    assert not desk.scheduler._solo.turns
+    before = desk.text("paused")
+    desk.scheduler.inbox.put(Resume("paused"))
+    desk.run("paused")
+    assert desk.text("paused") == desk.text("whole")
+    assert len(before) < len(desk.text("whole"))
+    desk.scheduler.close()
+
+
+def test_the_cost_of_a_step_is_told(desk: Desk) -> None:
+    """What is our own and what sampling takes are gauges; steps in which nothing is computed do not count."""
+    desk.scheduler.step()
+    assert desk.scheduler._steps.gauges["own_seconds_per_step"] == 0
+    desk.put("one", prompt=10, tokens=5)
+    desk.run("one")
+    gauges = desk.scheduler._steps.gauges
+    assert 0 < gauges["own_seconds_per_step"] < 1
+    assert 0 < gauges["sampling_seconds_per_step"] < 1

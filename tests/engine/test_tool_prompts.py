@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 import make_random_gguf
+from cfs.errors import EngineError
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.abilities import Abilities, abilities_of
 from cfs_server.engine.chat.forcing import forced, reply_schema
 from cfs_server.engine.chat.rendering import ChatTemplate
 from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.grammar import Grammars
 from cfs_server.engine.llama.vocabulary import Vocabulary
 from tests.engine.support import request, user
 
@@ -99,6 +100,36 @@ def test_results_are_told_by_the_user_where_there_is_no_role_for_them() -> None:
     assert "<user><tool_response>\nResult of read:\nfound\n</tool_response>\n\nthanks<assistant>" in text
 
 
+ALTERNATING = (
+    "{{ tools }}{% for m in messages if m.role not in ['tool', 'system'] and not m.tool_calls %}"
+    "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('alternate') }}{% endif %}{% endfor %}"
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function | tojson }}"
+    "{% endfor %}{% endfor %}"
+)
+
+
+def test_what_a_template_refuses_is_told_as_text_that_alternates() -> None:
+    """A user may write before a tool's result has been answered: that happens to agents."""
+    assert abilities_of(ChatTemplate(ALTERNATING, begin_text="", end_text="").render).results
+    told = build(ALTERNATING, HISTORY[:3], TOOL)
+    assert "<tool>found" in told
+    steered = build(ALTERNATING, HISTORY, TOOL)
+    assert '<assistant>I look.\n<tool_call>{"name": "read"' in steered
+    assert "Result of read:\nfound\n</tool_response>\n\nthanks" in steered
+    with pytest.raises(EngineError, match="never"):
+        build("{{ raise_exception('never') }}", HISTORY)
+
+
+def test_calls_are_told_in_one_form_where_we_describe_the_tools() -> None:
+    """A template may write calls and know no tools: then the model sees our form of calls only."""
+    writes_calls = HEAD + "{% for c in m.tool_calls or [] %}{{ c.function | tojson }}{% endfor %}{% endfor %}"
+    assert abilities_of(ChatTemplate(writes_calls, begin_text="", end_text="").render) == Abilities(
+        calls=True, results=True
+    )
+    assert '<tool_call>{"name": "read"' in build(writes_calls, HISTORY, TOOL)
+    assert "<tool_call>" not in build(writes_calls, HISTORY)
+
+
 def test_without_tools_a_conversation_that_used_them_can_go_on() -> None:
     """The history keeps its calls and results; nothing is described."""
     assert build(NO_TOOLS, HISTORY).startswith('<user>hi<assistant>I look.\n<tool_call>{"name": "read"')
@@ -182,9 +213,12 @@ def test_a_request_says_in_tools_and_a_schema_how_it_is_answered() -> None:
 
 def test_the_schemas_become_grammars(vocabulary: Vocabulary) -> None:
     """References included."""
+    grammars = Grammars(vocabulary)
     for wanted in (None, {"type": "object"}):
-        schema = reply_schema([TOOL, NESTED], required=wanted is None, wanted=wanted)
-        Sampler(vocabulary, Settings(), schema).free()
+        grammar = grammars.get(reply_schema([TOOL, NESTED], required=wanted is None, wanted=wanted))
+        assert grammar is not None
+        grammar.free()
+    assert len(grammars) == 2
 
 
 # -- tokens that are marks --------------------------------------------------------------------------------------------

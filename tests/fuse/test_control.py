@@ -168,6 +168,7 @@ def test_control_files_cannot_be_written(mount: Mount, stage: Stage, name: str) 
         ("system", "be kind", "be kind"),
         ("prompt_style", "chat", "chat"),
         ("seed", "3", 3),
+        ("reproducible", "true", True),
     ],
 )
 def test_settings_are_attributes(mount: Mount, stage: Stage, name: str, key: str, value: str, stored: object) -> None:

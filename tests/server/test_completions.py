@@ -10,8 +10,10 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
+from cfs.completions import ChatMessage
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message
+from cfs_server.completions.conversations import Conversations
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.scripted import Script, ScriptedEngine
 from tests.server.openai_client import READ, speaking
@@ -239,6 +241,23 @@ async def test_heartbeats_are_comments() -> None:
     assert text.endswith(b"data: [DONE]\n\n")
 
 
+async def test_the_longest_life_of_streams_is_not_for_completions() -> None:
+    """Nobody could resume one."""
+    engine = ScriptedEngine(saying("late"))
+    engine.hold()
+    async with house(engine=engine, stream_seconds=0.01, ping=0.01) as home:
+        body = {"messages": [USER], "stream": True}
+        async with home.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            pieces = answer.aiter_bytes()
+            text = b""
+            while text.count(b": ping") < 5:
+                text += await anext(pieces)
+            engine.release()
+            async for piece in pieces:
+                text += piece
+    assert text.endswith(b"data: [DONE]\n\n")
+
+
 async def test_a_client_that_goes_away_ends_its_completion() -> None:
     """In the middle of a stream, before it, and while it waits for the whole: nothing is computed for nobody."""
     engine = ScriptedEngine(saying(*["x"] * 1000))
@@ -271,6 +290,7 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
     ({"presence_penalty": 0.5}, "presence_penalty", "set it to 0"),
     ({"frequency_penalty": 0.5}, "frequency_penalty", "set it to 0"),
     ({"logit_bias": {"1": 5}}, "logit_bias", "not biased"),
+    ({"top_logprobs": 3}, "top_logprobs", "`logprobs`"),
     ({"functions": [{"name": "x"}]}, "functions", "`tools`"),
     ({"temperature": 9}, "temperature", "less than or equal to 5"),
     ({"tool_choice": "required"}, "tool_choice", "there are no tools"),
@@ -418,10 +438,22 @@ async def test_tokens_are_guessed_where_there_is_no_tokenizer(home: House) -> No
     assert found["prompt_tokens"] > 3
 
 
+def test_the_oldest_conversations_are_forgotten() -> None:
+    """An engine keeps nothing for ever, and nobody shares a key with another owner."""
+    forgotten: list[str] = []
+    known = Conversations(forgotten.append, most=2)
+
+    def key(owner: str, *contents: str) -> str:
+        return known.key(owner, [Message(role="user", content=content) for content in contents])
+
+    first = key("a", "x")
+    assert (key("a", "x", "more"), key("b", "x") != first, forgotten) == (first, True, [])
+    key("a", "y")
+    assert (forgotten, len(known)) == ([first], 2)
+
+
 def test_a_message_is_the_same_in_both_forms() -> None:
     """Nothing is lost between the protocol's words and a session's, arguments that are no JSON included."""
-    from cfs.completions import ChatMessage
-
     said: dict[str, Any] = {
         "role": "assistant",
         "content": "x",

@@ -148,6 +148,26 @@ async def test_a_prompt_that_is_too_long_is_a_bad_request(model_server: Process)
     assert caught.value.code == "context_length_exceeded"
 
 
+async def test_log_probabilities_come_with_the_tokens(model_server: Process) -> None:
+    """Whole and in chunks, directly and recorded; the likeliest is the one that a greedy model takes."""
+    async with speaking(model_server.url) as client:
+        asked: Any = {"messages": [{"role": "user", "content": "Hello!"}], "logprobs": True, "top_logprobs": 2}
+        whole = await client.chat.completions.create(**asked, **GREEDY)
+        stream = await client.chat.completions.create(
+            **asked, **GREEDY, stream=True, extra_headers={"X-CFS-Session": "ranked"}
+        )
+        pieces = [chunk.choices[0].logprobs async for chunk in stream if chunk.choices]
+        none = await client.chat.completions.create(messages=asked["messages"], **GREEDY)
+    assert whole.choices[0].logprobs is not None
+    tokens = whole.choices[0].logprobs.content or []
+    assert b"".join(bytes(token.bytes or ()) for token in tokens).decode() == whole.choices[0].message.content
+    assert all(token.top_logprobs[0].token == token.token and len(token.top_logprobs) == 2 for token in tokens)
+    assert [token.token for piece in pieces if piece for token in piece.content or ()] == [
+        token.token for token in tokens
+    ]
+    assert none.choices[0].logprobs is None
+
+
 def test_tokens_are_counted_by_the_models_tokenizer(model_server: Process) -> None:
     """A conversation has as many as the usage of its completion says."""
     messages = (ChatMessage(role="user", content="Hello, you there!"),)
@@ -191,3 +211,4 @@ async def test_our_own_client_reads_completions_whole_and_in_chunks(model_server
             call.function for call in whole.message.tool_calls or ()
         ]
     assert whole.message.message().tool_calls[0].name == "write_file"
+    assert whole.usage.of(whole.usage.usage()) == whole.usage

@@ -355,6 +355,25 @@ async def test_who_may_not_delete_may_add_but_not_replace(strict: House) -> None
         assert len(session.history) == 3
 
 
+async def test_a_view_that_has_become_another_while_it_waited_is_refused(strict: House) -> None:
+    """It fitted when it came, and not when its turn began: nothing is added, and the next turn runs."""
+    async with guests(strict, adder=[WRITER]) as who:
+        client = who["adder"].client
+        strict.engine.hold()
+        asking = [asyncio.create_task(ask(client, HELLO, session="mine"))]
+        await until(lambda: strict.store.find("mine") is not None and strict.store.get("mine").running)
+        asking.append(asyncio.create_task(ask(client, HELLO, session="mine")))
+        await until(lambda: len(strict.store.get("mine").queue) == 1)
+        asking.append(asyncio.create_task(who["adder"].say("mine", "plain", wait="true")))
+        await until(lambda: len(strict.store.get("mine").queue) == 2)
+        strict.engine.release()
+        assert [(await each).status_code for each in asking] == [200, 403, 200]
+        assert [message.content for message in strict.store.get("mine").history.messages] == [
+            *("Be brief.", "hello", "hello"),
+            *("plain", "plain"),
+        ]
+
+
 async def test_a_recorded_conversation_counts_for_its_account() -> None:
     """What it adds must fit; what the session holds already is not counted twice."""
     long = {"role": "user", "content": "x" * 3000}

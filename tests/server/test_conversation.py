@@ -82,7 +82,7 @@ def test_the_three_commands_of_the_readme(model_server: Process) -> None:
     assert stream.count("\nid: ") + stream.startswith("id: ") == len(events), "an id on each"
     assert kinds(events)[:2] == ["message.added", "turn.started"]
     assert kinds(events)[-2:] == ["message.added", "turn.finished"]
-    assert kinds(events).count("token") > 3
+    assert "token" in kinds(events), "in one piece where the reader is slower than the model"
     assert spoken(events).strip() == data(events[-1])["reply"]
     reply = json.loads(curl("-d", "What is my name?", f"{url}/messages?wait=true"))
     assert "Alice" in reply["reply"]

@@ -106,7 +106,7 @@ class Call:
             method,
             url.format(**{name: quote(filled(text)) for name, text in at.items()}),
             params=dict(self.params),
-            headers=dict(self.headers),
+            headers={name: filled(value) for name, value in self.headers.items()},
             json=None if self.json is None else json.loads(filled(json.dumps(self.json))),
             content=self.content,
         )
@@ -118,6 +118,8 @@ DELETE: AbstractSet[Operation] = {"delete"}
 ANY = {"If-Match": "*"}
 S = "/v1/sessions"
 F = "/v1/files/{path}"
+RECORDED = {"X-CFS-Session": "{id}"}
+X, MEDLARS = {"role": "user", "content": "x"}, {"role": "user", "content": "medlars"}
 CALLS: dict[tuple[str, str], list[Call]] = {
     ("POST", S): [
         Call(needs=WRITE, json={"id": "{id}"}, status=409),
@@ -174,6 +176,11 @@ CALLS: dict[tuple[str, str], list[Call]] = {
     ("POST", S + "/{id}/turns/{turn}/finish"): [
         Call(needs=WRITE, about=AGENT, json={"claim": "{claim}", "reply": "x"}, status=200)
     ],
+    ("POST", "/v1/chat/completions"): [
+        Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X]}, status=200),
+        Call(needs=WRITE | READ, about=CHAPTER, headers=RECORDED, json={"messages": [MEDLARS, X]}, status=200),
+        Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X], "stream": True}, status=200),
+    ],
     ("GET", F): [
         call
         for path in ("sessions/{id}", "workspaces/{id}/notes.txt")
@@ -207,8 +214,9 @@ FOR_ALL = {
     ("GET", path)
     for path in (
         "/", "/healthz", "/readyz", "/metrics", "/v1/whoami", "/v1/sessions", "/v1/files", "/v1/events",
+        "/v1/models", "/v1/models/{model}",
     )
-}  # fmt: skip
+} | {("POST", "/v1/tokens")}  # fmt: skip
 """Routes that are about nothing in particular: what they show depends on the caller."""
 
 
@@ -409,7 +417,7 @@ async def test_without_a_token_only_what_is_the_same_for_all_is_told() -> None:
         before = await everything_in(home)
         async with httpx.AsyncClient(base_url=home.url, trust_env=False) as nobody:
             for method, url in routes:
-                answer = await nobody.request(method, url.format(id=DIARY, path=NOTES, **turn))
+                answer = await nobody.request(method, url.format(id=DIARY, path=NOTES, model="x", **turn))
                 assert answer.status_code == 401, (method, url)
                 assert not any(word in answer.text for word in CONTENT)
             for url in ("/", "/healthz", "/readyz", "/openapi.json"):

@@ -145,6 +145,25 @@ async def test_a_response_format_reaches_the_engine_as_a_schema(
     assert home.engine.requests[0].json_schema == schema
 
 
+async def test_log_probabilities_come_with_the_reply_for_those_who_ask(home: House) -> None:
+    asked = await home.client.post("/v1/sessions/a/messages?wait=true", json={"content": "one two", "logprobs": 2})
+    assert home.engine.requests[0].logprobs == 2
+    told = asked.json()["logprobs"]
+    assert "".join(token["token"] for token in told) == asked.json()["reply"]
+    assert told[0] == {"token": "one", "bytes": list(b"one"), "logprob": 0.0, "top": []}
+    other = await home.client.post("/v1/sessions/a/messages?wait=true", json={"content": "one two"})
+    assert other.json()["logprobs"] is None
+    events = home.store.get("a").log.since(0)
+    assert isinstance(events, list)
+    assert not any("logprobs" in event.data for event in events)
+
+
+@pytest.mark.parametrize("given", [-1, 21, 1.5, "3", True])
+async def test_a_number_of_alternatives_out_of_range_is_refused(home: House, given: object) -> None:
+    answer = await home.client.post("/v1/sessions/a/messages", json={"content": "x", "logprobs": given})
+    assert answer.status_code == 422
+
+
 @pytest.mark.parametrize(
     "given", [{}, {"type": "yaml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {}}, 1]
 )

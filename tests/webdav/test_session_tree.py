@@ -265,8 +265,10 @@ async def test_settings_are_properties() -> None:
             "{cfs:}min_p": "0.05",
             "{cfs:}prompt_style": "auto",
             "{cfs:}driver": "model",
+            "{cfs:}reproducible": "false",
         }
         changes = {"temperature": "0.2", "seed": "7", "stop": '["a", "ü"]', "system": "be 7", "driver": "agent"}
+        changes["reproducible"] = "true"
         for name, value in changes.items():
             before = ann.everything()
             for dry_run in (True, False):

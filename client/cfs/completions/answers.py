@@ -32,6 +32,14 @@ class CompletionUsage(Open):
             prompt_tokens_details=CachedTokens(cached_tokens=usage.cached_tokens),
         )
 
+    def usage(self) -> wire.Usage:
+        """Say it as a turn's usage does; the protocol has no times."""
+        return wire.Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.prompt_tokens_details.cached_tokens,
+        )
+
 
 class Recorded(Open):
     """Where a completion was recorded, and how its turn ended there: it may have been cancelled, too."""
@@ -41,12 +49,39 @@ class Recorded(Open):
     finish_reason: wire.FinishReason | None = None
 
 
+class TopLogprob(Open):
+    """A token that could stand at some place, and the natural logarithm of its probability there."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] | None = None
+
+
+class ContentLogprob(TopLogprob):
+    """A token of an answer, and the most probable ones at its place."""
+
+    top_logprobs: tuple[TopLogprob, ...] = ()
+
+    @classmethod
+    def of(cls, token: wire.TokenLogprob) -> Self:
+        """Say what a turn's token says."""
+        top = tuple(TopLogprob(token=each.token, logprob=each.logprob, bytes=each.bytes) for each in token.top)
+        return cls(token=token.token, logprob=token.logprob, bytes=token.bytes, top_logprobs=top)
+
+
+class ChoiceLogprobs(Open):
+    """The tokens that an answer was made of; those of thinking and calls are among them."""
+
+    content: tuple[ContentLogprob, ...]
+
+
 class Choice(Open):
     """The one answer of a completion."""
 
     index: int = 0
     message: ChatMessage
     finish_reason: CompletionReason
+    logprobs: ChoiceLogprobs | None = None
 
 
 class ChatCompletion(Open):
@@ -97,6 +132,7 @@ class ChunkChoice(Open):
     index: int = 0
     delta: ChunkDelta
     finish_reason: CompletionReason | None = None
+    logprobs: ChoiceLogprobs | None = None
 
 
 class ChatChunk(Open):

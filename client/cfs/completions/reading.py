@@ -4,7 +4,16 @@ import json
 
 from pydantic import ValidationError
 
-from cfs.completions.answers import ChatChunk, ChatCompletion, Choice, CompletionReason, CompletionUsage, Recorded
+from cfs.completions.answers import (
+    ChatChunk,
+    ChatCompletion,
+    Choice,
+    ChoiceLogprobs,
+    CompletionReason,
+    CompletionUsage,
+    ContentLogprob,
+    Recorded,
+)
 from cfs.completions.messages import ChatMessage, ChatToolCall, FunctionCall
 from cfs.errors import CfsError, EngineError, Unreachable, from_problem
 from cfs.sse import SSEDecoder
@@ -63,6 +72,7 @@ class Assembly:
         self._text: list[str] = []
         self._thinking: list[str] = []
         self._calls: dict[int, _Call] = {}
+        self._logprobs: list[ContentLogprob] = []
 
     @property
     def complete(self) -> bool:
@@ -76,6 +86,7 @@ class Assembly:
         self._recorded = chunk.cfs or self._recorded
         for choice in chunk.choices:
             self._reason = choice.finish_reason or self._reason
+            self._logprobs += choice.logprobs.content if choice.logprobs else ()
             self._text.append(choice.delta.content or "")
             self._thinking.append(choice.delta.reasoning_content or "")
             for piece in choice.delta.tool_calls or ():
@@ -104,11 +115,12 @@ class Assembly:
         """The whole; raises `Unreachable` when the stream ended before it."""
         if self._last is None or self._reason is None:
             raise Unreachable("the completion's stream ended before its end")
+        logprobs = ChoiceLogprobs(content=tuple(self._logprobs)) if self._logprobs else None
         return ChatCompletion(
             id=self._last.id,
             created=self._last.created,
             model=self._last.model,
-            choices=(Choice(message=self.message, finish_reason=self._reason),),
+            choices=(Choice(message=self.message, finish_reason=self._reason, logprobs=logprobs),),
             usage=self._usage or CompletionUsage(),
             cfs=self._recorded,
         )

@@ -74,8 +74,8 @@ class ChatRequest(Open):
     logit_bias: Annotated[dict[str, Any] | None, WithJsonSchema({"type": ["object", "null"], "maxProperties": 0})] = (
         None
     )
-    logprobs: Annotated[bool | None, WithJsonSchema({"enum": [None, False]})] = None
-    top_logprobs: Annotated[int | None, WithJsonSchema({"enum": [None, 0]})] = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     functions: Annotated[Any, WithJsonSchema({"type": "null"})] = None
     function_call: Annotated[Any, WithJsonSchema({"type": "null"})] = None
     user: Annotated[str, StringConstraints(max_length=256)] | None = None

@@ -10,10 +10,12 @@ from cfs.completions import (
     Assembly,
     ChatChunk,
     ChatCompletion,
+    ChoiceLogprobs,
     ChunkChoice,
     ChunkDelta,
     CompletionReason,
     CompletionUsage,
+    ContentLogprob,
     FunctionPiece,
     Recorded,
     ToolCallPiece,
@@ -58,8 +60,8 @@ class Writer:
             return
         if item.thinking:
             yield self._chunk(ChunkDelta(reasoning_content=item.thinking))
-        if item.text:
-            yield self._chunk(ChunkDelta(content=item.text))
+        if item.text or item.logprobs:
+            yield self._chunk(ChunkDelta(content=item.text), logprobs=_logprobs(item))
         for call in item.calls:
             for piece in _pieces(call):
                 yield self._chunk(ChunkDelta(tool_calls=(piece,)))
@@ -72,9 +74,18 @@ class Writer:
                 assembly.add(chunk)
         return assembly.completion()
 
-    def _chunk(self, delta: ChunkDelta, finish_reason: CompletionReason | None = None) -> ChatChunk:
-        choice = ChunkChoice(delta=delta, finish_reason=finish_reason)
+    def _chunk(
+        self,
+        delta: ChunkDelta,
+        finish_reason: CompletionReason | None = None,
+        logprobs: ChoiceLogprobs | None = None,
+    ) -> ChatChunk:
+        choice = ChunkChoice(delta=delta, finish_reason=finish_reason, logprobs=logprobs)
         return ChatChunk(id=self._id, created=self._created, model=self._model, choices=(choice,))
+
+
+def _logprobs(item: Delta) -> ChoiceLogprobs | None:
+    return ChoiceLogprobs(content=tuple(map(ContentLogprob.of, item.logprobs))) if item.logprobs else None
 
 
 def _pieces(call: CallDelta) -> Iterator[ToolCallPiece]:

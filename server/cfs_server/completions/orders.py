@@ -30,6 +30,7 @@ class Order:
     tool_choice: ToolChoice
     parallel_calls: bool
     account: str
+    logprobs: int | None = None
 
 
 def read_order(request: ChatRequest, message_bytes: int) -> Order:
@@ -44,6 +45,7 @@ def read_order(request: ChatRequest, message_bytes: int) -> Order:
         tool_choice=choice,
         parallel_calls=request.parallel_tool_calls is not False,
         account=request.user or "",
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
     )
 
 
@@ -88,8 +90,8 @@ def _refuse_unsupported(request: ChatRequest) -> None:
             raise refusal(member, "penalties are not applied here: leave it out, or set it to 0")
     if request.logit_bias:
         raise refusal("logit_bias", "tokens are not biased here: leave it out")
-    if request.logprobs or request.top_logprobs:
-        raise refusal("logprobs", "log-probabilities are not given here: leave it out")
+    if request.top_logprobs and not request.logprobs:
+        raise refusal("top_logprobs", "it goes with `logprobs`: set that to true, too")
     if request.functions is not None or request.function_call is not None:
         raise refusal("functions", "they have become `tools` and `tool_choice`: use these")
 

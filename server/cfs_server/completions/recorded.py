@@ -27,6 +27,7 @@ def submit(sessions: SessionGate, session_id: str, order: Order) -> tuple[Sessio
         last,
         settings=_patch(order.patch, settings),
         json_schema=order.json_schema,
+        logprobs=order.logprobs,
         view=tuple(before),
         tools=order.tools,
         tool_choice=order.tool_choice,

@@ -105,6 +105,7 @@ def _encode(request: GenerationRequest, keep: int, waited: float) -> bytes:
                 owner=request.owner,
                 account=request.account or request.cache_key,
                 kind=request.kind,
+                logprobs=request.logprobs,
                 deadline_seconds=request.deadline_seconds,
                 waited_seconds=waited,
             )

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from cfs.wire import FinishReason, Message, Settings, Usage
+from cfs.wire import FinishReason, Message, Settings, TokenLogprob, Usage
 
 Kind = Literal["interactive", "agent", "background"]
 Hint = Literal["waiting_for_children", "children_done", "tool_call", "user_turn"]
@@ -74,8 +74,10 @@ class GenerationRequest:
     `cache_key` names the owner of the computation that may be kept for the next turn: the session's own stable key,
     which survives a rename. Computation is shared among sessions of one `owner` and never across owners, who could
     learn from its speed what others have said. Turns of one `account`, such as a family of sessions, have one share of
-    their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema. A
-    turn that is not over after `deadline_seconds`, in which the time that it waited counts, fails with `EngineError`.
+    their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema.
+    `logprobs` asks for the log-probability of each token of the text and of so many alternatives (0 to 20), by the
+    model's raw logits: before temperature, filters and grammar. A turn that is not over after `deadline_seconds`, in
+    which the time that it waited counts, fails with `EngineError`.
 
     `tools` are described to the model in the form of the OpenAI API; `tool_choice` says whether it may, must not or
     must call one. A caller who wants one certain tool called gives that one only. Without `parallel_calls` a reply
@@ -87,6 +89,7 @@ class GenerationRequest:
     messages: tuple[Message, ...]
     settings: Settings
     json_schema: dict[str, Any] | None = None
+    logprobs: int | None = None
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_calls: bool = True
@@ -114,12 +117,14 @@ class Delta:
     """What is new in a running generation, whole characters only, and how many tokens it stands for.
 
     `thinking` is what the model says to itself before it answers; `calls` are pieces of the tool calls that it makes.
+    `logprobs` has the tokens of this text, for turns that asked: not those of which a stop string left nothing.
     """
 
     text: str
     tokens: int
     thinking: str = ""
     calls: tuple[CallDelta, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

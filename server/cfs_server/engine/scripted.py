@@ -8,9 +8,10 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 
 from cfs.errors import EngineError
-from cfs.wire import FinishReason, Usage
+from cfs.wire import FinishReason, TokenLogprob, Usage
 from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.interface import (
     TOO_LONG,
@@ -140,6 +141,8 @@ class ScriptedEngine:
                 said += 1
                 self._tokens += 1
                 delta = token if isinstance(token, Delta) else _read(reader, token, tools=bool(request.tools))
+                if request.logprobs is not None and isinstance(token, str):
+                    delta = replace(delta or Delta("", 0), logprobs=(_certain(token),))
                 if delta is not None:
                     yield delta
             else:
@@ -169,6 +172,10 @@ class ScriptedEngine:
 
 def _read(reader: ReplyReader, token: str, *, tools: bool) -> Delta | None:
     return reader.feed(token, 1) if tools else Delta(token, 1)
+
+
+def _certain(token: str) -> TokenLogprob:
+    return TokenLogprob(token=token, bytes=tuple(token.encode()), logprob=0.0)
 
 
 def failing(reason: str, after: Iterable[str] = ()) -> Script:

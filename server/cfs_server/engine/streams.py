@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cfs import errors
 from cfs.errors import EngineError
-from cfs.wire import FinishReason, Usage
+from cfs.wire import FinishReason, TokenAlternative, TokenLogprob, Usage
 from cfs_server.engine.chat.replies import ReplyReader
-from cfs_server.engine.frames import Ended, Started, Text
+from cfs_server.engine.frames import Ended, Rank, Started, Text
 from cfs_server.engine.interface import Delta, GenerationRequest
 
 NOTHING = Delta("", 0)
@@ -34,6 +34,7 @@ class TurnStream:
     cancelled: bool = False
     _replays: int = 0
     _texts: list[str] = field(default_factory=list)
+    _ranks: list[list[Rank]] = field(default_factory=list)
     _tokens: int = 0
     _characters: int = 0
     _paused: bool = False
@@ -85,6 +86,7 @@ class TurnStream:
             self._first, self._first_tokens = time.monotonic(), text.tokens
         self._texts.append(text.text)
         self._tokens += text.tokens
+        self._ranks += text.logprobs or ()
         self._characters += len(text.text)
         self._changed.set()
 
@@ -127,10 +129,13 @@ class TurnStream:
             await self._changed.wait()
         if not self._texts:
             return None if self.error else self.reader.finish()
-        delta = self.reader.feed("".join(self._texts), self._tokens)
+        delta = self.reader.feed("".join(self._texts), self._tokens) or NOTHING
+        if self._ranks:
+            delta = replace(delta, logprobs=tuple(map(_logprob, self._ranks)))
         self._texts.clear()
+        self._ranks.clear()
         self._tokens = self._characters = 0
-        return delta or NOTHING
+        return delta
 
     def usage(self) -> Usage:
         """What the turn cost, seen from whoever waits for it."""
@@ -145,3 +150,13 @@ class TurnStream:
             total_seconds=round(now - self._submitted, 6),
             tokens_per_second=round(rest / speaking, 3) if self._first and rest > 0 and speaking > 0 else 0.0,
         )
+
+
+def _logprob(ranks: list[Rank]) -> TokenLogprob:
+    chosen, *others = map(_alternative, ranks)
+    return TokenLogprob(**dict(chosen), top=tuple(others))
+
+
+def _alternative(rank: Rank) -> TokenAlternative:
+    data = rank.token.encode("latin-1")
+    return TokenAlternative(token=data.decode(errors="replace"), bytes=tuple(data), logprob=rank.logprob)

@@ -109,7 +109,7 @@ def _read(request: Request, data: bytes, limit: int) -> Turn | None:
     generate = new.role == "user" if new.generate is None else new.generate
     message = wire.Message(role=new.role, content=new.content)
     settings = wire.SettingsPatch(**new.settings.model_dump(exclude_unset=True))
-    return Turn(message, generate, settings, schema_of(new.response_format))
+    return Turn(message, generate, settings, schema_of(new.response_format), new.logprobs)
 
 
 async def _finished(session: Session, turn: Turn, seconds: float) -> TurnResult:

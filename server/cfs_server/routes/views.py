@@ -47,6 +47,7 @@ def reply(session: Session, turn: Turn, result: TurnResult, *, transcript: bool 
         finish_reason=result.reason,
         error=result.error,
         usage=result.usage,
+        logprobs=turn.ranked or None,
     )
 
 

@@ -121,7 +121,8 @@ class Session:
     def accept(self, turn: Turn) -> Event:
         """Take a message in and answer with the event that announces it; its turn runs when its time comes (S4).
 
-        Raises `TooMany` when the queue is full, or when the engine would not come to it for long.
+        Raises `TooMany` when the queue is full, or when the engine would not come to it for long, and `Forbidden` when
+        its writer would have to replace the history and may not.
         """
         if turn.generate and self.settings.driver == "model":
             wait = self._services.engine.predicted_wait(self.account.owner, kind_of(self.id))
@@ -131,6 +132,8 @@ class Session:
                 f"{len(self.queue)} turns wait in this session already; try again when some are answered",
                 retry_after=_RETRY_SECONDS,
             )
+        if self.idle and (refusal := self._refusal(turn)) is not None:
+            raise refusal
         waits = not self.idle
         self._count_waiting(turn, turn.size)
         self.queue.append(turn)
@@ -258,16 +261,22 @@ class Session:
         self.publish_state()
         return added
 
+    def _refusal(self, turn: Turn) -> Forbidden | None:
+        """Say why the turn cannot begin: its writer may only add, and takes the history for another one."""
+        if turn.may_replace or turn.view is None or self.history.beyond(turn.view) is not None:
+            return None
+        return Forbidden(f"session {self.id!r} holds another conversation, and you may not replace it")
+
     def _adopt(self, turn: Turn) -> bool:
         """Let the history be what the turn's writer takes for it: the message is an answer to that (H4, S14).
 
-        A writer that may only add is refused when the history has become another one: then nothing changes.
+        False when the turn is refused, and over; then nothing has changed.
         """
-        new = () if turn.view is None else self.history.beyond(turn.view)
-        if new is None and not turn.may_replace:
-            turn.failure = Forbidden(f"session {self.id!r} holds another conversation, and you may not replace it")
+        turn.failure = self._refusal(turn)
+        if turn.failure is not None:
             self._end(turn, "error", "", error=turn.failure.detail)
             return False
+        new = () if turn.view is None else self.history.beyond(turn.view)
         if new is None:
             self._rewrite(turn.view or ())
         for message in new or ():

@@ -6,11 +6,12 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from cfs.completions import UNREADABLE, read_arguments
 from cfs.errors import CfsError
-from cfs.wire import FinishReason, Message, Settings, SettingsPatch, ToolCall, Usage
+from cfs.wire import FinishReason, Message, Settings, SettingsPatch, TokenLogprob, ToolCall, Usage
 from cfs_server.engine.interface import Delta, GenerationRequest, Kind, ToolChoice
 from cfs_server.sessions.ids import family_of, parent_of
 
@@ -50,6 +51,7 @@ class Turn:
     and `parallel_calls` are the request's. `generate` is false for a message that is only to be added to the history,
     in its place in the queue.
     `base` is the length of the history before the turn's own message: what a fork of a busy session copies.
+    `logprobs` asks the engine for log-probabilities; those of the reply are `ranked`.
     `waiting_bytes` count for the session's account as long as the message is not in its history.
     """
 
@@ -57,6 +59,7 @@ class Turn:
     generate: bool = True
     settings: SettingsPatch = field(default_factory=SettingsPatch)
     json_schema: dict[str, Any] | None = None
+    logprobs: int | None = None
     view: tuple[Message, ...] | None = None
     may_replace: bool = False
     tools: tuple[dict[str, Any], ...] = ()
@@ -79,6 +82,11 @@ class Turn:
         return "".join(delta.text for delta in self.said)
 
     @property
+    def ranked(self) -> tuple[TokenLogprob, ...]:
+        """The log-probabilities of the reply's tokens, if they were asked for."""
+        return tuple(chain.from_iterable(delta.logprobs for delta in self.said))
+
+    @property
     def size(self) -> int:
         """Bytes of the contents that the turn brings."""
         return sum(len(message.content.encode()) for message in (*(self.view or ()), self.message))
@@ -92,10 +100,11 @@ class Turn:
             key,
             messages,
             settings.patched(self.settings),
-            self.json_schema,
-            self.tools,
-            self.tool_choice,
-            self.parallel_calls,
+            json_schema=self.json_schema,
+            logprobs=self.logprobs,
+            tools=self.tools,
+            tool_choice=self.tool_choice,
+            parallel_calls=self.parallel_calls,
             owner=owner,
             account=family_of(session_id),
             kind=kind_of(session_id),

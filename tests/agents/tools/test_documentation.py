@@ -9,6 +9,7 @@ import pytest
 
 from cfs.wire import ToolCall
 from cfs_agents.tools import Registry
+from tests.server.support import Process
 
 PAGE = (Path(__file__).parents[3] / "docs/agents.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"<!-- tested -->\n```python\n(.*?)```", PAGE, re.DOTALL)
@@ -16,14 +17,15 @@ SNIPPETS = re.findall(r"<!-- tested -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 
 def test_every_snippet_is_run() -> None:
     """None is left out."""
-    assert len(SNIPPETS) == PAGE.count("```python") == 4
+    assert len(SNIPPETS) == PAGE.count("```python") == 7
 
 
 def test_the_snippets_of_the_page_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], model_server: Process
 ) -> None:
     """As they stand."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFS_URL", model_server.url)
     namespace: dict[str, Any] = {"__name__": "page"}
     for snippet in SNIPPETS:
         exec(compile(snippet, "docs/agents.md", "exec"), namespace)  # noqa: S102 - it is our own page
@@ -32,6 +34,9 @@ def test_the_snippets_of_the_page_run(
     assert "\nhi\n" in shown
     assert namespace["result"].status in (2, 127), "there is nothing to make"
     assert namespace["settings"].sandbox is not None
+    assert namespace["reply"].message.content.strip() in shown
+    assert namespace["reply"].usage.completion_tokens > 0
+    assert namespace["model"].asked == []
     call = ToolCall(id="1", name="weather", arguments={"place": "Atlantis"})
     told = asyncio.run(Registry([namespace["weather"]]).call(call))
     assert told.text == "Error: there is no weather under water: name a town on land"

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from cfs_server.engine.chat.abilities import Abilities, abilities_of
 from cfs_server.engine.chat.rendering import ChatTemplate
 from cfs_server.engine.chat.replies import THINK
 from cfs_server.engine.chat.tool_prompts import (
+    alternating,
     calls_as_text,
     described_for_transcripts,
     described_with_tags,
@@ -95,25 +96,29 @@ class PromptBuilder:
         self, messages: Sequence[Message], settings: Settings, tools: Sequence[dict[str, Any]]
     ) -> tuple[Piece, ...]:
         can = self._abilities
-        if tools and not can.tools:
-            messages, tools = with_system(messages, described_with_tags(tools)), ()
-        messages = named_results(messages)
-        if not can.calls:
-            messages = calls_as_text(messages)
-        if not can.results:
-            messages = results_as_user(messages)
-        rows = [self._row(message) for message in messages]
-        return self._first_that_renders(_with_system(rows, settings.system), [self._harmless(tool) for tool in tools])
-
-    def _first_that_renders(self, rows: _Rows, tools: _Rows) -> tuple[Piece, ...]:
-        """Try the conversation as it is, then what some templates want otherwise; raises the first refusal."""
+        if tools and not can.tools:  # then calls are told in our form throughout, not now in one and then in another
+            messages, tools, can = with_system(messages, described_with_tags(tools)), (), Abilities()
+        harmless = [self._harmless(tool) for tool in tools]
         refusal: EngineError | None = None
-        for change in (_as_it_is, _system_as_user, _short_ids):
+        for rows in self._tellings(named_results(messages), settings, can):
             try:
-                return self._pieces(change(rows), tools)
+                return self._pieces(rows, harmless)
             except EngineError as error:
                 refusal = refusal or error
         raise refusal or EngineError("the model's chat template refuses this conversation")
+
+    def _tellings(self, messages: Sequence[Message], settings: Settings, can: Abilities) -> Iterator[_Rows]:
+        """Tell a conversation in the ways that templates want it in: as it is, if that can be, and less and less so."""
+        own = messages if can.calls else calls_as_text(messages)
+        own = own if can.results else results_as_user(own)
+        rows = _with_system([self._row(message) for message in own], settings.system)
+        yield rows
+        yield _system_as_user(rows)
+        yield _short_ids(rows)
+        plain = alternating(results_as_user(calls_as_text(messages)))
+        rows = _with_system([self._row(message) for message in plain], settings.system)
+        yield rows
+        yield _system_as_user(rows)
 
     def _pieces(self, rows: _Rows, tools: _Rows) -> tuple[Piece, ...]:
         text = self._render(rows, tools)
@@ -186,10 +191,6 @@ def _with_system(rows: _Rows, system: str | None) -> _Rows:
     if rows and rows[0]["role"] == "system":
         return [rows[0] | {"content": f"{system}\n\n{rows[0]['content']}"}, *rows[1:]]
     return [{"role": "system", "content": system}, *rows]
-
-
-def _as_it_is(rows: _Rows) -> _Rows:
-    return rows
 
 
 def _short_ids(rows: _Rows) -> _Rows:

@@ -87,6 +87,17 @@ def results_as_user(messages: Iterable[Message]) -> list[Message]:
     return found
 
 
+def alternating(messages: Iterable[Message]) -> list[Message]:
+    """Make one message of those of one role that follow one another: some templates refuse anything else."""
+    found: list[Message] = []
+    for message in messages:
+        if found and found[-1].role == message.role:
+            found[-1] = found[-1].model_copy(update={"content": f"{found[-1].content}\n\n{message.content}"})
+        else:
+            found.append(message)
+    return found
+
+
 def _told(message: Message) -> Message:
     of = f" of {message.name}" if message.name else ""
     return Message(role="user", content=f"<tool_response>\nResult{of}:\n{message.content}\n</tool_response>")

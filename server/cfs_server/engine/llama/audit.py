@@ -7,6 +7,7 @@ from cfs_server.engine.llama.deadlines import Deadlines
 from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation
+from cfs_server.engine.llama.solo import Solo
 
 IDLE_SECONDS = 10.0
 """An idle engine looks after its books, but not more often: with thousands of sessions that takes milliseconds."""
@@ -15,7 +16,10 @@ IDLE_SECONDS = 10.0
 class Audit:
     """Looks at the parts themselves; `running` is the scheduler's own list."""
 
-    def __init__(self, residency: Residency, lobby: Lobby, deadlines: Deadlines, running: Sequence[Generation]) -> None:
+    def __init__(
+        self, residency: Residency, lobby: Lobby, deadlines: Deadlines, running: Sequence[Generation], solo: Solo
+    ) -> None:
+        self._solo = solo
         self._residency = residency
         self._lobby = lobby
         self._deadlines = deadlines
@@ -33,14 +37,15 @@ class Audit:
     def violations(self) -> list[str]:
         """Compare the turns with their seats, their accounts and their deadlines."""
         aside = [*self._lobby.waiting, *self._lobby.paused]
-        turns = [*self._running, *aside]
+        computed = [*self._running, *self._solo.turns]
+        turns = [*computed, *aside]
         problems = self._residency.check_integrity()
-        problems += self._lobby.check_integrity([*self._running, *self._lobby.waiting])
+        problems += self._lobby.check_integrity([*computed, *self._lobby.waiting])
         problems += self._deadlines.check_integrity(set(turns))
         if len(set(turns)) != len(turns):
             problems.append("a turn is listed twice")
         problems += [f"{turn.id} runs without a seat" for turn in self._running if turn.seat is None]
-        problems += [f"{turn.id} waits in a seat" for turn in aside if turn.seat is not None]
+        problems += [f"{turn.id} waits in a seat" for turn in [*aside, *self._solo.turns] if turn.seat is not None]
         return [*problems, *self._misplaced(turns)]
 
     def _misplaced(self, turns: Sequence[Generation]) -> Iterator[str]:

@@ -53,11 +53,6 @@ class Batch:
     def add(self, sequence: int, tokens: Tokens | Sequence[int], position: int, *, output: bool) -> int:
         """Append tokens of one sequence and return the index of the last, whose logits are computed if `output`."""
         start, end = self.size, self.size + len(tokens)
-        if len(tokens) == 1:  # what most of a step is: five slices less
-            self._tokens[start], self._positions[start] = tokens[0], position
-            self._sequences[start], self._outputs[start] = sequence, output
-            self.size = self.raw.n_tokens = end
-            return start
         self._tokens[start:end] = tokens
         self._positions[start:end] = np.arange(position, position + len(tokens), dtype=np.int32)
         self._sequences[start:end] = sequence
@@ -65,6 +60,15 @@ class Batch:
         self._outputs[end - 1] = output
         self.size = self.raw.n_tokens = end
         return end - 1
+
+    def add_streams(self, sequences: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> None:
+        """Append one token for each of several sequences, all with logits: together they cost what one does."""
+        start, end = self.size, self.size + len(tokens)
+        self._tokens[start:end] = tokens
+        self._positions[start:end] = positions
+        self._sequences[start:end] = sequences
+        self._outputs[start:end] = 1
+        self.size = self.raw.n_tokens = end
 
 
 class Brake:
@@ -112,6 +116,7 @@ class Context:
         self.raw = raw
         self.brake = brake or Brake()
         self.model = model
+        self._rows: NDArray[np.float32] | None = None
         self._memory = lib.llama_get_memory(raw)
         self.cells = int(lib.llama_n_ctx(raw))
         self.sequences = int(lib.llama_n_seq_max(raw)) // (2 if window else 1)
@@ -168,6 +173,17 @@ class Context:
         if self.window:
             lib.llama_memory_seq_cp(self._memory, sequence, sequence + self.sequences, -1, -1)
         return bool(read)
+
+    def outputs(self, count: int, size: int) -> NDArray[np.float32]:
+        """View the logits of all outputs of a batch, one row each in the batch's order; other threads may read them.
+
+        The library puts its rows in order when it is first asked for them: so it is asked here, once, by one thread.
+        """
+        first = ctypes.addressof(lib.llama_get_logits(self.raw).contents)
+        if self._rows is None or (self._rows.ctypes.data, *self._rows.shape) != (first, count, size):
+            floats = np.ctypeslib.as_array((ctypes.c_float * (count * size)).from_address(first))
+            self._rows = floats.reshape(count, size)
+        return self._rows
 
     def logits(self, index: int, size: int) -> NDArray[np.float32]:
         """View the logits of a batch's output."""

@@ -28,7 +28,9 @@ from cfs_server.engine.frames import (
 )
 from cfs_server.engine.histories import KnownHistories
 from cfs_server.engine.llama.ffi import Tokens
+from cfs_server.engine.llama.grammar import Grammars
 from cfs_server.engine.llama.loading import LoadedModel
+from cfs_server.engine.llama.logprobs import Reported
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.scheduler import Work
 from cfs_server.engine.llama.sequences import Generation, Refused
@@ -51,6 +53,7 @@ class Intake:
         self._context_tokens = model.context_tokens
         self._vocabulary = model.vocabulary
         self._prompts = prompts
+        self._grammars = Grammars(model.vocabulary)
         self._logs = TokenLogs(
             lambda text, trusted: model.vocabulary.tokenize(text, special=trusted), model.vocabulary.cuts
         )
@@ -121,7 +124,9 @@ class Intake:
     def _generation(self, order: Generate, messages: Sequence[Message]) -> Generation:
         settings = Settings.model_validate(order.settings)
         prompt = self._prompts.build(messages, settings, order.tools)
-        known = self._logs.next(order.cache_key, prompt.pieces, order.owner)
+        solo = settings.reproducible and (settings.seed is not None or settings.temperature == 0)
+        # What was cut into tokens before, and how, must not matter to a turn that is to be the same each time.
+        known = self._logs.read(prompt.pieces) if solo else self._logs.next(order.cache_key, prompt.pieces, order.owner)
         tokens = self._tokens(known)
         room = self._context_tokens - len(tokens)
         if room < 1:
@@ -133,11 +138,13 @@ class Intake:
             log=array("i", tokens.tobytes()),
             prompt_tokens=len(tokens),
             max_tokens=min(settings.max_tokens, room),
-            sampler=Sampler(self._vocabulary, settings, order.json_schema),
+            sampler=Sampler(settings, self._grammars.get(order.json_schema), order.logprobs),
             text=TextStream(prompt.stops),
             thinks=prompt.thinks,
+            reported=Reported(self._vocabulary) if order.logprobs is not None else None,
             known=known,
             owner=order.owner,
+            solo=solo,
             share=(order.owner, order.kind, order.account),
         )
 

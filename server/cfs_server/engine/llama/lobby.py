@@ -4,11 +4,10 @@ Beside them sit those that are paused because nobody reads what they say. They d
 share meanwhile; when they go on they stand before those whose account has had as much.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cfs_server.engine.fairness import WEIGHTS, Fairness
-from cfs_server.engine.fairness import Path as Share
 from cfs_server.engine.llama.sequences import Generation
 
 
@@ -20,9 +19,11 @@ class Lobby:
         self.paused: list[Generation] = []
         self._fairness = Fairness()
         self._slice_seconds = slice_seconds
+        self._owing: set[Generation] = set()
 
     def arrive(self, turn: Generation) -> None:
         """Take in a new turn."""
+        self._settle()
         self._fairness.join(turn.share)
         self.waiting.append(turn)
 
@@ -31,6 +32,7 @@ class Lobby:
         if turn in self.paused:
             self.paused.remove(turn)
             return
+        self._settle()
         self._fairness.leave(turn.share)
         if turn in self.waiting:
             self.waiting.remove(turn)
@@ -45,11 +47,15 @@ class Lobby:
         """Let a paused turn wait for a seat again."""
         for turn in [turn for turn in self.paused if turn.id == name]:
             self.paused.remove(turn)
+            self._settle()
             self._fairness.join(turn.share)
             self.waiting.appendleft(turn)
 
     def in_order(self) -> list[Generation]:
         """List who waits: those whose account has had least first."""
+        if not self.waiting:
+            return []
+        self._settle()
         return sorted(self.waiting, key=self._rank)
 
     def admit(self, turn: Generation) -> None:
@@ -58,14 +64,12 @@ class Lobby:
         turn.slice = 0.0
 
     def charge(self, shares: Mapping[Generation, int], seconds: float) -> None:
-        """Spread the time of a step over its turns, by their tokens."""
+        """Spread the time of a step over its turns, by their tokens; it is booked when somebody asks."""
         each = seconds / sum(shares.values())
-        accounts: Counter[Share] = Counter()
         for turn, count in shares.items():
             turn.slice += each * count
-            accounts[turn.share] += count
-        for share, count in accounts.items():
-            self._fairness.charge(share, each * count)
+            turn.owed += each * count
+        self._owing.update(shares)
 
     def gives_way(
         self, running: Iterable[Generation], can_keep: Callable[[Generation], bool] = lambda _turn: True
@@ -76,7 +80,10 @@ class Lobby:
         spent = [turn for turn in running if turn.slice >= self._slice_seconds]
         if not spent:
             return None
-        least = min(map(self._rank, self.waiting))
+        self._settle()
+        least = min((self._rank(turn) for turn in self.waiting if not turn.solo), default=None)
+        if least is None:
+            return None
         longest_first = sorted(spent, key=self._rank, reverse=True)
         return next((turn for turn in longest_first if least < self._rank(turn) and can_keep(turn)), None)
 
@@ -90,6 +97,13 @@ class Lobby:
     def check_integrity(self, turns: Iterable[Generation]) -> list[str]:
         """Compare the accounts with the turns that there are; every line is a violation."""
         return self._fairness.check_integrity([turn.share for turn in turns])
+
+    def _settle(self) -> None:
+        """Book what turns owe. Streams that nobody waits for would pay for these sums in every step."""
+        for turn in self._owing:
+            self._fairness.charge(turn.share, turn.owed)
+            turn.owed = 0.0
+        self._owing.clear()
 
     def _rank(self, turn: Generation) -> tuple[float, ...]:
         return self._fairness.rank(turn.share)

@@ -1,113 +1,116 @@
 """Chooses the next token of one generation: settings become a chain of the library's samplers.
 
-`top_k` comes first: the samplers behind it then sort forty candidates instead of the whole vocabulary. A grammar is
-asked about the one token that was chosen; only when it refuses is the whole vocabulary masked and chosen from again
-(as llama.cpp's own programs do).
+The order is llama.cpp's: `top_k`, `top_p`, `min_p`, temperature, then one draw. What the chain would only throw away
+does not get into it (`candidates`), and without a temperature there is nothing to draw. A grammar is asked about the
+one token that was chosen. When it refuses, the draw is made again among the candidates that it allows, which is what
+drawing until it agrees would come to; when it allows none of them, among the allowed tokens of the whole vocabulary.
 """
 
-import ctypes
-import json
 import secrets
 from typing import Any
 
-import numpy as np
 from llama_cpp import llama_cpp as lib
-from llama_cpp.llama_grammar import json_schema_to_gbnf
-from numpy.typing import NDArray
 
 from cfs.errors import EngineError
 from cfs.wire import Settings
-from cfs_server.engine.llama.ffi import Context
-from cfs_server.engine.llama.vocabulary import Vocabulary
+from cfs_server.engine.llama.candidates import Candidates, Ids, Logits, most_probable, nucleus
+from cfs_server.engine.llama.grammar import Grammar
+from cfs_server.engine.llama.logprobs import Ranked, rank
 
-_CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 _RANDOM_SEED = 0xFFFF_FFFF
 """The library reads this one seed as "choose one"; whoever asks for it gets its neighbour."""
+_GREEDY_TRIES = 64
+"""Of the most probable tokens, so many are shown to a grammar before it is asked about the vocabulary."""
 
 
 class Sampler:
-    """Samples for one generation; `free` it when the generation ends."""
+    """Samples for one generation; `free` it when the generation ends.
 
-    def __init__(self, vocabulary: Vocabulary, settings: Settings, json_schema: dict[str, Any] | None) -> None:
-        self._grammar = _grammar(vocabulary, json_schema) if json_schema is not None else None
-        self._chain = _chain(settings)
-        self._size = vocabulary.size
+    None of the chain's samplers learns from the tokens that were chosen, so it is never told (`llama_sampler_sample`
+    would do it unasked, also for a token that a grammar then refuses).
+    """
 
-    def sample(self, context: Context, index: int) -> int:
-        """Choose a token from the logits at `index` of the last batch."""
-        token = int(lib.llama_sampler_sample(self._chain, context.raw, index))
-        if self._grammar is None:
-            return token
-        if not self._allowed(token):
-            token = self._sample_allowed(context, index)
-        lib.llama_sampler_accept(self._grammar, token)
+    def __init__(self, settings: Settings, grammar: Grammar | None = None, logprobs: int | None = None) -> None:
+        self._settings = settings
+        self._grammar = grammar
+        self._logprobs = logprobs
+        self.ranked: Ranked | None = None
+        """Log-probabilities that belong to the newest token, if they were asked for."""
+        self._draw: Any = None
+        self._chain = self._make_chain() if settings.temperature > 0 else None
+
+    def sample(self, logits: Logits, buffer: Candidates) -> int:
+        """Choose a token; raises `EngineError` when the grammar allows none."""
+        token = self._choose(logits, buffer)
+        if self._grammar is not None:
+            if not self._grammar.allows(token):
+                token = self._choose_allowed(self._grammar, logits, buffer)
+            self._grammar.accept(token)
+        if self._logprobs is not None:
+            self.ranked = rank(logits, token, self._logprobs)
         return token
+
+    def weight(self, vocabulary: int) -> int:
+        """Tokens that are looked at one by one, for a vocabulary of this size: what makes a choice slow."""
+        wide = self._chain is not None and not self._settings.top_k
+        return vocabulary if wide or self._grammar is not None or self._logprobs is not None else 0
 
     def free(self) -> None:
         """Release the native samplers; calling it twice is harmless."""
-        for sampler in (self._chain, self._grammar):
-            if sampler is not None:
-                lib.llama_sampler_free(sampler)
-        self._chain = self._grammar = None
+        if self._chain is not None:
+            lib.llama_sampler_free(self._chain)
+        if self._grammar is not None:
+            self._grammar.free()
+        self._chain = self._grammar = self._draw = None
 
-    def _allowed(self, token: int) -> bool:
-        candidate = np.zeros(1, dtype=_CANDIDATE)
-        candidate["id"] = token
-        _apply(self._grammar, candidate)
-        return bool(np.isfinite(candidate["logit"][0]))
+    def _choose(self, logits: Logits, buffer: Candidates) -> int:
+        if self._chain is None:
+            return int(logits.argmax())
+        buffer.fill(logits, self._narrow(logits, buffer))
+        buffer.apply(self._chain)
+        return buffer.selected
 
-    def _sample_allowed(self, context: Context, index: int) -> int:
-        candidates = np.zeros(self._size, dtype=_CANDIDATE)
-        candidates["id"] = np.arange(self._size)
-        candidates["logit"] = context.logits(index, self._size)
-        _apply(self._grammar, candidates)
-        allowed = candidates[np.isfinite(candidates["logit"])]
-        if not len(allowed):
+    def _choose_allowed(self, grammar: Grammar, logits: Logits, buffer: Candidates) -> int:
+        """Choose again among what the grammar allows: of the candidates, or else of the vocabulary."""
+        if self._chain is None:
+            buffer.fill(logits, most_probable(logits, _GREEDY_TRIES))
+        if grammar.mask(buffer):
+            return self._pick(buffer)
+        buffer.fill(logits, grammar.possible())
+        if not grammar.mask(buffer):
             raise EngineError("the grammar allows no token of this model's vocabulary here")
-        return _apply(self._chain, allowed)
+        if self._chain is None:
+            return buffer.best
+        allowed = buffer.ids
+        narrowed = self._narrow(logits[allowed], buffer)
+        buffer.fill(logits, allowed if narrowed is None else allowed[narrowed])
+        buffer.apply(self._chain)
+        return buffer.selected
 
+    def _pick(self, buffer: Candidates) -> int:
+        """Choose among candidates that the chain has ordered, cut and scaled before."""
+        if self._chain is None:
+            return buffer.best
+        buffer.apply(self._draw)
+        return buffer.selected
 
-def _apply(sampler: Any, candidates: NDArray[np.void]) -> int:
-    """Apply a sampler in place and return the token that it selected (-1: none)."""
-    array = lib.llama_token_data_array(
-        data=ctypes.cast(candidates.ctypes.data, lib.llama_token_data_p),
-        size=len(candidates),
-        selected=-1,
-        sorted=False,
-    )
-    lib.llama_sampler_apply(sampler, ctypes.byref(array))
-    # A sampler may point the array at its own, shorter list: the index counts in that one.
-    return int(array.data[array.selected].id) if array.selected >= 0 else -1
+    def _narrow(self, logits: Logits, buffer: Candidates) -> Ids | None:
+        settings = self._settings
+        if settings.top_k:
+            return most_probable(logits, settings.top_k)
+        return nucleus(logits, settings.top_p, settings.min_p, buffer.scratch[: len(logits)])
 
-
-def _chain(settings: Settings) -> Any:
-    params = lib.llama_sampler_chain_default_params()
-    params.no_perf = True
-    chain = lib.llama_sampler_chain_init(params)
-    for sampler in _samplers(settings):
-        lib.llama_sampler_chain_add(chain, sampler)
-    return chain
-
-
-def _samplers(settings: Settings) -> list[Any]:
-    if settings.temperature == 0:
-        return [lib.llama_sampler_init_greedy()]
-    seed = secrets.randbits(32) if settings.seed is None else settings.seed
-    return [
-        lib.llama_sampler_init_top_k(settings.top_k),
-        lib.llama_sampler_init_top_p(settings.top_p, 1),
-        lib.llama_sampler_init_min_p(settings.min_p, 1),
-        lib.llama_sampler_init_temp(settings.temperature),
-        lib.llama_sampler_init_dist(min(seed, _RANDOM_SEED - 1)),
-    ]
-
-
-def _grammar(vocabulary: Vocabulary, schema: dict[str, Any]) -> Any:
-    try:
-        text = json_schema_to_gbnf(json.dumps(schema))
-    except Exception as error:  # the converter raises whatever its dictionaries do
-        raise EngineError(f"the JSON schema cannot be made a grammar: {type(error).__name__} {error}") from error
-    grammar = lib.llama_sampler_init_grammar(vocabulary.raw, text.encode(), b"root")
-    if not grammar:
-        raise EngineError("the JSON schema cannot be made a grammar: the library refuses the result")
-    return grammar
+    def _make_chain(self) -> Any:
+        params = lib.llama_sampler_chain_default_params()
+        params.no_perf = True
+        chain = lib.llama_sampler_chain_init(params)
+        settings = self._settings
+        if settings.top_k:  # else `nucleus` has done the work of these three
+            lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_top_k(settings.top_k))
+            lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_top_p(settings.top_p, 1))
+            lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_min_p(settings.min_p, 1))
+        lib.llama_sampler_chain_add(chain, lib.llama_sampler_init_temp(settings.temperature))
+        seed = secrets.randbits(32) if settings.seed is None else settings.seed
+        self._draw = lib.llama_sampler_init_dist(min(seed, _RANDOM_SEED - 1))
+        lib.llama_sampler_chain_add(chain, self._draw)
+        return chain

@@ -8,7 +8,6 @@ it was. Nothing fails because others are there.
 
 import contextlib
 import queue
-import time
 from collections.abc import Callable
 
 from cfs.errors import CfsError, EngineError
@@ -16,11 +15,9 @@ from cfs.wire import FinishReason
 from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Pause, Resume, Stats, Step
 from cfs_server.engine.interface import TOO_LONG
 from cfs_server.engine.llama.audit import Audit
-from cfs_server.engine.llama.budget import PromptBudget
 from cfs_server.engine.llama.compaction import Compaction
 from cfs_server.engine.llama.deadlines import Deadlines
-from cfs_server.engine.llama.ffi import Batch, Outcome
-from cfs_server.engine.llama.forecast import Forecast
+from cfs_server.engine.llama.ffi import Outcome
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.news import News
@@ -29,6 +26,7 @@ from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.sharing import must_wait
 from cfs_server.engine.llama.snapshots import Snapshots
+from cfs_server.engine.llama.steps import Computed, Steps
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
 Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats
@@ -46,18 +44,16 @@ class Scheduler:
         self._parallel = options.parallel
         keeper = Residency if model.context.partial else Snapshots
         self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds)
-        self._batch = Batch(model.context.batch_size)
-        self._budget = PromptBudget(model.context.batch_size, options.step_seconds)
-        self._forecast = Forecast(self._budget)
         self._lobby = Lobby(options.slice_seconds)
+        self._steps = Steps(model, self._lobby, self._residency)
+        self._solo = self._steps.solo
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
         self._parking = Parking(self._residency, self._lobby, self._running)
         self._compaction = Compaction(self._residency, self._running, self._waiting)
         self._news = News()
         self._deadlines = Deadlines()
-        self._audit = Audit(self._residency, self._lobby, self._deadlines, self._running)
-        self._steps = self._prompt_tokens_evaluated = self._tokens_generated = 0
+        self._audit = Audit(self._residency, self._lobby, self._deadlines, self._running, self._solo)
 
     def run_forever(self) -> None:
         """Serve; while there is nothing to compute this blocks and costs nothing."""
@@ -67,7 +63,7 @@ class Scheduler:
 
     def take_work(self) -> None:
         """Take everything that arrived; wait for something when there is nothing to do."""
-        if not self._running and not self._waiting:
+        if not self._running and not self._waiting and not self._solo.turns:
             for problem in self._audit.when_idle():
                 self._send(Log("error", f"engine invariant broken: {problem}"))
             with contextlib.suppress(queue.Empty):
@@ -75,8 +71,13 @@ class Scheduler:
         while not self.inbox.empty():
             self._handle(self.inbox.get())
 
+    def close(self) -> None:
+        """Free what turns have to themselves, and end the threads that were started."""
+        self._steps.close()
+
     def step(self) -> None:
         """Admit, compute one batch, sample, and send one frame with what came of it."""
+        self._steps.clock.begin()
         for turn in self._deadlines.late():
             self._end(turn, "error", TOO_LONG.format(turn.may_take))
         self._admit()
@@ -85,7 +86,10 @@ class Scheduler:
             self._residency.evict_rested()
             self._compaction.look()
             self._compute()
+        if (alone := self._steps.compute_alone()) is not None:
+            self._take(alone)
         self._flush()
+        self._steps.clock.end()
 
     def interrupt(self, turn: str) -> None:
         """End the step that is being computed if it is for this turn alone. From any thread; the cancel comes after."""
@@ -118,6 +122,7 @@ class Scheduler:
     def _pause(self, turn: Generation) -> None:
         if turn.seat is not None:
             self._put_aside(turn)
+        self._solo.remove(turn)
         self._lobby.pause(turn)
 
     def _forget(self, key: str) -> None:
@@ -131,10 +136,14 @@ class Scheduler:
         if full and (turn := self._lobby.gives_way(self._running, self._parking.can_keep)) is not None:
             self._put_aside(turn)
             self._waiting.append(turn)
-        for turn in self._lobby.in_order() if len(self._running) < self._parallel else ():
+        waiting = self._lobby.in_order()
+        for turn in waiting:
+            if turn.solo and not self._solo.full:
+                self._admit_alone(turn)
+        for turn in waiting:
             if len(self._running) >= self._parallel:
                 return
-            if must_wait(turn, self._running, self._residency):
+            if turn.solo or must_wait(turn, self._running, self._residency):
                 continue
             if not self._bring_in(turn):
                 if not self._running:
@@ -142,9 +151,20 @@ class Scheduler:
                 return
             self._lobby.admit(turn)
             self._running.append(turn)
-            if not turn.started:
-                turn.started = True
-                self._news.started.append(turn.start_notice())
+            self._announce(turn)
+
+    def _admit_alone(self, turn: Generation) -> None:
+        try:
+            self._solo.begin(turn)
+        except EngineError as error:
+            return self._fail([turn], error)
+        self._lobby.admit(turn)
+        return self._announce(turn)
+
+    def _announce(self, turn: Generation) -> None:
+        if not turn.started:
+            turn.started = True
+            self._news.started.append(turn.start_notice())
 
     def _bring_in(self, turn: Generation) -> bool:
         """Seat a turn if all of its log, and some of what comes, fits beside the running ones."""
@@ -157,17 +177,12 @@ class Scheduler:
     def _compute(self) -> None:
         while self._running:
             shares = self._fitting_shares()
-            outputs = self._fill(shares)
-            began = time.perf_counter()
-            outcome = self._context.decode(self._batch)
-            if outcome is Outcome.DONE:
-                seconds = time.perf_counter() - began
-                self._lobby.charge(shares, seconds)
-                self._budget.saw_step(self._batch.size, seconds)
-                return self._advance(shares, outputs)
-            if outcome is Outcome.ABORTED:
+            computed = self._steps.compute(shares)
+            if computed.outcome is Outcome.DONE:
+                return self._take(computed)
+            if computed.outcome is Outcome.ABORTED:
                 return self._residency.undo([turn.place for turn in shares])
-            if outcome is Outcome.FAILED:
+            if computed.outcome is Outcome.FAILED:
                 return self._fail(list(shares), EngineError("the model could not compute this step"))
             if not self._park_one():  # the books said that it fits, the pool says that it does not
                 return self._fail(list(shares), EngineError("the pool has no room for this turn"))
@@ -176,7 +191,7 @@ class Scheduler:
     @property
     def _turns(self) -> tuple[Generation, ...]:
         """All turns that are not over."""
-        return (*self._running, *self._waiting, *self._lobby.paused)
+        return (*self._running, *self._solo.turns, *self._waiting, *self._lobby.paused)
 
     def _named(self, name: str) -> list[Generation]:
         return [turn for turn in self._turns if turn.id == name]
@@ -184,7 +199,7 @@ class Scheduler:
     def _fitting_shares(self) -> dict[Generation, int]:
         """Decide how many tokens of each running turn go into this step, parking turns until they fit."""
         while True:
-            shares = self._budget.share({turn: turn.pending for turn in self._running})
+            shares = self._steps.budget.share({turn: turn.pending for turn in self._running})
             if self._residency.make_room(sum(shares.values())) or not self._park_one():
                 return shares
 
@@ -206,40 +221,18 @@ class Scheduler:
         self._residency.leave(turn.place, turn.log, turn.cache_key)
         turn.seat = None
 
-    def _fill(self, shares: dict[Generation, int]) -> dict[Generation, int]:
-        """Write the batch; the indices of those turns whose next token can be sampled after it are returned."""
-        self._batch.clear()
-        outputs: dict[Generation, int] = {}
-        for turn, count in shares.items():
-            complete = count == turn.pending
-            index = self._batch.add(turn.place.slot.id, turn.next_tokens(count), turn.computed, output=complete)
-            if complete:
-                outputs[turn] = index
-        return outputs
-
-    def _advance(self, shares: dict[Generation, int], outputs: dict[Generation, int]) -> None:
-        self._steps += 1
-        for turn, count in shares.items():
-            again = turn.completion_tokens > 0 and turn in outputs
-            self._prompt_tokens_evaluated += count - again
-            self._residency.grow(turn.place, count)
-        for turn, index in outputs.items():
-            self._sample(turn, index)
-
-    def _sample(self, turn: Generation, index: int) -> None:
-        try:
-            token = turn.sampler.sample(self._context, index)
-        except CfsError as error:
-            return self._fail([turn], error)
-        if not turn.completion_tokens:
-            self._residency.commit(turn.place, turn.log)
-        reason = turn.accept(token, self._vocabulary)
-        self._tokens_generated += 1
-        if reason:
-            return self._end(turn, reason)
-        if text := turn.take_text():
-            self._news.texts.append(text)
-        return None
+    def _take(self, computed: Computed) -> None:
+        """Let those speak for whom a token was chosen."""
+        for turn, choice in computed.choices:
+            if isinstance(choice, CfsError):
+                self._fail([turn], choice)
+                continue
+            if turn.seat is not None and not turn.completion_tokens:
+                self._residency.commit(turn.seat, turn.log)
+            if reason := turn.accept(choice, self._vocabulary):
+                self._end(turn, reason)
+            elif text := turn.take_text():
+                self._news.texts.append(text)
 
     def _end(self, turn: Generation, reason: FinishReason, error: str = "") -> None:
         """End a turn whose state is good, even if its reader is told of an error."""
@@ -248,7 +241,7 @@ class Scheduler:
             self._news.texts.append(text)
         turn.remember(self._vocabulary)
         if turn.started:
-            self._forecast.saw_reply(turn.completion_tokens)
+            self._steps.forecast.saw_reply(turn.completion_tokens)
         self._news.ended.append(ended)
         self._remove(turn)
 
@@ -262,6 +255,7 @@ class Scheduler:
     def _remove(self, turn: Generation) -> None:
         turn.sampler.free()
         self._lobby.gone(turn)
+        self._solo.remove(turn)
         self._deadlines.remove(turn)
         if turn in self._running:
             self._running.remove(turn)
@@ -275,30 +269,28 @@ class Scheduler:
     def _flush(self) -> None:
         if self._news:
             news, self._news = self._news, News()
-            backlog = self._forecast.backlog(self._running, self._waiting, self._parallel)
-            self._send(news.step(self._counters(), backlog))
+            backlog = self._steps.forecast.backlog(self._running, self._waiting, self._parallel)
+            self._send(news.step(self._counters, backlog))
 
+    @property
     def _counters(self) -> Counters:
-        recomputed = self._parking.recomputed_tokens
-        return Counters(self._steps, self._prompt_tokens_evaluated, self._tokens_generated, recomputed)
+        return self._steps.counters(self._parking.recomputed_tokens)
 
     def _stats(self, question: AskStats) -> Stats:
         residency = self._residency
         gauges = {
-            "seconds_per_prompt_token": self._budget.cost.per_token,
-            "seconds_per_step": self._budget.cost.fixed,
             "turns_paused": float(len(self._lobby.paused)),
             "compactions": float(self._compaction.count),
         }
         return Stats(
             number=question.number,
-            counters=self._counters(),
-            running=len(self._running),
+            counters=self._counters,
+            running=len(self._running) + len(self._solo.turns),
             waiting=len(self._waiting),
             sequences_resident=len(residency.pool.slots),
             sequences_parked=residency.parked,
             cells_used=residency.pool.cells_used,
-            gauges=residency.gauges() | gauges,
+            gauges=residency.gauges() | self._steps.gauges | gauges,
             violations=self.check_integrity() if question.check else [],
         )
 

@@ -10,6 +10,7 @@ from cfs.wire import FinishReason
 from cfs_server.engine.fairness import Path as Share
 from cfs_server.engine.frames import Ended, Started, Text
 from cfs_server.engine.llama.ffi import Tokens
+from cfs_server.engine.llama.logprobs import Reported
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.seat import Seat
 from cfs_server.engine.llama.text import TextStream
@@ -21,11 +22,12 @@ from cfs_server.engine.llama.vocabulary import Vocabulary
 class Generation:
     """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to go on.
 
-    `share` names the account that it draws on, `slice` is the time that it had since it was admitted. `awaited` is
-    another turn that computes this one's prefix, and how much of it; `forgotten` when its session is gone. `reached` is
-    what was computed when it was put aside, and `losses` how often that was gone when it came back. `ends_at` is its
-    deadline by the monotonic clock, `may_take` the seconds that it was given. `thinks` when its prompt ends in the
-    middle of the model's thinking.
+    `share` names the account that it draws on, `slice` is the time that it had since it was admitted, `owed` what of
+    its time no account has paid yet. `awaited` is another turn that computes this one's prefix, and how much of it;
+    `forgotten` when its session is gone. `reached` is what was computed when it was put aside, and `losses` how often
+    that was gone when it came back. `ends_at` is its deadline by the monotonic clock, `may_take` the seconds that it
+    was given. `reported` is there for turns that asked for log-probabilities; `solo` ones are computed by themselves
+    and never get a seat. `thinks` when its prompt ends in the middle of the model's thinking.
     """
 
     id: str
@@ -35,10 +37,13 @@ class Generation:
     max_tokens: int
     sampler: Sampler
     text: TextStream
+    reported: Reported | None = None
     known: TokenLog = field(default_factory=TokenLog)
     owner: str = ""
+    solo: bool = False
     share: Share = ("", "interactive", "")
     slice: float = 0.0
+    owed: float = 0.0
     ends_at: float = math.inf
     may_take: float = math.inf
     reached: int = 0
@@ -49,9 +54,9 @@ class Generation:
     failed: bool = False
     thinks: bool = False
     completion_tokens: int = 0
-    unreported: int = 0
+    told_tokens: int = 0
     started: bool = False
-    newest: list[str] = field(default_factory=list)
+    newest: str = ""
     said: list[str] = field(default_factory=list)
 
     @property
@@ -64,7 +69,7 @@ class Generation:
     @property
     def computed(self) -> int:
         """Tokens of the log whose state is on the device."""
-        return self.seat.length if self.seat else 0
+        return self.seat.slot.length if self.seat else 0
 
     @property
     def left(self) -> int:
@@ -74,13 +79,11 @@ class Generation:
     @property
     def pending(self) -> int:
         """Tokens of the log that are still to be computed."""
-        return len(self.log) - self.computed
+        return len(self.log) - (self.seat.slot.length if self.seat else 0)
 
-    def next_tokens(self, count: int) -> Tokens | list[int]:
+    def next_tokens(self, count: int) -> Tokens:
         """Return the next tokens to compute."""
         start = self.computed
-        if count == 1:
-            return [self.log[start]]
         return np.array(self.log[start : start + count], dtype=np.int32)
 
     def accept(self, token: int, vocabulary: Vocabulary) -> FinishReason | None:
@@ -89,21 +92,21 @@ class Generation:
             return "stop"
         self.log.append(token)
         self.completion_tokens += 1
-        self.unreported += 1
-        self.newest.append(self.text.feed(vocabulary.piece(token)))
+        self.newest += self.text.feed(vocabulary.piece(token))
+        if self.reported is not None and self.sampler.ranked is not None:
+            self.reported.add(self.sampler.ranked, self.text)
         if self.text.stopped:
             return "stop"
         return "length" if self.completion_tokens >= self.max_tokens else None
 
     def take_text(self) -> Text | None:
         """Return the text since the last call, if there is any."""
-        text = "".join(self.newest)
-        self.newest.clear()
-        if not text:
+        if not self.newest:
             return None
+        text, self.newest = self.newest, ""
         self.said.append(text)
-        tokens, self.unreported = self.unreported, 0
-        return Text(self.id, text, tokens)
+        tokens, self.told_tokens = self.completion_tokens - self.told_tokens, self.completion_tokens
+        return Text(self.id, text, tokens, self.reported.take(self.text) if self.reported else None)
 
     def start_notice(self) -> Started:
         """Describe the beginning of the turn."""
@@ -116,7 +119,7 @@ class Generation:
 
     def end_notice(self, reason: FinishReason, error: str = "") -> Ended:
         """Describe the end of the turn; text that was held back becomes certain."""
-        self.newest.append(self.text.finish())
+        self.newest += self.text.finish()
         return Ended(self.id, reason, self.completion_tokens, "EngineError" if error else "", error)
 
 

@@ -4,6 +4,7 @@ Pure: no model, no I/O. The cost of a token does not depend on how much was writ
 """
 
 import codecs
+import re
 from collections.abc import Iterable
 
 
@@ -16,44 +17,69 @@ class TextStream:
 
     def __init__(self, stops: Iterable[str] = ()) -> None:
         self._stops = tuple(stop for stop in stops if stop)
+        self._beginnings = {stop[:size] for stop in self._stops for size in range(1, len(stop))}
+        self._longest = max(map(len, self._beginnings), default=0)
+        firsts = {re.escape(stop[0]) for stop in self._stops}
+        self._suspicious = re.compile("|".join(sorted(firsts))).search if firsts else None
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._unfinished = False
         self._held = ""
         self._begun = False
+        self.settled = 0
+        """Characters of the reply of which is decided whether they are shown; white space before the first is not."""
         self.stopped = False
+
+    @property
+    def needed(self) -> int:
+        """How many characters must be settled for everything that was fed to be."""
+        return self.settled + len(self._held) + self._unfinished
 
     def feed(self, piece: bytes) -> str:
         """Take the bytes of one token and return the text that is certain now."""
         if self.stopped:
             return ""
-        self._held += self._decoder.decode(piece)
-        found = [place for stop in self._stops if (place := self._held.find(stop)) >= 0]
-        if found:
-            self.stopped = True
-            return self._strip(self._held[: min(found)], last=True)
-        certain = len(self._held) - self._possible_stop()
-        return self._strip(self._held[:certain], rest=self._held[certain:])
+        text = self._held + self._decode(piece)
+        if self._suspicious is not None and self._suspicious(text):
+            return self._feed_carefully(text)
+        return self._show(text)
 
     def finish(self) -> str:
         """Return what was held back after the last token; an unfinished character is dropped."""
         if self.stopped:
             return ""
-        self.stopped = True
-        return self._strip(self._held, last=True)
+        return self._end(self._held)
 
-    def _possible_stop(self) -> int:
+    def _decode(self, piece: bytes) -> str:
+        if not self._unfinished and piece.isascii():
+            return piece.decode("ascii")
+        text = self._decoder.decode(piece)
+        self._unfinished = bool(self._decoder.getstate()[0])
+        return text
+
+    def _feed_carefully(self, text: str) -> str:
+        found = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        if found:
+            return self._end(text[: min(found)])
+        certain = len(text) - self._possible_stop(text)
+        return self._show(text[:certain], text[certain:])
+
+    def _possible_stop(self, text: str) -> int:
         """Length of the longest tail that begins a stop string."""
-        longest = max((len(stop) - 1 for stop in self._stops), default=0)
-        for size in range(min(longest, len(self._held)), 0, -1):
-            tail = self._held[-size:]
-            if any(stop.startswith(tail) for stop in self._stops):
-                return size
-        return 0
+        sizes = range(min(self._longest, len(text)), 0, -1)
+        return next((size for size in sizes if text[-size:] in self._beginnings), 0)
 
-    def _strip(self, text: str, *, rest: str = "", last: bool = False) -> str:
-        """Drop white space before the first character, hold back (or drop) what comes after the newest one."""
+    def _show(self, text: str, rest: str = "") -> str:
+        """Drop white space before the first character, hold back what comes after the newest one."""
         if not self._begun:
-            text = text.lstrip()
+            all_of_it, text = len(text), text.lstrip()
+            self.settled += all_of_it - len(text)
             self._begun = bool(text)
         shown = text.rstrip()
-        self._held = "" if last else text[len(shown) :] + rest
+        self.settled += len(shown)
+        self._held = text[len(shown) :] + rest
+        return shown
+
+    def _end(self, text: str) -> str:
+        shown = self._show(text)
+        self._held, self.stopped = "", True
         return shown

@@ -1,0 +1,344 @@
+"""The loop of an agent: ask the model, run the tools that it calls, until it answers without a call (A7, O6).
+
+What is to be done next follows from the conversation alone: calls without results are run, an answer ends the task,
+anything else is for the model. So a task that was broken off anywhere goes on by the same loop.
+"""
+
+import os
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from cfs.errors import CfsError, ContextTooLong, EngineError
+from cfs.wire import Message, ToolCall, Usage
+from cfs_agents.context import (
+    Context,
+    ContextFileSystem,
+    EphemeralPolicy,
+    OffloadPolicy,
+    SelectiveCompactionPolicy,
+    TokenCounter,
+    WorkingContext,
+)
+from cfs_agents.events import (
+    AgentEvent,
+    CallFinished,
+    CallStarted,
+    ContextUpdated,
+    EndReason,
+    Finished,
+    RoundStarted,
+    Text,
+    Thinking,
+    TurnUsage,
+)
+from cfs_agents.interrupts import Interrupted, Interrupts
+from cfs_agents.keeper import Keeper, NoKeeper
+from cfs_agents.llm import Chunk, Item, Model, Reply, Retrying
+from cfs_agents.tools import Registry, Tool, ToolResult
+
+MAX_ROUNDS = 10
+GO_ON = "[Go on with the task.]"
+
+_SHORTER = 0.7
+_MOST_SHORTENINGS = 8
+_UNKNOWN = "Error: {} was begun and then interrupted. It may or may not have happened: look before you do it again."
+_NOT_RUN = "Error: {} was not run, as the work was interrupted before it. Call it again if it is still needed."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastTurn:
+    """What the model is asked for when the rounds are over, and the only tools that it may use for it (A4)."""
+
+    prompt: str
+    tools: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """How an agent works. `tools` are tools or functions with a docstring; `system` is its system prompt.
+
+    `offload_token_threshold`: results of so many tokens go to disk, below `offload_root_path` (`~/.agent/context`
+    unless given). `ephemeral_keep_recent` overrides how many results ephemeral tools keep. `context_tokens` is how
+    long a conversation may become before it is compacted; without it only the model's own limit counts.
+    """
+
+    tools: Iterable[Tool | Callable[..., Any]] = ()
+    system: str | None = None
+    max_rounds: int = MAX_ROUNDS
+    offload_enabled: bool = True
+    offload_token_threshold: int = 2000
+    offload_root_path: str | os.PathLike[str] | None = None
+    ephemeral_keep_recent: int | None = None
+    context_tokens: int | None = None
+    counter: TokenCounter | None = None
+    last_turn: LastTurn | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How a task ended: `reason`, the model's last words, the reason in words without an answer, and what it cost.
+
+    `error` is what a failed task failed with.
+    """
+
+    reason: EndReason = "failed"
+    text: str = ""
+    detail: str = ""
+    rounds: int = 0
+    usage: Usage = field(default_factory=Usage)
+    error: CfsError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the model came to an answer."""
+        return self.reason == "answered"
+
+    def __str__(self) -> str:
+        """Return what there is to read."""
+        return self.text or self.detail
+
+
+class Agent:
+    """A model with tools and a conversation. One task at a time; `outcome` is that of the last one, or of the running.
+
+    What an agent does is written down by its `keeper` before it goes on, so what a keeper has can be resumed: put the
+    conversation into `context`, and call `resume_at`.
+    """
+
+    def __init__(
+        self,
+        llm: Model,
+        config: AgentConfig | None = None,
+        *,
+        files: ContextFileSystem | None = None,
+        keeper: Keeper | None = None,
+    ) -> None:
+        self.config = config = config or AgentConfig()
+        self.tools = Registry(config.tools)
+        self.outcome = Outcome()
+        self.context = _working_context(config, files, self.tools)
+        if config.system is not None:
+            self.context.add(Message(role="system", content=config.system))
+        self._llm = llm
+        self._keeper = keeper or NoKeeper()
+        self._interrupts = Interrupts()
+        self._broken: Mapping[str, str] = {}
+        self._begun = False
+        self._syncs = 0
+
+    def resume_at(self, context: Context, *, begun: bool = False, broken: Mapping[str, str] | None = None) -> None:
+        """Take over a conversation; `begun` says that its next open call was started before."""
+        self.context.context = context
+        self._begun, self._broken = begun, broken or {}
+
+    def interrupt(self) -> None:
+        """Stop the running task at the next place where it waits; from the thread of its event loop."""
+        self._interrupts.request()
+
+    async def query(self, task: str | None = None) -> Outcome:
+        """Work on a task to its end, and say how it ended; without a task, go on with the last one."""
+        async with aclosing(self.run_stream(task)) as events:
+            async for _ in events:
+                pass
+        return self.outcome
+
+    async def run_stream(self, task: str | None = None) -> AsyncGenerator[AgentEvent, None]:
+        """Work on a task and tell what happens; `Finished` is the last event, whatever happens.
+
+        Only a cancellation gets out of it, and closing the generator; what was begun then is told to the model when
+        the agent goes on.
+        """
+        before, self.outcome = self.outcome, Outcome()
+        self._interrupts.clear()
+        self._syncs = 0
+        try:
+            await self._open(task, before)
+            async with aclosing(self._rounds()) as events:
+                async for event in events:
+                    yield event
+        except Interrupted:
+            self._end("interrupted", "it was interrupted")
+        except CfsError as error:
+            self._fail(error)
+        end = Finished(self.outcome.reason, self.outcome.detail)
+        try:
+            await self._keeper.ended(end)
+        except CfsError as error:
+            self._fail(error)
+            end = Finished("failed", error.detail)
+        yield end
+
+    async def _open(self, task: str | None, before: Outcome) -> None:
+        """Begin a task, or see to it that the model goes on with the last one."""
+        if task is not None:
+            while calls := self.context.context.open_calls:
+                await self._finish(calls, _lost(calls[0], begun=self._begun))
+            await self._add(Message(role="user", content=task), task=True)
+        elif before.reason == "rounds":
+            await self._add(Message(role="user", content=GO_ON))
+
+    def _end(self, reason: EndReason, detail: str = "") -> None:
+        self.outcome.reason, self.outcome.detail = reason, detail
+
+    def _fail(self, error: CfsError) -> None:
+        self._end("failed", error.detail)
+        self.outcome.error = error
+
+    # -- rounds ---------------------------------------------------------------------------------------------------
+
+    async def _rounds(self) -> AsyncGenerator[AgentEvent, None]:
+        """Do what the conversation asks for next, until there is an answer or the rounds are over."""
+        last, synced_at = False, -1
+        tools = self.tools
+        while True:
+            syncs = self._syncs
+            if self.context.context.open_calls:
+                steps = self._calls(tools)
+            elif last or self._answered():
+                break
+            elif self.outcome.rounds < self.config.max_rounds:
+                steps = self._ask(tools)
+            elif self.config.last_turn is None or synced_at == self.outcome.rounds:
+                last = True
+                continue
+            else:
+                last = True
+                tools = self.tools.narrow(self.config.last_turn.tools)
+                await self._add(Message(role="user", content=self.config.last_turn.prompt))
+                steps = self._ask(tools)
+            async with aclosing(steps):
+                async for event in steps:
+                    yield event
+            if self._syncs > syncs:
+                synced_at = self.outcome.rounds
+        if last:
+            self._end("rounds", f"no answer after {self.config.max_rounds} rounds")
+        else:
+            self._end("answered", self.outcome.detail)
+
+    def _answered(self) -> bool:
+        """Whether the model has the last word."""
+        items = self.context.context.items
+        if not items or items[-1].message.role != "assistant":
+            return False
+        self.outcome.text = items[-1].message.content
+        return True
+
+    # -- the model ------------------------------------------------------------------------------------------------
+
+    async def _ask(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
+        """Ask the model once, with a shorter conversation when this one is too long for it."""
+        self.outcome.rounds += 1
+        await self._keeper.before_round()
+        yield RoundStarted(self.outcome.rounds)
+        for _ in range(_MOST_SHORTENINGS):
+            messages = await self._interrupts.guard(self.context.prepare())
+            try:
+                async with aclosing(self._reply(messages, tools)) as events:
+                    async for event in events:
+                        yield event
+            except ContextTooLong:
+                shorter = await self.context.shorten(max(1, int(self.context.usage.tokens * _SHORTER)))
+                if shorter.tokens_after >= shorter.tokens_before:
+                    raise
+            else:
+                return
+        raise ContextTooLong("the conversation is too long for the model, however much of it is left out")
+
+    async def _reply(self, messages: Sequence[Message], tools: Registry) -> AsyncGenerator[AgentEvent, None]:
+        """Let the model answer, and take its reply in."""
+        reply: Reply | None = None
+        stream = cast("AsyncGenerator[Item, None]", self._llm.stream(messages, tools.schemas()))
+        async with aclosing(stream):
+            while (item := await self._interrupts.guard(anext(stream, None))) is not None:
+                match item:
+                    case Chunk(text, thinking):
+                        if thinking:
+                            yield Thinking(thinking)
+                        if text:
+                            yield Text(text)
+                    case Retrying():
+                        yield item
+                    case Reply():
+                        reply = item
+        if reply is None or reply.finish_reason in ("error", "cancelled"):
+            raise EngineError("the model's reply ended before it was complete")
+        self._count(reply.usage)
+        yield TurnUsage(reply.usage)
+        if not (reply.message.content.strip() or reply.message.tool_calls):
+            raise EngineError("the model said nothing, and called nothing")
+        if reply.finish_reason == "length" and not reply.message.tool_calls:
+            self.outcome.detail = "the answer was cut off at the most tokens of a reply"
+        await self._add(reply.message, reply.broken, reply.usage)
+
+    async def _add(
+        self,
+        message: Message,
+        broken: Mapping[str, str] | None = None,
+        usage: Usage | None = None,
+        *,
+        task: bool = False,
+    ) -> None:
+        item = self.context.add(message, task=task)
+        self._begun, self._broken = False, broken or {}
+        await self._keeper.added(item, self._broken, usage)
+
+    def _count(self, usage: Usage) -> None:
+        total = self.outcome.usage
+        self.outcome.usage = Usage(
+            prompt_tokens=total.prompt_tokens + usage.prompt_tokens,
+            cached_tokens=total.cached_tokens + usage.cached_tokens,
+            completion_tokens=total.completion_tokens + usage.completion_tokens,
+        )
+
+    # -- tools ----------------------------------------------------------------------------------------------------
+
+    async def _calls(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
+        """Run the open calls in their order; those behind an interrupted one are not run."""
+        lost = self._begun
+        while calls := self.context.context.open_calls:
+            call = calls[0]
+            if lost:
+                result = _lost(call, begun=self._begun)
+            elif call.id in self._broken:
+                result = ToolResult(call.id, call.name, f"Error: {self._broken[call.id]}", ok=False, seconds=0.0)
+            else:
+                yield CallStarted(call)
+                await self._keeper.begins(call)
+                self._begun = True
+                result = await self._interrupts.guard(tools.call(call))
+            if lines := await self._finish(calls, result):
+                self._syncs += 1
+                yield ContextUpdated(lines, self._syncs)
+            yield CallFinished(call, result)
+
+    async def _finish(self, calls: Sequence[ToolCall], result: ToolResult) -> int:
+        """Take in the result of the first of these calls; return the lines of the window that it wrote, if it did."""
+        item = self.context.add(result.message())
+        new = await self._keeper.done(calls[0], result, item, calls[1:])
+        self._begun = False
+        if new is None:
+            return 0
+        self.context.context = new.context
+        return new.lines
+
+
+def _lost(call: ToolCall, *, begun: bool) -> ToolResult:
+    """Make the result of a call that has none: one that was begun, or one that was not."""
+    text = (_UNKNOWN if begun else _NOT_RUN).format(call.name)
+    return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
+
+
+def _working_context(config: AgentConfig, files: ContextFileSystem | None, tools: Registry) -> WorkingContext:
+    if files is None and config.offload_enabled:
+        files = ContextFileSystem(config.offload_root_path)
+    keep = {each.name: each.ephemeral for each in tools if each.ephemeral is not None}
+    return WorkingContext(
+        files,
+        counter=config.counter,
+        offload=OffloadPolicy(enabled=config.offload_enabled, threshold=config.offload_token_threshold),
+        ephemeral=EphemeralPolicy(keep, config.ephemeral_keep_recent),
+        compaction=SelectiveCompactionPolicy(config.context_tokens) if config.context_tokens else None,
+    )

@@ -1,0 +1,127 @@
+"""The agents' command of `cfs`: agent run, agent chat."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cfs.cli.options import DEFAULT_URL, TokenFile, Url, read_token
+
+if TYPE_CHECKING:
+    from cfs_agents.file_agent import FileAgentConfig
+    from cfs_agents.seat import Seat
+
+app = typer.Typer(no_args_is_help=True)
+agent = typer.Typer(no_args_is_help=True, help="Agents that work with files and commands.")
+app.add_typer(agent, name="agent")
+
+Root = Annotated[
+    Path,
+    typer.Option("--root", envvar="CFS_AGENT_ROOT", metavar="DIR", help="The agent's directory: all of its state."),
+]
+ModelName = Annotated[
+    str, typer.Option("--model", envvar="CFS_MODEL", metavar="NAME", help="Which of the server's models.")
+]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0, max=5, help="How freely the model chooses; else the server's.")
+]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often the model is asked for a task, at most.")]
+Language = Annotated[
+    Literal["en", "zh"], typer.Option("--lang", help="Language of the guideline and of the runtime's own words.")
+]
+Box = Annotated[
+    Literal["none", "bwrap"],
+    typer.Option(
+        "--sandbox", help="Where commands run: as you, or in bubblewrap, which shows them the directory only."
+    ),
+]
+Longest = Annotated[
+    int | None,
+    typer.Option(
+        "--context", min=500, metavar="TOKENS", help="Compact longer conversations; else when the model refuses them."
+    ),
+]
+
+
+@agent.command()
+def run(
+    task: Annotated[str | None, typer.Argument(help="What to do, in words.", show_default=False)] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the task that was broken off.")] = False,
+    root: Root = Path("agent_root"),
+    model: ModelName = "",
+    temperature: Temperature = None,
+    rounds: Rounds = 10,
+    lang: Language = "en",
+    sandbox: Box = "none",
+    context: Longest = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Let an agent do a task. Without a task, or with --resume, it goes on with the one that was broken off.
+
+    The agent knows what is in its directory, and nothing else; the directory can be moved. Ctrl-C stops the task and
+    keeps its state, so does anything that ends the program. The exit code is 0 only when the model came to an answer.
+    """
+    if task is not None and resume:
+        raise typer.BadParameter("either a task or --resume")
+    if task is not None and not task.strip():
+        raise typer.BadParameter("the task is empty")
+    config = _config(rounds, lang, sandbox, context)
+    with _seat(root, config, model, temperature, url, token_file) as seat:
+        if task is None:
+            seat.resume()
+        else:
+            seat.work(task)
+
+
+@agent.command()
+def chat(
+    root: Root = Path("agent_root"),
+    model: ModelName = "",
+    temperature: Temperature = None,
+    rounds: Rounds = 10,
+    lang: Language = "en",
+    sandbox: Box = "none",
+    context: Longest = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    '''Give an agent tasks, line by line.
+
+    Ctrl-C stops the running task and keeps its state, Ctrl-D ends. /resume goes on with a task that was broken off. A
+    task of several lines stands between two """. What is piped in is taken line by line, until a task fails.
+    '''
+    from cfs.cli import prompt
+    from cfs.cli.screen import is_terminal
+
+    interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
+    config = _config(rounds, lang, sandbox, context)
+    with _seat(root, config, model, temperature, url, token_file) as seat:
+        read_line = prompt.LineEditor(prompt.history_file()).read_line if interactive else prompt.read_input
+        for entry in prompt.messages(read_line):
+            if entry.strip() == "/quit":
+                return
+            if entry.strip():
+                seat.take(entry, interactive=interactive)
+        if interactive:
+            typer.echo()
+
+
+def _config(
+    rounds: int, language: Literal["en", "zh"], sandbox: Literal["none", "bwrap"], context: int | None
+) -> "FileAgentConfig":
+    from cfs_agents.file_agent import FileAgentConfig
+
+    return FileAgentConfig(language=language, max_rounds=rounds, sandbox=sandbox == "bwrap", context_tokens=context)
+
+
+def _seat(
+    root: Path, config: "FileAgentConfig", name: str, temperature: float | None, url: str, token_file: Path | None
+) -> "Seat":
+    # Everything heavy comes in here, so that --help is quick.
+    from cfs_agents.seat import Seat
+    from cfs_agents.server_model import ModelSettings
+
+    settings = ModelSettings(name=name, temperature=temperature)
+    return Seat(root, config, model=settings, url=url, token=read_token(token_file))

@@ -1,0 +1,254 @@
+"""The journal: the running conversation on disk, and of each call whether it was begun and what came of it (A1, A7).
+
+A line of JSON for each thing that happens, written before the agent acts on it. A process that is killed loses none.
+The disk is waited for where it matters after a crash of the machine: before a call is run, and at the end.
+
+    {"kind": "head", "version": 1, "generation": 3}       first line; the generation counts the syncs
+    {"kind": "item", "item": {...}, "broken": {...}}      a message; calls that could not be read, by their ids
+    {"kind": "intent", "call": {...}}                     the next call of the last reply is about to be run
+    {"kind": "result", "item": {...}, "operation": {...}} it was run, and this came of it
+    {"kind": "end", "reason": "answered", "detail": ""}   the task is over, or was given up
+    {"kind": "sync", "window": ..., "archive": ..., "item": {...}, ...}   the window is to be replaced by this one
+
+Whoever is killed leaves a journal that says all: an intent without a result may or may not have happened, a result has
+happened. A `sync` is done again from its beginning until the journal that has it is replaced by a new one, whose first
+message it brings. Conversations hold what they hold, secrets too, so the file is for its owner alone.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cfs.errors import Unavailable
+from cfs.wire import ToolCall
+from cfs_agents.context import Context, ContextItem
+from cfs_agents.events import Finished
+from cfs_agents.file_agent.disk import disk_errors
+from cfs_agents.file_agent.operations import Operation
+
+NAME = "journal.jsonl"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A change of windows: the new one, where the old one is archived, the message to go on with, and its log line."""
+
+    window: str
+    archive: str
+    item: ContextItem
+    operation: Operation
+
+
+@dataclass(slots=True)
+class Story:
+    """What a journal tells: the conversation, whether its next open call was begun, and how the last task ended.
+
+    `end` is None while a task is under way, or before the first. `sync` is a change that may not be complete.
+    """
+
+    generation: int = 0
+    context: Context = field(default_factory=Context)
+    begun: bool = False
+    broken: dict[str, str] = field(default_factory=dict)
+    end: Finished | None = None
+    last: Operation | None = None
+    sync: Sync | None = None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there is a task that no answer has ended."""
+        return len(self.context) > 0 and (self.end is None or self.end.reason != "answered")
+
+
+class Journal:
+    """Appends to the journal of an agent, and reads it. Any number of threads.
+
+    Raises `StorageFull` and `Unavailable`; what could not be written whole is not there at all.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._lines = 0
+        self._generation = 0
+        with disk_errors(path):
+            self._file = _opened(path)
+            try:
+                _cut_torn_line(self._file)
+            except BaseException:
+                os.close(self._file)
+                raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
+
+    def read(self) -> Story:
+        """Tell what is written. Raises `Unavailable` where a line cannot be read, which no crash leaves behind."""
+        story = Story()
+        with self._lock, disk_errors(self._path):
+            self._lines = 0
+            for number, line in enumerate(_lines(self._path), 1):
+                try:
+                    _tell(story, json.loads(line), number)
+                except (ValueError, TypeError, KeyError) as error:
+                    raise Unavailable(
+                        f"line {number} of {self._path} cannot be read ({type(error).__name__}: {error});"
+                        " move the file away to go on without it"
+                    ) from None
+                self._lines = number
+            self._generation = story.generation
+        return story
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def item(self, item: ContextItem, broken: Mapping[str, str]) -> None:
+        """Write a message down; an answer is on the disk with the end, calls are with the intent of the first."""
+        self._append({"kind": "item", "item": item.dump(), "broken": dict(broken)})
+
+    def intent(self, call: ToolCall) -> None:
+        """Write down that a call is about to be run."""
+        self._append({"kind": "intent", "call": call.model_dump(mode="json")}, wait=True)
+
+    def result(self, item: ContextItem, operation: Operation) -> None:
+        """Write down what came of it; a result that a crash of the machine loses is one that nobody knows of."""
+        self._append({"kind": "result", "item": item.dump(), "operation": asdict(operation)})
+
+    def end(self, end: Finished) -> None:
+        """Write down that the task is over."""
+        self._append({"kind": "end", **asdict(end)}, wait=True)
+
+    def sync(self, sync: Sync) -> None:
+        """Write down a change of windows; from here on it happens, whatever comes between."""
+        self._append(
+            {
+                "kind": "sync",
+                "window": sync.window,
+                "archive": sync.archive,
+                "item": sync.item.dump(),
+                "operation": asdict(sync.operation),
+            },
+            wait=True,
+        )
+
+    def restart(self, item: ContextItem) -> None:
+        """Begin a new journal with one message, in the place of this one; the change is one step."""
+        with self._lock, disk_errors(self._path):
+            lines = [_head(self._generation + 1), {"kind": "item", "item": item.dump(), "broken": {}}]
+            _replace(self._path, b"".join(map(_encoded, lines)))
+            os.close(self._file)
+            self._file = _opened(self._path)
+            self._lines, self._generation = len(lines), self._generation + 1
+
+    def place(self) -> str:
+        """Name the place that the next line will have, among all the journals of this agent."""
+        with self._lock:
+            return f"{self._generation}.{self._lines + 1}"
+
+    def _append(self, record: Mapping[str, Any], *, wait: bool = False) -> None:
+        with self._lock, disk_errors(self._path):
+            new = [record] if self._lines else [_head(self._generation), record]
+            _write(self._file, b"".join(map(_encoded, new)), wait=wait)
+            self._lines += len(new)
+
+
+def _tell(story: Story, record: Mapping[str, Any], number: int) -> None:
+    """Let a story go on by one line."""
+    kind = record["kind"]
+    if kind == "head":
+        if record["version"] != VERSION:
+            raise ValueError(f"it is of version {record['version']!r}")
+        story.generation = record["generation"]
+    elif kind == "item":
+        story.context = story.context.with_item(ContextItem.load(record["item"]))
+        story.broken = record["broken"]
+        story.end = None
+    elif kind == "intent":
+        story.begun = True
+        story.end = None
+    elif kind == "result":
+        story.context = story.context.with_item(ContextItem.load(record["item"]))
+        story.begun = False
+        story.end = None
+        story.last = Operation(**record["operation"])
+    elif kind == "end":
+        story.end = Finished(record["reason"], record["detail"])
+    elif kind == "sync":
+        item, operation = ContextItem.load(record["item"]), Operation(**record["operation"])
+        story.sync = Sync(record["window"], record["archive"], item, operation)
+    else:
+        raise ValueError(f"line {number} is of the kind {kind!r}")
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def _head(generation: int) -> dict[str, Any]:
+    return {"kind": "head", "version": VERSION, "generation": generation}
+
+
+def _encoded(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(record).encode() + b"\n"
+
+
+def _opened(path: Path) -> int:
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(path, flags, 0o600)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from file
+
+
+def _cut_torn_line(file: int) -> None:
+    """Cut off a last line that has no end: nobody has acted on it yet."""
+    size = end = os.fstat(file).st_size
+    while end > 0:
+        start = max(0, end - 65_536)
+        found = os.pread(file, end - start, start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        os.ftruncate(file, end)
+        os.fsync(file)
+
+
+def _write(file: int, data: bytes, *, wait: bool) -> None:
+    """Append all of it, or none of it, and `wait` until the disk has it with all that was written before."""
+    before = os.fstat(file).st_size
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(file, rest) :]
+        if wait:
+            os.fsync(file)
+    except OSError:
+        os.ftruncate(file, before)
+        raise
+
+
+def _replace(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.new")
+    draft.unlink(missing_ok=True)
+    file = _opened(draft)
+    try:
+        _write(file, data, wait=True)
+    finally:
+        os.close(file)
+    draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

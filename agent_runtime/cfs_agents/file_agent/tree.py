@@ -1,0 +1,52 @@
+"""A picture of an agent's directory for its prompt: a bounded one, however much there is (A7)."""
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from cfs_agents.tools.paths import STORAGE, WORKSPACE
+
+MOST_LINES = 40
+_MOST_OF_A_FOLDER = 15
+_DEEPEST = 3
+_LONGEST_NAME = 60
+_MOST_LOOKED_AT = 2_000
+
+
+def tree(root: Path) -> str:
+    """Draw the work and what is stored: folders with a slash, indented, hidden files and the history left out.
+
+    Of what is too much the number is told. Links are not followed.
+    """
+    lines: list[str] = []
+    for top in (WORKSPACE, STORAGE):
+        lines += [f"{top}/", *_below(root / top[1:], 1)]
+    if len(lines) > MOST_LINES:
+        left_out = len(lines) - MOST_LINES + 1
+        lines = [*lines[: MOST_LINES - 1], f"... {left_out} more lines"]
+    return "\n".join(lines)
+
+
+def _below(folder: Path, depth: int) -> Iterator[str]:
+    indent = " " * depth
+    try:
+        with os.scandir(folder) as found:
+            entries = list(islice((entry for entry in found if not entry.name.startswith(".")), _MOST_LOOKED_AT))
+    except OSError:
+        return
+    entries.sort(key=lambda entry: entry.name)
+    for entry in entries[:_MOST_OF_A_FOLDER]:
+        is_folder = entry.is_dir(follow_symlinks=False)
+        yield f"{indent}{_shown(entry.name)}{'/' if is_folder else ''}"
+        if is_folder and depth < _DEEPEST and entry.name not in ("history", "offloaded"):
+            yield from _below(Path(entry.path), depth + 1)
+    if len(entries) > _MOST_OF_A_FOLDER:
+        plus = "+" if len(entries) == _MOST_LOOKED_AT else ""
+        yield f"{indent}... {len(entries) - _MOST_OF_A_FOLDER}{plus} more"
+
+
+def _shown(name: str) -> str:
+    """Write a name on one line, whatever is in it."""
+    plain = "".join(char if char.isprintable() else "\ufffd" for char in name)
+    return plain if len(plain) <= _LONGEST_NAME else plain[:_LONGEST_NAME] + "..."

@@ -1,0 +1,136 @@
+"""Where a person sits before an agent: tasks go in, what happens is shown, Ctrl-C stops the task and not the agent."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack, aclosing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from cfs.cli.endings import complain
+from cfs.cli.screen import note
+from cfs.errors import CfsError, NotFound
+from cfs.transports.async_http import AsyncClient
+from cfs_agents.agent import Outcome
+from cfs_agents.console import Console
+from cfs_agents.context import CachedCounter
+from cfs_agents.events import AgentEvent, Finished
+from cfs_agents.file_agent import FileAgent, FileAgentConfig
+from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Seat:
+    """An agent whose model is behind a server, with a console, in the main thread. Use it in `with`.
+
+    Its methods raise what a task failed with, and `KeyboardInterrupt` after one that was interrupted.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        config: FileAgentConfig,
+        *,
+        model: ModelSettings | None = None,
+        url: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._root = root
+        self._config = config
+        self._model = model
+        self._url = url
+        self._token = token
+        self._console = Console()
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+
+    def __enter__(self) -> Self:
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the console tells what happens
+        try:
+            self._agent = self._runner.run(self._open())
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    async def _open(self) -> FileAgent:
+        client = await self._stack.enter_async_context(AsyncClient(self._url, self._token))
+        model = ServerModel(client, self._model)
+        config = replace(self._config, counter=CachedCounter(ServerCounter(client)), warn=note)
+        return await self._stack.enter_async_context(FileAgent(self._root, model, config))
+
+    def _close(self) -> None:
+        try:
+            self._runner.run(self._stack.aclose())
+        finally:
+            self._runner.close()
+
+    # -- tasks ----------------------------------------------------------------------------------------------------
+
+    def work(self, task: str) -> None:
+        """Let the agent do a task."""
+        if self._agent.unfinished:
+            note("[a task was broken off before; this one follows it in the same conversation]")
+        self._runner.run(self._show(self._agent.run_stream(task)))
+        self._judge(self._agent.outcome)
+
+    def resume(self) -> None:
+        """Let it go on with the task that was broken off; raises `NotFound` when there is none."""
+        if not self._agent.unfinished:
+            raise NotFound(f"no task was broken off in {self._root}: say what to do")
+        self._runner.run(self._show(self._agent.run_stream()))
+        self._judge(self._agent.outcome)
+
+    def take(self, entry: str, *, interactive: bool) -> None:
+        """Carry out a line of a chat; interactive, what goes wrong is told and the chat goes on."""
+        try:
+            if entry.strip() == "/resume":
+                self.resume()
+            else:
+                self.work(entry)
+        except CfsError as error:
+            if not interactive:
+                raise
+            complain(error.detail)
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+            note("[interrupted; /resume goes on with it]")
+
+    async def _show(self, events: AsyncGenerator[AgentEvent, None]) -> None:
+        with self._interrupting():
+            async with aclosing(events):
+                async for event in events:
+                    if not isinstance(event, Finished) or event.reason == "answered":
+                        self._console.show(event)
+        self._console.reset()
+
+    @contextmanager
+    def _interrupting(self) -> Iterator[None]:
+        """Let the signals stop the task."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._agent.interrupt)
+        try:
+            yield
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _judge(self, outcome: Outcome) -> None:
+        if outcome.reason == "interrupted":
+            raise KeyboardInterrupt
+        if outcome.error is not None:
+            raise outcome.error
+        if not outcome.ok:
+            raise CfsError(f"{outcome.detail}; what was done is kept: resume to go on")

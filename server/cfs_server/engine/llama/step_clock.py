@@ -1,0 +1,38 @@
+"""How much of a step is our own work: what everybody waits for while the model computes nothing."""
+
+import time
+
+_LEARNING_RATE = 0.05
+
+
+class StepClock:
+    """Keeps exponential means of seconds a step: `own` is all but the model's work and the choice of tokens."""
+
+    def __init__(self) -> None:
+        self.own = 0.0
+        self.sampling = 0.0
+        self._began = self._decoded = self._sampled = 0.0
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._began, self._decoded, self._sampled = time.perf_counter(), 0.0, 0.0
+
+    def decoded(self, seconds: float) -> None:
+        """The model took so long."""
+        self._decoded += seconds
+
+    def sampled(self, seconds: float) -> None:
+        """Choosing tokens took so long."""
+        self._sampled += seconds
+
+    def end(self) -> None:
+        """A step is over; one in which nothing was computed does not count."""
+        if not self._decoded:
+            return
+        own = time.perf_counter() - self._began - self._decoded - self._sampled
+        self.own = _mean(self.own, own)
+        self.sampling = _mean(self.sampling, self._sampled)
+
+
+def _mean(before: float, newest: float) -> float:
+    return before + _LEARNING_RATE * (newest - before) if before else newest

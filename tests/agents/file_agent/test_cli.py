@@ -1,0 +1,158 @@
+"""`cfs agent` as a program of its own, with a real server that says what the task says (A9, C10)."""
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agents.file_agent.support import operations
+from tests.client.terminal import CTRL_C, CTRL_D, Running, cfs, ended, home_in, terminal
+from tests.server.support import serving
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server whose model repeats the last message: so a task can be the call that answers it."""
+    with serving("--engine", "scripted") as server:
+        yield server.url
+
+
+def call(name: str, **arguments: str) -> str:
+    """Write a call as a model does."""
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+SLEEP = call("execute_command", command="touch begun; until test -e end; do sleep 0.1; done; touch over")
+"""It ends when a file `end` is there, for it outlives an agent that is killed."""
+
+
+def test_a_task_is_done_and_shown(url: str, tmp_path: Path) -> None:
+    """The exit code is 0, the work is in the workspace, and calls, results and answer are on standard output."""
+    task = call("write_file", path="notes.txt", content="hello")
+    code, output, errors = ended(cfs(url, "agent", "run", task, "--root", str(tmp_path)))
+    assert (code, errors) == (0, "")
+    assert (tmp_path / "workspace/notes.txt").read_text() == "hello"
+    assert output.index("> write_file") < output.index("< write_file") < output.rindex("created /workspace/notes.txt")
+
+
+def test_the_directory_comes_from_the_environment_too(url: str, tmp_path: Path) -> None:
+    """And the language is that of the defaults that are written."""
+    done = cfs(url, "agent", "run", "hello", "--lang", "zh", CFS_AGENT_ROOT=str(tmp_path / "mine"))
+    assert ended(done)[0] == 0
+    assert "守则" in (tmp_path / "mine/guideline.md").read_text()
+
+
+def test_a_task_without_an_answer_is_a_failure(url: str, tmp_path: Path) -> None:
+    """One line says why."""
+    task = call("list_directory", path="/workspace")
+    code, _, errors = ended(cfs(url, "agent", "run", task, "--rounds", "1", "--root", str(tmp_path)))
+    assert code == 1
+    assert errors == "cfs: no answer after 1 rounds; what was done is kept: resume to go on\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("--resume",)])
+def test_there_may_be_nothing_to_go_on_with(url: str, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Then one line says so."""
+    code, output, errors = ended(cfs(url, "agent", "run", *arguments, "--root", str(tmp_path)))
+    assert (code, output) == (1, "")
+    assert errors.startswith("cfs: no task was broken off in ")
+
+
+def test_no_server_is_told(tmp_path: Path) -> None:
+    """After the tries, with the code for it; the task can be resumed where there is one."""
+    code, _, errors = ended(cfs("http://127.0.0.1:1", "agent", "run", "hello", "--root", str(tmp_path)))
+    assert code == 3
+    assert errors.startswith("cfs: ")
+    assert errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_task_is_kept_and_goes_on(url: str, tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C saves the state first; the next start goes on, and the model is told what may have happened."""
+    with Running(url, "agent", "run", SLEEP, "--root", str(tmp_path)) as running:
+        wait_for(tmp_path / "workspace/begun")
+        running.process.send_signal(number)
+        code, output, errors = running.end()
+    assert (code, errors) == (130, "")
+    assert "> execute_command" in output
+    (end,) = operations(tmp_path, "task_ended")
+    assert end["error"] == "interrupted: it was interrupted"
+    again, output, _ = ended(cfs(url, "agent", "run", "--resume", "--root", str(tmp_path)))
+    assert again == 0
+    assert "may or may not have happened" in output
+    assert not (tmp_path / "workspace/over").exists()
+
+
+def test_a_killed_program_goes_on_where_it_was(url: str, tmp_path: Path) -> None:
+    """Without any saving: what was on the disk before the kill is enough."""
+    with Running(url, "agent", "run", SLEEP, "--root", str(tmp_path)) as running:
+        wait_for(tmp_path / "workspace/begun")
+        running.process.kill()
+    (tmp_path / "workspace/end").touch()
+    code, output, _ = ended(cfs(url, "agent", "run", "--root", str(tmp_path)))
+    assert code == 0
+    assert "may or may not have happened" in output
+
+
+def test_two_programs_cannot_be_the_same_agent(url: str, tmp_path: Path) -> None:
+    """The second one is told, and the first goes on."""
+    with Running(url, "agent", "run", SLEEP, "--root", str(tmp_path)) as running:
+        wait_for(tmp_path / "workspace/begun")
+        code, _, errors = ended(cfs(url, "agent", "run", "hello", "--root", str(tmp_path)))
+        assert (code, "another agent is at work in" in errors) == (1, True)
+        assert running.process.poll() is None
+        (tmp_path / "workspace/end").touch()
+        assert running.end()[0] == 0
+
+
+def test_a_piped_chat_takes_a_task_from_each_line(url: str, tmp_path: Path) -> None:
+    """In one conversation; it ends with the input."""
+    tasks = f"{call('write_file', path='a', content='1')}\n\nhello\n"
+    code, output, errors = ended(cfs(url, "agent", "chat", "--root", str(tmp_path), data=tasks.encode()))
+    assert (code, errors) == (0, "")
+    assert output.index("created /workspace/a") < output.index("hello")
+    assert len(operations(tmp_path, "task")) == 2
+
+
+def test_ctrl_c_in_a_chat_stops_the_task_and_not_the_chat(url: str, tmp_path: Path) -> None:
+    """It says how to go on, takes the next task, and Ctrl-D ends."""
+    with terminal(url, "agent", "chat", "--root", str(tmp_path / "root"), **home_in(tmp_path)) as screen:
+        screen.expect("> ")
+        screen.line(SLEEP)
+        wait_for(tmp_path / "root/workspace/begun")
+        screen.type(CTRL_C)
+        screen.expect("[interrupted; /resume goes on with it]")
+        screen.expect("> ")
+        screen.line("/resume")
+        screen.expect("may or may not have happened")
+        screen.expect("> ")
+        screen.line("/resume")
+        screen.expect("no task was broken off")
+        screen.expect("> ")
+        screen.type(CTRL_D)
+        assert screen.end()[0] == 0
+
+
+async def test_the_page_of_the_agents_tells_how_to_use_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The snippet is run as it stands, in a directory of its own."""
+    page = (Path(__file__).parents[3] / "docs/agents.md").read_text(encoding="utf-8")
+    snippet = page.partition("<!-- tested -->\n```python\n")[2].partition("```")[0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CFS_URL", url)
+    namespace: dict[str, Any] = {"__name__": "page"}
+    exec(compile(snippet, "docs/agents.md", "exec"), namespace)  # noqa: S102 - it is our own page
+    await namespace["work"]()
+    assert capsys.readouterr().out.splitlines()[-1].startswith("True Write hello to notes.txt ")
+    assert (tmp_path / "agent_root/journal.jsonl").is_file()
+
+
+def wait_for(path: Path) -> None:
+    """Wait until a command has made a file; the time limit of the test is the patience."""
+    while not path.exists():
+        time.sleep(0.01)

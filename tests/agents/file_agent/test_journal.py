@@ -1,0 +1,221 @@
+"""The journal: what it holds after a crash at any byte, and what it says of what cannot be read (A1)."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cfs.errors import StorageFull, Unavailable
+from cfs.wire import Message, ToolCall
+from cfs_agents.context import ContextItem
+from cfs_agents.events import Finished
+from cfs_agents.file_agent.disk import Disk
+from cfs_agents.file_agent.journal import Journal, Story
+from cfs_agents.file_agent.operations import Operation
+from cfs_agents.testing import calls, says
+from tests.agents.file_agent.support import agent
+
+USER = ContextItem.of(Message(role="user", content="Do it.\n\u2028漢字"), protected=True)
+CALL = ToolCall(id="call_1", name="write_file", arguments={"path": "a", "content": "\ud800"})
+ASSISTANT = ContextItem.of(Message(role="assistant", content="", tool_calls=(CALL,)))
+RESULT = ContextItem.of(Message(role="tool", content="done", tool_call_id="call_1", name="write_file"))
+DONE = Operation("0.5", "write_file", {"path": "a"}, "done", success=True)
+
+
+def told(path: Path) -> Story:
+    journal = Journal(path)
+    try:
+        return journal.read()
+    finally:
+        journal.close()
+
+
+def write_all(path: Path) -> list[int]:
+    """Write a task down, and return the sizes of the file after each step."""
+    journal = Journal(path)
+    journal.read()
+    sizes = [0]
+    steps: list[Callable[[], None]] = [
+        lambda: journal.item(USER, {}),
+        lambda: journal.item(ASSISTANT, {}),
+        lambda: journal.intent(CALL),
+        lambda: journal.result(RESULT, DONE),
+        lambda: journal.end(Finished("answered")),
+    ]
+    for step in steps:
+        step()
+        sizes.append(path.stat().st_size)
+    journal.close()
+    return sizes
+
+
+def test_what_is_written_is_told(tmp_path: Path) -> None:
+    """Messages with all that is known of them, the last operation, and how it ended."""
+    write_all(tmp_path / "journal")
+    story = told(tmp_path / "journal")
+    assert [item.message for item in story.context] == [USER.message, ASSISTANT.message, RESULT.message]
+    assert story.context.items[0] == ContextItem(USER.item_id, "user_message", USER.message, protected=True, seen=True)
+    assert (story.last, story.end, story.begun, story.unfinished) == (DONE, Finished("answered"), False, False)
+
+
+def test_a_crash_at_any_byte_leaves_whole_steps(tmp_path: Path) -> None:
+    """Of a file that ends anywhere, the steps that were complete are told, and the next one can be written."""
+    sizes = write_all(tmp_path / "journal")
+    data = (tmp_path / "journal").read_bytes()
+    items, begun = [0, 1, 2, 2, 3, 3], [False, False, False, True, False, False]
+    for size in range(len(data) + 1):
+        path = tmp_path / "cut"
+        path.write_bytes(data[:size])
+        story = told(path)
+        steps = sum(size >= each for each in sizes[1:])
+        assert (len(story.context), story.begun) == (items[steps], begun[steps]), size
+        assert (story.end is not None) == (steps == 5)
+    path.write_bytes(data[:-3])
+    journal = Journal(path)
+    journal.read()
+    journal.end(Finished("rounds", "ten"))
+    journal.close()
+    assert told(path).end == Finished("rounds", "ten")
+
+
+def test_an_intent_without_a_result_is_told(tmp_path: Path) -> None:
+    """That is the call that may or may not have happened."""
+    sizes = write_all(tmp_path / "journal")
+    os.truncate(tmp_path / "journal", sizes[3])
+    story = told(tmp_path / "journal")
+    assert story.begun
+    assert story.unfinished
+    assert story.context.open_calls == (CALL,)
+
+
+def test_a_restart_is_a_new_generation(tmp_path: Path) -> None:
+    """One message is left, and places are not those of the journal before."""
+    path = tmp_path / "journal"
+    write_all(path)
+    journal = Journal(path)
+    journal.read()
+    before = journal.place()
+    journal.restart(USER)
+    assert (before, journal.place()) == ("0.7", "1.3")
+    journal.item(ASSISTANT, {"call_1": "no JSON"})
+    journal.close()
+    story = told(path)
+    assert (len(story.context), story.generation, story.broken) == (2, 1, {"call_1": "no JSON"})
+    assert [each.name for each in tmp_path.iterdir()] == ["journal"]
+
+
+@pytest.mark.parametrize("line", ["no JSON\n", '{"kind": "dance"}\n', '{"kind": "head", "version": 9}\n', "[]\n"])
+def test_a_line_that_no_crash_leaves_is_an_error_with_its_number(tmp_path: Path, line: str) -> None:
+    """Guessing would lose what was done: it says which line, and what to do."""
+    path = tmp_path / "journal"
+    write_all(path)
+    with path.open("a") as file:
+        file.write(line)
+    with pytest.raises(Unavailable, match=r"line 7 of .* move the file away"):
+        told(path)
+
+
+def test_only_its_owner_can_read_a_journal(tmp_path: Path) -> None:
+    """A conversation holds what it holds, secrets too; also after a restart."""
+    journal = Journal(tmp_path / "journal")
+    journal.read()
+    journal.restart(USER)
+    journal.close()
+    assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_call_that_could_not_be_read_is_not_run_after_a_kill(tmp_path: Path) -> None:
+    """What is wrong with its arguments is in the journal with the message, so no other start runs it."""
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.read()
+    journal.item(USER, {})
+    journal.item(ASSISTANT, {"call_1": "the arguments are cut off"})
+    journal.close()
+    made, model = agent(tmp_path, says("I see."))
+    async with made:
+        assert (await made.resume()).ok
+    assert model.asked[0].last.content == "Error: the arguments are cut off"
+    assert not (tmp_path / "workspace/a").exists()
+
+
+async def test_an_answer_before_the_kill_is_the_answer(tmp_path: Path) -> None:
+    """When only the end was not written, the model is not asked again."""
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.read()
+    journal.item(USER, {})
+    journal.item(ContextItem.of(Message(role="assistant", content="It is done.")), {})
+    journal.close()
+    made, model = agent(tmp_path)
+    async with made:
+        assert (await made.resume()).text == "It is done."
+    assert model.asked == []
+
+
+# -- a disk that is full ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of eight megabytes."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("making a small disk needs root and mount")
+    place = tmp_path / "disk"
+    place.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", place], capture_output=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+async def test_a_disk_is_said_to_be_full_before_it_is(small_disk: Path) -> None:
+    """First a warning, then no further round; with room again the task goes on, and nothing was lost."""
+    made, model = agent(
+        small_disk,
+        calls("execute_command", command="head -c 5000000 /dev/zero > large"),
+        calls("execute_command", command="rm large"),
+        says("Removed."),
+    )
+    async with made:
+        outcome = await made.run("Fill the disk.")
+        assert (outcome.reason, type(outcome.error)) == ("failed", StorageFull)
+        assert "bytes left, and 4,194,304 are needed" in outcome.detail
+        (warning,) = made.warnings
+        assert "is nearly full" in warning
+        assert len(model.asked) == 1
+        (small_disk / "workspace/large").unlink()
+        assert (await made.resume()).ok
+
+
+def test_a_full_disk_takes_a_line_whole_or_not_at_all(small_disk: Path) -> None:
+    """What did not fit is not there, and what fits afterwards is."""
+    journal = Journal(small_disk / "journal")
+    journal.read()
+    journal.item(USER, {})
+    filled = subprocess.run(["dd", "if=/dev/zero", f"of={small_disk / 'filler'}"], capture_output=True, check=False)
+    assert b"No space left" in filled.stderr
+    large = ContextItem.of(Message(role="assistant", content="x" * 100_000))
+    with pytest.raises(StorageFull, match="make room, then resume"):
+        journal.item(large, {})
+    (small_disk / "filler").unlink()
+    journal.item(ASSISTANT, {})
+    journal.close()
+    assert len(told(small_disk / "journal").context) == 2
+
+
+def test_the_warning_comes_once_until_there_is_room_again(tmp_path: Path) -> None:
+    """A bound above what any disk has: always low, told once."""
+    disk = Disk(tmp_path, warn_below=1 << 60, stop_below=0)
+    assert disk.check() is not None
+    assert disk.check() is None
+
+
+def test_the_lines_are_json_that_people_can_read(tmp_path: Path) -> None:
+    """Each line says of which kind it is, and the first is the head."""
+    write_all(tmp_path / "journal")
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "journal").read_bytes().splitlines()]
+    assert kinds == ["head", "item", "item", "intent", "result", "end"]

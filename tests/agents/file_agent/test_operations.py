@@ -1,0 +1,109 @@
+"""The operation log: one JSON line for each operation, whatever is in it and whatever happens (A6)."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from cfs_agents.file_agent.operations import Operation, OperationLog
+from cfs_agents.testing import calls, says
+from tests.agents.file_agent.support import agent, operations
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
+
+
+def operation(number: int = 1, outcome: str = "done", **params: object) -> Operation:
+    return Operation(f"0.{number}", "write_file", params, outcome, success=True)
+
+
+async def test_every_operation_is_a_line(tmp_path: Path) -> None:
+    """Task, replies, calls with parameters and results, errors, and the end, in their order."""
+    made, _ = agent(tmp_path, calls("write_file", path="a", content="b"), calls("read_file", path="c"), says("Done."))
+    async with made:
+        await made.run("Go.")
+    records = operations(tmp_path)
+    names = [record["operation"] for record in records]
+    assert names == ["task", "model", "write_file", "model", "read_file", "model", "task_ended"]
+    write, read = operations(tmp_path, "write_file", "read_file")
+    assert write["params"] == {"path": "a", "content": "b"}
+    assert write["result"] == "created /workspace/a: 1 lines, 1 bytes"
+    assert (write["success"], read["success"]) == (True, False)
+    assert read["error"].startswith("Error: there is no '/workspace/c'")
+    assert "result" not in read
+    times = [datetime.fromisoformat(record["timestamp"]) for record in records]
+    assert times == sorted(times)
+    assert len({record["id"] for record in records}) == len(records)
+
+
+@pytest.mark.parametrize("text", ["a\nb\r\nc", "\u2028\u2029\x85\x0b\x0c", '"}\n{"', "漢字😀", "\ud800"])
+def test_a_line_is_a_line_whatever_is_in_it(tmp_path: Path, text: str) -> None:
+    """No text can end a line or forge another, however a reader splits lines."""
+    OperationLog(tmp_path).write(operation(outcome=text, content=text))
+    (path,) = tmp_path.iterdir()
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line)["params"]["content"] == text
+
+
+def test_long_values_are_shortened_inside_the_json(tmp_path: Path) -> None:
+    """The line stays JSON, and of bounded length: long texts, long lists, deep nesting, many keys."""
+    deep: object = "bottom"
+    for _ in range(50):
+        deep = {"deeper": deep}
+    many = {f"key {number}": "y" * 1_999 for number in range(500)}
+    OperationLog(tmp_path).write(operation(outcome="x" * 1_000_000, items=list(range(10_000)), deep=deep, many=many))
+    (path,) = tmp_path.iterdir()
+    line = path.read_text()
+    assert len(line) < 100_000
+    assert "998,000 of 1,000,000 characters left out" in json.loads(line)["result"]
+
+
+async def test_secrets_do_not_reach_the_log(tmp_path: Path) -> None:
+    """Neither those of a call nor those of a result, also where a long text is cut."""
+    secret = "sk-" + "a1B2c3D4e5F6" * 4
+    made, _ = agent(
+        tmp_path,
+        calls("write_file", path=".env", content=f"API_KEY={secret}\n"),
+        calls("execute_command", command=f"export DB_PASSWORD=hunter2horse; seq 900; echo {secret}; cat .env"),
+        says("Done."),
+    )
+    async with made:
+        await made.run(f"My key is {secret}")
+    (log,) = (tmp_path / "logs").iterdir()
+    text = log.read_text()
+    assert "redacted" in text
+    assert secret not in text
+    assert "hunter2horse" not in text
+    assert f"API_KEY={secret}" in (tmp_path / "workspace/.env").read_text(), "the agent's own file has it"
+
+
+@pytest.mark.parametrize("torn", [b'{"timestamp": "2026', b"{", b'{"id": "0.2"}'])
+def test_a_torn_last_line_is_cut_off_at_the_start(tmp_path: Path, torn: bytes) -> None:
+    """What a crash left in pieces goes, whole lines stay, and the next line begins a line."""
+    path = tmp_path / "operations_20260102.jsonl"
+    OperationLog(tmp_path, lambda: NOW).write(operation(1))
+    with path.open("ab") as file:
+        file.write(torn)
+    log = OperationLog(tmp_path, lambda: NOW)
+    assert "0.1" in log
+    assert "0.2" not in log
+    log.write(operation(3))
+    assert [json.loads(line)["id"] for line in path.read_bytes().splitlines()] == ["0.1", "0.3"]
+
+
+def test_a_log_that_is_all_torn_is_emptied(tmp_path: Path) -> None:
+    """Also when the very first line was never completed."""
+    path = tmp_path / "operations_20260102.jsonl"
+    path.write_bytes(b'{"times')
+    OperationLog(tmp_path, lambda: NOW).write(operation(1))
+    assert len(path.read_bytes().splitlines()) == 1
+
+
+def test_each_day_has_its_file(tmp_path: Path) -> None:
+    """So that old ones can be put away."""
+    OperationLog(tmp_path, lambda: NOW).write(operation(1))
+    OperationLog(tmp_path, lambda: NOW.replace(day=3)).write(operation(2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "operations_20260102.jsonl",
+        "operations_20260103.jsonl",
+    ]
