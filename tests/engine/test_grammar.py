@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from llama_cpp import llama_cpp as lib
-from llama_cpp.llama_grammar import json_schema_to_gbnf
 from numpy.typing import NDArray
 
 import make_random_gguf
 from cfs.errors import EngineError
 from cfs.wire import Settings
+from cfs_server.engine.gbnf import schemas
 from cfs_server.engine.llama import grammar as grammars
 from cfs_server.engine.llama.candidates import LARGE, Candidates
 from cfs_server.engine.llama.grammar import Grammar, Grammars
@@ -183,13 +183,13 @@ class NoBytes(grammars.FirstBytes):
 def test_a_schema_is_compiled_once(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
     """Replies under one schema stand each at its own place; only so many grammars are kept."""
     monkeypatch.setattr(grammars, "KEPT", 3)
-    compiled: list[str] = []
+    compiled: list[dict[str, Any]] = []
 
-    def count(schema: str) -> str:
+    def count(schema: dict[str, Any]) -> schemas.Grammar:
         compiled.append(schema)
-        return str(json_schema_to_gbnf(schema))
+        return schemas.grammar(schema)
 
-    monkeypatch.setattr(grammars, "json_schema_to_gbnf", count)
+    monkeypatch.setattr(grammars, "write_grammar", count)
     made = Grammars(vocabulary)
     first, second = made.get(OBJECT), made.get(dict(OBJECT))
     assert first is not None
