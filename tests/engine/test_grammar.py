@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import make_random_gguf
 from cfs.errors import EngineError
 from cfs.wire import Settings
+from cfs_server.engine.gbnf import schemas
 from cfs_server.engine.llama import grammar as grammars
 from cfs_server.engine.llama.candidates import LARGE, Candidates
 from cfs_server.engine.llama.grammar import Grammar, Grammars
@@ -183,11 +184,10 @@ def test_a_schema_is_compiled_once(vocabulary: Vocabulary, monkeypatch: pytest.M
     """Replies under one schema stand each at its own place; only so many grammars are kept."""
     monkeypatch.setattr(grammars, "KEPT", 3)
     compiled: list[dict[str, Any]] = []
-    write = grammars.write_grammar
 
-    def count(schema: dict[str, Any]) -> Any:
+    def count(schema: dict[str, Any]) -> schemas.Grammar:
         compiled.append(schema)
-        return write(schema)
+        return schemas.grammar(schema)
 
     monkeypatch.setattr(grammars, "write_grammar", count)
     made = Grammars(vocabulary)
