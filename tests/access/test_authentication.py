@@ -196,7 +196,7 @@ def test_the_walk_sees_all_there_is() -> None:
 async def test_every_route_wants_a_token_but_those_that_say_nothing_of_anybody(
     gate: Gated, method: str, path: str
 ) -> None:
-    place = path.format(id="a", turn="0" * 32, path="sessions/a")
+    place = path.format(id="a", turn="0" * 32, path="sessions/a", model="m")
     bare = await gate.home.client.request(method, place)
     if path in OPEN:
         assert bare.status_code == 200

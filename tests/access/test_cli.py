@@ -191,7 +191,9 @@ NO_SECRETS = {
     "token_requests",
     "token_sessions",
     "token_streams",
+    "upstream_thinking_tokens",
     "token_file",  # paths of files
+    "upstream_key_file",
     "tokens",
 }
 
