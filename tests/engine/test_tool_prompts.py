@@ -15,6 +15,7 @@ from cfs_server.engine.chat.rendering import ChatTemplate
 from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.chat.templates import PromptBuilder
 from cfs_server.engine.llama.grammar import Grammars
+from cfs_server.engine.llama.loading import NativeLog, load_weights
 from cfs_server.engine.llama.vocabulary import Vocabulary
 from tests.engine.support import request, user
 
@@ -237,19 +238,8 @@ def test_marks_that_are_control_tokens_can_be_seen(vocabulary: Vocabulary) -> No
 @pytest.fixture(scope="module")
 def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
     """The tokenizer of a model whose marks are control tokens."""
-    import ctypes
-
-    from llama_cpp import llama_cpp as lib
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(make_random_gguf, "SPECIALS", (*make_random_gguf.SPECIALS, "[TOOL_CALLS]", "<think>"))
         path: Path = make_random_gguf.make(tmp_path_factory.mktemp("marks") / "marks.gguf")
-    lib.llama_backend_init()
-    quiet = lib.llama_log_callback(lambda *_: None)
-    lib.llama_log_set(quiet, ctypes.c_void_p(0))
-    params = lib.llama_model_default_params()
-    params.vocab_only = True
-    model = lib.llama_model_load_from_file(str(path).encode(), params)
-    found = Vocabulary(model)
-    found._keep = (model, quiet)  # type: ignore[attr-defined]
-    return found
+    model = load_weights(str(path), NativeLog(lambda _level, _text: None), extra_buffers=True)
+    return Vocabulary(model)
