@@ -1,5 +1,6 @@
 """What a person reads, to the letter (A8)."""
 
+import contextlib
 import io
 import os
 import pty
@@ -46,12 +47,16 @@ def printed(*events: AgentEvent) -> str:
 def on_terminal(*events: AgentEvent) -> str:
     """What a terminal is sent."""
     screen, line = pty.openpty()
+    seen = b""
     try:
         with os.fdopen(line, "w", encoding="utf-8") as out:
             show(out, *events)
-            return os.read(screen, 65536).decode().replace("\r\n", "\n")
+        with contextlib.suppress(OSError):  # Linux says in this way that all was read
+            while piece := os.read(screen, 65536):
+                seen += piece
     finally:
         os.close(screen)
+    return seen.decode().replace("\r\n", "\n")
 
 
 def call(name: str, /, **arguments: object) -> ToolCall:
