@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from cfs.errors import EngineError, WorkerCrashed
+from cfs.errors import EngineError, Unavailable, WorkerCrashed
 from cfs.wire import Message
 from cfs_server.engine import frames, models
 from cfs_server.engine.backlog import Backlog
@@ -32,7 +32,7 @@ from cfs_server.engine.interface import (
 )
 from cfs_server.engine.llama import probe
 from cfs_server.engine.process import COMMAND, WorkerProcess, in_thread
-from cfs_server.engine.questions import Answer, Question, Questions
+from cfs_server.engine.questions import ANSWER_SECONDS, Answer, Question, Questions
 from cfs_server.engine.streams import NOTHING, Patience, TurnStream
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
@@ -61,6 +61,7 @@ class LlamaEngine:
         *,
         probing: ProbePolicy | None = None,
         patience: Patience | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
         command: Sequence[str] = COMMAND,
     ) -> None:
         """Take `model` as `models.resolve` does, and the command that starts a worker; nothing is started yet."""
@@ -74,7 +75,7 @@ class LlamaEngine:
         self._supervision: asyncio.Task[None] | None = None
         self._load: frames.Load | None = None
         self._streams: dict[str, TurnStream] = {}
-        self._questions = Questions()
+        self._questions = Questions(answer_seconds)
         self._past = frames.Counters()
         self._counters = frames.Counters()
         self._restarts = 0
@@ -160,7 +161,9 @@ class LlamaEngine:
 
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""
-        answer = await self._ask_stats(check=False)
+        answer = None
+        with contextlib.suppress(Unavailable):  # of a worker that hangs we say what is known here
+            answer = await self._ask_stats(check=False)
         base = EngineStats(state=self._state, restarts=self._restarts, waiting=len(self._streams))
         if answer is not None and self._worker is not None:
             base = replace(
@@ -179,7 +182,7 @@ class LlamaEngine:
     async def count_tokens(
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
     ) -> TokenCounts:
-        """Count the tokens of texts, and of the prompt that a conversation makes; raises `EngineError`."""
+        """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
         said = [message.model_dump(mode="json", exclude_defaults=True) for message in messages or ()]
         answer = await self._ask(
             lambda number: frames.AskTokens(number, list(texts), None if messages is None else said, list(tools))
