@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from cfs.errors import CfsError
 from cfs.wire import Usage
@@ -12,6 +12,7 @@ from cfs_agents.context import (
     EphemeralPolicy,
     OffloadPolicy,
     SelectiveCompactionPolicy,
+    Summarise,
     TokenCounter,
     WorkingContext,
 )
@@ -37,7 +38,7 @@ class AgentConfig:
     `offload_token_threshold`: results of so many tokens go to disk, below `offload_root_path` (`~/.agent/context`
     unless given). `ephemeral_keep_recent` overrides how many results ephemeral tools keep. `context_tokens` is how
     long a conversation may become before it is compacted; without it only the model's own limit counts. `go_on` is said
-    to a model that goes on after its rounds were over.
+    to a model that goes on after its rounds were over; `language` is that of what the loop says besides.
     """
 
     tools: Iterable[Tool | Callable[..., Any]] = ()
@@ -51,6 +52,7 @@ class AgentConfig:
     counter: TokenCounter | None = None
     last_turn: LastTurn | None = None
     go_on: str = GO_ON
+    language: Literal["en", "zh"] = "en"
 
 
 @dataclass(slots=True)
@@ -77,8 +79,10 @@ class Outcome:
         return self.text or self.detail
 
 
-def working_context(config: AgentConfig, files: ContextFileSystem | None, tools: Registry) -> WorkingContext:
-    """Make the context that a configuration asks for."""
+def working_context(
+    config: AgentConfig, files: ContextFileSystem | None, tools: Registry, summarise: Summarise | None = None
+) -> WorkingContext:
+    """Make the context that a configuration asks for; `summarise` asks a model, where nothing less helps (O5)."""
     if files is None and config.offload_enabled:
         files = ContextFileSystem(config.offload_root_path)
     keep = {each.name: each.ephemeral for each in tools if each.ephemeral is not None}
@@ -87,5 +91,5 @@ def working_context(config: AgentConfig, files: ContextFileSystem | None, tools:
         counter=config.counter,
         offload=OffloadPolicy(enabled=config.offload_enabled, threshold=config.offload_token_threshold),
         ephemeral=EphemeralPolicy(keep, config.ephemeral_keep_recent),
-        compaction=SelectiveCompactionPolicy(config.context_tokens) if config.context_tokens else None,
+        compaction=SelectiveCompactionPolicy(config.context_tokens, summarise) if config.context_tokens else None,
     )
