@@ -247,6 +247,8 @@ class Scheduler:
         if text := turn.take_text():
             self._news.texts.append(text)
         turn.remember(self._vocabulary)
+        if not turn.forgotten and (told := turn.known.tell()) is not None:
+            self._news.logs.append(told)
         if turn.started:
             self._steps.forecast.saw_reply(turn.completion_tokens)
         self._news.ended.append(ended)
