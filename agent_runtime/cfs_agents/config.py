@@ -12,6 +12,7 @@ from cfs_agents.context import (
     EphemeralPolicy,
     OffloadPolicy,
     SelectiveCompactionPolicy,
+    Summarise,
     TokenCounter,
     WorkingContext,
 )
@@ -77,8 +78,10 @@ class Outcome:
         return self.text or self.detail
 
 
-def working_context(config: AgentConfig, files: ContextFileSystem | None, tools: Registry) -> WorkingContext:
-    """Make the context that a configuration asks for."""
+def working_context(
+    config: AgentConfig, files: ContextFileSystem | None, tools: Registry, summarise: Summarise | None = None
+) -> WorkingContext:
+    """Make the context that a configuration asks for; `summarise` asks a model, where nothing less helps (O5)."""
     if files is None and config.offload_enabled:
         files = ContextFileSystem(config.offload_root_path)
     keep = {each.name: each.ephemeral for each in tools if each.ephemeral is not None}
@@ -87,7 +90,7 @@ def working_context(config: AgentConfig, files: ContextFileSystem | None, tools:
         counter=config.counter,
         offload=OffloadPolicy(enabled=config.offload_enabled, threshold=config.offload_token_threshold),
         ephemeral=EphemeralPolicy(keep, config.ephemeral_keep_recent),
-        compaction=SelectiveCompactionPolicy(config.context_tokens, language=config.language)
+        compaction=SelectiveCompactionPolicy(config.context_tokens, summarise, language=config.language)
         if config.context_tokens
         else None,
         language=config.language,

@@ -15,7 +15,9 @@ class Sentences:
     """The loop's sentences in one language; `{}` stands for what differs.
 
     - `go_on`: a task goes on after its rounds were over.
-    - `cut_off`: an answer ended at the most tokens of a reply.
+    - `cut_off`, `think_less`, `shorter_call`: a reply ended at its limit of tokens: in words, before it said anything,
+      in the middle of a call.
+    - `sum_up`: the order to sum up a conversation.
     - `perhaps_run`, `not_run`: the result of a call (its name) that was begun, or was not, before a kill.
     - `no_result`: the result of a call that has none (the reason).
     - `taken_out` (how many), `summary`, `on_disk` (where their list is): what stands for messages that left.
@@ -26,6 +28,9 @@ class Sentences:
 
     go_on: str
     cut_off: str
+    think_less: str
+    shorter_call: str
+    sum_up: str
     perhaps_run: str
     not_run: str
     no_result: str
@@ -42,7 +47,13 @@ class Sentences:
 
 _ENGLISH = Sentences(
     go_on="[Go on with the task.]",
-    cut_off="the answer was cut off at the most tokens of a reply",
+    cut_off="[Your reply was cut off at its limit of length. Go on exactly where it stopped, and repeat nothing.]",
+    think_less="[Your reply was cut off at its limit of length before it said anything. Think less, and answer.]",
+    shorter_call="[Your reply was cut off at its limit of length in the middle of a call, which was not run. Make the"
+    " call again, and shorter: write a long file in several parts.]",
+    sum_up="Sum up this part of a conversation between a user and an assistant that works with tools."
+    " Keep what the next steps need: the task, what was decided and found, names of files, exact values, what is still"
+    " open. Leave out greetings and whatever was only on the way. At most 200 words, no headings.",
     perhaps_run="Error: {} was begun and then interrupted. It may or may not have happened: look before you do it"
     " again.",
     not_run="Error: {} was not run, as the work was interrupted before it. Call it again if it is still needed.",
@@ -61,7 +72,12 @@ _ENGLISH = Sentences(
 
 _CHINESE = Sentences(
     go_on="[请继续任务。]",
-    cut_off="回答达到单次回复的 token 上限，被截断了",
+    cut_off="[你的回复达到长度上限，被截断了。请从停下的地方继续写，不要重复。]",
+    think_less="[你的回复达到长度上限，还没有说出任何内容就被截断了。请少想一些，直接回答。]",
+    shorter_call="[你的回复在一次调用的中间达到长度上限，被截断了，调用没有执行。"
+    "请重新调用，并写得短一些：长文件请分几次写。]",
+    sum_up="请概括用户与使用工具的助手之间的这段对话。保留下一步需要的内容：任务、已作的决定、发现、文件名、确切的数值、"
+    "尚未完成的事。省略寒暄和中间过程。最多 300 字，不用标题。",
     perhaps_run="错误：{} 已开始，随后中断。它可能已经执行，也可能没有：再次执行前请先查看。",
     not_run="错误：{} 没有执行，工作在它之前中断了。如果仍然需要，请再次调用。",
     no_result="[没有结果：{}]",

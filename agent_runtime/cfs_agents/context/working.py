@@ -61,6 +61,7 @@ class WorkingContext:
         self.files = files
         self.context = context or Context()
         self.last_compaction: Compaction | None = None
+        self._news: Compaction | None = None
         self._offload = offload or OffloadPolicy()
         self._ephemeral = ephemeral or EphemeralPolicy()
         self._compaction = compaction
@@ -75,15 +76,21 @@ class WorkingContext:
 
     # -- the conversation -----------------------------------------------------------------------------------------
 
-    def add(self, message: Message, item_type: ItemType | None = None, *, task: bool = False) -> ContextItem:
+    def add(
+        self, message: Message, item_type: ItemType | None = None, *, task: bool = False, cut: bool = False
+    ) -> ContextItem:
         """Append a message; the first one of a user, and one that begins a `task`, is never touched.
+
+        A reply that is `cut` waits for the rest of it: the assistant's next message takes its place, and its id.
 
         Raises `InvalidParameters` for a result that no call waits for, and `Conflict` for anything but results while
         calls wait.
         """
         first = message.role == "user" and all(item.item_type != "user_message" for item in self.context)
         item = ContextItem.of(message, item_type)
-        item = replace(item, protected=item.item_type == "user_message" and (task or first))
+        item = replace(item, protected=item.item_type == "user_message" and (task or first), cut=cut)
+        if message.role == "assistant" and (part := self.context.cut_off) is not None:
+            item = replace(item, item_id=part.item_id)
         self.context = self.context.with_item(item)
         return item
 
@@ -108,14 +115,19 @@ class WorkingContext:
         return self.context.messages()
 
     async def _compact(self, context: Context) -> Context:
-        """Compact; a summary that has not helped is not asked for again until the context has grown by a tenth."""
+        """Compact; what has not helped is not tried again until the context has grown by a tenth."""
         if (policy := self._compaction) is None or context.tokens <= policy.threshold:
             return context
-        ask = self._futile is None or context.tokens > self._futile * _FUTILE
-        done = self.last_compaction = await policy.compact(context, self._offloader, ask=ask)
-        if ask:
-            self._futile = done.tokens_after if done.tokens_after > policy.threshold else None
+        if self._futile is not None and context.tokens <= self._futile * _FUTILE:
+            return context
+        done = self.last_compaction = self._news = await policy.compact(context, self._offloader)
+        self._futile = done.tokens_after if done.tokens_after > policy.threshold else None
         return done.context
+
+    def take_compaction(self) -> Compaction | None:
+        """Hand out what the last compaction did, once."""
+        news, self._news = self._news, None
+        return news
 
     async def shorten(self, tokens: int) -> Compaction:
         """Bring the context down to so many tokens, for a model that says it is too long; no model sums it up."""
@@ -123,7 +135,7 @@ class WorkingContext:
             taken = self.context
             policy = self._compaction or SelectiveCompactionPolicy(tokens, language=self._language)
             policy = replace(policy, threshold=tokens, goal=tokens, summarise=None, keep_recent=0)
-            done = self.last_compaction = await policy.compact(taken, self._offloader)
+            done = self.last_compaction = self._news = await policy.compact(taken, self._offloader)
             self.context = _with_later(done.context, taken, self.context)
         return done
 

@@ -24,7 +24,7 @@ async def test_a_spawn_arrives_with_its_limits() -> None:
     registry = Registry(FibreTools(conductor).tools())
     result = await registry.call(call("sys_spawn_agent", **SPAWN, max_turns=3, timeout=2.5, budget=900))
     assert (result.text, result.ok) == ("main/coder", True)
-    assert conductor.asked == [SpawnRequest(**SPAWN, max_turns=3, timeout=2.5, budget=900)]  # type: ignore[arg-type]
+    assert conductor.asked == [SpawnRequest(**SPAWN, max_turns=3, timeout=2.5, budget=900)]
 
 
 @pytest.mark.parametrize(
