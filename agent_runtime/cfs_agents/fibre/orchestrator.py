@@ -26,7 +26,7 @@ from cfs_agents.fibre.strand import Begin, Ending, FibreSubAgent
 from cfs_agents.fibre.toolset import FibreTools
 from cfs_agents.fibre.words import words
 from cfs_agents.llm import Model
-from cfs_agents.tools import AsyncShell, FileTools, Tool, ToolError
+from cfs_agents.tools import AsyncShell, FileTools, Tool, ToolError, tool
 
 _log = structlog.get_logger(__name__)
 
@@ -258,11 +258,11 @@ class FibreOrchestrator:
             each for each in parent.record.inbox if not (each.notice and each.sender == strand.agent_id)
         ]
 
-    async def lock(self, strand: FibreSubAgent, path: str) -> str:
+    async def lock(self, strand: FibreSubAgent, path: str) -> str:  # noqa: ARG002
         """Reserve a file for a strand."""
         raise ToolError("there are no locks yet")
 
-    async def unlock(self, strand: FibreSubAgent, path: str) -> str:
+    async def unlock(self, strand: FibreSubAgent, path: str) -> str:  # noqa: ARG002
         """Give a file free."""
         raise ToolError("there are no locks yet")
 
@@ -278,7 +278,8 @@ class FibreOrchestrator:
         leads = strand.record.depth < self.config.max_depth
         mine = FibreTools(conductor).tools(may_spawn=leads, may_finish=not strand.is_root)
         files = [each for each in FileTools(strand.context.files).tools() if each.name in self.config.file_tools]
-        return [*mine, *files, *self.config.tools], None
+        more = [each if isinstance(each, Tool) else tool()(each) for each in self.config.tools]
+        return [*mine, *files, *more], None
 
     def system(self, strand: FibreSubAgent) -> str:
         """Write a strand's system prompt (B6)."""

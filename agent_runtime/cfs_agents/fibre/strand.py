@@ -204,7 +204,7 @@ class FibreSubAgent:
             return self._verdict
         except CfsError as error:
             return self._failed(error.detail)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a strand that fails is reported, and the others go on
             _log.exception("strand.failed", session=self.session_id)
             return self._failed(f"{type(error).__name__}: {error}")
 
