@@ -9,14 +9,16 @@ token on, and so does what is kept at all; so only leaves are evicted. For model
 import time
 from array import array
 from collections.abc import Sequence
-from itertools import chain, groupby
+from itertools import chain, groupby, takewhile
 
 import numpy as np
 
+from cfs_server.engine.llama.disk_tier import DiskTier
 from cfs_server.engine.llama.ffi import Context, Tokens
 from cfs_server.engine.llama.pool import Pool, Slot
 from cfs_server.engine.llama.seat import Seat
-from cfs_server.engine.prefixes.memory import Memory
+from cfs_server.engine.prefixes.disk import Entry
+from cfs_server.engine.prefixes.memory import Blob, Memory
 from cfs_server.engine.prefixes.policy import dispensable
 from cfs_server.engine.prefixes.shelf import Shelf
 from cfs_server.engine.prefixes.tree import Node, PrefixTree
@@ -25,12 +27,14 @@ from cfs_server.engine.prefixes.tree import Node, PrefixTree
 class Residency:
     """Gives turns their seats, and decides what leaves when room is short."""
 
-    def __init__(self, context: Context, memory_bytes: int, idle_seconds: float) -> None:
+    def __init__(self, context: Context, memory_bytes: int, idle_seconds: float, disk: DiskTier | None = None) -> None:
         self.pool = Pool(context)
+        self.disk = disk or DiskTier()
         self.memory = Memory(memory_bytes)
         self.tree = PrefixTree(self._on_split)
         self._stored = Shelf()
         self._idle_seconds = idle_seconds
+        self._recover()
 
     @property
     def partial(self) -> bool:
@@ -40,7 +44,8 @@ class Residency:
     @property
     def nodes(self) -> int:
         """Nodes of the tree."""
-        return len(self._stored) + sum(node not in self._stored for node in self.pool.nodes)
+        near = len(self._stored) + sum(node not in self._stored for node in self.pool.nodes)
+        return near + self.disk.books.alone
 
     @property
     def parked(self) -> int:
@@ -53,7 +58,7 @@ class Residency:
             "cells_total": float(self.pool.cells),
             "parked_bytes": float(self.memory.used),
             "prefix_nodes": float(self.nodes),
-        }
+        } | self.disk.gauges()
 
     def known(self, owner: str, log: "array[int]") -> int:
         """Leading tokens of a prompt that need no evaluation, all but the last at most."""
@@ -64,7 +69,7 @@ class Residency:
 
         `None` when there is no room or no id. A turn that is alone gets what there is; what cannot be restored is lost.
         """
-        node = self._beginning(owner, log)
+        node = self._near(self._beginning(owner, log))
         if node is not None:
             node.pin()
         seat = self._sit(Seat(owner, Slot(-1), node), len(log), spare, alone=alone)
@@ -134,6 +139,23 @@ class Residency:
         self._join(node)
         for part in node.path():
             self._store(part)
+        for part in node.path():
+            self._write(part)
+
+    def fetch(self, owner: str, log: "array[int]") -> bool:
+        """Have read what of a prompt is on disk only; whether a turn has to wait for that."""
+        return self.disk.on and self.disk.fetch(self._known_nodes(owner, log))
+
+    def collect(self) -> None:
+        """Take in what was read since the last time; what cannot be read or written is given up."""
+        for entry, blob in self.disk.results():
+            for node in sorted(entry.nodes, key=lambda each: each.end, reverse=True):
+                if blob is None:
+                    self._give_up(node)
+                elif node.memory is None:
+                    self._take_in(node, blob)
+            if blob is not None and blob.users:
+                self.trim_memory()
 
     def forget(self, key: str) -> None:
         """Free what is kept for a session and no other."""
@@ -171,7 +193,7 @@ class Residency:
         nodes = list(self.tree)
         problems = self.tree.check_integrity() + self.pool.check_integrity()
         problems += self.memory.check_integrity([node.memory for node in nodes if node.memory])
-        problems += self._stored.check_integrity()
+        problems += self._stored.check_integrity() + self.disk.check_integrity(nodes)
         if self.pool.nodes - set(nodes) or set(self._stored) != {node for node in nodes if node.memory}:
             problems.append("state is kept for nodes that are not in the tree, or nodes in memory are not listed")
         return problems + [problem for node in nodes for problem in self._misplaced(node)]
@@ -188,6 +210,16 @@ class Residency:
     def _beginning(self, owner: str, log: "array[int]") -> Node | None:
         """Find the node behind which a log goes on, cutting one if it must."""
         return self.tree.insert(owner, tokens_of(log, self.known(owner, log)))
+
+    def _near(self, node: Node | None) -> Node | None:
+        """Go up from a node until nothing on the way is on disk only."""
+        path = node.path() if node else []
+        near = list(takewhile(lambda part: part.near, path))
+        return near[-1] if near else None
+
+    def _known_nodes(self, owner: str, log: "array[int]") -> Sequence[Node]:
+        """List the nodes that a prompt goes through."""
+        return self.tree.match(owner, tokens_of(log, len(log) - 1)).nodes
 
     def _sit(self, seat: Seat, length: int, spare: int, *, alone: bool) -> Seat | None:
         path = seat.node.path() if seat.node else []
@@ -224,12 +256,15 @@ class Residency:
     def _evict(self, node: Node) -> None:
         self._store(node)
         self.pool.drop(node)
-        if node.memory is None:
+        if not node.kept:
             self._lose(node)
 
     def _store(self, node: Node) -> None:
-        """Copy a node's state to memory, if it is not there, and keep memory within its limit."""
-        if node.memory is None and self.memory.limit:
+        """Copy a node's state to memory, if it is not there, and keep memory within its limit.
+
+        State of a prompt that is larger than all of memory would drive out everything else, and itself: it is left.
+        """
+        if node.memory is None and self.pool.state_bytes(node.end) <= self.memory.limit and self.memory.limit:
             node.memory = self.memory.add(self.pool.save(node))
             self._stored.add(node)
         self.trim_memory()
@@ -242,16 +277,66 @@ class Residency:
             self._discard(max(candidates, key=dispensable(time.monotonic())))
 
     def _discardable(self, node: Node) -> bool:
-        return node.device is not None or not (node.children or node.pins)
+        return node.device is not None or not (node.pins or (node.children and node.disk is None))
 
     def _discard(self, node: Node) -> None:
-        """Drop a copy in memory; what is not on the device either is lost."""
+        """Drop a copy in memory; what is neither on the device nor on disk is lost."""
         if node.memory is not None:
             self.memory.free(node.memory)
             node.memory = None
             self._stored.discard(node)
-        if node.device is None:
+        if not node.kept:
             self._lose(node)
+
+    def _write(self, node: Node) -> None:
+        """Have a node's state written to disk, and keep that within its limit."""
+        self.disk.write(node)
+        self._trim_disk()
+
+    def _trim_disk(self) -> None:
+        while self.disk.books.full:
+            files = self.disk.books.oldest()
+            oldest = next(filter(self._removable, files), next(self.disk.books.oldest()))
+            for each in sorted(oldest.nodes, key=lambda each: each.end, reverse=True):
+                self._give_up(each)
+
+    def _removable(self, entry: Entry) -> bool:
+        return all(node.near or not set(node.children.values()) - entry.nodes for node in entry.nodes)
+
+    def _give_up(self, node: Node) -> None:
+        """Remove what a node has on disk; what is nowhere else is lost."""
+        self.disk.free(node)
+        if not node.kept:
+            self._lose(node)
+
+    def _take_in(self, node: Node, blob: Blob) -> None:
+        """Let a node have a copy in memory that was read."""
+        if blob.users:
+            self.memory.share(blob)
+        else:
+            blob.users = 1
+            self.memory.add(blob)
+        node.memory = blob
+        node.used = time.monotonic()
+        self._stored.add(node)
+
+    def _recover(self) -> None:
+        """Take over the files of the worker before; one that nothing leads to, or that adds nothing, is removed."""
+        for file in self.disk.found():
+            head = file.head
+            known = self.tree.match(head.owner, head.tokens).length
+            if (self.partial and known < head.start) or known == head.end:
+                self.disk.refuse(file)
+                continue
+            node = self.tree.insert(head.owner, head.tokens)
+            if node is not None:
+                self.disk.recover(file, node)
+                for key in head.sessions:
+                    self.tree.attach(key, node)
+        for node in list(self.tree):  # what no session ends at, or below, nobody could delete
+            self._prune(node)
+        self.disk.put_in_order()
+        self._trim_disk()
 
     def _lose(self, node: Node) -> None:
         """Take a node and everything behind it out of the tree."""
@@ -269,6 +354,7 @@ class Residency:
             self.memory.free(node.memory)
             node.memory = None
             self._stored.discard(node)
+        self.disk.free(node)
         self.tree.remove(node)
 
     def _on_split(self, upper: Node, lower: Node) -> None:
@@ -276,11 +362,15 @@ class Residency:
         self.memory.share(upper.memory)
         if upper.memory is not None:
             self._stored.add(upper)
+        if upper.disk is not None:
+            self.disk.books.share(upper.disk, upper)
 
     def _join(self, node: Node) -> None:
         """Make the prompt and the reply of a turn one node, as long as that copies nothing."""
         above = node.parent
-        if above is None or above.device != node.device or above.memory or node.memory or above.pins or node.pins:
+        if above is None or above.device != node.device or above.pins or node.pins:
+            return
+        if above.memory or node.memory or above.disk or node.disk:
             return
         if (gone := self.tree.join(node)) is not None:
             self.pool.joined(gone)
@@ -292,6 +382,8 @@ class Residency:
             node.used = now
             node.pause = pause if len(node.children) < 2 else min(node.pause, pause)
             self._stored.touch(node)
+            if node.disk is not None:
+                self.disk.books.touch(node.disk)
 
 
 def tokens_of(log: "array[int]", length: int) -> Tokens:
