@@ -219,7 +219,7 @@ def main() -> None:
     if mode == "every":
         found = each(folder, url, count(1, number))
     elif mode == "random":
-        found = each(folder, url, random.Random(int(sys.argv[5])).sample(range(1, 220), number))
+        found = each(folder, url, random.Random(int(sys.argv[5])).sample(range(1, 400), number))
     else:
         found = stumbling(folder, url, number)
     print(json.dumps(found))  # noqa: T201 - the answer to whoever started this
