@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Protocol, TypeAlias
 
 import structlog
@@ -165,6 +165,7 @@ class FibreSubAgent:
     def take_finish(self, finish: Finish) -> None:
         """Take what the model says of its task, which ends when the call has its result."""
         self._finish = finish
+        self.record.finish = asdict(finish)
 
     async def put(self, letter: Letter) -> None:
         """Put a letter into its inbox, on disk too."""
@@ -215,9 +216,12 @@ class FibreSubAgent:
         if begun is None:
             return Ending("cancelled", Finish(status="failed", summary=""), (say.stopped,))
         await self._adopt(agent, begun, letter)
+        if self.record.finish is not None:  # it had reported when it was killed
+            self._finish = Finish(**self.record.finish)
         task: str | None = None
         while True:
-            await self._through(agent, task)
+            if self._finish is None:
+                await self._through(agent, task)
             if self._finish is not None:
                 return Ending("success" if self._finish.status == "success" else "failed", self._finish)
             if agent.outcome.reason == "rounds":
@@ -250,6 +254,8 @@ class FibreSubAgent:
         )
         self._agent = agent = Agent(self.tree.model(self), limits, keeper=self.keeper)
         kept = self.context.session_memory_manager.load(record.items, record.messages)
+        newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
+        record.inbox = [letter for letter in record.inbox if self._read(letter) not in newest]  # read, then killed
         system = ContextItem.of(Message(role="system", content=self.tree.system(self)))
         calls = kept.open_calls
         begun = record.begun is not None and bool(calls) and calls[0].name not in REPEATABLE
@@ -266,7 +272,7 @@ class FibreSubAgent:
         if record.state != "working" or (self.is_root and not begun.goes_on):
             record.state, record.report, self.report = "working", None, None
             record.tasks += 1
-            record.rounds, record.seconds_used, record.asked = 0, 0.0, []
+            record.rounds, record.seconds_used, record.asked, record.finish = 0, 0.0, [], None
             if letter in record.inbox:
                 record.inbox.remove(letter)
         if begun.goes_on:
@@ -359,7 +365,7 @@ class FibreSubAgent:
         await self._close_shell()
         report = self.report = await self.tree.judge(self, ending)
         record.state, record.report, record.heard = "done", state_of(report), self.is_root
-        record.begun = None
+        record.begun, record.finish = None, None
         record.seconds_used, self._began_at = self.seconds(), None
         await self.keeper.save()
         if self.voice.held is None and not report.ok:  # it never came to its turn: the message must not wait for ever
