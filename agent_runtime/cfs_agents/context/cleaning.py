@@ -1,4 +1,4 @@
-"""Clean-up: what is old goes, and what is too much (O7)."""
+"""Clean-up: what is old goes, what is too much, and what is large is compressed (O7)."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -41,9 +41,9 @@ def clean(files: ContextFileSystem, policy: CleaningPolicy, keep: Collection[str
 
     `keep` are the items that the context still refers to. They stay, also beyond the cap.
     """
+    freed = files.compress()
     records = [record for record in files.history() if record.path is not None]
     chosen = policy.doomed(records, keep, files.now())
-    freed = 0
     for because in sorted({because for _, because in chosen}):
         freed += files.remove([item_id for item_id, reason in chosen if reason == because], because)
     return freed

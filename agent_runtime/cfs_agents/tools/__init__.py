@@ -2,7 +2,7 @@
 
 from cfs_agents.tools.commands import CommandTools, agent_shell
 from cfs_agents.tools.errors import ShellClosed, ShellError, ShellUnavailable, ToolDefinitionError, ToolError
-from cfs_agents.tools.files import FileTools
+from cfs_agents.tools.files import FileGate, FileTools
 from cfs_agents.tools.paths import agent_grants
 from cfs_agents.tools.registry import Registry
 from cfs_agents.tools.results import ToolResult
@@ -12,6 +12,7 @@ from cfs_agents.tools.tool import Tool, tool
 __all__ = [
     "AsyncShell",
     "CommandTools",
+    "FileGate",
     "FileTools",
     "Limits",
     "Registry",
