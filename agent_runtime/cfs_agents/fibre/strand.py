@@ -70,8 +70,15 @@ class Tree(Protocol):
         """Write a strand's system prompt."""
         ...
 
-    async def before_round(self, strand: "FibreSubAgent", agent: Agent) -> None:
-        """Look before a strand's model is asked; a `CfsError` ends the strand's task."""
+    async def began(self, strand: "FibreSubAgent", *, again: bool) -> None:
+        """A strand begins with a task, or goes on with one after a kill."""
+        ...
+
+    async def before_round(self, strand: "FibreSubAgent", agent: Agent, *, told: bool) -> None:
+        """Look before a strand's model is asked; a `CfsError` ends the strand's task.
+
+        `told` says that it reads something new from somebody.
+        """
         ...
 
     def after(self, strand: "FibreSubAgent", event: AgentEvent) -> None:
@@ -101,6 +108,7 @@ class FibreSubAgent:
         self.voice = Voice(tree.chunks, record.session_id, record.agent_name)
         self.keeper = StrandKeeper(record, context, folder, told=self.voice.tell, before=self._before_round)
         self.call_id: str | None = None
+        self.finishes = 0
         self.news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.report = report_of(record)
@@ -151,7 +159,7 @@ class FibreSubAgent:
 
     def prepare(self) -> None:
         """Forget how the last task ended, as another one is about to be started."""
-        self._verdict, self._finish, self._ending = None, None, False
+        self._verdict, self._finish, self._ending, self.finishes = None, None, False, 0
 
     @property
     def ending(self) -> bool:
@@ -164,6 +172,9 @@ class FibreSubAgent:
 
     def take_finish(self, finish: Finish) -> None:
         """Take what the model says of its task, which ends when the call has its result."""
+        self.finishes += 1
+        if self._finish is not None:
+            return
         self._finish = finish
         self.record.finish = asdict(finish)
 
@@ -275,6 +286,7 @@ class FibreSubAgent:
             record.rounds, record.seconds_used, record.asked, record.finish = 0, 0.0, [], None
             if letter in record.inbox:
                 record.inbox.remove(letter)
+        await self.tree.began(self, again=not begun.goes_on)
         if begun.goes_on:
             await self.keeper.save()
         else:
@@ -331,14 +343,17 @@ class FibreSubAgent:
         """
         agent = self._agent
         assert agent is not None  # noqa: S101 - for the type checker
+        told = False
         if await self.tree.live.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
             await self._take_in(agent, message)
+            told = True
         hears = not self._last_calls & {SPAWN, WAIT}
         self._last_calls = set()
         for letter in [letter for letter in self.record.inbox if hears or not letter.notice]:
             self.record.inbox.remove(letter)
             await self._take_in(agent, self._read(letter))
-        await self.tree.before_round(self, agent)
+            told = True
+        await self.tree.before_round(self, agent, told=told)
 
     async def _turn_over(self) -> str | None:
         """End the turn that is being answered, as a newer message waits, and take that one; None if it has gone."""

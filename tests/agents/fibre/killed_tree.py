@@ -1,6 +1,6 @@
 """Kill a tree of agents at many points, and let other processes go on with it. Run by test_killed.py as a program.
 
-    python killed_tree.py FOLDER URL every N        a life that is killed at a point, then one that is not; each Nth point
+    python killed_tree.py FOLDER URL every N        a life that is killed at a point, and one that is not; each Nth point
     python killed_tree.py FOLDER URL random N SEED  the same at N points drawn by a seed
     python killed_tree.py FOLDER URL stumbling N    one task in lives that are each killed at their point N
 
@@ -59,7 +59,11 @@ SCRIPTS = {
     ],
     "lead": [_spawn("leaf"), _wait("leaf"), *_work("lead")],
     "leaf": _work("leaf"),
-    "b": [*_work("b"), calls("list_directory"), calls("sys_finish_task", status="success", summary="again", details={})],
+    "b": [
+        *_work("b"),
+        calls("list_directory"),
+        calls("sys_finish_task", status="success", summary="again", details={}),
+    ],
 }
 
 
@@ -109,7 +113,7 @@ def set_points(point: Callable[[], None]) -> None:
         return answer
 
     storage._replace = replace
-    AsyncClient.call = call  # type: ignore[method-assign]
+    AsyncClient.call = call  # type: ignore[method-assign, assignment]
 
 
 async def live(folder: Path, url: str, session: str, point: Callable[[], None]) -> None:
