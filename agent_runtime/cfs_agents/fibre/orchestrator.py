@@ -24,7 +24,8 @@ from cfs_agents.fibre.reports import Report
 from cfs_agents.fibre.session_context import AgentSpec, SessionContext
 from cfs_agents.fibre.state import Letter, StrandRecord
 from cfs_agents.fibre.storage import LEDGER, TreeFolder
-from cfs_agents.fibre.strand import Begin, Ending, FibreSubAgent
+from cfs_agents.fibre.strand import Begin, FibreSubAgent
+from cfs_agents.fibre.tree import Ending
 from cfs_agents.fibre.words import words
 from cfs_agents.llm import Model
 from cfs_agents.tools import AsyncShell, Tool, ToolError

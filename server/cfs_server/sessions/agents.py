@@ -105,7 +105,7 @@ def _lease(session: Session, turn: Turn, seconds: float, secret: str) -> None:
 def _expire(session: Session, turn: Turn) -> None:
     if session.running is not turn:
         return
-    turn.lapsed, turn.lease = turn.lease and turn.lease.secret, None
+    turn.lapsed, turn.lease = (turn.lease.secret if turn.lease is not None else None), None
     turn.said.clear()
     session.running = None
     session.queue.appendleft(turn)

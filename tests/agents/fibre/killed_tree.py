@@ -1,6 +1,6 @@
 """Kill a tree of agents at many points, and let other processes go on with it. Run by test_killed.py as a program.
 
-    python killed_tree.py FOLDER URL every N        a life that is killed at a point, and one that is not; each Nth point
+    python killed_tree.py FOLDER URL every N        a life killed at a point, and one that is not; each Nth point
     python killed_tree.py FOLDER URL random N SEED  the same at N points drawn by a seed
     python killed_tree.py FOLDER URL stumbling N    one task in lives that are each killed at their point N
 
