@@ -16,7 +16,6 @@ from cfs_server.engine.interface import Delta
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Lease, Turn
 
-
 _GRACE = 30.0
 """Seconds for which a turn is held that was taken back, until the call that did it has said for how long."""
 
