@@ -11,10 +11,13 @@ import structlog
 
 from cfs.errors import CfsError, Conflict
 from cfs_agents.agent import Agent
-from cfs_agents.events import AgentEvent
+from cfs_agents.events import AgentEvent, CallFinished, TurnUsage
 from cfs_agents.fibre.chunks import ChunkStream
 from cfs_agents.fibre.conducting import StrandConductor
 from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.guards.guards import Guards
+from cfs_agents.fibre.guards.limits import Limits
+from cfs_agents.fibre.guards.tree_budget import tokens
 from cfs_agents.fibre.live import Begun, Live
 from cfs_agents.fibre.prompts import system_prompt
 from cfs_agents.fibre.recall import Made, recall_root, recall_subs
@@ -47,6 +50,11 @@ class FibreOrchestrator:
         self._folder = folder
         self._models = models
         self._group: asyncio.TaskGroup | None = None
+        self._agents_before = 0
+        limits = Limits(config.max_depth, config.max_alive, config.max_agents)
+        self.guards = Guards(
+            folder.workspace, folder.ledger, limits=limits, lock_seconds=config.lock_seconds, language=config.language
+        )
 
     def recall(self, fresh: StrandRecord, context: SessionContext) -> None:
         """Make the strands that are on disk; the root is `fresh` when there are none. Blocks."""
@@ -77,6 +85,7 @@ class FibreOrchestrator:
             self._group = group
             helpers = [group.create_task(self._ticking()), group.create_task(self._watching())]
             try:
+                await self._open_accounts(new=begin is not None)
                 if begin is not None:
                     self._start(self.root, begin)
                 for strand in list(self.strands.values()):
@@ -89,6 +98,19 @@ class FibreOrchestrator:
                 self._group = None
                 for helper in helpers:
                     helper.cancel()
+
+    async def _open_accounts(self, *, new: bool) -> None:
+        """Give all strands their accounts of tokens; with a `new` task of the root all of them begin at nothing."""
+        self.guards.budget.clear()
+        for strand in self.strands.values():
+            record = strand.record
+            if new and record.usage_before != record.usage:
+                record.usage_before = record.usage
+                await strand.keeper.save()
+            used = tokens(record.usage) - tokens(record.usage_before)
+            self.guards.budget.open(record.agent_id, record.parent_id, record.budget, used)
+        if new:
+            self._agents_before = len(self.strands)
 
     def resuming(self, strand: FibreSubAgent) -> Begin:
         """Return how a strand comes to the turn that it was broken off in."""
@@ -166,6 +188,8 @@ class FibreOrchestrator:
         except CfsError as error:  # such as a full disk: what happened cannot be written down
             _log.error("strand.lost", session=strand.session_id, reason=error.detail)
             strand.report = strand.report or Report(strand.agent_id, "failed", reasons=(error.detail,))
+        finally:
+            self.guards.ended(strand.agent_id)
         if not strand.is_root:
             strand.task = None
             self.wake(strand)
@@ -228,6 +252,12 @@ class FibreOrchestrator:
         """Make a child and start it."""
         if not self._at_work():
             raise ToolError("the work is at its end: no agent is started any more")
+        self.guards.limits.check_spawn(
+            depth=parent.record.depth + 1,
+            alive=sum(self.busy(each) for each in self.strands.values() if not each.is_root),
+            total=len(self.strands) - max(self._agents_before, 1),
+            language=self.config.language,
+        )
         child = await self.create_sub_session(parent.context, spec)
         child.record.spawned_by = spawned_by
         try:
@@ -235,6 +265,7 @@ class FibreOrchestrator:
         except BaseException:
             del self.strands[child.agent_id]
             raise
+        self.guards.budget.open(child.agent_id, parent.agent_id, spec.budget)
         self._start(child, self._first(child))
         return child
 
@@ -258,13 +289,13 @@ class FibreOrchestrator:
             each for each in parent.record.inbox if not (each.notice and each.sender == strand.agent_id)
         ]
 
-    async def lock(self, strand: FibreSubAgent, path: str) -> str:  # noqa: ARG002
+    async def lock(self, strand: FibreSubAgent, path: str) -> str:
         """Reserve a file for a strand."""
-        raise ToolError("there are no locks yet")
+        return self.guards.locks.acquire(strand.agent_id, path)
 
-    async def unlock(self, strand: FibreSubAgent, path: str) -> str:  # noqa: ARG002
+    async def unlock(self, strand: FibreSubAgent, path: str) -> str:
         """Give a file free."""
-        raise ToolError("there are no locks yet")
+        return self.guards.locks.release(strand.agent_id, path)
 
     # -- what strands tell ----------------------------------------------------------------------------------------
 
@@ -277,7 +308,8 @@ class FibreOrchestrator:
         conductor = StrandConductor(self, strand)
         leads = strand.record.depth < self.config.max_depth
         mine = FibreTools(conductor).tools(may_spawn=leads, may_finish=not strand.is_root)
-        files = [each for each in FileTools(strand.context.files).tools() if each.name in self.config.file_tools]
+        work = FileTools(strand.context.files, self.guards.gate(strand.agent_id))
+        files = [each for each in work.tools() if each.name in self.config.file_tools]
         more = [each if isinstance(each, Tool) else tool()(each) for each in self.config.tools]
         return [*mine, *files, *more], None
 
@@ -289,11 +321,23 @@ class FibreOrchestrator:
         leads = strand.record.depth < self.config.max_depth
         return system_prompt(self.config.language, strand.record.system_instruction, may_spawn=leads, notes=notes)
 
+    async def began(self, strand: FibreSubAgent, *, again: bool) -> None:
+        """A strand begins with a task, or, not `again`, goes on with one after a kill."""
+        await self.guards.began(strand.agent_id, again=again)
+
     async def before_round(self, strand: FibreSubAgent, agent: Agent) -> None:
-        """Look before a strand's model is asked."""
+        """Look before a strand's model is asked: whether its budget has so much, and how long its context is."""
+        context = agent.context.context
+        if context.items and context.items[-1].message.role == "user":
+            self.guards.told(strand.agent_id)
+        agent.context.context = self.guards.before_round(strand.agent_id, context, agent.context.usage.tokens)
 
     def after(self, strand: FibreSubAgent, event: AgentEvent) -> None:
-        """Look at what a strand did."""
+        """Look at what a strand did: what it costs, and whether it repeats itself."""
+        if isinstance(event, TurnUsage):
+            self.guards.asked(strand.agent_id, event.usage)
+        if isinstance(event, CallFinished) and (reason := self.guards.after(strand.agent_id, event)) is not None:
+            strand.kill("failed", reason)
 
     def at_work(self, strand: FibreSubAgent) -> list[str]:
         """Name the children of a strand that are at work."""
@@ -301,8 +345,10 @@ class FibreOrchestrator:
 
     async def judge(self, strand: FibreSubAgent, ending: Ending) -> Report:
         """Hold what a strand says of its task against the facts."""
+        self.guards.ended(strand.agent_id)
         said, usage = ending.said, strand.record.usage
-        return Report(strand.agent_id, ending.status, said.summary, said.details, (), ending.reasons, usage)
+        report = Report(strand.agent_id, ending.status, said.summary, said.details, (), ending.reasons, usage)
+        return await self.guards.judge(report, reports=strand.reports())
 
     async def over(self, strand: FibreSubAgent, report: Report) -> None:
         """End what is below a strand whose task is over, and tell its parent."""

@@ -41,6 +41,7 @@ class StrandRecord(BaseModel):
 
     `begun` is the id of a call that was begun and has no result. `items` are those of the context: a whole one, or
     `{"at": n, ...}` for one whose message is the n-th of `messages.json`, which has `messages` of them.
+    `usage_before` is what had been used when the root began with its task.
     Times are in seconds since the epoch.
     """
 
@@ -65,6 +66,7 @@ class StrandRecord(BaseModel):
     seconds_used: float = 0.0
     rounds: int = 0
     usage: Usage = Usage()
+    usage_before: Usage = Usage()
     held: Held | None = None
     begun: str | None = None
     broken: dict[str, str] = Field(default_factory=dict)

@@ -70,6 +70,10 @@ class Tree(Protocol):
         """Write a strand's system prompt."""
         ...
 
+    async def began(self, strand: "FibreSubAgent", *, again: bool) -> None:
+        """A strand begins with a task, or, not `again`, goes on with one after a kill."""
+        ...
+
     async def before_round(self, strand: "FibreSubAgent", agent: Agent) -> None:
         """Look before a strand's model is asked; a `CfsError` ends the strand's task."""
         ...
@@ -263,7 +267,9 @@ class FibreSubAgent:
         self.voice.take(begun)
         self.voice.chunk("started", content=record.role_description)
         record.held = begun.hold.held or Held(turn="", claim="", content=begun.content)
-        if record.state != "working" or (self.is_root and not begun.goes_on):
+        again = record.state != "working" or (self.is_root and not begun.goes_on)
+        await self.tree.began(self, again=again)
+        if again:
             record.state, record.report, self.report = "working", None, None
             record.tasks += 1
             record.rounds, record.seconds_used, record.asked = 0, 0.0, []
@@ -378,6 +384,12 @@ class FibreSubAgent:
             await self.voice.finish(self.report, self.tree.config.language)
         self.record.held = None
         await self.keeper.save()
+
+    def reports(self) -> int:
+        """Count the reports that it made at once; only the first was taken."""
+        messages = self.context.message_manager.messages
+        last = next((each for each in reversed(messages) if each.role == "assistant"), None)
+        return sum(call.name == FINISH for call in last.tool_calls) if last is not None else 0
 
     def said(self) -> list[Message]:
         """Return what it has said so far in answer to the message of its turn."""
