@@ -1,6 +1,7 @@
 """Clean-up: what is old goes, what is too much, and what is large is compressed (O7)."""
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +10,9 @@ from cfs.errors import Conflict, StorageFull, Unavailable
 from cfs_agents.context.names import GENERATED_SESSION
 from cfs_agents.context.records import Record
 from cfs_agents.context.storage import ContextFileSystem
+
+LAST_CLEANED = ".cleaned"
+_BETWEEN = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,19 @@ def clean_sessions(root: Path, policy: CleaningPolicy, now: datetime) -> list[st
     that are gone.
     """
     return [session_id for session_id in _sessions(root) if _has_gone(root, session_id, policy, now)]
+
+
+def clean_root(root: Path, policy: CleaningPolicy, now: datetime) -> list[str]:
+    """Do the same once a day, for whoever makes a new session each time and never comes back to it."""
+    last = root / LAST_CLEANED
+    with suppress(OSError):
+        if now.timestamp() - last.stat().st_mtime < _BETWEEN.total_seconds():
+            return []
+    try:
+        last.touch()
+    except OSError:  # there is no such root, or it is not ours
+        return []
+    return clean_sessions(root, policy, now)
 
 
 def _sessions(root: Path) -> Iterator[str]:

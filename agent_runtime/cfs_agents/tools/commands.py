@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cfs_agents.tools.errors import ToolError
 from cfs_agents.tools.paths import STORAGE, WORKSPACE, directory_path
-from cfs_agents.tools.shell import AsyncShell, Sandbox, ShellResult, ShellSettings
+from cfs_agents.tools.shell import AsyncShell, Sandbox, ShellResult, ShellSettings, usual_limits
 from cfs_agents.tools.threads import in_thread
 from cfs_agents.tools.tool import Tool, tool
 from cfs_filesystem import FileSystemError, FsHandle
@@ -102,13 +102,14 @@ class CommandTools:
 def agent_shell(root: Path, *, sandbox: bool = False, network: bool = False, **settings: Any) -> ShellSettings:
     """Set up a shell for the directory of an agent; more `settings` are those of `ShellSettings`.
 
-    In a `sandbox` commands see the workspace and the storage under the names that the file tools use, and nothing else
-    of the machine but its programs.
+    Its processes are bounded (`usual_limits`, unless `limits` says otherwise). In a `sandbox` commands see workspace
+    and storage, under the names that the file tools use, and nothing else of the agent (not its journal, not its logs)
+    and of the machine but its programs.
     """
     workspace, storage = root / WORKSPACE[1:], root / STORAGE[1:]
     box = None
     if sandbox:
         for directory in (workspace, storage):
             directory.mkdir(parents=True, exist_ok=True)
-        box = Sandbox(writable=(root,), places={WORKSPACE: workspace, STORAGE: storage}, network=network)
-    return ShellSettings(directory=workspace, sandbox=box, **settings)
+        box = Sandbox(writable=(workspace, storage), places={WORKSPACE: workspace, STORAGE: storage}, network=network)
+    return ShellSettings(**{"directory": workspace, "sandbox": box, "limits": usual_limits()} | settings)
