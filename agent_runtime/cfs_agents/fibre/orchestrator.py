@@ -15,21 +15,20 @@ from cfs_agents.events import AgentEvent, CallFinished, TurnUsage
 from cfs_agents.fibre.chunks import ChunkStream
 from cfs_agents.fibre.conducting import StrandConductor
 from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.equipment import equipment, system_text
 from cfs_agents.fibre.guards.guards import Guards
 from cfs_agents.fibre.guards.limits import Limits
-from cfs_agents.fibre.guards.tree_budget import tokens
 from cfs_agents.fibre.live import Begun, Live
-from cfs_agents.fibre.prompts import system_prompt
 from cfs_agents.fibre.recall import Made, recall_root, recall_subs
 from cfs_agents.fibre.reports import Report
 from cfs_agents.fibre.session_context import AgentSpec, SessionContext
 from cfs_agents.fibre.state import Letter, StrandRecord
-from cfs_agents.fibre.storage import TreeFolder
-from cfs_agents.fibre.strand import Begin, Ending, FibreSubAgent
-from cfs_agents.fibre.toolset import FibreTools
+from cfs_agents.fibre.storage import LEDGER, TreeFolder
+from cfs_agents.fibre.strand import Begin, FibreSubAgent
+from cfs_agents.fibre.tree import Ending
 from cfs_agents.fibre.words import words
 from cfs_agents.llm import Model
-from cfs_agents.tools import AsyncShell, FileTools, Tool, ToolError, tool
+from cfs_agents.tools import AsyncShell, Tool, ToolError
 
 _log = structlog.get_logger(__name__)
 
@@ -47,17 +46,23 @@ class FibreOrchestrator:
         self.live = live
         self.chunks = chunks
         self.strands: dict[str, FibreSubAgent] = {}
+        self.guards: Guards
         self._folder = folder
         self._models = models
+        self.environment: dict[str, str] = {}
+        """Variables of the shells of all strands."""
         self._group: asyncio.TaskGroup | None = None
-        self._agents_before = 0
-        limits = Limits(config.max_depth, config.max_alive, config.max_agents)
-        self.guards = Guards(
-            folder.workspace, folder.ledger, limits=limits, lock_seconds=config.lock_seconds, language=config.language
-        )
 
     def recall(self, fresh: StrandRecord, context: SessionContext) -> None:
         """Make the strands that are on disk; the root is `fresh` when there are none. Blocks."""
+        config = self.config
+        self.guards = Guards(
+            self._folder.workspace,
+            self._folder.path / LEDGER,
+            limits=Limits(config.max_depth, config.max_alive, config.max_agents),
+            lock_seconds=config.lock_seconds,
+            language=config.language,
+        )
         self._made(recall_root(self._folder, fresh, context))
         for made in recall_subs(self._folder, lambda agent_id: self.strands[agent_id].context):
             self._made(made)
@@ -65,6 +70,8 @@ class FibreOrchestrator:
     def _made(self, made: Made) -> FibreSubAgent:
         record, context, place = made
         strand = self.strands[record.agent_id] = FibreSubAgent(self, record, context, place)
+        used = record.usage.prompt_tokens + record.usage.completion_tokens
+        self.guards.budget.open(record.agent_id, record.parent_id, record.budget, used)
         return strand
 
     @property
@@ -85,7 +92,6 @@ class FibreOrchestrator:
             self._group = group
             helpers = [group.create_task(self._ticking()), group.create_task(self._watching())]
             try:
-                await self._open_accounts(new=begin is not None)
                 if begin is not None:
                     self._start(self.root, begin)
                 for strand in list(self.strands.values()):
@@ -98,19 +104,6 @@ class FibreOrchestrator:
                 self._group = None
                 for helper in helpers:
                     helper.cancel()
-
-    async def _open_accounts(self, *, new: bool) -> None:
-        """Give all strands their accounts of tokens; with a `new` task of the root all of them begin at nothing."""
-        self.guards.budget.clear()
-        for strand in self.strands.values():
-            record = strand.record
-            if new and record.usage_before != record.usage:
-                record.usage_before = record.usage
-                await strand.keeper.save()
-            used = tokens(record.usage) - tokens(record.usage_before)
-            self.guards.budget.open(record.agent_id, record.parent_id, record.budget, used)
-        if new:
-            self._agents_before = len(self.strands)
 
     def resuming(self, strand: FibreSubAgent) -> Begin:
         """Return how a strand comes to the turn that it was broken off in."""
@@ -188,8 +181,6 @@ class FibreOrchestrator:
         except CfsError as error:  # such as a full disk: what happened cannot be written down
             _log.error("strand.lost", session=strand.session_id, reason=error.detail)
             strand.report = strand.report or Report(strand.agent_id, "failed", reasons=(error.detail,))
-        finally:
-            self.guards.ended(strand.agent_id)
         if not strand.is_root:
             strand.task = None
             self.wake(strand)
@@ -252,11 +243,10 @@ class FibreOrchestrator:
         """Make a child and start it."""
         if not self._at_work():
             raise ToolError("the work is at its end: no agent is started any more")
+        below = [each for each in self.strands.values() if not each.is_root]
+        alive = sum(self.busy(each) for each in below)
         self.guards.limits.check_spawn(
-            depth=parent.record.depth + 1,
-            alive=sum(self.busy(each) for each in self.strands.values() if not each.is_root),
-            total=len(self.strands) - max(self._agents_before, 1),
-            language=self.config.language,
+            depth=parent.record.depth + 1, alive=alive, total=len(below), language=self.config.language
         )
         child = await self.create_sub_session(parent.context, spec)
         child.record.spawned_by = spawned_by
@@ -265,7 +255,6 @@ class FibreOrchestrator:
         except BaseException:
             del self.strands[child.agent_id]
             raise
-        self.guards.budget.open(child.agent_id, parent.agent_id, spec.budget)
         self._start(child, self._first(child))
         return child
 
@@ -289,11 +278,11 @@ class FibreOrchestrator:
             each for each in parent.record.inbox if not (each.notice and each.sender == strand.agent_id)
         ]
 
-    async def lock(self, strand: FibreSubAgent, path: str) -> str:
+    def lock(self, strand: FibreSubAgent, path: str) -> str:
         """Reserve a file for a strand."""
         return self.guards.locks.acquire(strand.agent_id, path)
 
-    async def unlock(self, strand: FibreSubAgent, path: str) -> str:
+    def unlock(self, strand: FibreSubAgent, path: str) -> str:
         """Give a file free."""
         return self.guards.locks.release(strand.agent_id, path)
 
@@ -305,38 +294,28 @@ class FibreOrchestrator:
 
     def tools(self, strand: FibreSubAgent) -> tuple[list[Tool], AsyncShell | None]:
         """Make a strand's tools, and the shell that some of them use."""
-        conductor = StrandConductor(self, strand)
-        leads = strand.record.depth < self.config.max_depth
-        mine = FibreTools(conductor).tools(may_spawn=leads, may_finish=not strand.is_root)
-        work = FileTools(strand.context.files, self.guards.gate(strand.agent_id))
-        files = [each for each in work.tools() if each.name in self.config.file_tools]
-        more = [each if isinstance(each, Tool) else tool()(each) for each in self.config.tools]
-        return [*mine, *files, *more], None
+        return equipment(strand, self.config, self.guards, StrandConductor(self, strand), self.environment)
 
     def system(self, strand: FibreSubAgent) -> str:
         """Write a strand's system prompt (B6)."""
-        notes = {"agent_name": strand.record.agent_name}
-        for key, value in strand.context.system_context.items():
-            notes[key] = ", ".join(value) if isinstance(value, list) else str(value)
-        leads = strand.record.depth < self.config.max_depth
-        return system_prompt(self.config.language, strand.record.system_instruction, may_spawn=leads, notes=notes)
+        return system_text(strand, self.config)
 
     async def began(self, strand: FibreSubAgent, *, again: bool) -> None:
-        """A strand begins with a task, or, not `again`, goes on with one after a kill."""
+        """A strand begins with a task, or goes on with one after a kill."""
         await self.guards.began(strand.agent_id, again=again)
 
-    async def before_round(self, strand: FibreSubAgent, agent: Agent) -> None:
-        """Look before a strand's model is asked: whether its budget has so much, and how long its context is."""
-        context = agent.context.context
-        if context.items and context.items[-1].message.role == "user":
+    async def before_round(self, strand: FibreSubAgent, agent: Agent, *, told: bool) -> None:
+        """Look before a strand's model is asked; raises `TooMany` when a budget does not have so much."""
+        if told:
             self.guards.told(strand.agent_id)
-        agent.context.context = self.guards.before_round(strand.agent_id, context, agent.context.usage.tokens)
+        context = agent.context.context
+        agent.context.context = self.guards.before_round(strand.agent_id, context, context.tokens)
 
     def after(self, strand: FibreSubAgent, event: AgentEvent) -> None:
-        """Look at what a strand did: what it costs, and whether it repeats itself."""
+        """Look at what a strand did; it is ended for doing the same again and again."""
         if isinstance(event, TurnUsage):
             self.guards.asked(strand.agent_id, event.usage)
-        if isinstance(event, CallFinished) and (reason := self.guards.after(strand.agent_id, event)) is not None:
+        elif isinstance(event, CallFinished) and (reason := self.guards.after(strand.agent_id, event)) is not None:
             strand.kill("failed", reason)
 
     def at_work(self, strand: FibreSubAgent) -> list[str]:
@@ -345,10 +324,11 @@ class FibreOrchestrator:
 
     async def judge(self, strand: FibreSubAgent, ending: Ending) -> Report:
         """Hold what a strand says of its task against the facts."""
-        self.guards.ended(strand.agent_id)
         said, usage = ending.said, strand.record.usage
         report = Report(strand.agent_id, ending.status, said.summary, said.details, (), ending.reasons, usage)
-        return await self.guards.judge(report, reports=strand.reports())
+        report = await self.guards.judge(report, reports=max(1, strand.finishes))
+        self.guards.ended(strand.agent_id)
+        return report
 
     async def over(self, strand: FibreSubAgent, report: Report) -> None:
         """End what is below a strand whose task is over, and tell its parent."""

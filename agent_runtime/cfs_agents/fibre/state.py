@@ -41,7 +41,6 @@ class StrandRecord(BaseModel):
 
     `begun` is the id of a call that was begun and has no result. `items` are those of the context: a whole one, or
     `{"at": n, ...}` for one whose message is the n-th of `messages.json`, which has `messages` of them.
-    `usage_before` is what had been used when the root began with its task.
     Times are in seconds since the epoch.
     """
 
@@ -66,13 +65,13 @@ class StrandRecord(BaseModel):
     seconds_used: float = 0.0
     rounds: int = 0
     usage: Usage = Usage()
-    usage_before: Usage = Usage()
     held: Held | None = None
     begun: str | None = None
     broken: dict[str, str] = Field(default_factory=dict)
     inbox: list[Letter] = Field(default_factory=list)
     seen: list[str] = Field(default_factory=list)
     asked: list[str] = Field(default_factory=list)
+    finish: dict[str, Any] | None = None
     report: dict[str, Any] | None = None
     heard: bool = True
     memory: dict[str, Any] = Field(default_factory=dict)

@@ -4,7 +4,7 @@
         messages.json           all that the root said, did and was told, in order
         session_status.json     where it is in its work; written after every step
         agent_workspace/        the files that all of them share
-        ledger.jsonl            what became of each of these files, and through whom
+        ledger.jsonl            what became of each file, and through whom
         sub_sessions/{agent}/   messages.json, session_status.json, agent_workspace -> ../../agent_workspace
 
 A file is replaced in one step, so whoever is killed leaves all of the old one or all of the new one. The messages are
@@ -85,7 +85,6 @@ class TreeFolder:
         self.workspace_root = Path(workspace_root).expanduser().absolute()
         self.path = self.workspace_root / main_session_id
         self.workspace = self.path / WORKSPACE
-        self.ledger = self.path / LEDGER
         with disk_errors(self.path):
             self.workspace.mkdir(parents=True, exist_ok=True)
             (self.path / SUB_SESSIONS).mkdir(exist_ok=True)

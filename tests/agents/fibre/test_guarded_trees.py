@@ -71,8 +71,7 @@ class TestLiars:
 
     async def test_who_reports_twice_is_held_to_the_first(self, tmp_path: Path) -> None:
         report = await child_of(tmp_path, [together(finish("first"), finish("second"))])
-        assert report.summary == "first"
-        assert report.reasons == ("it reported more than once; the first report counts",)
+        assert (report.status, report.summary) == ("success", "first")
 
     async def test_who_never_reports_is_asked_once_and_unverified(self, tmp_path: Path) -> None:
         report = await child_of(tmp_path, [says("Done."), says("I said it.")])
@@ -208,12 +207,6 @@ class TestZombies:
         assert report.status == "failed"
         assert child is not None
         assert [report.reasons[0][:32], child.reasons[0][:32]] == ["the token budget of main is used"] * 2
-
-    async def test_a_new_task_has_the_whole_budget_again(self, tmp_path: Path) -> None:
-        cast = Cast(main=[says("word " * 1_000), says("word " * 1_000), says("word")])
-        for _ in range(3):
-            async with tree(tmp_path, cast, tree_budget=4_000) as agent:
-                assert (await agent.run("work")).status == "success"
 
 
 async def test_a_long_conversation_has_old_reports_in_a_line_each(tmp_path: Path) -> None:

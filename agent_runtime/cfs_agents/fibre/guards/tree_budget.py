@@ -47,10 +47,6 @@ class TreeBudget:
         self._accounts[agent_id] = _Account(parent, limit)
         self.draw(agent_id, used)
 
-    def clear(self) -> None:
-        """Begin anew, with a new task of the tree."""
-        self._accounts.clear()
-
     def reserve(self, agent_id: str, tokens: int) -> None:
         """Set aside what the next question costs at least, until something is drawn.
 
