@@ -16,6 +16,7 @@ import torch
 
 from demo_model.dialogues import dialogue
 from demo_model.network import Shape
+from demo_model.reading import read_vocabulary, read_weights
 from demo_model.tokenizer import Vocabulary, learn
 from demo_model.training import Plan, Trainer
 
@@ -49,10 +50,17 @@ def main() -> None:
     parser.add_argument(
         "--compile", action="store_true", help="compile the network (a minute's start, 10-15 %% faster)"
     )
+    parser.add_argument("--start", type=Path, help="a model file to go on with, weights and vocabulary")
+    parser.add_argument("--agents", type=float, default=0.0, help="share of agents' lives in what is trained on")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
+    parser.add_argument("--half", action="store_true", help="compute in bfloat16")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = _vocabulary(arguments.folder, arguments.seed)
+    if arguments.start:
+        vocabulary = read_vocabulary(arguments.start)
+    else:
+        vocabulary = _vocabulary(arguments.folder, arguments.seed)
     shape = Shape(len(vocabulary.tokens), width=arguments.width, layers=arguments.layers)
     plan = Plan(
         minutes=arguments.minutes,
@@ -61,10 +69,16 @@ def main() -> None:
         steady=arguments.steady,
         export_every=arguments.export_every,
         compile=arguments.compile,
+        agents=arguments.agents,
+        half=arguments.half,
+        matrix_rate=Plan.matrix_rate * arguments.rate,
+        other_rate=Plan.other_rate * arguments.rate,
     )
     trainer = Trainer(vocabulary, shape, plan, arguments.folder)
     if (arguments.folder / "checkpoint.pt").exists():
         trainer.load()
+    elif arguments.start:
+        trainer.begin_with(read_weights(arguments.start))
     signal.signal(signal.SIGTERM, trainer.stop)
     signal.signal(signal.SIGINT, trainer.stop)
     trainer.run(arguments.out)
