@@ -30,6 +30,7 @@ from cfs_agents.events import (
 from cfs_agents.interrupts import Interrupted, Interrupts
 from cfs_agents.keeper import Keeper, NoKeeper
 from cfs_agents.llm import Chunk, Item, Model, Reply, Retrying
+from cfs_agents.sentences import sentences
 from cfs_agents.summaries import Summaries
 from cfs_agents.tools import Registry, ToolResult
 from cfs_agents.usage import added
@@ -38,8 +39,6 @@ __all__ = ["Agent", "AgentConfig", "LastTurn", "Outcome"]
 
 _SHORTER = 0.7
 _MOST_SHORTENINGS = 8
-_UNKNOWN = "Error: {} was begun and then interrupted. It may or may not have happened: look before you do it again."
-_NOT_RUN = "Error: {} was not run, as the work was interrupted before it. Call it again if it is still needed."
 
 
 class Agent:
@@ -59,6 +58,7 @@ class Agent:
     ) -> None:
         self.config = config = config or AgentConfig()
         self.tools = Registry(config.tools)
+        self._say = sentences(config.language)
         self.outcome = Outcome()
         self._summaries = Summaries(llm, config.language)
         self.context = working_context(config, files, self.tools, self._summaries)
@@ -126,11 +126,11 @@ class Agent:
         """Begin a task, or see to it that the model goes on with the last one."""
         if task is not None:
             while calls := self.context.context.open_calls:
-                await self._finish(calls, _lost(calls[0], begun=self._begun))
+                await self._finish(calls, self._lost(calls[0], begun=self._begun))
             self.context.context = self.context.context.released()
             await self._add(Message(role="user", content=task), task=True)
         elif before.reason == "rounds":
-            await self._add(Message(role="user", content=self.config.go_on))
+            await self._add(Message(role="user", content=self._say.go_on))
 
     def _news(self) -> Iterator[Warned]:
         """Tell what there is to warn of, once."""
@@ -299,7 +299,7 @@ class Agent:
         while calls := self.context.context.open_calls:
             call = calls[0]
             if lost:
-                result = _lost(call, begun=self._begun)
+                result = self._lost(call, begun=self._begun)
             elif call.id in self._broken:
                 result = ToolResult(call.id, call.name, f"Error: {self._broken[call.id]}", ok=False, seconds=0.0)
             else:
@@ -322,8 +322,7 @@ class Agent:
         self.context.context = new.context
         return new.lines
 
-
-def _lost(call: ToolCall, *, begun: bool) -> ToolResult:
-    """Make the result of a call that has none: one that was begun, or one that was not."""
-    text = (_UNKNOWN if begun else _NOT_RUN).format(call.name)
-    return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
+    def _lost(self, call: ToolCall, *, begun: bool) -> ToolResult:
+        """Make the result of a call that has none: one that was begun, or one that was not."""
+        text = (self._say.perhaps_run if begun else self._say.not_run).format(call.name)
+        return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)

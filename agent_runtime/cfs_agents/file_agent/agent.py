@@ -16,11 +16,11 @@ from cfs_agents.file_agent.journal import NAME as JOURNAL
 from cfs_agents.file_agent.journal import Journal
 from cfs_agents.file_agent.keeping import FileKeeper, to_the_end
 from cfs_agents.file_agent.operations import OperationLog
-from cfs_agents.file_agent.prompts import phrases
-from cfs_agents.file_agent.root import OFFLOADED, AgentRoot, Language
+from cfs_agents.file_agent.root import OFFLOADED, AgentRoot
 from cfs_agents.file_agent.sync import NAME as SYNC
 from cfs_agents.file_agent.sync import WINDOW_TOKENS, SyncTool
 from cfs_agents.llm import Model
+from cfs_agents.sentences import Language, sentences
 from cfs_agents.tools import AsyncShell, CommandTools, FileTools, Tool, agent_grants, agent_shell
 
 _CONVERSATION = "conversation"
@@ -153,8 +153,7 @@ class FileAgent:
             ephemeral_keep_recent=config.ephemeral_keep_recent,
             context_tokens=config.context_tokens,
             counter=counter,
-            last_turn=LastTurn(prompt=phrases(config.language).last_turn, tools=[SYNC]),
-            go_on=phrases(config.language).go_on,
+            last_turn=LastTurn(prompt=sentences(config.language).last_turn, tools=[SYNC]),
             language=config.language,
         )
 
