@@ -5,8 +5,11 @@ So what the embedded model is trained on is what an agent sends, letter by lette
 
 import asyncio
 import logging
+import re
 import shutil
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from tempfile import mkdtemp
@@ -16,18 +19,27 @@ from uuid import uuid4
 import structlog
 
 from cfs import wire
+from cfs_agents.fibre.agent import FibreAgent
+from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.storage import WORKSPACE
+from cfs_agents.fibre.toolset import DEFAULT_FILE_TOOLS
 from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
 from cfs_agents.llm import Reply
 from demo_model.agent_tasks import MAKERS, Desk, Job, Steps
 from demo_model.chat_format import Message, Tool, ToolCall
 from demo_model.dialogues import Dialogue, language_of
 from demo_model.scenes import SCENES, Cast, Exchange
+from demo_model.tree_tasks import asked, part_steps, parts_of, root_steps
+
+
+_TIME = re.compile(r"(?<=\ncurrent_time: )\S+")
 
 
 class Script:
     """A model that knows what is to be done. `asked` keeps what it was sent, and each reply that it gave."""
 
-    def __init__(self) -> None:
+    def __init__(self, pause: Callable[[], float] = lambda: 0.0) -> None:
+        self._pause = pause
         self.steps: Steps | None = None
         self.dialogues: list[Dialogue] = []
         self._begun = False
@@ -41,8 +53,10 @@ class Script:
     ) -> AsyncGenerator[Reply]:
         """Give the next reply, and keep the conversation with it."""
         assert self.steps is not None
+        if seconds := self._pause():
+            await asyncio.sleep(seconds)
         try:
-            said = self.steps.send(messages[-1].content) if self._begun else next(self.steps)
+            said = self.steps.send(_last_result(messages)) if self._begun else next(self.steps)
         except StopIteration as answer:
             said = answer.value
         self._begun = True
@@ -59,6 +73,11 @@ class Script:
         if last and list(dialogue.messages[: len(last.messages)]) == last.messages and last.tools == dialogue.tools:
             self.dialogues.pop()
         self.dialogues.append(dialogue)
+
+
+def _last_result(messages: Sequence[wire.Message]) -> str:
+    """The last result of a tool; messages to the agent may have come after it."""
+    return next(message.content for message in reversed(messages) if message.role == "tool" or len(messages) < 3)
 
 
 def _message(message: wire.Message) -> Message:
@@ -116,10 +135,51 @@ async def file_agent_dialogues(cast: Cast, language: Language, folder: Path) -> 
     return script.dialogues
 
 
+async def tree_dialogues(cast: Cast, language: Language, folder: Path) -> list[Dialogue]:
+    """What is said in a tree of agents: by the root, and by each sub-agent."""
+    rng, scripts = cast.rng, {}
+    def pause() -> float:
+        return rng.choice((0.0, 0.0, 0.003, 0.01))
+
+    def script(name: str) -> Script:
+        return scripts.setdefault(name, Script(pause))
+
+    config = FibreConfig(
+        language=language,
+        max_depth=rng.choice((1, 2, 2, 2)),
+        file_tools=rng.choice((DEFAULT_FILE_TOOLS, DEFAULT_FILE_TOOLS, (*DEFAULT_FILE_TOOLS, "edit_file", "search_files"))),
+    )
+    async with FibreAgent(folder, script, config) as agent:
+        first = 1
+        for _ in range(rng.choice((1, 1, 1, 1, 1, 2))):
+            if rng.random() < 0.15:
+                job = MAKERS[rng.choice(("write", "write_and_read", "look", "read_missing"))][1](cast, Desk())
+                script("main").play(job.steps)
+                await agent.run(job.task)
+                continue
+            parts = parts_of(cast, first)
+            first += len(parts)
+            if rng.random() < 0.06:  # one of them fails: there is a folder of that name
+                (folder / "main" / WORKSPACE / parts[0].path).mkdir(parents=True, exist_ok=True)
+            for part in parts:
+                script(part.name).play(part_steps(cast, part))
+            script("main").play(root_steps(cast, parts))
+            await agent.run(asked(cast, parts))
+    when = datetime.fromtimestamp(rng.randrange(1_700_000_000, 2_000_000_000), UTC).isoformat(timespec="seconds")
+    return [_at(when, dialogue) for one in scripts.values() for dialogue in one.dialogues]
+
+
+def _at(when: str, dialogue: Dialogue) -> Dialogue:
+    """The same dialogue at another time: the model is not to learn today's date."""
+    first, *rest = dialogue.messages
+    return replace(dialogue, messages=[replace(first, content=_TIME.sub(when, first.content)), *rest])
+
+
 class Lives:
     """Draws dialogues of agents; their folders are in memory where the machine has such a place."""
 
-    def __init__(self) -> None:
+    def __init__(self, trees: float = 0.2) -> None:
+        self._trees = trees
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
         memory = Path("/dev/shm")
         self._folder = Path(mkdtemp(prefix="agents-", dir=memory if memory.is_dir() else None))
@@ -138,6 +198,7 @@ class Lives:
         spoken = language_of(rng)
         language: Language = spoken if rng.random() < 0.5 else "en"  # type: ignore[assignment]
         try:
-            return self._runner.run(file_agent_dialogues(Cast(rng, spoken), language, folder))
+            life = tree_dialogues if rng.random() < self._trees else file_agent_dialogues
+            return self._runner.run(life(Cast(rng, spoken), language, folder))
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -66,3 +66,15 @@ THEN_SYNC = listed(", then sync your context|, then call sync_context.| and sync
 THEN_SYNC_ZH = listed("，然后同步上下文|，再调用sync_context。|，最后同步上下文。")
 THEN = listed(", then | and then |. Then |, and afterwards |; then |. After that, ")
 THEN_ZH = listed("，然后|，再|。然后|，接着|，之后")
+SIDE_BY_SIDE = listed(
+    """
+# with ! in parallel|Make # in parallel|Make # in parallel.|In parallel, make #|Create # in parallel.|Please make # in parallel|Create # at the same time|Make # with agents in parallel
+Use two agents to make #|Use sub-agents to create #.|Let your agents make #|Spawn an agent for each file: #|One agent for each: #|Delegate this: make #|Make #, each by an agent of its own.
+Let sub-agents create # in parallel.|Have # made in parallel by sub-agents
+"""
+)[1:]
+SIDE_BY_SIDE_ZH = listed(
+    "并行创建#|并行地创建#。|请并行创建#|同时创建#|用两个智能体创建#|用子智能体并行创建#。|让子智能体分别创建#|每个文件用一个智能体：#|委派下去：创建#|让两个智能体同时写#|分别由子智能体创建#。"
+)
+PART = listed('# with *|# with "*"|# with the content *|# with the content "*"|# containing "*"|# containing *|# that says "*"')
+PART_ZH = listed("#，内容是*|#（内容是*）|#，内容为“*”|#写*|#，内容“*”")
