@@ -3,6 +3,9 @@
     pip install torch tokenizers gguf
     python tools/train_demo_model.py --minutes 90 --out server/cfs_server/models/cfs-demo.gguf
 
+    python tools/train_demo_model.py --start OLD.gguf --agents 0.65 --rate 0.6 --steady 0.75 --half --minutes 60 --out NEW.gguf
+    python tools/train_demo_model.py --average A.gguf B.gguf --out MEAN.gguf
+
 A run that was stopped goes on where its last checkpoint was when it is started again with the same --folder.
 """
 
@@ -14,6 +17,7 @@ from random import Random
 
 import torch
 
+from demo_model.averaging import average
 from demo_model.dialogues import dialogue
 from demo_model.network import Shape
 from demo_model.reading import read_vocabulary, read_weights
@@ -54,7 +58,11 @@ def main() -> None:
     parser.add_argument("--agents", type=float, default=0.0, help="share of agents' lives in what is trained on")
     parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
     parser.add_argument("--half", action="store_true", help="compute in bfloat16")
+    parser.add_argument("--average", type=Path, nargs="+", help="do not train: write the mean of these models")
     arguments = parser.parse_args()
+    if arguments.average:
+        average(arguments.average, arguments.out)
+        return
     torch.set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if arguments.start:

@@ -113,7 +113,8 @@ def _jobs(cast: Cast, desk: Desk) -> list[Job]:
     return [MAKERS[name][1](cast, desk) for name in cast.rng.choices(names, weights, k=count)]
 
 
-def _put(workspace: Path, files: dict[str, str]) -> None:
+def put(workspace: Path, files: dict[str, str]) -> None:
+    """Lay the files that a task finds; one whose place is taken is left out."""
     for path, content in files.items():
         place = workspace / path
         if any(above.is_file() for above in place.parents) or place.is_dir():
@@ -127,7 +128,7 @@ async def file_agent_dialogues(cast: Cast, language: Language, folder: Path) -> 
     desk, script = Desk(), Script()
     jobs = _jobs(cast, desk)
     (folder / "workspace").mkdir(parents=True)
-    _put(folder / "workspace", desk.files)
+    put(folder / "workspace", desk.files)
     async with FileAgent(folder, script, FileAgentConfig(language=language)) as agent:
         for job in jobs:
             script.play(job.steps)
