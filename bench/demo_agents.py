@@ -1,9 +1,9 @@
 """Examine the embedded model as the mind of agents: real agents, a real server, tasks that training never saw.
 
-    python bench/demo_agents.py [MODEL.gguf] [--count 20] [--temperature 0] [--kinds write_and_read,tree] [--failures 5]
+    python bench/demo_agents.py [MODEL.gguf] [--count 20] [--temperature 0] [--kinds read,tree] [--failures 5]
 
-A task is right when the files that are left are, byte for byte, and so is the answer. Temperature 0.7 is what `cfs agent`
-takes unless told otherwise.
+A task is right when the files that are left are, byte for byte, and so is the answer. Temperature 0.7 is what
+`cfs agent` takes unless told otherwise.
 """
 
 import argparse
@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from cfs.transports.async_http import AsyncClient  # noqa: E402
 from cfs_agents.server_model import ModelSettings, ServerModel  # noqa: E402
 from demo_model.agent_examination import TREE, Done, Work, done, right, works  # noqa: E402
-from demo_model.agent_tasks import MAKERS  # noqa: E402
+from demo_model.agent_jobs import MAKERS  # noqa: E402
 
 DEFAULT = ROOT / "server" / "cfs_server" / "models" / "cfs-demo.gguf"
 MEMORY = next((str(place) for place in [Path("/dev/shm")] if place.is_dir()), None)  # noqa: S108 - only for a while
@@ -85,10 +85,15 @@ def table(results: list[Result]) -> str:
     for result in results:
         rows[result.kind].append(result)
         rows["**all**"].append(result)
-    lines = ["| task | tasks | files right | answer right | English | Chinese | s a task |", "|---|--:|--:|--:|--:|--:|--:|"]
+    lines = [
+        "| task | tasks | files right | answer right | English | Chinese | s a task |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    ]
     for kind, some in rows.items():
         seconds = sorted(result.seconds for result in some)[len(some) // 2]
-        spoken = " | ".join(_share([one.files and one.answer for one in some if one.spoken == each]) for each in ("en", "zh"))
+        spoken = " | ".join(
+            _share([one.files and one.answer for one in some if one.spoken == each]) for each in ("en", "zh")
+        )
         files, answers = _share([one.files for one in some]), _share([one.answer for one in some])
         lines.append(f"| {kind} | {len(some)} | {files} | {answers} | {spoken} | {seconds:.2f} |")
     return "\n".join(lines)
@@ -117,7 +122,9 @@ def main() -> None:
     print(table(results))
     wrong = [result for result in results if not (result.files and result.answer)]
     for result in wrong[: arguments.failures]:
-        print(f"--- {result.kind}: {result.task!r}\nwanted {result.wanted!r}\nsaid   {result.said!r} files {result.files}")
+        print(
+            f"--- {result.kind}: {result.task!r}\nwanted {result.wanted!r}\nsaid   {result.said!r} files {result.files}"
+        )
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=1, ensure_ascii=False))
 

@@ -1,9 +1,9 @@
 """Train the embedded demonstration model and write it as a GGUF file.
 
-    pip install torch tokenizers gguf
+    pip install torch tokenizers gguf     (and the project with its extra `agents`)
     python tools/train_demo_model.py --minutes 90 --out server/cfs_server/models/cfs-demo.gguf
 
-    python tools/train_demo_model.py --start OLD.gguf --agents 0.65 --rate 0.6 --steady 0.75 --half --minutes 60 --out NEW.gguf
+    python tools/train_demo_model.py --start OLD.gguf --agents 0.65 --rate 0.6 --steady 0.75 --half --out NEW.gguf
     python tools/train_demo_model.py --average A.gguf B.gguf --out MEAN.gguf
 
 A run that was stopped goes on where its last checkpoint was when it is started again with the same --folder.
@@ -65,10 +65,8 @@ def main() -> None:
         return
     torch.set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    if arguments.start:
-        vocabulary = read_vocabulary(arguments.start)
-    else:
-        vocabulary = _vocabulary(arguments.folder, arguments.seed)
+    known = arguments.start
+    vocabulary = read_vocabulary(known) if known else _vocabulary(arguments.folder, arguments.seed)
     shape = Shape(len(vocabulary.tokens), width=arguments.width, layers=arguments.layers)
     plan = Plan(
         minutes=arguments.minutes,
@@ -85,8 +83,8 @@ def main() -> None:
     trainer = Trainer(vocabulary, shape, plan, arguments.folder)
     if (arguments.folder / "checkpoint.pt").exists():
         trainer.load()
-    elif arguments.start:
-        trainer.begin_with(read_weights(arguments.start))
+    elif known:
+        trainer.begin_with(read_weights(known))
     signal.signal(signal.SIGTERM, trainer.stop)
     signal.signal(signal.SIGINT, trainer.stop)
     trainer.run(arguments.out)

@@ -13,8 +13,8 @@ from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.storage import WORKSPACE
 from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
 from cfs_agents.llm import Model
+from demo_model.agent_jobs import MAKERS, Desk, Job
 from demo_model.agent_life import Script, put
-from demo_model.agent_tasks import MAKERS, Desk, Job
 from demo_model.scenes import Cast
 from demo_model.tree_tasks import Part, asked, part_steps, parts_of, root_steps
 

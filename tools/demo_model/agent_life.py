@@ -25,12 +25,12 @@ from cfs_agents.fibre.storage import WORKSPACE
 from cfs_agents.fibre.toolset import DEFAULT_FILE_TOOLS
 from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
 from cfs_agents.llm import Reply
-from demo_model.agent_tasks import MAKERS, Desk, Job, Steps
+from demo_model import agent_tasks, window_tasks  # noqa: F401 - they enter their tasks
+from demo_model.agent_jobs import MAKERS, Desk, Job, Steps
 from demo_model.chat_format import Message, Tool, ToolCall
 from demo_model.dialogues import Dialogue, language_of
 from demo_model.scenes import SCENES, Cast, Exchange
 from demo_model.tree_tasks import asked, part_steps, parts_of, root_steps
-
 
 _TIME = re.compile(r"(?<=\ncurrent_time: )\S+")
 
@@ -138,7 +138,9 @@ async def file_agent_dialogues(cast: Cast, language: Language, folder: Path) -> 
 
 async def tree_dialogues(cast: Cast, language: Language, folder: Path) -> list[Dialogue]:
     """What is said in a tree of agents: by the root, and by each sub-agent."""
-    rng, scripts = cast.rng, {}
+    rng = cast.rng
+    scripts: dict[str, Script] = {}
+
     def pause() -> float:
         return rng.choice((0.0, 0.0, 0.003, 0.01))
 
@@ -148,7 +150,9 @@ async def tree_dialogues(cast: Cast, language: Language, folder: Path) -> list[D
     config = FibreConfig(
         language=language,
         max_depth=rng.choice((1, 2, 2, 2)),
-        file_tools=rng.choice((DEFAULT_FILE_TOOLS, DEFAULT_FILE_TOOLS, (*DEFAULT_FILE_TOOLS, "edit_file", "search_files"))),
+        file_tools=rng.choice(
+            (DEFAULT_FILE_TOOLS, DEFAULT_FILE_TOOLS, (*DEFAULT_FILE_TOOLS, "edit_file", "search_files"))
+        ),
     )
     async with FibreAgent(folder, script, config) as agent:
         first = 1
@@ -182,7 +186,7 @@ class Lives:
     def __init__(self, trees: float = 0.2) -> None:
         self._trees = trees
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
-        memory = Path("/dev/shm")
+        memory = Path("/dev/shm")  # noqa: S108 - the folders have names of their own
         self._folder = Path(mkdtemp(prefix="agents-", dir=memory if memory.is_dir() else None))
         self._runner = asyncio.Runner()
         self._count = 0

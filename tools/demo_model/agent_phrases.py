@@ -28,7 +28,9 @@ Please write * into # and ~ into @.|Make # with * and @ with ~
 TWO_ZH = listed(
     "把*写入#，把~写入@|把“*”写入#，把“~”写入@。|创建#，内容是*，再创建@，内容是~|创建两个文件：#的内容是“*”，@的内容是“~”。|新建#写*，新建@写~|先把*写到#，再把~写到@|把*存到#，然后把~存到@。"
 )
-AND_READ_BOTH = listed(", then read both|, then read both back.| and read both files back|. Read them back.|, then read them")
+AND_READ_BOTH = listed(
+    ", then read both|, then read both back.| and read both files back|. Read them back.|, then read them"
+)
 AND_READ_BOTH_ZH = listed("，然后都读一遍|，再读回这两个文件|，最后都读回来。")
 COPY = listed(
     "Copy # to @|Copy the content of # to @.|Read # and write its content to @|Read # and write the same to @.|Write the content of # into @|Put what is in # into @"
@@ -47,22 +49,30 @@ Search for *|Search for "*".|Search the files for *|Search the files for "*".|Wh
 Where is "*"?|Look for * in the files|In which file does * stand?
 """
 )
-SEARCH_ZH = listed("搜索*|搜索“*”。|在文件里搜索*|哪个文件里有“*”？|哪个文件里有*？|查找*|在文件中查找“*”。|找一下*在哪个文件里")
+SEARCH_ZH = listed(
+    "搜索*|搜索“*”。|在文件里搜索*|哪个文件里有“*”？|哪个文件里有*？|查找*|在文件中查找“*”。|找一下*在哪个文件里"
+)
 LIST_ALL = listed(
     """
 List the files|List the files.|List the directory|List the workspace.|What files are there?|Which files are there?|What is in the workspace?|Show me the files|Which files do you have?|ls|List all files
 What is in your directory?|List the files in the workspace.|List /workspace|Show me the workspace
 """
 )
-LIST_ALL_ZH = listed("列出文件|列出文件。|列出目录|有哪些文件？|工作区里有什么？|看看有哪些文件|列出所有文件。|列出工作区的文件|显示文件列表")
+LIST_ALL_ZH = listed(
+    "列出文件|列出文件。|列出目录|有哪些文件？|工作区里有什么？|看看有哪些文件|列出所有文件。|列出工作区的文件|显示文件列表"
+)
 SYNC = listed(
     """
 Sync your context|Sync your context.|Call sync_context|Call sync_context.|Use sync_context now.|sync_context|Write your context window anew|Write down what you know and sync your context.|Renew your context window.|Save your context
 Please sync the context|Sync the context now
 """
 )
-SYNC_ZH = listed("同步上下文|同步上下文。|请同步你的上下文|调用sync_context|调用 sync_context。|更新上下文窗口|重写你的上下文窗口。|保存上下文")
-THEN_SYNC = listed(", then sync your context|, then call sync_context.| and sync your context.|. Then sync your context.| and then sync the context")
+SYNC_ZH = listed(
+    "同步上下文|同步上下文。|请同步你的上下文|调用sync_context|调用 sync_context。|更新上下文窗口|重写你的上下文窗口。|保存上下文"
+)
+THEN_SYNC = listed(
+    ", then sync your context|, then call sync_context.| and sync your context.|. Then sync your context.| and then sync the context"
+)
 THEN_SYNC_ZH = listed("，然后同步上下文|，再调用sync_context。|，最后同步上下文。")
 THEN = listed(", then | and then |. Then |, and afterwards |; then |. After that, ")
 THEN_ZH = listed("，然后|，再|。然后|，接着|，之后")
@@ -76,5 +86,7 @@ Let sub-agents create # in parallel.|Have # made in parallel by sub-agents
 SIDE_BY_SIDE_ZH = listed(
     "并行创建#|并行地创建#。|请并行创建#|同时创建#|用两个智能体创建#|用子智能体并行创建#。|让子智能体分别创建#|每个文件用一个智能体：#|委派下去：创建#|让两个智能体同时写#|分别由子智能体创建#。"
 )
-PART = listed('# with *|# with "*"|# with the content *|# with the content "*"|# containing "*"|# containing *|# that says "*"')
+PART = listed(
+    '# with *|# with "*"|# with the content *|# with the content "*"|# containing "*"|# containing *|# that says "*"'
+)
 PART_ZH = listed("#，内容是*|#（内容是*）|#，内容为“*”|#写*|#，内容“*”")

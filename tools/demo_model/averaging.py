@@ -5,6 +5,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 
 from demo_model.export import export
 from demo_model.network import Shape
@@ -40,5 +41,7 @@ def average(paths: Sequence[Path], out: Path) -> None:
         if read_vocabulary(path) != first or _shape(path) != shape:
             raise ValueError(f"{path} is another model than {paths[0]}")
     weights = [read_weights(path) for path in paths]
-    mean = {name: np.mean([one[name] for one in weights], axis=0, dtype=np.float32) for name in weights[0]}
+    mean: dict[str, npt.NDArray[np.float32]] = {}
+    for name in weights[0]:
+        mean[name] = np.mean([one[name] for one in weights], axis=0).astype(np.float32)
     export(out, first, shape.as_dict(), mean)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from demo_model import agent_phrases as say
-from demo_model.agent_tasks import Steps, content_of, could_not_write, path_of, write_step
-from demo_model.agent_tasks import Job, Note
+from demo_model.agent_jobs import Job, Note, Steps, content_of, could_not_write, path_of, write_step
 from demo_model.chat_format import ToolCall
 from demo_model.scenes import Cast
 
@@ -26,7 +25,9 @@ class Part:
         arguments = {
             "agent_name": self.name,
             "role_description": cast.say(f"writes {self.path}", f"写{self.path}"),
-            "system_instruction": cast.say(f"You are a writer. Write only {self.path}.", f"你是写手，只写{self.path}。"),
+            "system_instruction": cast.say(
+                f"You are a writer. Write only {self.path}.", f"你是写手，只写{self.path}。"
+            ),
             "task_goal": self.goal(cast),
         }
         return ToolCall("sys_spawn_agent", arguments)
@@ -82,6 +83,10 @@ def part_steps(cast: Cast, part: Part) -> Steps:
     if result.startswith("Error"):
         summary, status, files = could_not_write(cast, part.path, result), "failed", []
     else:
-        summary, status, files = cast.say(f"I wrote the file {part.path}.", f"我已写好文件{part.path}。"), "success", [part.path]
+        summary, status, files = (
+            cast.say(f"I wrote the file {part.path}.", f"我已写好文件{part.path}。"),
+            "success",
+            [part.path],
+        )
     yield ToolCall("sys_finish_task", {"status": status, "summary": summary, "details": {"created_files": files}})
     return summary
