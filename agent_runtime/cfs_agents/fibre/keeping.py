@@ -5,7 +5,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import Change, Context, ContextItem
 from cfs_agents.events import Finished
 from cfs_agents.fibre.session_context import SessionContext
 from cfs_agents.fibre.state import StrandRecord
@@ -13,6 +13,7 @@ from cfs_agents.fibre.storage import SessionFolder
 from cfs_agents.file_agent.keeping import to_the_end
 from cfs_agents.keeper import NewContext
 from cfs_agents.tools.results import ToolResult
+from cfs_agents.usage import added
 
 REPEATABLE = frozenset(
     {
@@ -43,6 +44,7 @@ class StrandKeeper:
         self._told = told
         self._before = before
         self._saving = asyncio.Lock()
+        self._last: str | None = None
 
     async def save(self) -> None:
         """Write the strand down as it is now."""
@@ -55,12 +57,12 @@ class StrandKeeper:
             status, messages = record.model_dump_json(indent=1), self._messages.messages
             await to_the_end(lambda: self._folder.save(status, messages))
 
-    async def add(self, message: Message, *, tell: bool = True) -> None:
-        """Keep a message that is in the context already; without `tell` it is known to its session."""
+    async def add(self, message: Message) -> None:
+        """Keep a message that is in the context already."""
+        self._last = None
         self._messages.add(message)
         await self.save()
-        if tell:
-            self._told(message)
+        self._told(message)
 
     # -- what the loop tells --------------------------------------------------------------------------------------
 
@@ -74,8 +76,18 @@ class StrandKeeper:
         record.begun, record.broken = None, dict(broken)
         if usage is not None:
             record.rounds += 1
-            record.usage = total(record.usage, usage)
-        await self.add(item.message)
+            record.usage = added(record.usage, usage)
+        if item.item_id == self._last:  # the rest of a reply that was cut off
+            self._messages.replace_last(item.message)
+            await self.save()
+            self._told(item.message)
+        else:
+            await self.add(item.message)
+        self._last = item.item_id
+
+    async def shortened(self, change: Change) -> None:  # noqa: ARG002 - as the protocol has it
+        """Keep what the conversation is now."""
+        await self.save()
 
     async def begins(self, call: ToolCall) -> None:
         """Keep that a call is about to be run, if running it twice would matter."""
@@ -97,12 +109,3 @@ class StrandKeeper:
 
     async def ended(self, end: Finished) -> None:
         """Do nothing: what an end means is for the strand to say."""
-
-
-def total(one: Usage, other: Usage) -> Usage:
-    """Add the tokens of two usages."""
-    return Usage(
-        prompt_tokens=one.prompt_tokens + other.prompt_tokens,
-        cached_tokens=one.cached_tokens + other.cached_tokens,
-        completion_tokens=one.completion_tokens + other.completion_tokens,
-    )

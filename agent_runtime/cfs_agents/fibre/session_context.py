@@ -27,6 +27,10 @@ class MessageManager:
         """Append a message."""
         self._messages.append(message)
 
+    def replace_last(self, message: Message) -> None:
+        """Put a message into the place of the last one: a reply that was cut off has been gone on with."""
+        self._messages[-1] = message
+
     @property
     def messages(self) -> tuple[Message, ...]:
         """All of them."""

@@ -4,6 +4,7 @@
         messages.json           all that the root said, did and was told, in order
         session_status.json     where it is in its work; written after every step
         agent_workspace/        the files that all of them share
+        ledger.jsonl            what became of each file, and through whom
         sub_sessions/{agent}/   messages.json, session_status.json, agent_workspace -> ../../agent_workspace
 
 A file is replaced in one step, so whoever is killed leaves all of the old one or all of the new one. The messages are
@@ -30,6 +31,7 @@ MESSAGES = "messages.json"
 STATUS = "session_status.json"
 WORKSPACE = "agent_workspace"
 SUB_SESSIONS = "sub_sessions"
+LEDGER = "ledger.jsonl"
 _NEW = ".new"
 
 
@@ -39,18 +41,19 @@ class SessionFolder:
     def __init__(self, path: Path, *, link: bool) -> None:
         self.path = path
         self._link = link
-        self._lines: list[str] | None = None
+        self._kept: list[Message] | None = None
+        self._lines: list[str] = []
 
     def save(self, status: str, messages: Sequence[Message]) -> None:
         """Write the messages if there are new ones, then the status that counts them; `status` is a record's JSON."""
         with disk_errors(self.path):
-            lines = self._lines or []
-            if self._lines is None:
+            if self._kept is None:
                 self._make()
-            if self._lines is None or len(messages) != len(lines):
-                lines = [*lines, *map(_line, messages[len(lines) :])]
+            if self._kept is None or len(messages) != len(self._kept) or messages[-1:] != self._kept[-1:]:
+                same = min(len(messages) - 1, len(self._lines) - 1) if self._kept else 0
+                lines = [*self._lines[: max(same, 0)], *map(_line, messages[max(same, 0) :])]
                 _replace(self.path / MESSAGES, "[\n" + ",\n".join(lines) + "\n]\n")
-                self._lines = lines
+                self._kept, self._lines = list(messages), lines
             _replace(self.path / STATUS, status + "\n")
 
     def _make(self) -> None:
@@ -71,7 +74,7 @@ class SessionFolder:
                 messages = [Message(**each) for each in json.loads((self.path / MESSAGES).read_bytes())]
             except (ValidationError, ValueError, TypeError) as error:
                 raise Unavailable(f"{self.path} cannot be read: {error}; move it away to go on without it") from None
-        self._lines = list(map(_line, messages))
+        self._kept, self._lines = messages, list(map(_line, messages))
         return record, messages
 
 

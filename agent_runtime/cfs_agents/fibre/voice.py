@@ -50,7 +50,8 @@ class Voice:
             self._given = None
         if given == message.content:
             return
-        self._release()
+        if not (self._answer is not None and message.content.startswith(self._answer.content)):
+            self._release()  # else it is the same answer, gone on with
         if message.role == "assistant" and not message.tool_calls:
             self._answer = message
         else:

@@ -6,7 +6,20 @@ from pathlib import Path
 import pytest
 
 from cfs_agents.testing import calls, says, together
-from tests.agents.fibre.trees import Cast, all_chunks, finish, messages, of, read, roles, spawn, status, tree, wait, writer
+from tests.agents.fibre.trees import (
+    Cast,
+    all_chunks,
+    finish,
+    messages,
+    of,
+    read,
+    roles,
+    spawn,
+    status,
+    tree,
+    wait,
+    writer,
+)
 from tests.server.support import House
 
 PARALLEL = [

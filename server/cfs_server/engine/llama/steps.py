@@ -1,7 +1,7 @@
 """Computes one step and books it: who had how much of it, what it cost, what was learnt for the next ones."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cfs_server.engine.frames import Counters
@@ -24,6 +24,8 @@ class Computed:
 
     outcome: Outcome
     choices: list[tuple[Generation, Choice]] = field(default_factory=list)
+    reason: str = ""
+    """Why the library could not compute it, and what: one line for the log."""
 
 
 class Steps:
@@ -36,6 +38,7 @@ class Steps:
         self.clock = StepClock()
         self._samplers = SamplerPool(model.vocabulary.size, options.threads)
         self.solo = Solo(model, self._samplers)
+        self._log = model.log
         self._context = model.context
         self._vocabulary = model.vocabulary
         self._batch = Batch(model.context.batch_size)
@@ -60,19 +63,24 @@ class Steps:
     def compute(self, shares: Mapping[Generation, int]) -> Computed:
         """Compute so many tokens of each turn together, and choose a token for those that are complete."""
         filling = fill(self._batch, shares)
+        self._log.hold()
         began = time.perf_counter()
         outcome = self._context.decode(self._batch)
         seconds = time.perf_counter() - began
+        why = self._log.take(failed=outcome is Outcome.FAILED)
         self.clock.decoded(seconds)
         if outcome is not Outcome.DONE:
-            return Computed(outcome)
+            return Computed(outcome, reason=_failure(shares, self._batch.size, why) if why else "")
         self._book(filling, seconds)
         return Computed(outcome, self._choose(filling.speaking))
 
     def compute_alone(self) -> Computed | None:
         """Let one of the turns go on that are computed by themselves; `None` when there are none."""
+        self._log.hold()
         began = time.perf_counter()
-        if (pace := self.solo.step()) is None:
+        pace = self.solo.step()
+        why = self._log.take(failed=pace is not None and pace.failed)
+        if pace is None:
             return None
         seconds = time.perf_counter() - began
         self.clock.decoded(seconds)
@@ -82,7 +90,8 @@ class Steps:
         if pace.choice is None:
             return Computed(Outcome.DONE)
         self._tokens_generated += isinstance(pace.choice, int)
-        return Computed(Outcome.DONE, [(pace.turn, pace.choice)])
+        reason = _failure([pace.turn], pace.tokens, why) if why else ""
+        return Computed(Outcome.DONE, [(pace.turn, pace.choice)], reason)
 
     def close(self) -> None:
         """Free what turns have to themselves, and end the threads that were started."""
@@ -107,3 +116,8 @@ class Steps:
         self.clock.sampled(time.perf_counter() - began)
         self._tokens_generated += sum(isinstance(choice, int) for choice in choices)
         return list(zip(turns, choices, strict=True))
+
+
+def _failure(turns: Iterable[Generation], tokens: int, why: str) -> str:
+    names = ", ".join(turn.id for turn in turns)
+    return f"a step of {tokens} tokens failed, and with it the turns {names}: {why}"
