@@ -10,11 +10,13 @@ A run that was stopped goes on where its last checkpoint was when it is started 
 """
 
 import argparse
+import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import structlog
 import torch
 
 from demo_model.averaging import average
@@ -63,6 +65,7 @@ def main() -> None:
     if arguments.average:
         average(arguments.average, arguments.out)
         return
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     torch.set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
     known = arguments.start

@@ -47,6 +47,9 @@ _USUAL_CONTENTS = [
 ]
 _USUAL_CONTENTS_ZH = ["你好", "你好，世界", "测试", "一", "二", "苹果"]
 
+_LONGEST_PATH = 28
+"""Characters: longer ones take a small model's time of learning from what matters."""
+
 
 @dataclass(frozen=True)
 class Note:
@@ -100,13 +103,16 @@ def letters(cast: Cast) -> str:
 def path_of(cast: Cast) -> str:
     """The path of a file, as people write it to an agent."""
     pick = cast.rng.random()
-    if pick < 0.22:
+    if pick < 0.25:
         return cast.rng.choice(_USUAL_FILES)
-    if pick < 0.5:
-        return letters(cast) + cast.rng.choice((".txt", ".txt", ".md", ".py", ".log", ".json", ""))
     if pick < 0.6:
+        return letters(cast) + cast.rng.choice((".txt", ".txt", ".md", ".py", ".log", ".json", ""))
+    if pick < 0.68:
         return f"{letters(cast)}/{letters(cast)}.txt"
-    return words.file(cast.rng).removeprefix("/workspace/").lstrip("/").removeprefix("./").replace("/storage/", "")
+    if pick < 0.85:
+        return words.word(cast.rng) + cast.rng.choice((".txt", ".txt", ".md", ".py", ".csv"))
+    path = words.file(cast.rng).removeprefix("/workspace/").replace("/storage/", "").lstrip("/").removeprefix("./")
+    return path if len(path) < _LONGEST_PATH else letters(cast) + ".txt"
 
 
 def content_of(cast: Cast) -> str:
@@ -118,7 +124,7 @@ def content_of(cast: Cast) -> str:
         return " ".join(letters(cast) for _ in range(cast.rng.choice((1, 1, 1, 2, 3))))
     if pick < 0.5:
         return words.number(cast.rng)
-    text = words.phrase(cast.rng, cast.language, cast.rng.choice((1, 2, 3, 5))).replace('"', "")
+    text = words.phrase(cast.rng, cast.language, cast.rng.choice((1, 2, 2, 3, 4))).replace('"', "")
     return text.rstrip(".!?。！？") or "x"
 
 

@@ -4,7 +4,6 @@ So what the embedded model is trained on is what an agent sends, letter by lette
 """
 
 import asyncio
-import logging
 import re
 import shutil
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -15,8 +14,6 @@ from random import Random
 from tempfile import mkdtemp
 from typing import Any
 from uuid import uuid4
-
-import structlog
 
 from cfs import wire
 from cfs_agents.fibre.agent import FibreAgent
@@ -185,7 +182,6 @@ class Lives:
 
     def __init__(self, trees: float = 0.2) -> None:
         self._trees = trees
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
         memory = Path("/dev/shm")  # noqa: S108 - the folders have names of their own
         self._folder = Path(mkdtemp(prefix="agents-", dir=memory if memory.is_dir() else None))
         self._runner = asyncio.Runner()

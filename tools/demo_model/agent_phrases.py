@@ -32,17 +32,6 @@ AND_READ_BOTH = listed(
     ", then read both|, then read both back.| and read both files back|. Read them back.|, then read them"
 )
 AND_READ_BOTH_ZH = listed("，然后都读一遍|，再读回这两个文件|，最后都读回来。")
-COPY = listed(
-    "Copy # to @|Copy the content of # to @.|Read # and write its content to @|Read # and write the same to @.|Write the content of # into @|Put what is in # into @"
-)
-COPY_ZH = listed("把#的内容复制到@|读取#，把内容写入@|将#复制到@。|把#里的内容写到@")
-EDIT = listed(
-    """
-Replace "*" by "~" in #.|Replace "*" with "~" in #|Change "*" to "~" in #|In #, replace "*" by "~"|Change * to ~ in #|In # change "*" into "~".|Edit #: replace "*" with "~".
-Replace * by ~ in the file #|Please change "*" to "~" in the file #
-"""
-)
-EDIT_ZH = listed("把#里的“*”改成“~”。|把#中的*替换为~|将#里的*改为~|在#里把“*”换成“~”|修改#：把*改成~")
 SEARCH = listed(
     """
 Search for *|Search for "*".|Search the files for *|Search the files for "*".|Which file contains "*"?|Which file contains *?|Find "*" in the files.|Find *|Find the file with "*"
@@ -74,15 +63,13 @@ THEN_SYNC = listed(
     ", then sync your context|, then call sync_context.| and sync your context.|. Then sync your context.| and then sync the context"
 )
 THEN_SYNC_ZH = listed("，然后同步上下文|，再调用sync_context。|，最后同步上下文。")
-THEN = listed(", then | and then |. Then |, and afterwards |; then |. After that, ")
-THEN_ZH = listed("，然后|，再|。然后|，接着|，之后")
 SIDE_BY_SIDE = listed(
     """
-# with ! in parallel|Make # in parallel|Make # in parallel.|In parallel, make #|Create # in parallel.|Please make # in parallel|Create # at the same time|Make # with agents in parallel
+Make # in parallel|Make # in parallel.|In parallel, make #|Create # in parallel.|Please make # in parallel|Create # at the same time|Make # with agents in parallel
 Use two agents to make #|Use sub-agents to create #.|Let your agents make #|Spawn an agent for each file: #|One agent for each: #|Delegate this: make #|Make #, each by an agent of its own.
 Let sub-agents create # in parallel.|Have # made in parallel by sub-agents
 """
-)[1:]
+)
 SIDE_BY_SIDE_ZH = listed(
     "并行创建#|并行地创建#。|请并行创建#|同时创建#|用两个智能体创建#|用子智能体并行创建#。|让子智能体分别创建#|每个文件用一个智能体：#|委派下去：创建#|让两个智能体同时写#|分别由子智能体创建#。"
 )

@@ -74,7 +74,7 @@ def write_and_list(cast: Cast, desk: Desk) -> Job:
     return job_of(asked, steps)
 
 
-@work(2.5)
+@work(3.0)
 def write_two(cast: Cast, desk: Desk) -> Job:  # noqa: ARG001 - the signature is the makers'
     """Write two files; now and then read both."""
     paths = [path_of(cast), path_of(cast)]
@@ -134,7 +134,7 @@ def read_missing(cast: Cast, desk: Desk) -> Job:
     return job_of(asked, steps)
 
 
-@work(1.5)
+@work(2.0)
 def look(cast: Cast, desk: Desk) -> Job:
     """List the workspace, or a folder."""
     if cast.rng.random() < 0.3:
@@ -147,42 +147,6 @@ def look(cast: Cast, desk: Desk) -> Job:
         for _ in range(cast.rng.choice((0, 1, 1, 2, 3))):
             existing(cast, desk)
     return job_of(asked, lambda _: list_step(cast, folder))
-
-
-@work(1.2)
-def copy(cast: Cast, desk: Desk) -> Job:
-    """Write what one file holds to another."""
-    content = content_of(cast)
-    source, target = existing(cast, desk, content), path_of(cast)
-    asked = cast.pick(say.COPY, say.COPY_ZH).replace("#", source).replace("@", target)
-
-    def steps(job: Job) -> Steps:
-        result = yield from read_step(job, source)
-        if is_error(result):
-            return could_not_read(cast, source, result)
-        done = yield from write_step(job, target, content)
-        return could_not_write(cast, target, done) if is_error(done) else wrote(cast, target)
-
-    return job_of(asked, steps)
-
-
-@work(1.2)
-def edit(cast: Cast, desk: Desk) -> Job:
-    """Replace a text in a file; now and then it is not there."""
-    old, new = content_of(cast), content_of(cast)
-    while new == old:
-        new = content_of(cast)
-    held = old if cast.rng.random() < 0.85 else content_of(cast)
-    path = existing(cast, desk, cast.rng.choice(("*", f"{letters(cast)} *")).replace("*", held))
-    asked = cast.pick(say.EDIT, say.EDIT_ZH).replace("#", path).replace("*", old).replace("~", new)
-
-    def steps(_: Job) -> Steps:
-        result = yield ToolCall("edit_file", {"path": path, "old": old, "new": new})
-        if is_error(result):
-            return failed(cast, f"I could not change {path}", f"我没能修改{path}", result)
-        return cast.say(f"I changed {path}.", f"我已修改{path}。")
-
-    return job_of(asked, steps)
 
 
 @work(1.2)
@@ -210,7 +174,7 @@ def search(cast: Cast, desk: Desk) -> Job:
     return job_of(asked, steps)
 
 
-@work(0.8)
+@work(0.5)
 def run(cast: Cast, desk: Desk) -> Job:
     """Run a command."""
     path, there = path_of(cast).replace("\\", ""), cast.rng.random() < 0.7

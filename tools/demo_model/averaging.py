@@ -8,27 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 from demo_model.export import export
-from demo_model.network import Shape
 from demo_model.reading import read_vocabulary, read_weights
 
+_SHAPE = {
+    "vocabulary": "vocab_size",
+    "width": "embedding_length",
+    "layers": "block_count",
+    "heads": "attention.head_count",
+    "hidden": "feed_forward_length",
+    "context": "context_length",
+    "rope_base": "rope.freq_base",
+}
 
-def _shape(path: Path) -> Shape:
-    reader = gguf.GGUFReader(path)
 
-    def number(key: str) -> int:
-        field = reader.get_field(f"llama.{key}")
-        if field is None:
-            raise ValueError(f"{path} does not say its {key}")
-        return int(field.contents())
-
-    return Shape(
-        vocabulary=number("vocab_size"),
-        width=number("embedding_length"),
-        layers=number("block_count"),
-        heads=number("attention.head_count"),
-        hidden=number("feed_forward_length"),
-        context=number("context_length"),
-    )
+def read_shape(path: Path) -> dict[str, int | float]:
+    """The dimensions of a model that `export` has written, by the network's names."""
+    fields = gguf.GGUFReader(path).fields
+    return {name: fields[f"llama.{key}"].contents() for name, key in _SHAPE.items()}
 
 
 def average(paths: Sequence[Path], out: Path) -> None:
@@ -36,12 +32,12 @@ def average(paths: Sequence[Path], out: Path) -> None:
 
     Raises `ValueError` where they differ.
     """
-    first, shape = read_vocabulary(paths[0]), _shape(paths[0])
+    first, shape = read_vocabulary(paths[0]), read_shape(paths[0])
     for path in paths[1:]:
-        if read_vocabulary(path) != first or _shape(path) != shape:
+        if read_vocabulary(path) != first or read_shape(path) != shape:
             raise ValueError(f"{path} is another model than {paths[0]}")
     weights = [read_weights(path) for path in paths]
     mean: dict[str, npt.NDArray[np.float32]] = {}
     for name in weights[0]:
         mean[name] = np.mean([one[name] for one in weights], axis=0).astype(np.float32)
-    export(out, first, shape.as_dict(), mean)
+    export(out, first, shape, mean)
