@@ -118,7 +118,7 @@ def test_what_sequences_have_in_common_is_taken_out_once(lives: Lives) -> None:
     drawn = [one for _ in range(24) for one in lives.draw(rng)]
     wanted = sorted((tuple(ids), tuple(targets)) for ids, targets in encode(encoder, drawn) if len(ids) <= 2048)
     source = batches(encoder, Random(7), 4096, Mix(0, 0, agents=1), 2048, _Same(drawn), pool=1)
-    found = []
+    found: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
     shared = 0
     while len(found) < len(wanted):
         batch = next(source)
