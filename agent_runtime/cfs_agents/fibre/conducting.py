@@ -42,11 +42,11 @@ class Family(Protocol):
         """Its parent knows a strand's report, and needs no news of it."""
         ...
 
-    async def lock(self, strand: FibreSubAgent, path: str) -> str:
+    def lock(self, strand: FibreSubAgent, path: str) -> str:
         """Reserve a file for a strand."""
         ...
 
-    async def unlock(self, strand: FibreSubAgent, path: str) -> str:
+    def unlock(self, strand: FibreSubAgent, path: str) -> str:
         """Give a file free."""
         ...
 
@@ -124,11 +124,11 @@ class StrandConductor:
 
     async def lock(self, path: str) -> str:
         """Reserve a file."""
-        return await self._family.lock(self._strand, path)
+        return self._family.lock(self._strand, path)
 
     async def unlock(self, path: str) -> str:
         """Give a file free."""
-        return await self._family.unlock(self._strand, path)
+        return self._family.unlock(self._strand, path)
 
     async def _called(self) -> bool:
         """Whether somebody has written to this strand; that a child is done does not count."""

@@ -11,22 +11,24 @@ import structlog
 
 from cfs.errors import CfsError, Conflict
 from cfs_agents.agent import Agent
-from cfs_agents.events import AgentEvent
+from cfs_agents.events import AgentEvent, CallFinished, TurnUsage
 from cfs_agents.fibre.chunks import ChunkStream
 from cfs_agents.fibre.conducting import StrandConductor
 from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.equipment import equipment, system_text
+from cfs_agents.fibre.guards.guards import Guards
+from cfs_agents.fibre.guards.limits import Limits
 from cfs_agents.fibre.live import Begun, Live
-from cfs_agents.fibre.prompts import system_prompt
 from cfs_agents.fibre.recall import Made, recall_root, recall_subs
 from cfs_agents.fibre.reports import Report
 from cfs_agents.fibre.session_context import AgentSpec, SessionContext
 from cfs_agents.fibre.state import Letter, StrandRecord
-from cfs_agents.fibre.storage import TreeFolder
-from cfs_agents.fibre.strand import Begin, Ending, FibreSubAgent
-from cfs_agents.fibre.toolset import FibreTools
+from cfs_agents.fibre.storage import LEDGER, TreeFolder
+from cfs_agents.fibre.strand import Begin, FibreSubAgent
+from cfs_agents.fibre.tree import Ending
 from cfs_agents.fibre.words import words
 from cfs_agents.llm import Model
-from cfs_agents.tools import AsyncShell, FileTools, Tool, ToolError, tool
+from cfs_agents.tools import AsyncShell, Tool, ToolError
 
 _log = structlog.get_logger(__name__)
 
@@ -44,12 +46,23 @@ class FibreOrchestrator:
         self.live = live
         self.chunks = chunks
         self.strands: dict[str, FibreSubAgent] = {}
+        self.guards: Guards
         self._folder = folder
         self._models = models
+        self.environment: dict[str, str] = {}
+        """Variables of the shells of all strands."""
         self._group: asyncio.TaskGroup | None = None
 
     def recall(self, fresh: StrandRecord, context: SessionContext) -> None:
         """Make the strands that are on disk; the root is `fresh` when there are none. Blocks."""
+        config = self.config
+        self.guards = Guards(
+            self._folder.workspace,
+            self._folder.path / LEDGER,
+            limits=Limits(config.max_depth, config.max_alive, config.max_agents),
+            lock_seconds=config.lock_seconds,
+            language=config.language,
+        )
         self._made(recall_root(self._folder, fresh, context))
         for made in recall_subs(self._folder, lambda agent_id: self.strands[agent_id].context):
             self._made(made)
@@ -57,6 +70,8 @@ class FibreOrchestrator:
     def _made(self, made: Made) -> FibreSubAgent:
         record, context, place = made
         strand = self.strands[record.agent_id] = FibreSubAgent(self, record, context, place)
+        used = record.usage.prompt_tokens + record.usage.completion_tokens
+        self.guards.budget.open(record.agent_id, record.parent_id, record.budget, used)
         return strand
 
     @property
@@ -228,6 +243,11 @@ class FibreOrchestrator:
         """Make a child and start it."""
         if not self._at_work():
             raise ToolError("the work is at its end: no agent is started any more")
+        below = [each for each in self.strands.values() if not each.is_root]
+        alive = sum(self.busy(each) for each in below)
+        self.guards.limits.check_spawn(
+            depth=parent.record.depth + 1, alive=alive, total=len(below), language=self.config.language
+        )
         child = await self.create_sub_session(parent.context, spec)
         child.record.spawned_by = spawned_by
         try:
@@ -258,13 +278,13 @@ class FibreOrchestrator:
             each for each in parent.record.inbox if not (each.notice and each.sender == strand.agent_id)
         ]
 
-    async def lock(self, strand: FibreSubAgent, path: str) -> str:  # noqa: ARG002
+    def lock(self, strand: FibreSubAgent, path: str) -> str:
         """Reserve a file for a strand."""
-        raise ToolError("there are no locks yet")
+        return self.guards.locks.acquire(strand.agent_id, path)
 
-    async def unlock(self, strand: FibreSubAgent, path: str) -> str:  # noqa: ARG002
+    def unlock(self, strand: FibreSubAgent, path: str) -> str:
         """Give a file free."""
-        raise ToolError("there are no locks yet")
+        return self.guards.locks.release(strand.agent_id, path)
 
     # -- what strands tell ----------------------------------------------------------------------------------------
 
@@ -274,26 +294,29 @@ class FibreOrchestrator:
 
     def tools(self, strand: FibreSubAgent) -> tuple[list[Tool], AsyncShell | None]:
         """Make a strand's tools, and the shell that some of them use."""
-        conductor = StrandConductor(self, strand)
-        leads = strand.record.depth < self.config.max_depth
-        mine = FibreTools(conductor).tools(may_spawn=leads, may_finish=not strand.is_root)
-        files = [each for each in FileTools(strand.context.files).tools() if each.name in self.config.file_tools]
-        more = [each if isinstance(each, Tool) else tool()(each) for each in self.config.tools]
-        return [*mine, *files, *more], None
+        return equipment(strand, self.config, self.guards, StrandConductor(self, strand), self.environment)
 
     def system(self, strand: FibreSubAgent) -> str:
         """Write a strand's system prompt (B6)."""
-        notes = {"agent_name": strand.record.agent_name}
-        for key, value in strand.context.system_context.items():
-            notes[key] = ", ".join(value) if isinstance(value, list) else str(value)
-        leads = strand.record.depth < self.config.max_depth
-        return system_prompt(self.config.language, strand.record.system_instruction, may_spawn=leads, notes=notes)
+        return system_text(strand, self.config)
 
-    async def before_round(self, strand: FibreSubAgent, agent: Agent) -> None:
-        """Look before a strand's model is asked."""
+    async def began(self, strand: FibreSubAgent, *, again: bool) -> None:
+        """A strand begins with a task, or goes on with one after a kill."""
+        await self.guards.began(strand.agent_id, again=again)
+
+    async def before_round(self, strand: FibreSubAgent, agent: Agent, *, told: bool) -> None:
+        """Look before a strand's model is asked; raises `TooMany` when a budget does not have so much."""
+        if told:
+            self.guards.told(strand.agent_id)
+        context = agent.context.context
+        agent.context.context = self.guards.before_round(strand.agent_id, context, context.tokens)
 
     def after(self, strand: FibreSubAgent, event: AgentEvent) -> None:
-        """Look at what a strand did."""
+        """Look at what a strand did; it is ended for doing the same again and again."""
+        if isinstance(event, TurnUsage):
+            self.guards.asked(strand.agent_id, event.usage)
+        elif isinstance(event, CallFinished) and (reason := self.guards.after(strand.agent_id, event)) is not None:
+            strand.kill("failed", reason)
 
     def at_work(self, strand: FibreSubAgent) -> list[str]:
         """Name the children of a strand that are at work."""
@@ -302,7 +325,10 @@ class FibreOrchestrator:
     async def judge(self, strand: FibreSubAgent, ending: Ending) -> Report:
         """Hold what a strand says of its task against the facts."""
         said, usage = ending.said, strand.record.usage
-        return Report(strand.agent_id, ending.status, said.summary, said.details, (), ending.reasons, usage)
+        report = Report(strand.agent_id, ending.status, said.summary, said.details, (), ending.reasons, usage)
+        report = await self.guards.judge(report, reports=max(1, strand.finishes))
+        self.guards.ended(strand.agent_id)
+        return report
 
     async def over(self, strand: FibreSubAgent, report: Report) -> None:
         """End what is below a strand whose task is over, and tell its parent."""

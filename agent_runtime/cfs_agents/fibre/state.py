@@ -71,6 +71,7 @@ class StrandRecord(BaseModel):
     inbox: list[Letter] = Field(default_factory=list)
     seen: list[str] = Field(default_factory=list)
     asked: list[str] = Field(default_factory=list)
+    finish: dict[str, Any] | None = None
     report: dict[str, Any] | None = None
     heard: bool = True
     memory: dict[str, Any] = Field(default_factory=dict)

@@ -4,6 +4,7 @@
         messages.json           all that the root said, did and was told, in order
         session_status.json     where it is in its work; written after every step
         agent_workspace/        the files that all of them share
+        ledger.jsonl            what became of each file, and through whom
         sub_sessions/{agent}/   messages.json, session_status.json, agent_workspace -> ../../agent_workspace
 
 A file is replaced in one step, so whoever is killed leaves all of the old one or all of the new one. The messages are
@@ -30,6 +31,7 @@ MESSAGES = "messages.json"
 STATUS = "session_status.json"
 WORKSPACE = "agent_workspace"
 SUB_SESSIONS = "sub_sessions"
+LEDGER = "ledger.jsonl"
 _NEW = ".new"
 
 

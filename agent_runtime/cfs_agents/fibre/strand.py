@@ -9,8 +9,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from dataclasses import asdict, replace
+from typing import TypeAlias
 
 import structlog
 
@@ -19,76 +19,25 @@ from cfs.wire import Message
 from cfs_agents.agent import Agent
 from cfs_agents.config import AgentConfig
 from cfs_agents.context import Context, ContextItem
-from cfs_agents.events import AgentEvent, CallFinished, CallStarted
-from cfs_agents.fibre.chunks import ChunkStream
-from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.events import CallFinished, CallStarted
 from cfs_agents.fibre.keeping import REPEATABLE, StrandKeeper
-from cfs_agents.fibre.live import Begun, Live
+from cfs_agents.fibre.live import Begun
 from cfs_agents.fibre.recall import report_of, state_of
-from cfs_agents.fibre.reports import Report, ReportStatus
+from cfs_agents.fibre.reports import ReportStatus
 from cfs_agents.fibre.session_context import SessionContext
 from cfs_agents.fibre.state import Held, Letter, StrandRecord
 from cfs_agents.fibre.storage import SessionFolder
 from cfs_agents.fibre.toolset import FINISH, SPAWN, WAIT, Finish
+from cfs_agents.fibre.tree import Ending, Tree
 from cfs_agents.fibre.voice import Voice, said_since
 from cfs_agents.fibre.words import words
-from cfs_agents.llm import Model
 from cfs_agents.sentences import sentences
-from cfs_agents.tools import AsyncShell, Tool
+from cfs_agents.tools import AsyncShell
 
 _log = structlog.get_logger(__name__)
 
 Begin: TypeAlias = Callable[[], Awaitable[Begun | None]]
 """How a strand comes to the turn that it is to answer; None when that is over already."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a task ended as the strand sees it: what it says of it, and why it is not a success."""
-
-    status: ReportStatus
-    said: Finish
-    reasons: tuple[str, ...] = ()
-
-
-class Tree(Protocol):
-    """What a strand needs of the tree that it is in."""
-
-    config: FibreConfig
-    live: Live
-    chunks: ChunkStream
-
-    def model(self, strand: "FibreSubAgent") -> Model:
-        """Return the model that answers for a strand."""
-        ...
-
-    def tools(self, strand: "FibreSubAgent") -> tuple[list[Tool], AsyncShell | None]:
-        """Make a strand's tools, and the shell that some of them use."""
-        ...
-
-    def system(self, strand: "FibreSubAgent") -> str:
-        """Write a strand's system prompt."""
-        ...
-
-    async def before_round(self, strand: "FibreSubAgent", agent: Agent) -> None:
-        """Look before a strand's model is asked; a `CfsError` ends the strand's task."""
-        ...
-
-    def after(self, strand: "FibreSubAgent", event: AgentEvent) -> None:
-        """Look at what a strand did; it may be ended for it."""
-        ...
-
-    def at_work(self, strand: "FibreSubAgent") -> list[str]:
-        """Name the children of a strand that are at work."""
-        ...
-
-    async def judge(self, strand: "FibreSubAgent", ending: Ending) -> Report:
-        """Hold what a strand says of its task against the facts."""
-        ...
-
-    async def over(self, strand: "FibreSubAgent", report: Report) -> None:
-        """A strand's task is over: end what depends on it, and tell who waits for it."""
-        ...
 
 
 class FibreSubAgent:
@@ -101,6 +50,7 @@ class FibreSubAgent:
         self.voice = Voice(tree.chunks, record.session_id, record.agent_name)
         self.keeper = StrandKeeper(record, context, folder, told=self.voice.tell, before=self._before_round)
         self.call_id: str | None = None
+        self.finishes = 0
         self.news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.report = report_of(record)
@@ -151,7 +101,7 @@ class FibreSubAgent:
 
     def prepare(self) -> None:
         """Forget how the last task ended, as another one is about to be started."""
-        self._verdict, self._finish, self._ending = None, None, False
+        self._verdict, self._finish, self._ending, self.finishes = None, None, False, 0
 
     @property
     def ending(self) -> bool:
@@ -164,7 +114,11 @@ class FibreSubAgent:
 
     def take_finish(self, finish: Finish) -> None:
         """Take what the model says of its task, which ends when the call has its result."""
+        self.finishes += 1
+        if self._finish is not None:
+            return
         self._finish = finish
+        self.record.finish = asdict(finish)
 
     async def put(self, letter: Letter) -> None:
         """Put a letter into its inbox, on disk too."""
@@ -215,9 +169,12 @@ class FibreSubAgent:
         if begun is None:
             return Ending("cancelled", Finish(status="failed", summary=""), (say.stopped,))
         await self._adopt(agent, begun, letter)
+        if self.record.finish is not None:  # it had reported when it was killed
+            self._finish = Finish(**self.record.finish)
         task: str | None = None
         while True:
-            await self._through(agent, task)
+            if self._finish is None:
+                await self._through(agent, task)
             if self._finish is not None:
                 return Ending("success" if self._finish.status == "success" else "failed", self._finish)
             if agent.outcome.reason == "rounds":
@@ -250,6 +207,8 @@ class FibreSubAgent:
         )
         self._agent = agent = Agent(self.tree.model(self), limits, keeper=self.keeper)
         kept = self.context.session_memory_manager.load(record.items, record.messages)
+        newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
+        record.inbox = [letter for letter in record.inbox if self._read(letter) not in newest]  # read, then killed
         system = ContextItem.of(Message(role="system", content=self.tree.system(self)))
         calls = kept.open_calls
         begun = record.begun is not None and bool(calls) and calls[0].name not in REPEATABLE
@@ -266,9 +225,10 @@ class FibreSubAgent:
         if record.state != "working" or (self.is_root and not begun.goes_on):
             record.state, record.report, self.report = "working", None, None
             record.tasks += 1
-            record.rounds, record.seconds_used, record.asked = 0, 0.0, []
+            record.rounds, record.seconds_used, record.asked, record.finish = 0, 0.0, [], None
             if letter in record.inbox:
                 record.inbox.remove(letter)
+        await self.tree.began(self, again=not begun.goes_on)
         if begun.goes_on:
             await self.keeper.save()
         else:
@@ -325,14 +285,17 @@ class FibreSubAgent:
         """
         agent = self._agent
         assert agent is not None  # noqa: S101 - for the type checker
+        told = False
         if await self.tree.live.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
             await self._take_in(agent, message)
+            told = True
         hears = not self._last_calls & {SPAWN, WAIT}
         self._last_calls = set()
         for letter in [letter for letter in self.record.inbox if hears or not letter.notice]:
             self.record.inbox.remove(letter)
             await self._take_in(agent, self._read(letter))
-        await self.tree.before_round(self, agent)
+            told = True
+        await self.tree.before_round(self, agent, told=told)
 
     async def _turn_over(self) -> str | None:
         """End the turn that is being answered, as a newer message waits, and take that one; None if it has gone."""
@@ -359,7 +322,7 @@ class FibreSubAgent:
         await self._close_shell()
         report = self.report = await self.tree.judge(self, ending)
         record.state, record.report, record.heard = "done", state_of(report), self.is_root
-        record.begun = None
+        record.begun, record.finish = None, None
         record.seconds_used, self._began_at = self.seconds(), None
         await self.keeper.save()
         if self.voice.held is None and not report.ok:  # it never came to its turn: the message must not wait for ever

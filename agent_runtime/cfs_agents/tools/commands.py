@@ -28,12 +28,13 @@ class CommandTools:
     """The tool `execute_command` of one agent: its shell, and its directory of the machine, which is `/` to it.
 
     `handle` judges the directories that the model names. The shell itself is held by nothing but its settings
-    (user, limits, sandbox).
+    (user, limits, sandbox). `workspace` is the directory of the machine that is /workspace, if it is called otherwise.
     """
 
-    def __init__(self, shell: AsyncShell, root: Path, handle: FsHandle) -> None:
+    def __init__(self, shell: AsyncShell, root: Path, handle: FsHandle, *, workspace: Path | None = None) -> None:
         self._shell = shell
         self._root = root
+        self._workspace = workspace or root / WORKSPACE[1:]
         self._handle = handle
 
     def tools(self) -> list[Tool]:
@@ -68,10 +69,14 @@ class CommandTools:
                 raise ToolError(f"there is no directory {place!r}")
         except FileSystemError as error:
             raise ToolError(str(error)) from None
+        if place == WORKSPACE or place.startswith(f"{WORKSPACE}/"):
+            return self._workspace / place.removeprefix(WORKSPACE).removeprefix("/")
         return self._root / place.removeprefix("/")
 
     def _logical(self, path: Path) -> str:
         """Name a file as the file tools do."""
+        if path.is_relative_to(self._workspace):
+            return f"{WORKSPACE}/{path.relative_to(self._workspace).as_posix()}"
         return f"/{path.relative_to(self._root).as_posix()}" if path.is_relative_to(self._root) else str(path)
 
     def _told(self, command: str, result: ShellResult) -> str:
@@ -84,7 +89,7 @@ class CommandTools:
     def _notes(self, command: str, result: ShellResult) -> list[str]:
         """Say what the model cannot see from the output."""
         record = self._logical(result.record) if result.record else "no file, as none could be written"
-        inside = self._shell.settings.inside(self._root / WORKSPACE[1:])
+        inside = self._shell.settings.inside(self._workspace)
         misnamed = result.status != 0 and inside != WORKSPACE and _NAMES_WORKSPACE.search(command) is not None
         goes_on = result.still_running and not result.left_out
         told = [

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.chunks import MessageChunk
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.testing import Line, ScriptedModel, calls
+from cfs_agents.testing import Line, ManualClock, ScriptedModel, calls
+from tests.server.support import House
 
 Script = Sequence[Line]
 
@@ -49,10 +51,11 @@ def writer(name: str) -> Script:
 
 
 class Cast:
-    """The models of a tree by the names of their agents; each plays its script."""
+    """The models of a tree by the names of their agents; each plays its script, by one clock."""
 
     def __init__(self, **scripts: Script) -> None:
-        self.models = {name: ScriptedModel(script) for name, script in scripts.items()}
+        self.clock = ManualClock()
+        self.models = {name: ScriptedModel(script, clock=self.clock) for name, script in scripts.items()}
 
     def __call__(self, name: str) -> Any:
         return self.models[name]
@@ -105,3 +108,22 @@ async def read(folder: Path, name: str, agent: str | None) -> str:
 def roles(said: Sequence[Mapping[str, Any]]) -> list[str]:
     """Who said what, in order."""
     return [each["role"] for each in said]
+
+
+def late(line: Line, seconds: float = 5.0) -> Line:
+    """Say a line only when the clock has gone so far."""
+    return replace(line, delay=seconds)
+
+
+async def settled(home: House, session: str = "main") -> dict[str, Any]:
+    """The session with its history, when it and all below it are idle."""
+    answer = await home.client.get(f"/v1/sessions/{session}", params={"wait": 30})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    assert found["state"] == "idle"
+    return found
+
+
+def said(history: Sequence[Mapping[str, Any]], role: str = "assistant") -> list[str]:
+    """The texts of a role, without those of calls."""
+    return [each["content"] for each in history if each["role"] == role and not each.get("tool_calls")]
