@@ -4,18 +4,20 @@ What is to be done next follows from the conversation alone: calls without resul
 anything else is for the model. So a task that was broken off anywhere goes on by the same loop.
 """
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import cast
 
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall, Usage
+from cfs_agents import continuation
 from cfs_agents.config import AgentConfig, LastTurn, Outcome, working_context
-from cfs_agents.context import Context, ContextFileSystem
+from cfs_agents.context import Change, Context, ContextFileSystem
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
     CallStarted,
+    ContextShortened,
     ContextUpdated,
     EndReason,
     Finished,
@@ -23,18 +25,20 @@ from cfs_agents.events import (
     Text,
     Thinking,
     TurnUsage,
+    Warned,
 )
 from cfs_agents.interrupts import Interrupted, Interrupts
 from cfs_agents.keeper import Keeper, NoKeeper
 from cfs_agents.llm import Chunk, Item, Model, Reply, Retrying
+from cfs_agents.sentences import sentences
+from cfs_agents.summaries import Summaries
 from cfs_agents.tools import Registry, ToolResult
+from cfs_agents.usage import added
 
 __all__ = ["Agent", "AgentConfig", "LastTurn", "Outcome"]
 
 _SHORTER = 0.7
 _MOST_SHORTENINGS = 8
-_UNKNOWN = "Error: {} was begun and then interrupted. It may or may not have happened: look before you do it again."
-_NOT_RUN = "Error: {} was not run, as the work was interrupted before it. Call it again if it is still needed."
 
 
 class Agent:
@@ -54,8 +58,10 @@ class Agent:
     ) -> None:
         self.config = config = config or AgentConfig()
         self.tools = Registry(config.tools)
+        self._say = sentences(config.language)
         self.outcome = Outcome()
-        self.context = working_context(config, files, self.tools)
+        self._summaries = Summaries(llm, config.language)
+        self.context = working_context(config, files, self.tools, self._summaries)
         if config.system is not None:
             self.context.add(Message(role="system", content=config.system))
         self._llm = llm
@@ -64,6 +70,9 @@ class Agent:
         self._broken: Mapping[str, str] = {}
         self._begun = False
         self._syncs = 0
+        self._cuts = 0
+        self._warnings: list[str] = []
+        self._told = 0
 
     def resume_at(self, context: Context, *, begun: bool = False, broken: Mapping[str, str] | None = None) -> None:
         """Take over a conversation; `begun` says that its next open call was started before."""
@@ -73,6 +82,10 @@ class Agent:
     def interrupt(self) -> None:
         """Stop the running task at the next place where it waits; from the thread of its event loop."""
         self._interrupts.request()
+
+    def warn(self, sentence: str) -> None:
+        """Let a person know something: it is told by `Warned` with what happens next. From the loop's thread."""
+        self._warnings.append(sentence)
 
     async def query(self, task: str | None = None) -> Outcome:
         """Work on a task to its end, and say how it ended; without a task, go on with the last one."""
@@ -89,7 +102,7 @@ class Agent:
         """
         before, self.outcome = self.outcome, Outcome()
         self._interrupts.clear()
-        self._syncs = 0
+        self._syncs = self._cuts = 0
         try:
             await self._open(task, before)
             async with aclosing(self._rounds()) as events:
@@ -105,17 +118,26 @@ class Agent:
         except CfsError as error:
             self._fail(error)
             end = Finished("failed", error.detail)
+        for warning in self._news():
+            yield warning
         yield end
 
     async def _open(self, task: str | None, before: Outcome) -> None:
         """Begin a task, or see to it that the model goes on with the last one."""
         if task is not None:
             while calls := self.context.context.open_calls:
-                await self._finish(calls, _lost(calls[0], begun=self._begun))
+                await self._finish(calls, self._lost(calls[0], begun=self._begun))
             self.context.context = self.context.context.released()
             await self._add(Message(role="user", content=task), task=True)
         elif before.reason == "rounds":
-            await self._add(Message(role="user", content=self.config.go_on))
+            await self._add(Message(role="user", content=self._say.go_on))
+
+    def _news(self) -> Iterator[Warned]:
+        """Tell what there is to warn of, once."""
+        sentences = [*self._warnings, *self.context.warnings[self._told :]]
+        self._warnings.clear()
+        self._told = len(self.context.warnings)
+        yield from map(Warned, sentences)
 
     def _end(self, reason: EndReason, detail: str = "") -> None:
         self.outcome.reason, self.outcome.detail = reason, detail
@@ -159,7 +181,7 @@ class Agent:
     def _answered(self) -> bool:
         """Whether the model has the last word."""
         items = self.context.context.items
-        if not items or items[-1].message.role != "assistant":
+        if not items or items[-1].message.role != "assistant" or items[-1].cut:
             return False
         self.outcome.text = items[-1].message.content
         return True
@@ -167,26 +189,62 @@ class Agent:
     # -- the model ------------------------------------------------------------------------------------------------
 
     async def _ask(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
-        """Ask the model once, with a shorter conversation when this one is too long for it."""
+        """Ask the model, and for the rest of a reply that was cut off in words."""
         self.outcome.rounds += 1
         await self._keeper.before_round()
+        for warning in self._news():
+            yield warning
         yield RoundStarted(self.outcome.rounds)
+        while True:
+            async with aclosing(self._fitting_reply(tools)) as events:
+                async for event in events:
+                    yield event
+            if self.context.context.cut_off is None:
+                return
+            yield Warned("the reply was cut off at its limit of tokens; the model is asked for the rest")
+
+    async def _fitting_reply(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
+        """Ask the model once, with a shorter conversation when this one is too long for it."""
         for _ in range(_MOST_SHORTENINGS):
+            before = self.context.context
             messages = await self._interrupts.guard(self.context.prepare())
+            async for event in self._shortened(before):
+                yield event
             try:
                 async with aclosing(self._reply(messages, tools)) as events:
                     async for event in events:
                         yield event
             except ContextTooLong:
+                before = self.context.context
                 shorter = await self.context.shorten(max(1, int(self.context.usage.tokens * _SHORTER)))
                 if shorter.tokens_after >= shorter.tokens_before:
                     raise
+                async for event in self._shortened(before):
+                    yield event
             else:
                 return
         raise ContextTooLong("the conversation is too long for the model, however much of it is left out")
 
+    async def _shortened(self, before: Context) -> AsyncGenerator[AgentEvent, None]:
+        """Keep and tell what has become of the conversation while it was made ready."""
+        if change := Change.between(before, self.context.context):
+            await self._keeper.shortened(change)
+        if used := self._summaries.take_usage():
+            self._count(used)
+            yield TurnUsage(used)
+        if (done := self.context.take_compaction()) is not None:
+            if done.tokens_after < done.tokens_before:
+                yield ContextShortened(done.tokens_before, done.tokens_after, done.summarised)
+            if done.kept_because is not None:
+                yield Warned(f"the conversation is still too long: {done.kept_because}")
+        for warning in self._news():
+            yield warning
+
     async def _reply(self, messages: Sequence[Message], tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Let the model answer, and take its reply in."""
+        part = self.context.context.cut_off
+        if part is not None:
+            messages = continuation.asking(messages, self.config.language)
         reply: Reply | None = None
         stream = cast("AsyncGenerator[Item, None]", self._llm.stream(messages, tools.schemas()))
         async with aclosing(stream):
@@ -205,11 +263,17 @@ class Agent:
             raise EngineError("the model's reply ended before it was complete")
         self._count(reply.usage)
         yield TurnUsage(reply.usage)
-        if not (reply.message.content.strip() or reply.message.tool_calls):
+        cut = reply.finish_reason == "length"
+        if not (cut or reply.message.content.strip() or reply.message.tool_calls):
             raise EngineError("the model said nothing, and called nothing")
-        if reply.finish_reason == "length" and not reply.message.tool_calls:
-            self.outcome.detail = "the answer was cut off at the most tokens of a reply"
-        await self._add(reply.message, reply.broken, reply.usage)
+        message = reply.message if part is None else continuation.joined(part.message, reply.message)
+        await self._add(message, reply.broken, reply.usage, cut=cut and not message.tool_calls)
+        self._cuts = self._cuts + 1 if cut else 0
+        if self._cuts == continuation.MOST_CUTS:
+            raise EngineError(
+                f"the model's reply was cut off at its limit of tokens {self._cuts} times in a row:"
+                " allow longer replies, or ask for less at once; what was done is kept"
+            )
 
     async def _add(
         self,
@@ -218,18 +282,14 @@ class Agent:
         usage: Usage | None = None,
         *,
         task: bool = False,
+        cut: bool = False,
     ) -> None:
-        item = self.context.add(message, task=task)
+        item = self.context.add(message, task=task, cut=cut)
         self._begun, self._broken = False, broken or {}
         await self._keeper.added(item, self._broken, usage)
 
     def _count(self, usage: Usage) -> None:
-        total = self.outcome.usage
-        self.outcome.usage = Usage(
-            prompt_tokens=total.prompt_tokens + usage.prompt_tokens,
-            cached_tokens=total.cached_tokens + usage.cached_tokens,
-            completion_tokens=total.completion_tokens + usage.completion_tokens,
-        )
+        self.outcome.usage = added(self.outcome.usage, usage)
 
     # -- tools ----------------------------------------------------------------------------------------------------
 
@@ -239,7 +299,7 @@ class Agent:
         while calls := self.context.context.open_calls:
             call = calls[0]
             if lost:
-                result = _lost(call, begun=self._begun)
+                result = self._lost(call, begun=self._begun)
             elif call.id in self._broken:
                 result = ToolResult(call.id, call.name, f"Error: {self._broken[call.id]}", ok=False, seconds=0.0)
             else:
@@ -262,8 +322,7 @@ class Agent:
         self.context.context = new.context
         return new.lines
 
-
-def _lost(call: ToolCall, *, begun: bool) -> ToolResult:
-    """Make the result of a call that has none: one that was begun, or one that was not."""
-    text = (_UNKNOWN if begun else _NOT_RUN).format(call.name)
-    return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
+    def _lost(self, call: ToolCall, *, begun: bool) -> ToolResult:
+        """Make the result of a call that has none: one that was begun, or one that was not."""
+        text = (self._say.perhaps_run if begun else self._say.not_run).format(call.name)
+        return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)

@@ -12,14 +12,15 @@ from cfs_agents.context import (
     EphemeralPolicy,
     OffloadPolicy,
     SelectiveCompactionPolicy,
+    Summarise,
     TokenCounter,
     WorkingContext,
 )
 from cfs_agents.events import EndReason
+from cfs_agents.sentences import Language
 from cfs_agents.tools import Registry, Tool
 
 MAX_ROUNDS = 10
-GO_ON = "[Go on with the task.]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,8 @@ class AgentConfig:
 
     `offload_token_threshold`: results of so many tokens go to disk, below `offload_root_path` (`~/.agent/context`
     unless given). `ephemeral_keep_recent` overrides how many results ephemeral tools keep. `context_tokens` is how
-    long a conversation may become before it is compacted; without it only the model's own limit counts. `go_on` is said
-    to a model that goes on after its rounds were over.
+    long a conversation may become before it is compacted; without it only the model's own limit counts. `language` is
+    that of what the loop itself says to the model.
     """
 
     tools: Iterable[Tool | Callable[..., Any]] = ()
@@ -50,7 +51,7 @@ class AgentConfig:
     context_tokens: int | None = None
     counter: TokenCounter | None = None
     last_turn: LastTurn | None = None
-    go_on: str = GO_ON
+    language: Language = "en"
 
 
 @dataclass(slots=True)
@@ -77,8 +78,10 @@ class Outcome:
         return self.text or self.detail
 
 
-def working_context(config: AgentConfig, files: ContextFileSystem | None, tools: Registry) -> WorkingContext:
-    """Make the context that a configuration asks for."""
+def working_context(
+    config: AgentConfig, files: ContextFileSystem | None, tools: Registry, summarise: Summarise | None = None
+) -> WorkingContext:
+    """Make the context that a configuration asks for; `summarise` asks a model, where nothing less helps (O5)."""
     if files is None and config.offload_enabled:
         files = ContextFileSystem(config.offload_root_path)
     keep = {each.name: each.ephemeral for each in tools if each.ephemeral is not None}
@@ -87,5 +90,8 @@ def working_context(config: AgentConfig, files: ContextFileSystem | None, tools:
         counter=config.counter,
         offload=OffloadPolicy(enabled=config.offload_enabled, threshold=config.offload_token_threshold),
         ephemeral=EphemeralPolicy(keep, config.ephemeral_keep_recent),
-        compaction=SelectiveCompactionPolicy(config.context_tokens) if config.context_tokens else None,
+        compaction=SelectiveCompactionPolicy(config.context_tokens, summarise, language=config.language)
+        if config.context_tokens
+        else None,
+        language=config.language,
     )

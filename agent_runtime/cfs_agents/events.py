@@ -4,7 +4,8 @@ A task is rounds, and a round is one reply of the model with the calls that it m
 
     RoundStarted, (Thinking | Text | Retrying)*, TurnUsage, (CallStarted, ContextUpdated?, CallFinished)*
 
-and `Finished` is the last of all.
+A reply that was cut off is followed by another one in the same round. `ContextShortened` and `Warned` may come anywhere
+before the end, and `Finished` is the last of all.
 """
 
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ __all__ = [
     "AgentEvent",
     "CallFinished",
     "CallStarted",
+    "ContextShortened",
     "ContextUpdated",
     "EndReason",
     "Finished",
@@ -26,6 +28,7 @@ __all__ = [
     "Text",
     "Thinking",
     "TurnUsage",
+    "Warned",
 ]
 
 EndReason = Literal["answered", "rounds", "interrupted", "failed"]
@@ -77,8 +80,24 @@ class ContextUpdated:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextShortened:
+    """The conversation was too long, and messages have left it; `summarised` if a summary stands for them (O5)."""
+
+    tokens_before: int
+    tokens_after: int
+    summarised: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """Something that a person should know, and that does not stop the work: in a sentence."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class TurnUsage:
-    """What the reply of this round cost."""
+    """What the reply of this round cost, or a summary."""
 
     usage: Usage
 
@@ -92,5 +111,15 @@ class Finished:
 
 
 AgentEvent: TypeAlias = (
-    RoundStarted | Thinking | Text | Retrying | TurnUsage | CallStarted | CallFinished | ContextUpdated | Finished
+    RoundStarted
+    | Thinking
+    | Text
+    | Retrying
+    | TurnUsage
+    | CallStarted
+    | CallFinished
+    | ContextUpdated
+    | ContextShortened
+    | Warned
+    | Finished
 )

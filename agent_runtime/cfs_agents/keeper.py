@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cfs.wire import ToolCall, Usage
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import Change, Context, ContextItem
 from cfs_agents.events import Finished
 from cfs_agents.tools.results import ToolResult
 
@@ -26,7 +26,14 @@ class Keeper(Protocol):
         ...
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
-        """A message of the user has come, or the model's, which has cost `usage`; calls in `broken` are not run."""
+        """A message of the user has come, or the model's, which has cost `usage`; calls in `broken` are not run.
+
+        An item with the id of the last one takes its place: the rest of a reply that was cut off.
+        """
+        ...
+
+    async def shortened(self, change: Change) -> None:
+        """The conversation is another one now: something was off-loaded, or has left."""
         ...
 
     async def begins(self, call: ToolCall) -> None:
@@ -51,6 +58,9 @@ class NoKeeper:
         """Do nothing."""
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
+        """Do nothing."""
+
+    async def shortened(self, change: Change) -> None:
         """Do nothing."""
 
     async def begins(self, call: ToolCall) -> None:

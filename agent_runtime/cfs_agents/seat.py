@@ -66,7 +66,7 @@ class Seat:
     async def _open(self) -> FileAgent:
         client = await self._stack.enter_async_context(AsyncClient(self._url, self._token))
         model = ServerModel(client, self._model)
-        config = replace(self._config, counter=CachedCounter(ServerCounter(client)), warn=note)
+        config = replace(self._config, counter=CachedCounter(ServerCounter(client)))
         return await self._stack.enter_async_context(FileAgent(self._root, model, config))
 
     def _close(self) -> None:

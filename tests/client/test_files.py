@@ -2,7 +2,6 @@
 
 import errno
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -37,6 +36,7 @@ from cfs.transports.disk import Disk
 from cfs.transports.file import file_of
 from cfs.transports.os_errors import KINDS, error_from
 from cfs.wire import SettingsPatch
+from tests.census import Census
 
 
 @pytest.fixture
@@ -250,10 +250,10 @@ def test_waiting_for_live_has_an_end(tmp_path: Path) -> None:
 
 
 def test_the_directory_answers_in_one_thread_which_ends(tmp_path: Path) -> None:
-    before = threading.active_count()
+    before = Census.now()
     with AnsweringDirectory(tmp_path) as directory:
-        assert threading.active_count() == before + 1
+        assert len(before.added()) == 1
         directory.hold()
         Session("a", mount=tmp_path)
         (tmp_path / "a").write_text("hello\n")
-    assert threading.active_count() == before
+    assert before.added() == []

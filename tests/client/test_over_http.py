@@ -4,14 +4,13 @@ import asyncio
 import gc
 import threading
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 from pydantic import BaseModel
 
 from cfs import AsyncSession, FunctionTool, InvalidParameters, NotFound, Response, Session, Unauthorized
 from tests.access.support import make
+from tests.census import Census
 from tests.client.doors import HttpDoor, whole
 from tests.client.scripts import in_turn
 from tests.server.support import house, until
@@ -66,7 +65,8 @@ async def test_a_plain_break_leaves_no_task_no_stream_and_no_connection(http_doo
     async with AsyncSession("warm", url=http_door.url) as session:
         await session.send("x")
     gc.collect()
-    before = await open_things(http_door)
+    await let_go(http_door)
+    before, tasks = Census.now(), asyncio.all_tasks()
     for n in range(10):
         http_door.hold()
         async with AsyncSession(f"s{n}", url=http_door.url, timeout=15) as session:
@@ -78,15 +78,16 @@ async def test_a_plain_break_leaves_no_task_no_stream_and_no_connection(http_doo
             http_door.release()
             assert await session.read() == "User: one two three\nAssistant: one two three\n"
     http_door.wait_until(lambda: http_door.home.parts.streams.open == 0)
-    assert await open_things(http_door) == before
+    await let_go(http_door)
+    assert before.added() == []
+    assert asyncio.all_tasks() <= tasks
 
 
-async def open_things(door: HttpDoor) -> tuple[set[asyncio.Task[Any]], int, int]:
-    """Count tasks here, threads and descriptors, once both sides have let go of every connection."""
+async def let_go(door: HttpDoor) -> None:
+    """Wait until both sides have let go of every connection."""
     await asyncio.sleep(0)  # a turn of this loop, in which sockets that were given up are closed
     await asyncio.sleep(0)
     door.wait_until(lambda: not door.home.server.server_state.connections)
-    return asyncio.all_tasks(), threading.active_count(), psutil.Process().num_fds()
 
 
 async def test_a_cancelled_coroutine_leaves_its_turn_running(http_door: HttpDoor) -> None:

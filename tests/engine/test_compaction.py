@@ -14,7 +14,7 @@ from cfs_server.engine.llama.compaction import LEAST, Place, reseat
 from cfs_server.engine.llama.loading import NativeLog, load
 from tests.engine.support import ask, running, until
 from tests.engine.test_equality import PROMPT, REPLY, make, reply, speak
-from tests.engine.test_residency import Desk, words
+from tests.engine.test_residency import ROUNDING, Desk, words
 from tests.engine.test_scheduler import Desk as SchedulerDesk
 
 __all__ = ["make"]
@@ -41,7 +41,7 @@ def test_turns_that_are_moved_go_on_as_if_they_had_not_been(make: Callable[[], D
         assert seat is not None
         rest = speak(desk, seat, log, REPLY // 2)
         assert log == wanted
-        assert np.allclose(np.concatenate([half, rest]), logits, atol=2e-3)
+        assert np.allclose(np.concatenate([half, rest]), logits, atol=ROUNDING)
     assert desk.evaluated - evaluated == REPLY
     desk.turn("rests", words((9, 60), (4, 5)))
     assert desk.evaluated - evaluated == REPLY + 5

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cfs_server.engine.llama.seat import Seat
-from tests.engine.test_residency import FAMILIES, Desk, Logits, words
+from tests.engine.test_residency import FAMILIES, ROUNDING, Desk, Logits, words
 
 PROMPT, REPLY = words((1, 90), (2, 20)), 60
 """The prompt is longer than the window of the windowed model."""
@@ -108,7 +108,7 @@ def test_a_reply_is_that_of_a_session_alone(make: Callable[[], Desk], before: Ca
     evaluated = desk.evaluated
     again, others = reply(desk, PROMPT)
     assert again == alone
-    assert np.allclose(others, logits, atol=2e-3)
+    assert np.allclose(others, logits, atol=ROUNDING)
     known = KNOWN[before] if desk.model.context.partial else 0
     assert desk.evaluated - evaluated == len(PROMPT) - known + REPLY - 1
 
@@ -124,7 +124,7 @@ def test_a_second_turn_is_that_of_a_history_that_is_read_at_once(make: Callable[
     assert desk.evaluated - evaluated == 30 + 20
     expected, others = reply(fresh, history, count=20)
     assert second == expected
-    assert np.allclose(logits, others, atol=2e-3)
+    assert np.allclose(logits, others, atol=ROUNDING)
 
 
 @pytest.mark.parametrize("evict", [False, True], ids=["resident", "to memory"])
@@ -142,5 +142,5 @@ def test_a_turn_that_is_put_aside_goes_on_as_if_it_had_not_been(make: Callable[[
         if evict:
             to_memory(desk)
     assert log == alone
-    assert np.allclose(np.concatenate(parts), logits, atol=2e-3)
+    assert np.allclose(np.concatenate(parts), logits, atol=ROUNDING)
     assert desk.evaluated == len(PROMPT) + REPLY - 1

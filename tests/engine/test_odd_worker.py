@@ -10,6 +10,7 @@ import pytest
 
 from cfs_server.engine.interface import ModelLoadError
 from cfs_server.engine.supervisor import LlamaEngine
+from tests.census import Census
 from tests.engine import odd_worker
 from tests.engine.support import ask
 
@@ -19,12 +20,12 @@ async def odd(model: Path, folder: Path, oddity: str) -> AsyncIterator[LlamaEngi
     """Run an engine whose first worker is odd."""
     command = (sys.executable, "-P", odd_worker.__file__, oddity, str(folder / "mark"))
     engine = LlamaEngine(str(model), command=command)
-    others = psutil.Process().children()
+    before = Census.now()
     try:
         yield engine
     finally:
         await engine.stop()
-        assert psutil.Process().children() == others
+        assert before.added() == []
 
 
 @pytest.mark.parametrize("oddity", odd_worker.ODDITIES)

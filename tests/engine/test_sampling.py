@@ -1,7 +1,6 @@
 """What is chosen from given logits: by the settings, whatever the way there."""
 
 import ctypes
-import threading
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from cfs_server.engine.llama import sampler_pool
 from cfs_server.engine.llama.candidates import LARGE, Candidates, most_probable, nucleus
 from cfs_server.engine.llama.sampler_pool import SamplerPool
 from cfs_server.engine.llama.sampling import Sampler
+from tests.census import Census
 
 Logits = NDArray[np.float32]
 ENTRY = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -106,18 +106,18 @@ def test_no_temperature_takes_the_most_probable_token() -> None:
 def test_threads_change_no_token(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
     """The pool chooses for 16 turns what one thread chooses, step after step, and leaves no thread behind."""
     chosen = []
-    before = threading.active_count()
+    before = Census.now()
     for pays_from in (10**12, 0):
         monkeypatch.setattr(sampler_pool, "PAYS_FROM", pays_from)
         pool = SamplerPool(SIZE, 3)
         samplers = [Sampler(Settings(seed=seed, **changes)) for seed in range(16)]
         chosen.append([pool.choose(samplers, logits(step, 16)) for step in range(10)])
-        assert threading.active_count() == before + (2 if pays_from == 0 else 0)
+        assert len(before.added()) == (2 if pays_from == 0 else 0)
         pool.close()
         for sampler in samplers:
             sampler.free()
     assert chosen[0] == chosen[1]
-    assert threading.active_count() == before
+    assert before.added() == []
 
 
 @pytest.mark.parametrize("size", [300, LARGE - 1, SIZE])
@@ -136,11 +136,11 @@ def test_turns_of_one_step_get_what_each_would_get_alone(size: int) -> None:
 
 def test_threads_are_started_for_large_work_only() -> None:
     """A few candidates of each vocabulary, or a small vocabulary, are chosen from on the caller's thread."""
-    before = threading.active_count()
+    before = Census.now()
     for size, changes in ((SIZE, {}), (2048, {"top_k": 0})):
         pool = SamplerPool(size, 4)
         pool.choose([Sampler(Settings(**changes)) for _ in range(16)], logits(0, 16, size))
-        assert threading.active_count() == before
+        assert before.added() == []
         pool.close()
 
 

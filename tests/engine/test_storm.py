@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,27 +16,16 @@ from cfs.wire import Message
 from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest, Hint, Kind
 from cfs_server.engine.streams import Patience
 from cfs_server.engine.supervisor import LlamaEngine
+from tests.census import Census
 from tests.engine.support import Answer, collect, request, running, until, user
 
 SHARED = "the rules are these: " * 20
 
 
-@dataclass(frozen=True, slots=True)
-class Household:
-    """What this process and its worker hold."""
-
-    threads: int
-    descriptors: int
-    children: int
-    worker_threads: int = 0
-
-    @classmethod
-    async def of(cls, engine: LlamaEngine | None = None) -> "Household":
-        """Count; with an engine, its worker's threads too."""
-        me = psutil.Process()
-        pid = (await engine.stats()).worker_pid if engine is not None else None
-        worker_threads = psutil.Process(pid).num_threads() if pid is not None else 0
-        return cls(me.num_threads(), me.num_fds(), len(me.children(recursive=True)), worker_threads)
+async def held(engine: LlamaEngine, outside: Census) -> tuple[int, int]:
+    """Count what an engine has in this process, and the threads of its worker."""
+    pid = (await engine.stats()).worker_pid
+    return len(outside.added()), psutil.Process(pid).num_threads()
 
 
 @pytest.mark.parametrize("seconds", [4, pytest.param(600, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
@@ -47,13 +35,13 @@ async def test_a_storm_leaves_nothing(request_model: Path, seconds: int) -> None
 
     In the end there is no cell, sequence id, byte, thread, descriptor or process more than before.
     """
-    outside = await Household.of()
+    outside = Census.now()
     dice, began = random.Random(seconds), time.monotonic()
     small = {"pool_tokens": 1536, "context_tokens": 1024, "parked_bytes": 300_000}
     impatient: dict[str, Any] = {"patience": Patience(tokens=4), "slice_seconds": 0.05, "idle_seconds": 0.05}
     async with running(request_model, **small, **impatient, parallel=4) as engine:
         await collect(engine, request("some things start with the first turn", "first"))
-        inside = await Household.of(engine)
+        inside = await held(engine, outside)
         tasks: dict[str, asyncio.Task[Answer]] = {}
         keys = [f"s{number}" for number in range(12)]
         crashes = 0
@@ -102,8 +90,8 @@ async def test_a_storm_leaves_nothing(request_model: Path, seconds: int) -> None
         assert (stats.cells_used, stats.sequences_resident) == (0, 0)
         assert (stats.sequences_parked, stats.gauges["parked_bytes"], stats.gauges["prefix_nodes"]) == (0, 0, 0)
         assert await engine.check_integrity() == []
-        assert await Household.of(engine) == inside
-    assert await Household.of() == outside
+        assert await held(engine, outside) == inside
+    assert outside.added() == []
 
 
 async def read_slowly(engine: Engine, wanted: GenerationRequest) -> Answer:

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ from cfs.errors import EngineError, WorkerCrashed
 from cfs_server.engine.interface import Delta, ModelLoadError
 from cfs_server.engine.llama import probe
 from cfs_server.engine.supervisor import LlamaEngine, ProbePolicy
+from tests.census import Census
 from tests.engine.support import Answer, ask, collect, request, running, until
 
 
@@ -118,12 +118,6 @@ async def test_a_model_that_vanished_is_told_to_those_who_wait(tiny: Path, tmp_p
 async def test_stop_leaves_nothing_behind(tiny: Path) -> None:
     """After `stop` there is no process, thread, descriptor or task of the engine; running turns have failed."""
 
-    def census() -> tuple[int, int, int]:
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join(5)
-        return len(list(Path("/proc/self/fd").iterdir())), len(psutil.Process().children()), len(asyncio.all_tasks())
-
     async def life() -> None:
         engine = LlamaEngine(str(tiny))
         await engine.start()
@@ -138,22 +132,21 @@ async def test_stop_leaves_nothing_behind(tiny: Path) -> None:
             await ask(engine, "too late")
 
     await life()  # the first time, the event loop itself opens what it keeps
-    before = census()
-    threads = threading.active_count()
+    before, tasks = Census.now(), asyncio.all_tasks()
     for _ in range(3):
         await life()
-    assert census() == before
-    assert threading.active_count() <= threads
+    assert before.added() == []
+    assert asyncio.all_tasks() <= tasks
 
 
 async def test_stop_while_the_worker_is_being_replaced(tiny: Path) -> None:
     """The end may come at any moment."""
-    others = psutil.Process().children()
+    before = Census.now()
     engine = LlamaEngine(str(tiny))
     await engine.start()
     await kill_worker(engine)
     await engine.stop()
-    assert psutil.Process().children() == others
+    assert before.added() == []
 
 
 def test_the_worker_dies_with_its_server(tiny: Path) -> None:
@@ -197,10 +190,10 @@ async def test_the_probe_passes_here(tiny: Path) -> None:
 
 async def test_a_probe_that_hangs_is_ended(tiny: Path) -> None:
     """It says nothing then, and leaves no process."""
-    others = psutil.Process().children()
+    before = Census.now()
     forever = (sys.executable, "-c", "import time; time.sleep(1000)")
     assert await probe.survives(tiny, forever, timeout=0.2)
-    assert psutil.Process().children() == others
+    assert before.added() == []
 
 
 def test_the_probe_is_for_processors_with_amx(tmp_path: Path) -> None:
@@ -215,10 +208,10 @@ def test_the_probe_is_for_processors_with_amx(tmp_path: Path) -> None:
 
 async def test_a_bad_model_leaves_no_process(tmp_path: Path, tiny: Path) -> None:
     """Also when it is the library that finds out."""
-    others = psutil.Process().children()
+    before = Census.now()
     broken = tmp_path / "broken.gguf"
     shutil.copy(tiny, broken)
     os.truncate(broken, 100_000)
     with pytest.raises(ModelLoadError):
         await LlamaEngine(str(broken)).start()
-    assert psutil.Process().children() == others
+    assert before.added() == []

@@ -8,7 +8,18 @@ from cfs.wire import Usage
 from cfs_agents.console.page import Page
 from cfs_agents.console.stream import Block, Passage, Void
 from cfs_agents.console.telling import Told, counted, file_of, output_of, told_call, told_result, went_wrong
-from cfs_agents.events import CallFinished, CallStarted, ContextUpdated, EndReason, Finished, RoundStarted, TurnUsage
+from cfs_agents.events import (
+    CallFinished,
+    CallStarted,
+    ContextShortened,
+    ContextUpdated,
+    EndReason,
+    Finished,
+    RoundStarted,
+    TurnUsage,
+    Warned,
+)
+from cfs_agents.usage import added
 
 _THINKS = "~ "
 _CALLS = "> "
@@ -61,6 +72,11 @@ class Printer:
                 self._tell(_RESULTS, told, "red" if went_wrong(call, result) else "green")
             case ContextUpdated(lines, number):
                 self._remark(f"context window number {number:,}: {counted(lines, 'line')}")
+            case ContextShortened(before, after, summarised):
+                how = "summed up" if summarised else "shortened"
+                self._remark(f"the conversation was {how}: {before:,} tokens to {after:,}")
+            case Warned(text):
+                self._remark(f"warning: {text}", "yellow")
             case Void(reason, seconds, shown):
                 void = "; what it has said does not count" if shown else ""
                 self._remark(f"the model is asked again in {seconds:.1f} s, as its reply failed: {reason}{void}")
@@ -86,8 +102,8 @@ class Printer:
         for line in told.lines:
             self._page.line(line, prefix=_BELOW, dim=mark == _RESULTS)
 
-    def _remark(self, text: str) -> None:
-        self._page.line(f"[{' '.join(text.split())}]", dim=True)
+    def _remark(self, text: str, colour: str = "") -> None:
+        self._page.line(f"[{' '.join(text.split())}]", colour=colour, dim=not colour)
 
     def _is_repeated(self, tool: str, text: str) -> bool:
         key = hashlib.blake2b(f"{tool}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
@@ -96,12 +112,7 @@ class Printer:
         return repeated
 
     def _count(self, usage: Usage) -> None:
-        so_far = self._usage
-        self._usage = Usage(
-            prompt_tokens=so_far.prompt_tokens + usage.prompt_tokens,
-            cached_tokens=so_far.cached_tokens + usage.cached_tokens,
-            completion_tokens=so_far.completion_tokens + usage.completion_tokens,
-        )
+        self._usage = added(self._usage, usage)
 
     def _end(self, reason: EndReason, detail: str) -> None:
         if how := ": ".join(filter(None, (_ENDS[reason], detail))):

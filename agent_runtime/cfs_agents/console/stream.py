@@ -9,6 +9,7 @@ from cfs_agents.events import (
     AgentEvent,
     CallFinished,
     CallStarted,
+    ContextShortened,
     ContextUpdated,
     Finished,
     Retrying,
@@ -16,6 +17,7 @@ from cfs_agents.events import (
     Text,
     Thinking,
     TurnUsage,
+    Warned,
 )
 from cfs_agents.llm import Chunk, Reply
 
@@ -45,7 +47,18 @@ class Void:
     shown: bool
 
 
-Block: TypeAlias = Passage | Void | CallStarted | CallFinished | ContextUpdated | RoundStarted | TurnUsage | Finished
+Block: TypeAlias = (
+    Passage
+    | Void
+    | CallStarted
+    | CallFinished
+    | ContextUpdated
+    | ContextShortened
+    | Warned
+    | RoundStarted
+    | TurnUsage
+    | Finished
+)
 """What is shown in one go."""
 
 
@@ -94,7 +107,7 @@ class BlockStream:
                 yield from self._release()
                 self._begin_reply()
                 yield event
-            case CallFinished() | ContextUpdated() | TurnUsage() | Finished():
+            case CallFinished() | ContextUpdated() | ContextShortened() | Warned() | TurnUsage() | Finished():
                 yield from self._release()
                 yield event
 

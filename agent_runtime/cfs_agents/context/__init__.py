@@ -1,5 +1,6 @@
 """What an agent keeps in mind: a conversation short enough for its model, and the rest of it on disk."""
 
+from cfs_agents.context.changes import Change
 from cfs_agents.context.cleaning import CleaningPolicy, clean, clean_sessions
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy, Summarise
 from cfs_agents.context.conversation import Context
@@ -14,6 +15,7 @@ from cfs_agents.context.working import ContextUsage, WorkingContext
 
 __all__ = [
     "CachedCounter",
+    "Change",
     "CleaningPolicy",
     "Compaction",
     "Context",

@@ -29,8 +29,10 @@ class Unit:
 
     @property
     def unseen(self) -> bool:
-        """Whether a model has still to answer to something in it."""
-        return bool(self.open_calls) or any(not item.seen for item in self.items if item.message.role != "assistant")
+        """Whether a model has still to answer to something in it, or to finish it."""
+        return bool(self.open_calls) or any(
+            not item.seen for item in self.items if item.cut or item.message.role != "assistant"
+        )
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
@@ -90,6 +92,11 @@ class Context:
             first -= 1
         return Unit(self.items[first:]).open_calls if self.items else ()
 
+    @property
+    def cut_off(self) -> ContextItem | None:
+        """The reply that the conversation ends with, if there is more of it to come."""
+        return self.items[-1] if self.items and self.items[-1].cut else None
+
     @cached_property
     def unseen(self) -> frozenset[str]:
         """Ids of what no model has answered to yet, and of the calls whose results are among it."""
@@ -119,9 +126,13 @@ class Context:
     def with_item(self, item: ContextItem) -> "Context":
         """Append an item; a message of the assistant is the answer to all before it.
 
+        A reply that was cut off gives its place to the whole one, which has its id.
+
         Raises `InvalidParameters` for a result that answers no open call, and `Conflict` for anything else while calls
         are open.
         """
+        if (part := self.cut_off) is not None and part.item_id == item.item_id:
+            return Context(self.items[:-1]).with_item(item)
         open_calls = self.open_calls
         if item.item_type == "tool_result":
             wanted = item.message.tool_call_id or ""

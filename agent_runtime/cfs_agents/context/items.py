@@ -39,7 +39,8 @@ class ContextItem:
     content is on disk and a placeholder stands here, which names `offload_path`; `destroyed`, that its content was
     taken out because newer outputs of the same tool have come. A `protected` item is never touched: the first message
     of a task. A `pinned` one is not off-loaded: somebody had its content put back. `stands_for` is how many messages
-    have gone where a note now says so. `seen` means that a model has answered to it.
+    have gone where a note now says so. `seen` means that a model has answered to it. A `cut` reply has reached its
+    limit of tokens: what is still to come will be joined to it.
     """
 
     item_id: str
@@ -53,6 +54,7 @@ class ContextItem:
     pinned: bool = False
     stands_for: int = 0
     seen: bool = False
+    cut: bool = False
 
     @classmethod
     def of(cls, message: Message, item_type: ItemType | None = None, *, protected: bool = False) -> Self:

@@ -9,6 +9,7 @@ from cfs_agents.context.conversation import Context, cost
 from cfs_agents.context.headline import headline
 from cfs_agents.context.items import MESSAGE_TOKENS, ContextItem
 from cfs_agents.context.placeholder import DESTROYED, DESTROYED_BRIEFLY, placeholder
+from cfs_agents.context.records import Record
 from cfs_agents.context.storage import ContextFileSystem, Offloaded
 from cfs_agents.context.tokens import TokenCounter
 
@@ -52,6 +53,9 @@ class Offloader:
             self.warnings.append(offloaded.refused.detail)
             _log.warning("%s", offloaded.refused.detail)
         self._in_trouble = offloaded.refused is not None
+        for item_id, record in offloaded.records.items():
+            if record.redactions and item_id in offloaded.contents:
+                self.warnings.append(f"{_told(record)} were taken out of {record.summary!r} before it went to disk")
         return offloaded
 
     async def shrink(self, context: Context, item_ids: Collection[str]) -> Context:
@@ -97,3 +101,7 @@ class Offloader:
         counts = await self._counter.count([note.text() for note in notes])
         counted = [replace(note, tokens=count + MESSAGE_TOKENS) for note, count in zip(notes, counts, strict=True)]
         return next((note for note in counted if cost(note) < cost(item)), counted[-1])
+
+
+def _told(record: Record) -> str:
+    return "secrets (" + ", ".join(f"{count} × {kind}" for kind, count in (record.redactions or {}).items()) + ")"

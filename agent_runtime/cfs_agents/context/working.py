@@ -18,6 +18,7 @@ from cfs_agents.context.policy import OffloadPolicy
 from cfs_agents.context.records import Record
 from cfs_agents.context.storage import ContextFileSystem, Restored
 from cfs_agents.context.tokens import CachedCounter, EstimatingCounter, TokenCounter
+from cfs_agents.sentences import Language, sentences
 
 STATE_VERSION = "1.0"
 
@@ -55,16 +56,19 @@ class WorkingContext:
         ephemeral: EphemeralPolicy | None = None,
         compaction: SelectiveCompactionPolicy | None = None,
         context: Context | None = None,
+        language: Language = "en",
     ) -> None:
         self.files = files
         self.context = context or Context()
         self.last_compaction: Compaction | None = None
+        self._news: Compaction | None = None
         self._offload = offload or OffloadPolicy()
         self._ephemeral = ephemeral or EphemeralPolicy()
         self._compaction = compaction
         self._offloader = Offloader(
             files if self._offload.enabled else None, CachedCounter(counter or EstimatingCounter())
         )
+        self._language: Language = language
         self._futile: int | None = None
         self._preparing = asyncio.Lock()
         if self._offload.unseen_budget is None and compaction is not None:
@@ -72,23 +76,30 @@ class WorkingContext:
 
     # -- the conversation -----------------------------------------------------------------------------------------
 
-    def add(self, message: Message, item_type: ItemType | None = None, *, task: bool = False) -> ContextItem:
+    def add(
+        self, message: Message, item_type: ItemType | None = None, *, task: bool = False, cut: bool = False
+    ) -> ContextItem:
         """Append a message; the first one of a user, and one that begins a `task`, is never touched.
+
+        A reply that is `cut` waits for the rest of it: the assistant's next message takes its place, and its id.
 
         Raises `InvalidParameters` for a result that no call waits for, and `Conflict` for anything but results while
         calls wait.
         """
         first = message.role == "user" and all(item.item_type != "user_message" for item in self.context)
         item = ContextItem.of(message, item_type)
-        item = replace(item, protected=item.item_type == "user_message" and (task or first))
+        item = replace(item, protected=item.item_type == "user_message" and (task or first), cut=cut)
+        if message.role == "assistant" and (part := self.context.cut_off) is not None:
+            item = replace(item, item_id=part.item_id)
         self.context = self.context.with_item(item)
         return item
 
     def close_calls(self, reason: str) -> int:
         """Give every call that waits a result which says that there is none, as after a kill; return how many."""
         calls = self.context.open_calls
+        said = sentences(self._language).no_result.format(reason)
         for call in calls:
-            self.add(Message(role="tool", content=f"[No result: {reason}]", tool_call_id=call.id, name=call.name))
+            self.add(Message(role="tool", content=said, tool_call_id=call.id, name=call.name))
         return len(calls)
 
     async def prepare(self) -> list[Message]:
@@ -104,22 +115,27 @@ class WorkingContext:
         return self.context.messages()
 
     async def _compact(self, context: Context) -> Context:
-        """Compact; a summary that has not helped is not asked for again until the context has grown by a tenth."""
+        """Compact; what has not helped is not tried again until the context has grown by a tenth."""
         if (policy := self._compaction) is None or context.tokens <= policy.threshold:
             return context
-        ask = self._futile is None or context.tokens > self._futile * _FUTILE
-        done = self.last_compaction = await policy.compact(context, self._offloader, ask=ask)
-        if ask:
-            self._futile = done.tokens_after if done.tokens_after > policy.threshold else None
+        if self._futile is not None and context.tokens <= self._futile * _FUTILE:
+            return context
+        done = self.last_compaction = self._news = await policy.compact(context, self._offloader)
+        self._futile = done.tokens_after if done.tokens_after > policy.threshold else None
         return done.context
+
+    def take_compaction(self) -> Compaction | None:
+        """Hand out what the last compaction did, once."""
+        news, self._news = self._news, None
+        return news
 
     async def shorten(self, tokens: int) -> Compaction:
         """Bring the context down to so many tokens, for a model that says it is too long; no model sums it up."""
         async with self._preparing:
             taken = self.context
-            policy = self._compaction or SelectiveCompactionPolicy(tokens)
+            policy = self._compaction or SelectiveCompactionPolicy(tokens, language=self._language)
             policy = replace(policy, threshold=tokens, goal=tokens, summarise=None, keep_recent=0)
-            done = self.last_compaction = await policy.compact(taken, self._offloader)
+            done = self.last_compaction = self._news = await policy.compact(taken, self._offloader)
             self.context = _with_later(done.context, taken, self.context)
         return done
 

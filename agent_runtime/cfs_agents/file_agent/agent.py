@@ -11,16 +11,16 @@ from cfs.errors import CfsError, NotFound
 from cfs_agents.agent import Agent
 from cfs_agents.config import MAX_ROUNDS, AgentConfig, LastTurn, Outcome
 from cfs_agents.context import Context, ContextFileSystem, ContextItem, EstimatingCounter, TokenCounter
-from cfs_agents.events import AgentEvent
+from cfs_agents.events import AgentEvent, Warned
 from cfs_agents.file_agent.journal import NAME as JOURNAL
 from cfs_agents.file_agent.journal import Journal
 from cfs_agents.file_agent.keeping import FileKeeper, to_the_end
 from cfs_agents.file_agent.operations import OperationLog
-from cfs_agents.file_agent.prompts import phrases
-from cfs_agents.file_agent.root import OFFLOADED, AgentRoot, Language
+from cfs_agents.file_agent.root import OFFLOADED, AgentRoot
 from cfs_agents.file_agent.sync import NAME as SYNC
 from cfs_agents.file_agent.sync import WINDOW_TOKENS, SyncTool
 from cfs_agents.llm import Model
+from cfs_agents.sentences import Language, sentences
 from cfs_agents.tools import AsyncShell, CommandTools, FileTools, Tool, agent_grants, agent_shell
 
 _CONVERSATION = "conversation"
@@ -109,6 +109,8 @@ class FileAgent:
         self._doubtful = self._unfinished = True
         async with aclosing(self._agent.run_stream(task)) as events:
             async for event in events:
+                if isinstance(event, Warned):
+                    self._warned(event.text)
                 yield event
         self._doubtful = self.outcome.reason == "failed"
         self._unfinished = not self.outcome.ok
@@ -134,7 +136,7 @@ class FileAgent:
             self._root.close()
             raise
         sync = SyncTool(counter, most_tokens=config.window_tokens)
-        self._keeper = FileKeeper(self._root, self._journal, log, sync, self._warn)
+        self._keeper = FileKeeper(self._root, self._journal, log, sync, lambda sentence: self._agent.warn(sentence))
         self._shell = AsyncShell(agent_shell(self._root.path, sandbox=config.sandbox, network=config.network))
         self._files = ContextFileSystem(self._root.path / OFFLOADED[1:], _CONVERSATION, shown_as=OFFLOADED)
         self._agent = Agent(self._model, self._agent_config(sync, counter), files=self._files, keeper=self._keeper)
@@ -151,8 +153,8 @@ class FileAgent:
             ephemeral_keep_recent=config.ephemeral_keep_recent,
             context_tokens=config.context_tokens,
             counter=counter,
-            last_turn=LastTurn(prompt=phrases(config.language).last_turn, tools=[SYNC]),
-            go_on=phrases(config.language).go_on,
+            last_turn=LastTurn(prompt=sentences(config.language).last_turn, tools=[SYNC]),
+            language=config.language,
         )
 
     def _close(self) -> None:
@@ -175,7 +177,7 @@ class FileAgent:
         if now != first.message:
             self._agent.context.context = Context((replace(first, message=now, tokens=None), *rest))
 
-    def _warn(self, sentence: str) -> None:
+    def _warned(self, sentence: str) -> None:
         self.warnings.append(sentence)
         if self.config.warn is not None:
             self.config.warn(sentence)

@@ -5,6 +5,7 @@ The disk is waited for where it matters after a crash of the machine: before a c
 
     {"kind": "head", "version": 1, "generation": 3}       first line; the generation counts the syncs
     {"kind": "item", "item": {...}, "broken": {...}}      a message; calls that could not be read, by their ids
+    {"kind": "change", "removed": [...], ...}             items were off-loaded, left, or gave way to a summary
     {"kind": "intent", "call": {...}}                     the next call of the last reply is about to be run
     {"kind": "result", "item": {...}, "operation": {...}} it was run, and this came of it
     {"kind": "end", "reason": "answered", "detail": ""}   the task is over, or was given up
@@ -25,7 +26,7 @@ from typing import Any
 
 from cfs.errors import Unavailable
 from cfs.wire import ToolCall
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import Change, Context, ContextItem
 from cfs_agents.events import Finished
 from cfs_agents.file_agent.disk import disk_errors
 from cfs_agents.file_agent.operations import Operation
@@ -114,6 +115,10 @@ class Journal:
         """Write a message down; an answer is on the disk with the end, calls are with the intent of the first."""
         self._append({"kind": "item", "item": item.dump(), "broken": dict(broken)})
 
+    def change(self, change: Change) -> None:
+        """Write down what has become of the conversation; what a crash of the machine loses is done again."""
+        self._append({"kind": "change", **change.dump()})
+
     def intent(self, call: ToolCall) -> None:
         """Write down that a call is about to be run."""
         self._append({"kind": "intent", "call": call.model_dump(mode="json")}, wait=True)
@@ -172,6 +177,8 @@ def _tell(story: Story, record: Mapping[str, Any], number: int) -> None:
         story.context = (story.context.released() if item.protected else story.context).with_item(item)
         story.broken = record["broken"]
         story.end = None
+    elif kind == "change":
+        story.context = Change.load(record).applied(story.context)
     elif kind == "intent":
         story.begun = True
         story.end = None

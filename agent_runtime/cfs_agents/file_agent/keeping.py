@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import Change, Context, ContextItem
 from cfs_agents.events import Finished
 from cfs_agents.file_agent import sync as syncing
 from cfs_agents.file_agent.disk import Disk
@@ -73,6 +73,10 @@ class FileKeeper:
         else:
             cost = usage.model_dump(include={"prompt_tokens", "cached_tokens", "completion_tokens"})
             self._log.write(Operation(place, "model", cost, "replied", success=True))
+
+    async def shortened(self, change: Change) -> None:
+        """Keep what has become of the conversation."""
+        await to_the_end(lambda: self._journal.change(change))
 
     async def begins(self, call: ToolCall) -> None:
         """Keep the intent."""

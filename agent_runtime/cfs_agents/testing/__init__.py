@@ -10,7 +10,7 @@ A test reads like the conversation:
 """
 
 from cfs_agents.testing.clock import ManualClock
-from cfs_agents.testing.lines import Line, breaks_off, calls, garbles, raises, says, together
+from cfs_agents.testing.lines import Line, breaks_off, calls, cut_off, garbles, raises, says, together
 from cfs_agents.testing.scripted import Asked, ScriptedModel, ScriptOver
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "ScriptedModel",
     "breaks_off",
     "calls",
+    "cut_off",
     "garbles",
     "raises",
     "says",

@@ -52,6 +52,11 @@ def breaks_off(text: str = "", *, reason: str = "the connection was lost", secon
     return Line(text, retrying=Retrying(reason, seconds))
 
 
+def cut_off(line: Line) -> Line:
+    """Let a reply end at its limit of tokens."""
+    return replace(line, finish_reason="length")
+
+
 def together(first: Line, *others: Line) -> Line:
     """Say and call several things in one reply."""
     for line in others:

@@ -17,6 +17,7 @@ from cfs_agents.events import (
     AgentEvent,
     CallFinished,
     CallStarted,
+    ContextShortened,
     ContextUpdated,
     Finished,
     Retrying,
@@ -24,6 +25,7 @@ from cfs_agents.events import (
     Text,
     Thinking,
     TurnUsage,
+    Warned,
 )
 from cfs_agents.tools.results import ToolResult
 
@@ -262,3 +264,20 @@ def test_no_colours_where_they_are_not_welcome(variable: tuple[str, str], monkey
 def test_ordinals() -> None:
     told = [ordinal(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 102, 111, 1000)]
     assert told == ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th", "1,000th"]
+
+
+def test_warnings_and_shortened_conversations_are_told_where_they_happen() -> None:
+    """In lines of their own, also in the middle of what a model says."""
+    shown = printed(
+        Text("I think"),
+        Warned("the disk of /srv is nearly full:\n1,000 bytes left"),
+        ContextShortened(24_000, 9_000),
+        ContextShortened(24_000, 900, summarised=True),
+    )
+    assert shown.splitlines() == [
+        "I think",
+        "[warning: the disk of /srv is nearly full: 1,000 bytes left]",
+        "[the conversation was shortened: 24,000 tokens to 9,000]",
+        "[the conversation was summed up: 24,000 tokens to 900]",
+    ]
+    assert "\x1b[33m[warning" in on_terminal(Warned("look"))

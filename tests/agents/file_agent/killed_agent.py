@@ -25,17 +25,20 @@ from cfs_agents.file_agent.journal import Journal
 from cfs_agents.file_agent.operations import OperationLog
 from cfs_agents.file_agent.root import AgentRoot, default
 from cfs_agents.llm import Item
-from cfs_agents.testing import Line, ScriptedModel, calls, says
+from cfs_agents.testing import Line, ScriptedModel, calls, cut_off, says
 from cfs_agents.tools.shell import AsyncShell
 
 STEPS = 10
 SYNC_AT = 5
 MOST_KILLS = 300
 TASK = "Make ten steps."
+ANSWER = "Ten steps are made."
 
 
 class SteppingModel:
     """Makes ten steps, each a line in a file, and syncs after the fifth; where it is it reads in the conversation.
+
+    Its answer is cut off in its middle.
 
     When it is told that a step may or may not have happened, it looks before it does it again.
     """
@@ -57,7 +60,7 @@ class SteppingModel:
         if made == SYNC_AT and not synced:
             return calls("sync_context", new_context_content=f"# Current Task\n{TASK}\nSteps made: {made}\n")
         if made == STEPS:
-            return says("Ten steps are made.")
+            return says("made.") if "cut off" in messages[-1].content else cut_off(says("Ten steps are"))
         return calls("execute_command", command=f"echo {made + 1} >> steps")
 
 
@@ -127,7 +130,7 @@ async def live(root: Path, point: Callable[[], None]) -> None:
             return
         for _ in range(3):  # ten rounds are the limit of one run
             outcome = await (agent.resume() if agent.unfinished else agent.run(TASK))
-            if outcome.ok:
+            if outcome.ok and outcome.text == ANSWER:
                 return
         raise AssertionError(f"not finished: {outcome}")
 

@@ -11,13 +11,13 @@ import pytest
 
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, ToolCall
-from cfs_agents.context import ContextItem
-from cfs_agents.events import Finished
+from cfs_agents.context import Change, Context, ContextItem
+from cfs_agents.events import Finished, Warned
 from cfs_agents.file_agent.disk import Disk
 from cfs_agents.file_agent.journal import Journal, Story
 from cfs_agents.file_agent.operations import Operation
 from cfs_agents.testing import calls, says
-from tests.agents.file_agent.support import agent
+from tests.agents.file_agent.support import agent, events_of
 
 USER = ContextItem.of(Message(role="user", content="Do it.\n\u2028漢字"), protected=True)
 CALL = ToolCall(id="call_1", name="write_file", arguments={"path": "a", "content": "\ud800"})
@@ -90,6 +90,21 @@ def test_an_intent_without_a_result_is_told(tmp_path: Path) -> None:
     assert story.begun
     assert story.unfinished
     assert story.context.open_calls == (CALL,)
+
+
+def test_a_change_of_the_conversation_is_told(tmp_path: Path) -> None:
+    """What left, what was put in its place, and what is another under its id."""
+    note = ContextItem.of(Message(role="user", content="[Two have gone]"), "compaction_summary")
+    before = Context((USER, ASSISTANT, RESULT))
+    after = Context((note, USER.with_content("shorter")))
+    journal = Journal(tmp_path / "journal")
+    journal.read()
+    for item in before:
+        journal.item(item, {})
+    journal.change(Change.between(before, after))
+    journal.close()
+    assert [item.message for item in told(tmp_path / "journal").context] == [item.message for item in after]
+    assert not Change.between(before, Context(before.items))
 
 
 def test_a_restart_is_a_new_generation(tmp_path: Path) -> None:
@@ -181,11 +196,13 @@ async def test_a_disk_is_said_to_be_full_before_it_is(small_disk: Path) -> None:
         says("Removed."),
     )
     async with made:
-        outcome = await made.run("Fill the disk.")
+        events = await events_of(made, "Fill the disk.")
+        outcome = made.outcome
         assert (outcome.reason, type(outcome.error)) == ("failed", StorageFull)
         assert "bytes left, and 4,194,304 are needed" in outcome.detail
         (warning,) = made.warnings
         assert "is nearly full" in warning
+        assert Warned(warning) in events
         assert len(model.asked) == 1
         (small_disk / "workspace/large").unlink()
         assert (await made.resume()).ok

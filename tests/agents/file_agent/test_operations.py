@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cfs_agents.events import Warned
 from cfs_agents.file_agent.operations import Operation, OperationLog
 from cfs_agents.testing import calls, says
-from tests.agents.file_agent.support import agent, operations
+from tests.agents.file_agent.support import agent, events_of, operations
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 
@@ -56,6 +57,26 @@ def test_long_values_are_shortened_inside_the_json(tmp_path: Path) -> None:
     line = path.read_text()
     assert len(line) < 100_000
     assert "998,000 of 1,000,000 characters left out" in json.loads(line)["result"]
+
+
+async def test_a_person_is_told_of_secrets_that_went_to_disk_without(tmp_path: Path) -> None:
+    """The running turn has them, the file has not, and a warning says so once."""
+    made, model = agent(
+        tmp_path,
+        calls("execute_command", command="seq 900; echo DB_PASSWORD=hunter2-hunter3"),
+        calls("list_directory"),
+        says("Seen."),
+        offload_token_threshold=400,
+    )
+    async with made:
+        events = await events_of(made, "Look.")
+    (warned,) = [event.text for event in events if isinstance(event, Warned)]
+    assert warned.startswith("secrets (1 × password) were taken out of")
+    assert "hunter2-hunter3" in model.asked[1].last.content
+    assert "hunter2-hunter3" not in "".join(map(str, model.asked[2].messages[-3:]))
+    kept = [path for path in (tmp_path / "storage/offloaded").rglob("*") if path.is_file()]
+    assert len(kept) == 3
+    assert not any(b"hunter2-hunter3" in path.read_bytes() for path in kept)
 
 
 async def test_secrets_do_not_reach_the_log(tmp_path: Path) -> None:
