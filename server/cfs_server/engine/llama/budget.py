@@ -86,26 +86,34 @@ class PromptBudget:
         return not padding(tokens, sum(looks(count, depth(turn)) for turn, count in prompts.items()), self.cost)
 
     def _pieces_of(self, prompts: Mapping[Turn, int], depth: Callable[[Turn], int], streams: int) -> dict[Turn, int]:
-        """Give each prompt an equal part of the time; what makes no full tile is left to those that need more."""
+        """Give each prompt an equal part of the time; parts too short for a tile go to one of those, in turns."""
         most = min(self._step_tokens, self._reach) if streams else self._step_tokens
         least = TILE if streams else MIN_ALONE
-        time = left = max(self._seconds(streams), self._least_seconds(least, min(map(depth, prompts))))
+        left = max(self._seconds(streams), self._work(least, min(map(depth, prompts))))
         shares: dict[Turn, int] = {}
+        unserved: list[Turn] = []
+        saved = 0.0
         shortest_first = sorted((count, place, turn) for place, (turn, count) in enumerate(prompts.items()))
         for place, (count, _, turn) in enumerate(shortest_first):
-            part = self._piece(count, min(most, self._fitting(left / (len(prompts) - place), depth(turn))))
-            if part > 0:
-                shares[turn] = part
-                most -= part
-                left -= self.cost.per_token * part + self.cost.per_look * looks(part, depth(turn))
-        if shares:
-            return shares
-        turn = list(prompts)[self._pieces % len(prompts)]  # too dear for all: each in its turn
-        return {turn: self._piece(prompts[turn], max(TILE, min(most, self._fitting(time, depth(turn)))))}
+            part = left / (len(prompts) - place)
+            if tokens := self._piece(count, self._fitting(part, depth(turn)), most):
+                shares[turn] = tokens
+                most -= tokens
+                left -= self._work(tokens, depth(turn))
+            else:
+                unserved.append(turn)
+                saved += part
+                left -= part
+        if unserved:
+            turn = unserved[self._pieces % len(unserved)]
+            fits = self._fitting(saved + max(0.0, left), depth(turn))
+            if tokens := self._piece(prompts[turn], fits if shares else max(TILE, fits), most):
+                shares[turn] = tokens
+        return shares
 
-    def _piece(self, count: int, fits: int) -> int:
-        """Cut a piece of a prompt: all of it, or full tiles where a step has room for one."""
-        return count if count <= fits else whole(fits)
+    def _piece(self, count: int, fits: int, most: int) -> int:
+        """Cut a piece of a prompt: all of it if that fits, or about as many full tiles."""
+        return count if count <= min(fits, most) else min(count, whole(fits + TILE // 2), whole(most))
 
     def _seconds(self, streams: int) -> float:
         """Say how long a piece of a prompt may take."""
@@ -114,7 +122,8 @@ class PromptBudget:
         taken = self.streams.seconds(streams)
         return max(self._step_seconds - taken, LONGER * taken) - self.cost.fixed
 
-    def _least_seconds(self, tokens: int, depth: int) -> float:
+    def _work(self, tokens: int, depth: int) -> float:
+        """Predict how long a piece takes but for the fixed part of its step."""
         return self.cost.per_token * tokens + self.cost.per_look * looks(tokens, depth)
 
     def _fitting(self, seconds: float, depth: int) -> int:
