@@ -4,15 +4,16 @@ What is to be done next follows from the conversation alone: calls without resul
 anything else is for the model. So a task that was broken off anywhere goes on by the same loop.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import cast
 
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents import continuation
 from cfs_agents.config import AgentConfig, LastTurn, Outcome, working_context
-from cfs_agents.context import Change, Context, ContextFileSystem
+from cfs_agents.context import Change, CleaningPolicy, Context, ContextFileSystem, clean_root
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -71,6 +72,7 @@ class Agent:
         self._begun = False
         self._syncs = 0
         self._cuts = 0
+        self._cleans = files is None
         self._warnings: list[str] = []
         self._told = 0
 
@@ -118,9 +120,18 @@ class Agent:
         except CfsError as error:
             self._fail(error)
             end = Finished("failed", error.detail)
+        if self._cleans:
+            await self._clean()
         for warning in self._news():
             yield warning
         yield end
+
+    async def _clean(self) -> None:
+        """Remove what is old below the root of an agent that has no directory of its own; what fails can wait."""
+        if (files := self.context.files) is not None:
+            with suppress(CfsError):
+                await self.context.clean()
+                await asyncio.to_thread(clean_root, files.root, CleaningPolicy(), files.now())
 
     async def _open(self, task: str | None, before: Outcome) -> None:
         """Begin a task, or see to it that the model goes on with the last one."""

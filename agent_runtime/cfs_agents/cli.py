@@ -89,8 +89,9 @@ def chat(
 ) -> None:
     '''Give an agent tasks, line by line.
 
-    Ctrl-C stops the running task and keeps its state, Ctrl-D ends. /resume goes on with a task that was broken off. A
-    task of several lines stands between two """. What is piped in is taken line by line, until a task fails.
+    Ctrl-C stops the running task and keeps its state, Ctrl-D ends. /resume goes on with a task that was broken off,
+    /help lists the commands. A task of several lines stands between two """. What is piped in is taken line by line,
+    until a task fails.
     '''
     from cfs.cli import prompt
     from cfs.cli.screen import is_terminal
@@ -98,12 +99,12 @@ def chat(
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     config = _config(rounds, lang, sandbox, context)
     with _seat(root, config, model, temperature, url, token_file) as seat:
-        read_line = prompt.LineEditor(prompt.history_file()).read_line if interactive else prompt.read_input
+        if interactive:
+            seat.greet()
+        read_line = prompt.LineEditor(prompt.history_file("agent")).read_line if interactive else prompt.read_input
         for entry in prompt.messages(read_line):
-            if entry.strip() == "/quit":
+            if not seat.take(entry, interactive=interactive):
                 return
-            if entry.strip():
-                seat.take(entry, interactive=interactive)
         if interactive:
             typer.echo()
 

@@ -51,9 +51,9 @@ _ENGLISH = Sentences(
     think_less="[Your reply was cut off at its limit of length before it said anything. Think less, and answer.]",
     shorter_call="[Your reply was cut off at its limit of length in the middle of a call, which was not run. Make the"
     " call again, and shorter: write a long file in several parts.]",
-    sum_up="Sum up this part of a conversation between a user and an assistant that works with tools. Keep what the"
-    " next steps need: the task, what was decided and found, names of files, exact values, what is still open. Leave out"
-    " greetings and whatever was only on the way. At most 200 words, no headings.",
+    sum_up="Sum up this part of a conversation between a user and an assistant that works with tools."
+    " Keep what the next steps need: the task, what was decided and found, names of files, exact values, what is still"
+    " open. Leave out greetings and whatever was only on the way. At most 200 words, no headings.",
     perhaps_run="Error: {} was begun and then interrupted. It may or may not have happened: look before you do it"
     " again.",
     not_run="Error: {} was not run, as the work was interrupted before it. Call it again if it is still needed.",

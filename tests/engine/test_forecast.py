@@ -49,6 +49,15 @@ def test_who_waits_is_counted_with_prompt_and_reply(forecast: Forecast) -> None:
     assert backlog.wait("", "interactive") == pytest.approx(1.0 + 2.0 + 1.1, rel=0.02)
 
 
+def test_a_prompt_that_others_compute_is_not_counted_again(forecast: Forecast) -> None:
+    """Fifty agents with one prompt of 4,000 tokens wait for that once, and for fifty replies."""
+    crowd = [turn(4000, 10) for _ in range(50)]
+    for one in crowd[1:]:
+        one.spared = 3990
+    backlog = forecast.backlog([turn(0, 10)], crowd, parallel=1)
+    assert backlog.wait("", "interactive") == pytest.approx(4.0 + 49 * 0.01 + 51 * 0.1, rel=0.02)
+
+
 def test_another_owner_waits_for_the_place_and_for_one_turn_of_the_crowd(forecast: Forecast) -> None:
     """Each of the crowd takes a second; the newcomer is next but one, the crowd's next turn is last."""
     crowd = [turn(0, 500, "crowd") for _ in range(50)]

@@ -169,7 +169,7 @@ class CountsTokens(Protocol):
     async def count_tokens(
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
     ) -> TokenCounts:
-        """Count the tokens of texts, and of the prompt that a conversation makes; raises `EngineError`."""
+        """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
         ...
 
 

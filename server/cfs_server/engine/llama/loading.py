@@ -35,6 +35,7 @@ class NativeLog:
         self.no_flash_attention = False
         self._report = report
         self._lock = threading.Lock()
+        self._held: list[tuple[str, str]] | None = None
         NativeLog._installed = lib.llama_log_callback(self._receive)
         lib.llama_log_set(NativeLog._installed, ctypes.c_void_p(0))
 
@@ -46,7 +47,24 @@ class NativeLog:
         with self._lock:
             self.no_flash_attention |= _NO_FLASH_ATTENTION in line
             self.errors = [*self.errors[-15:], line] if name == "error" else self.errors
+            if self._held is not None:
+                self._held.append((name, line))
+                return
         self._report(name, line)
+
+    def hold(self) -> None:
+        """Keep back what the library says from now on: of a step that fails all of it is one line."""
+        self._held = []
+
+    def take(self, *, failed: bool) -> str:
+        """Hand on what was kept back, or return it as one line when it says why something failed."""
+        with self._lock:
+            held, self._held = self._held or [], None
+        if failed:
+            return "; ".join(line for _, line in held) or "the library does not say why"
+        for name, line in held:
+            self._report(name, line)
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

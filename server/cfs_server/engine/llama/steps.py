@@ -1,7 +1,7 @@
 """Computes one step and books it: who had how much of it, what it cost, what was learnt for the next ones."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cfs_server.engine.frames import Counters
@@ -25,6 +25,8 @@ class Computed:
 
     outcome: Outcome
     choices: list[tuple[Generation, Choice]] = field(default_factory=list)
+    reason: str = ""
+    """Why the library could not compute it, and what: one line for the log."""
 
 
 class Steps:
@@ -37,6 +39,7 @@ class Steps:
         self.clock = StepClock()
         self._samplers = SamplerPool(model.vocabulary.size, options.threads)
         self.solo = Solo(model, self._samplers)
+        self._log = model.log
         self._context = model.context
         self._vocabulary = model.vocabulary
         self._batch = Batch(model.context.batch_size)
@@ -64,21 +67,26 @@ class Steps:
         filling = fill(self._batch, shares)
         tokens, seen = self._batch.size, self._looks(filling)
         padded = self._pad(tokens, seen)
+        self._log.hold()
         began = time.perf_counter()
         outcome = self._context.decode(self._batch)
         seconds = time.perf_counter() - began
+        why = self._log.take(failed=outcome is Outcome.FAILED)
         if padded:
             self._residency.pool.clear_padding()
         self.clock.decoded(seconds)
         if outcome is not Outcome.DONE:
-            return Computed(outcome)
+            return Computed(outcome, reason=_failure(shares, tokens, why) if why else "")
         self._book(filling, tokens, seen, seconds)
         return Computed(outcome, self._choose(filling.speaking))
 
     def compute_alone(self) -> Computed | None:
         """Let one of the turns go on that are computed by themselves; `None` when there are none."""
+        self._log.hold()
         began = time.perf_counter()
-        if (pace := self.solo.step()) is None:
+        pace = self.solo.step()
+        why = self._log.take(failed=pace is not None and pace.failed)
+        if pace is None:
             return None
         seconds = time.perf_counter() - began
         self.clock.decoded(seconds)
@@ -88,7 +96,8 @@ class Steps:
         if pace.choice is None:
             return Computed(Outcome.DONE)
         self._tokens_generated += isinstance(pace.choice, int)
-        return Computed(Outcome.DONE, [(pace.turn, pace.choice)])
+        reason = _failure([pace.turn], pace.tokens, why) if why else ""
+        return Computed(Outcome.DONE, [(pace.turn, pace.choice)], reason)
 
     def close(self) -> None:
         """Free what turns have to themselves, and end the threads that were started."""
@@ -130,3 +139,8 @@ class Steps:
         self.clock.sampled(time.perf_counter() - began)
         self._tokens_generated += sum(isinstance(choice, int) for choice in choices)
         return list(zip(turns, choices, strict=True))
+
+
+def _failure(turns: Iterable[Generation], tokens: int, why: str) -> str:
+    names = ", ".join(turn.id for turn in turns)
+    return f"a step of {tokens} tokens failed, and with it the turns {names}: {why}"
