@@ -2,6 +2,7 @@
 
 import random
 import statistics
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -27,6 +28,11 @@ def budget(per_token: float, per_look: float = 0.0, *, streams: float = 0.0, ste
     return made
 
 
+def at(depth: int) -> Callable[[object], int]:
+    """Say of all turns that they are so far."""
+    return lambda _turn: depth
+
+
 def test_streams_and_prompts_take_turns() -> None:
     """No step holds both, however often it is asked; after a piece of a prompt each stream has a token."""
     pending = {"a": 1, "b": 1, "long": 5000}
@@ -47,8 +53,8 @@ def test_what_is_less_than_a_tile_together_is_one_step() -> None:
 def test_few_tokens_far_into_a_prompt_are_a_step_of_their_own() -> None:
     """Filled up to a tile they cost less than one by one."""
     known = budget(0.0005, 4e-7)
-    assert known.share({"a": 1, "rest": 20}, lambda _: 100) == {"a": 1, "rest": 20}
-    assert known.share({"a": 1, "rest": 20}, lambda _: 5000) == {"rest": 20}
+    assert known.share({"a": 1, "rest": 20}, at(100)) == {"a": 1, "rest": 20}
+    assert known.share({"a": 1, "rest": 20}, at(5000)) == {"rest": 20}
 
 
 def test_a_prompt_begins_with_one_tile() -> None:
@@ -75,7 +81,7 @@ def test_pieces_are_full_tiles_and_as_long_as_the_time_allows() -> None:
 def test_pieces_become_smaller_far_into_a_prompt() -> None:
     """A token at the end of a long prompt looks at all of it."""
     known = budget(0.0001, 4e-7)
-    sizes = [known.share({"a": 1, "long": 5000}, lambda _, at=at: at)["long"] for at in (0, 1000, 2000, 4000, 9000)]
+    sizes = [known.share({"a": 1, "long": 5000}, at(read))["long"] for read in (0, 1000, 2000, 4000, 9000)]
     assert sizes == [512, 192, 128, 64, 64]
 
 
@@ -167,17 +173,17 @@ def test_looks_are_learnt_from_one_long_prompt() -> None:
         learning = PromptBudget(512, 0.2)
         errors: list[float] = []
         for round_ in range(3):
-            at = 0
-            while at < 6000:
-                tokens = learning.share({"s": 1, "long": 6000}, lambda _, at=at: at).get("long")
+            read = 0
+            while read < 6000:
+                tokens = learning.share({"s": 1, "long": 6000}, at(read)).get("long")
                 if tokens is None:
                     learning.saw_step(1, machine.seconds(1))
                     continue
-                seen = looks(tokens, at)
+                seen = looks(tokens, read)
                 if round_:
                     errors.append(abs(learning.cost.seconds(tokens, seen) / machine.mean(tokens, seen) - 1))
                 learning.saw_step(tokens, machine.seconds(tokens, seen), seen)
-                at += tokens
+                read += tokens
         assert statistics.median(errors) < 0.15
         assert statistics.quantiles(errors, n=10)[-1] < 0.5
 
@@ -235,7 +241,7 @@ def test_no_share_is_more_than_pending_and_all_fit_into_a_step(
     known = budget(cost, look)
     if after:
         known.saw_step(64, 1.0, 0)
-    shares = known.share(pending, lambda _: depth)
+    shares = known.share(pending, at(depth))
     assert all(0 < count <= pending[turn] for turn, count in shares.items())
     assert all(shares[turn] == pending[turn] for turn in shares if pending[turn] == 1)
     assert sum(shares.values()) <= 512

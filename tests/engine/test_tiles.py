@@ -58,7 +58,7 @@ def test_what_fills_a_tile_changes_no_logits(tiny: Path) -> None:
         assert made.scheduler._steps._batch.size == (TILE if looks_cost else 20)
         logits.append(made.model.context.outputs(1, made.model.vocabulary.size)[0].copy())
         made.run("second")
-    assert np.allclose(*logits, atol=1e-2)
+    assert np.allclose(logits[0], logits[1], atol=1e-2)
 
 
 def test_without_room_or_tiles_nothing_is_filled_up(tiny: Path) -> None:

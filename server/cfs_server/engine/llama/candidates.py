@@ -69,7 +69,8 @@ class Candidates:
     @property
     def unmasked(self) -> NDArray[np.bool_]:
         """Which of the candidates no grammar has masked."""
-        return np.isfinite(self._logits[: self._array.size])
+        finite: NDArray[np.bool_] = np.isfinite(self._logits[: self._array.size])
+        return finite
 
     def drop_masked(self) -> int:
         """Drop what a grammar masked and keep the order; returns how many are left."""
