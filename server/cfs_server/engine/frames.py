@@ -45,8 +45,8 @@ class Options:
     """Most tokens of one step."""
     flash_attention: bool = True
     """Where the model can. It is faster and rounds more coarsely, so greedy near ties depend more on the company."""
-    step_seconds: float = 0.15
-    """What a step with a prompt in it should cost while others stream."""
+    step_seconds: float = 0.2
+    """What a piece of a prompt and a token of all streams should cost together: so long a stream may stand still."""
     slice_seconds: float = 2.0
     """A turn that has run so long gives way to one that has had less of the engine."""
 

@@ -17,10 +17,12 @@ from cfs_agents.fibre.guards.limits import Limits
 from cfs_agents.fibre.guards.locks import Locks
 from cfs_agents.fibre.guards.repetition import Repetitions
 from cfs_agents.fibre.guards.stale_writes import StaleWrites
-from cfs_agents.fibre.guards.tree_budget import TreeBudget
+from cfs_agents.fibre.guards.tree_budget import TreeBudget, tokens
 from cfs_agents.fibre.guards.words import guard_words
-from cfs_agents.fibre.reports import Report
+from cfs_agents.fibre.reports import Change, Report
 from cfs_agents.fibre.toolset import FINISH, WAIT
+from cfs_agents.file_agent.disk import disk_errors
+from cfs_agents.file_agent.keeping import to_the_end
 from cfs_agents.sentences import Language
 from cfs_agents.tools import Tool
 
@@ -47,6 +49,7 @@ class Guards:
         self.locks = Locks(lock_seconds, language=language)
         self.budget = TreeBudget(language)
         self.ledger = Ledger(workspace, ledger)
+        self._workspace = workspace
         self._language: Language = language
         self._gates: dict[str, StaleWrites] = {}
         self._repetitions: dict[str, Repetitions] = {}
@@ -57,7 +60,12 @@ class Guards:
         """An agent begins with a task, or, not `again`, goes on with one after a kill."""
         self._repetitions[agent_id] = Repetitions(self._language)
         self.gate(agent_id).open()
-        await asyncio.to_thread(self.ledger.mark, agent_id, again=again)
+
+        def mark() -> None:
+            with disk_errors(self._workspace):
+                self.ledger.mark(agent_id, again=again)
+
+        await to_the_end(mark)
 
     def ended(self, agent_id: str) -> None:
         """An agent's task is over, however it ended: nothing of it is held any more."""
@@ -93,19 +101,19 @@ class Guards:
 
     # -- its steps ------------------------------------------------------------------------------------------------
 
-    def before_round(self, agent_id: str, context: Context, tokens: int) -> Context:
+    def before_round(self, agent_id: str, context: Context, length: int) -> Context:
         """Look before a model is asked with a conversation of so many tokens; return what it is to be asked with.
 
         Raises `TooMany` when the budget does not have so much.
         """
-        if tokens > LONG_CONTEXT:
+        if length > LONG_CONTEXT:
             context = digested(context, _brings_report)
-        self.budget.reserve(agent_id, tokens)
+        self.budget.reserve(agent_id, length)
         return context
 
     def asked(self, agent_id: str, usage: Usage) -> None:
         """A model was asked, and this is what it cost."""
-        self.budget.draw(agent_id, usage.prompt_tokens + usage.completion_tokens)
+        self.budget.draw(agent_id, tokens(usage))
 
     def after(self, agent_id: str, event: CallFinished) -> str | None:
         """Look at a call; return in words why the agent is to be ended, if it is. Waiting is no repetition."""
@@ -119,14 +127,16 @@ class Guards:
 
         `reports` is how often it has reported; the first one counts.
         """
-        facts = await asyncio.to_thread(self.ledger.since, report.agent_id)
-        reasons = await asyncio.to_thread(
-            check_claims, report.details, report.agent_id, facts, self.ledger, self._language
-        )
+        facts, reasons = await to_the_end(lambda: self._looked(report))
         status = "unverified" if reasons and report.status == "success" else report.status
         if reports > 1:
             reasons = (*reasons, guard_words(self._language).finished_twice)
         return replace(report, status=status, facts=facts, reasons=(*report.reasons, *reasons))
+
+    def _looked(self, report: Report) -> tuple[tuple[Change, ...], tuple[str, ...]]:
+        with disk_errors(self._workspace):
+            facts = self.ledger.since(report.agent_id)
+            return facts, check_claims(report.details, report.agent_id, facts, self.ledger, self._language)
 
 
 def _brings_report(item: ContextItem) -> bool:

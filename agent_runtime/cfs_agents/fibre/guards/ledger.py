@@ -9,6 +9,7 @@ import json
 import os
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,10 @@ _CHUNK = 1 << 20
 _PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
 """Folders in which programs keep what is theirs: too large to look at each time, and nobody claims it."""
 
-_Stamp = tuple[int, int, int]
+_SETTLED = 1_000_000_000
+"""Nanoseconds after which a change of a file shows in its times."""
+
+_Stamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +163,7 @@ class Ledger:
             self._stamps.pop(path, None)
         else:
             self._now[path] = now
-        by = by or self._begun.pop(path, None)
+        by = self._begun.pop(path, None) or by
         self._entries.append(Entry(path, before, now, by))
         self._write({"path": path, "before": before, "after": now, "by": by})
 
@@ -174,16 +178,20 @@ class Ledger:
                 yield Path(folder, name).relative_to(self._root).as_posix()
 
     def _print(self, path: str) -> str | None:
-        """Name a file's content by its hash, read again only when the file is not the one that it was."""
+        """Name a file's content by its hash, read again only when the file is not the one that it was.
+
+        The clock of files is coarse and their numbers are used again, so of a file that has just been written nothing
+        is remembered: another one might look the same.
+        """
         place = self._root / path
         if (status := _status(place)) is None:
             return None
-        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
         known = self._stamps.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
         named = _hash(place, status)
-        if named is not None:
+        if named is not None and time.time_ns() - status.st_ctime_ns > _SETTLED:
             self._stamps[path] = (stamp, named)
         return named
 

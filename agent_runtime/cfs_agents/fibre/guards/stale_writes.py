@@ -13,7 +13,8 @@ from cfs_agents.tools.errors import ToolError
 class StaleWrites:
     """The gate before one agent's writes: a `FileGate`. Any number of threads; all of a tree share the ledger.
 
-    What the agent knows of a file is what it last read or wrote, and else what the file was when its work began.
+    What the agent knows of a file is what it last read or wrote. What it has never seen it may replace, if no other
+    agent wrote it and it is as it was when the agent's work began.
     """
 
     def __init__(self, ledger: Ledger, agent_id: str, language: Language = "en") -> None:
@@ -49,10 +50,15 @@ class StaleWrites:
             yield
             return
         with self._ledger.writing(self._agent_id, place) as now:
-            known = self._seen[place] if place in self._seen else self._ledger.known_to(self._agent_id, place)
-            if whole and now is not None and now != known:
+            if whole and now is not None and self._stale(place, now):
                 who = self._ledger.last_by(place) or self._say.somebody
                 raise ToolError(self._say.stale.format(place, who))
             self._ledger.begins(self._agent_id, place)
             yield
-        self._seen[place] = self._ledger.present(place)
+            self._seen[place] = self._ledger.present(place)
+
+    def _stale(self, place: str, now: str) -> bool:
+        if place in self._seen:
+            return self._seen[place] != now
+        others = self._ledger.last_by(place) not in (None, self._agent_id)
+        return others or self._ledger.known_to(self._agent_id, place) != now

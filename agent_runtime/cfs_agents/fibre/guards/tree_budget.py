@@ -7,8 +7,14 @@ one reply for each agent that is being answered, and not by more.
 from dataclasses import dataclass, field
 
 from cfs.errors import TooMany
+from cfs.wire import Usage
 from cfs_agents.fibre.guards.words import guard_words
 from cfs_agents.sentences import Language
+
+
+def tokens(usage: Usage) -> int:
+    """Return what a usage counts for: all that was read, known or not, and written."""
+    return usage.prompt_tokens + usage.completion_tokens
 
 
 @dataclass(slots=True)
@@ -40,10 +46,6 @@ class TreeBudget:
             return
         self._accounts[agent_id] = _Account(parent, limit)
         self.draw(agent_id, used)
-
-    def clear(self) -> None:
-        """Begin anew, with a new task of the tree."""
-        self._accounts.clear()
 
     def reserve(self, agent_id: str, tokens: int) -> None:
         """Set aside what the next question costs at least, until something is drawn.

@@ -1,9 +1,9 @@
 """Who computes in the next step: the policy of continuous batching, on one thread that owns the context.
 
-Each step takes one token of every turn that streams, and fills up with pieces of prompts, as many tokens as fit into
-the time that a step may cost. Waiting turns come in by fair shares (`lobby`), but for those whose prefix somebody else
-is computing (`sharing`). When the pool is full, idle state leaves it, then a running turn; it goes on later from where
-it was. Nothing fails because others are there.
+A step takes one token of every turn that streams, or pieces of prompts, as many tokens as fit into the time that it
+may cost (`budget`); the two take turns. Waiting turns come in by fair shares (`lobby`), but for those whose prefix
+somebody else is computing (`sharing`). When the pool is full, idle state leaves it, then a running turn; it goes on
+later from where it was. Nothing fails because others are there.
 """
 
 import contextlib
@@ -206,7 +206,7 @@ class Scheduler:
     def _fitting_shares(self) -> dict[Generation, int]:
         """Decide how many tokens of each running turn go into this step, parking turns until they fit."""
         while True:
-            shares = self._steps.budget.share({turn: turn.pending for turn in self._running})
+            shares = self._steps.budget.share({turn: turn.pending for turn in self._running}, _depth)
             if self._residency.make_room(sum(shares.values())) or not self._park_one():
                 return shares
 
@@ -307,3 +307,8 @@ class Scheduler:
     def check_integrity(self) -> list[str]:
         """Compare what is known with what is; every line is a violation."""
         return self._audit.violations() + self._prompts.check_integrity(self._turns)
+
+
+def _depth(turn: Generation) -> int:
+    """Count the tokens before the next one of a turn."""
+    return turn.computed

@@ -68,6 +68,16 @@ def test_what_was_there_before_may_be_overwritten_unread(agent: Make, work: Path
     assert (work / "old.txt").read_text() == "new"
 
 
+def test_what_an_agent_made_is_not_overwritten_unread_by_those_who_came_later(agent: Make, work: Path) -> None:
+    agent("a").write_file("x.txt", "of a")
+    late = agent("late")
+    with pytest.raises(ToolError, match="changed by a"):
+        late.write_file("x.txt", "of late")
+    late.read_file("x.txt")
+    late.write_file("x.txt", "of both")
+    assert (work / "x.txt").read_text() == "of both"
+
+
 def test_a_person_who_changed_it_is_respected_too(agent: Make, work: Path) -> None:
     a = agent("a")
     a.write_file("x.txt", "of a")
