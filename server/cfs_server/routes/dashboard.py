@@ -1,0 +1,83 @@
+"""The dashboard's files: a page that talks to this server's API from the browser, and to nobody else (D)."""
+
+import hashlib
+from dataclasses import dataclass
+from importlib import resources
+
+from fastapi import APIRouter, Response
+
+from cfs.errors import NotFound
+from cfs_server.routes.conditions import unchanged
+from cfs_server.routes.context import IfNoneMatch
+
+router = APIRouter(include_in_schema=False)
+
+PREFIX = "/dashboard/"
+PAGE = "index.html"
+
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+_HEADERS = {
+    "Cache-Control": "no-cache",  # asked for again each time, and answered by 304: a new version is seen at once
+    "Content-Security-Policy": "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            "connect-src 'self'",
+            "img-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Nothing but our own files runs or is fetched, and no text becomes markup: what sessions say stays text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file of the dashboard."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+    def answer(self, if_none_match: str | None) -> Response:
+        """Answer by the file, or say that the browser has it."""
+        headers = _HEADERS | {"ETag": self.etag, "Vary": "Accept"}
+        if unchanged(if_none_match, self.etag):
+            return Response(status_code=304, headers=headers)
+        return Response(self.content, headers=headers, media_type=self.media_type)
+
+
+def _assets() -> dict[str, Asset]:
+    found: dict[str, Asset] = {}
+    for file in resources.files("cfs_server.dashboard").iterdir():
+        media = _TYPES.get(file.name.rpartition(".")[2])
+        if media is not None:
+            content = file.read_bytes()
+            found[file.name] = Asset(content, media, f'"{hashlib.sha256(content).hexdigest()[:20]}"')
+    return found
+
+
+ASSETS = _assets()
+"""All files of the dashboard by name, some dozens of kilobytes; read once, for the loop must not wait for a disk."""
+
+
+@router.get(PREFIX + "{name}")
+async def asset(name: str, if_none_match: IfNoneMatch = None) -> Response:
+    """Give a file of the dashboard."""
+    found = ASSETS.get(name)
+    if found is None:
+        raise NotFound(f"the dashboard has no file {name!r}")
+    return found.answer(if_none_match)
