@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.dashboard.support import FLAGS, Pages, chromium
+from tests.dashboard.support import FLAGS, QUIET, Pages, chromium
 from tests.server.support import Process, serving
 
 SECONDS = 30
@@ -37,10 +37,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def browser(stage: ThreadPoolExecutor) -> Iterator[Browser]:
     """Chromium, without a window."""
 
+    program = chromium()
+
     def open_it() -> tuple[Any, Browser]:
         expect.set_options(timeout=SECONDS * 1000)
         library = sync_playwright().start()
-        return library, library.chromium.launch(executable_path=chromium(), args=FLAGS)
+        return library, library.chromium.launch(executable_path=program, args=FLAGS)
 
     library, found = stage.submit(open_it).result()
     yield found
@@ -66,7 +68,7 @@ def page(stage: ThreadPoolExecutor, pages: Pages, server: Process) -> Page:
 @pytest.fixture(scope="package")
 def server() -> Iterator[Process]:
     """A server without a model: agents that tests play answer, or the echo."""
-    with serving("--engine", "scripted") as process:
+    with serving(*QUIET) as process:
         yield process
 
 
@@ -75,5 +77,3 @@ def client(server: Process) -> Iterator[httpx.Client]:
     """The common server's API."""
     with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as found:
         yield found
-
-

@@ -178,7 +178,9 @@ def test_what_sessions_say_is_text_wherever_it_stands(page: Page, server: Proces
         expect(page).to_have_title(f"{name} – CFS")
 
 
-def test_long_conversations_show_their_end_and_more_on_demand(pages: Pages, server: Process, client: httpx.Client) -> None:
+def test_long_conversations_show_their_end_and_more_on_demand(
+    pages: Pages, server: Process, client: httpx.Client
+) -> None:
     lines = "".join(f"User: question {n}\nAssistant: answer {n}\n" for n in range(300))
     client.post("/v1/sessions", json={"id": "c-long", "transcript": lines}).raise_for_status()
     page = pages.open(server.url, "conversation/c-long")

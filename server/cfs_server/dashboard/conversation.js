@@ -61,7 +61,7 @@ export class Conversation {
       return;
     }
     if (event.type === "session.deleted") this.#end(event.data.renamed_to);
-    else if (event.type === "session.created" && event.number <= this.#event) this.load(); // another life of the name
+    else if (event.type === "session.created" && (!this.loaded || event.number <= this.#event)) this.load(); // (again)
     else if (!this.loaded || event.number <= this.#event) return;
     else if (event.number > this.#event + 1) this.load();
     else this.#apply(event);
@@ -73,7 +73,10 @@ export class Conversation {
     try {
       detail = await this.#api.session(this.id);
     } catch (error) {
+      const made = this.#waiting.some(({ type }) => type === "session.created"); // meanwhile
       this.#waiting = [];
+      this.loaded = false;
+      this.#again ||= made;
       if (error.status === 404) this.gone ??= "This session does not exist (any more).";
       else this.error = error.message;
       soon(this.#tell);

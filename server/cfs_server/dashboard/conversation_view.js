@@ -11,6 +11,8 @@ export class ConversationView {
   #field = el("textarea", { rows: 2, "aria-label": "Message", placeholder: "Message" });
   #send = el("button", { type: "submit", className: "button primary" }, "Send");
   #complaint = el("p", { className: "complaint", role: "alert" });
+  #form = el("form", { className: "composer", onsubmit: (event) => this.#submit(event) },
+    this.#field, this.#send, this.#complaint);
   #unwatch;
   #draw = () => this.#update();
 
@@ -26,9 +28,6 @@ export class ConversationView {
     this.#unwatch = context.conversation.watch(() => soon(this.#draw));
     soon(this.#draw);
   }
-
-  #form = el("form", { className: "composer", onsubmit: (event) => this.#submit(event) },
-    this.#field, this.#send, this.#complaint);
 
   close() {
     never(this.#draw);
@@ -50,6 +49,7 @@ export class ConversationView {
     if (text.trim() === "" || this.#send.disabled) return;
     this.#field.value = "";
     say(this.#complaint, "");
+    this.#list.follow();
     try {
       await this.#context.api.say(this.#context.id, text);
     } catch (error) {

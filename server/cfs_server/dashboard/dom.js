@@ -31,9 +31,9 @@ export function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Set or take away an attribute, only where that changes something. */
+/** Set an attribute, or take it away for null; only where that changes something. */
 export function mark(element, name, value) {
-  if (value === null || value === false) {
+  if (value === null) {
     if (element.hasAttribute(name)) element.removeAttribute(name);
   } else if (element.getAttribute(name) !== String(value)) {
     element.setAttribute(name, value);

@@ -19,6 +19,7 @@ export class MessageList {
   #partial = null;
   #waiting = el("ol", { className: "list waiting" });
   #atEnd = true;
+  #expanded = false; // somebody has asked for earlier ones: they stay
   #unwatch;
   #draw = () => this.#update();
 
@@ -46,9 +47,16 @@ export class MessageList {
     this.#atEnd = scrollHeight - scrollTop - clientHeight < NEAR;
   }
 
+  /** Go to the newest message, and stay there. */
+  follow() {
+    this.#atEnd = true;
+    soon(this.#draw);
+  }
+
   #more() {
-    this.#redraw(Math.max(0, this.#start - SHOWN));
+    this.#expanded = true;
     this.#atEnd = false;
+    this.#redraw(Math.max(0, this.#start - SHOWN));
   }
 
   #redraw(start) {
@@ -60,8 +68,10 @@ export class MessageList {
 
   #update() {
     const { messages } = this.#conversation;
-    if (messages.length < this.#start || (this.#atEnd && messages.length - this.#start > MOST) || !this.#drawn.length) {
-      const start = Math.max(0, messages.length - SHOWN);
+    const start = Math.max(0, messages.length - SHOWN);
+    const tooMany = this.#atEnd && !this.#expanded && messages.length - this.#start > MOST;
+    if (messages.length < this.#start || tooMany || (!this.#expanded && !this.#drawn.length && start)) {
+      this.#expanded = false;
       if (start !== this.#start) {
         this.#redraw(start);
         return;

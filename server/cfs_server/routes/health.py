@@ -34,7 +34,10 @@ _PAGE = {"text/plain": {"schema": {"type": "string"}}, "text/html": {"schema": {
 
 @router.get(
     "/",
-    responses={200: {"description": "Where to go", "content": _OBJECT["content"] | _PAGE}, **problems(NotAcceptable, InvalidParameters)},
+    responses={
+        200: {"description": "Where to go", "content": _OBJECT["content"] | _PAGE},
+        **problems(NotAcceptable, InvalidParameters),
+    },
 )
 async def index(accept: Accept = None, if_none_match: IfNoneMatch = None) -> Response:
     """Say what this is and where to go; a browser gets the dashboard (D)."""
