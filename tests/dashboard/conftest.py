@@ -21,6 +21,13 @@ def stage() -> Iterator[ThreadPoolExecutor]:
         yield executor
 
 
+def stage_of(test: pytest.Function) -> ThreadPoolExecutor:
+    """The stage on which a test plays."""
+    found = test.funcargs["stage"]
+    assert isinstance(found, ThreadPoolExecutor)
+    return found
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run the tests of this room where the browser is."""
@@ -29,7 +36,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = pyfuncitem._fixtureinfo.argnames
     arguments: dict[str, Any] = {name: pyfuncitem.funcargs[name] for name in names}
     test: Callable[..., None] = pyfuncitem.obj
-    pyfuncitem.funcargs["stage"].submit(test, **arguments).result()
+    stage_of(pyfuncitem).submit(test, **arguments).result()
     return True
 
 
