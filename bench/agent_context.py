@@ -47,6 +47,13 @@ def hexadecimal(size: int) -> str:
     return "\n".join(digits[start : start + 100] for start in range(0, size, 101))
 
 
+def source_code(size: int) -> str:
+    """Python as it is written, with names that tell of keys and tokens, as often as there is need."""
+    files = sorted((Path(__file__).parents[1] / "server").rglob("*.py"))
+    code = "".join(path.read_text() for path in files)
+    return (code * (size // len(code) + 1))[:size]
+
+
 def result(content: str, call_id: str, tool: str = "shell") -> Message:
     """What a tool answered."""
     return Message(role="tool", content=content, tool_call_id=call_id, name=tool)
@@ -138,6 +145,7 @@ def main() -> None:
     contents = {
         "1 MB of log lines": log_lines(MEGABYTE),
         "1 MB of hexadecimal digits": hexadecimal(MEGABYTE),
+        "1 MB of source code": source_code(MEGABYTE),
         "10 KB of log lines": log_lines(10_240),
     }
     with tempfile.TemporaryDirectory() as name:

@@ -4,15 +4,16 @@ What is to be done next follows from the conversation alone: calls without resul
 anything else is for the model. So a task that was broken off anywhere goes on by the same loop.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import cast
 
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents import continuation
 from cfs_agents.config import AgentConfig, LastTurn, Outcome, working_context
-from cfs_agents.context import Change, Context, ContextFileSystem
+from cfs_agents.context import Change, CleaningPolicy, Context, ContextFileSystem, clean_root
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -30,6 +31,7 @@ from cfs_agents.events import (
 from cfs_agents.interrupts import Interrupted, Interrupts
 from cfs_agents.keeper import Keeper, NoKeeper
 from cfs_agents.llm import Chunk, Item, Model, Reply, Retrying
+from cfs_agents.sentences import sentences
 from cfs_agents.summaries import Summaries
 from cfs_agents.tools import Registry, ToolResult
 from cfs_agents.usage import added
@@ -38,8 +40,6 @@ __all__ = ["Agent", "AgentConfig", "LastTurn", "Outcome"]
 
 _SHORTER = 0.7
 _MOST_SHORTENINGS = 8
-_UNKNOWN = "Error: {} was begun and then interrupted. It may or may not have happened: look before you do it again."
-_NOT_RUN = "Error: {} was not run, as the work was interrupted before it. Call it again if it is still needed."
 
 
 class Agent:
@@ -59,6 +59,7 @@ class Agent:
     ) -> None:
         self.config = config = config or AgentConfig()
         self.tools = Registry(config.tools)
+        self._say = sentences(config.language)
         self.outcome = Outcome()
         self._summaries = Summaries(llm, config.language)
         self.context = working_context(config, files, self.tools, self._summaries)
@@ -71,6 +72,7 @@ class Agent:
         self._begun = False
         self._syncs = 0
         self._cuts = 0
+        self._cleans = files is None
         self._warnings: list[str] = []
         self._told = 0
 
@@ -118,19 +120,28 @@ class Agent:
         except CfsError as error:
             self._fail(error)
             end = Finished("failed", error.detail)
+        if self._cleans:
+            await self._clean()
         for warning in self._news():
             yield warning
         yield end
+
+    async def _clean(self) -> None:
+        """Remove what is old below the root of an agent that has no directory of its own; what fails can wait."""
+        if (files := self.context.files) is not None:
+            with suppress(CfsError):
+                await self.context.clean()
+                await asyncio.to_thread(clean_root, files.root, CleaningPolicy(), files.now())
 
     async def _open(self, task: str | None, before: Outcome) -> None:
         """Begin a task, or see to it that the model goes on with the last one."""
         if task is not None:
             while calls := self.context.context.open_calls:
-                await self._finish(calls, _lost(calls[0], begun=self._begun))
+                await self._finish(calls, self._lost(calls[0], begun=self._begun))
             self.context.context = self.context.context.released()
             await self._add(Message(role="user", content=task), task=True)
         elif before.reason == "rounds":
-            await self._add(Message(role="user", content=self.config.go_on))
+            await self._add(Message(role="user", content=self._say.go_on))
 
     def _news(self) -> Iterator[Warned]:
         """Tell what there is to warn of, once."""
@@ -299,7 +310,7 @@ class Agent:
         while calls := self.context.context.open_calls:
             call = calls[0]
             if lost:
-                result = _lost(call, begun=self._begun)
+                result = self._lost(call, begun=self._begun)
             elif call.id in self._broken:
                 result = ToolResult(call.id, call.name, f"Error: {self._broken[call.id]}", ok=False, seconds=0.0)
             else:
@@ -322,8 +333,7 @@ class Agent:
         self.context.context = new.context
         return new.lines
 
-
-def _lost(call: ToolCall, *, begun: bool) -> ToolResult:
-    """Make the result of a call that has none: one that was begun, or one that was not."""
-    text = (_UNKNOWN if begun else _NOT_RUN).format(call.name)
-    return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
+    def _lost(self, call: ToolCall, *, begun: bool) -> ToolResult:
+        """Make the result of a call that has none: one that was begun, or one that was not."""
+        text = (self._say.perhaps_run if begun else self._say.not_run).format(call.name)
+        return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)

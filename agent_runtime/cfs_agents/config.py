@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from cfs.errors import CfsError
 from cfs.wire import Usage
@@ -17,10 +17,10 @@ from cfs_agents.context import (
     WorkingContext,
 )
 from cfs_agents.events import EndReason
+from cfs_agents.sentences import Language
 from cfs_agents.tools import Registry, Tool
 
 MAX_ROUNDS = 10
-GO_ON = "[Go on with the task.]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +37,8 @@ class AgentConfig:
 
     `offload_token_threshold`: results of so many tokens go to disk, below `offload_root_path` (`~/.agent/context`
     unless given). `ephemeral_keep_recent` overrides how many results ephemeral tools keep. `context_tokens` is how
-    long a conversation may become before it is compacted; without it only the model's own limit counts. `go_on` is said
-    to a model that goes on after its rounds were over; `language` is that of what the loop says besides.
+    long a conversation may become before it is compacted; without it only the model's own limit counts. `language` is
+    that of what the loop itself says to the model.
     """
 
     tools: Iterable[Tool | Callable[..., Any]] = ()
@@ -51,8 +51,7 @@ class AgentConfig:
     context_tokens: int | None = None
     counter: TokenCounter | None = None
     last_turn: LastTurn | None = None
-    go_on: str = GO_ON
-    language: Literal["en", "zh"] = "en"
+    language: Language = "en"
 
 
 @dataclass(slots=True)
@@ -91,5 +90,8 @@ def working_context(
         counter=config.counter,
         offload=OffloadPolicy(enabled=config.offload_enabled, threshold=config.offload_token_threshold),
         ephemeral=EphemeralPolicy(keep, config.ephemeral_keep_recent),
-        compaction=SelectiveCompactionPolicy(config.context_tokens, summarise) if config.context_tokens else None,
+        compaction=SelectiveCompactionPolicy(config.context_tokens, summarise, language=config.language)
+        if config.context_tokens
+        else None,
+        language=config.language,
     )

@@ -7,9 +7,9 @@ leaves the conversation with the next reply. So a conversation never has half a 
 
 import re
 from collections.abc import Sequence
-from typing import Literal
 
 from cfs.wire import Message
+from cfs_agents.sentences import Language, sentences
 
 MOST_CUTS = 4
 """How often in a row a reply may be cut off before the task fails."""
@@ -18,32 +18,18 @@ _CALL = re.compile(r"<tool_call>(?!.*</tool_call>)|\[TOOL_CALLS\]|\[CALL:|<\|pyt
 _BARE_CALL = re.compile(r'\A\s*\[?\s*\{\s*"(?:name|function|type)"')
 _WORD = re.compile(r"[!-~]")
 
-_GO_ON = {
-    "en": "[Your reply was cut off at its limit of length. Go on exactly where it stopped, and repeat nothing.]",
-    "zh": "[你的回复达到长度上限，被截断了。请从停下的地方继续写，不要重复。]",
-}
-_THINK_LESS = {
-    "en": "[Your reply was cut off at its limit of length before it said anything. Think less, and answer.]",
-    "zh": "[你的回复达到长度上限，还没有说出任何内容就被截断了。请少想一些，直接回答。]",
-}
-_SHORTER_CALL = {
-    "en": "[Your reply was cut off at its limit of length in the middle of a call, which was not run. Make the call"
-    " again, and shorter: write a long file in several parts.]",
-    "zh": "[你的回复在一次调用的中间达到长度上限，被截断了，调用没有执行。"
-    "请重新调用，并写得短一些：长文件请分几次写。]",
-}
 
-
-def asking(messages: Sequence[Message], language: Literal["en", "zh"]) -> list[Message]:
+def asking(messages: Sequence[Message], language: Language) -> list[Message]:
     """Ask for the rest of the reply that these messages end with."""
+    say = sentences(language)
     *before, part = messages
     if not part.content.strip():
-        note = _THINK_LESS
+        note = say.think_less
     elif _call_begins(part.content) is not None:
-        before, note = [*before, part], _SHORTER_CALL
+        before, note = [*before, part], say.shorter_call
     else:
-        before, note = [*before, part], _GO_ON
-    return [*before, Message(role="user", content=note[language])]
+        before, note = [*before, part], say.cut_off
+    return [*before, Message(role="user", content=note)]
 
 
 def joined(part: Message, rest: Message) -> Message:

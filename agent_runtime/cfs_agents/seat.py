@@ -1,6 +1,7 @@
 """Where a person sits before an agent: tasks go in, what happens is shown, Ctrl-C stops the task and not the agent."""
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
@@ -13,7 +14,7 @@ import structlog
 
 from cfs.cli.endings import complain
 from cfs.cli.screen import note
-from cfs.errors import CfsError, NotFound
+from cfs.errors import CfsError, InvalidRequest, NotFound
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.config import Outcome
 from cfs_agents.console import Console
@@ -22,6 +23,14 @@ from cfs_agents.events import AgentEvent, Finished
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
 from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
 
+HELP = '''/resume   go on with the task that was broken off
+/help     this list
+/quit     end; so does Ctrl-D
+Ctrl-C    stop the running task; what was done is kept
+"""       begins and ends a task of several lines
+//TEXT    a task that begins with a slash
+'''
+_COMMAND = re.compile(r"/[a-z]*")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -77,6 +86,12 @@ class Seat:
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
+    def greet(self) -> None:
+        """Say where a chat stands."""
+        note(f"The agent of {self._root}. /help lists the commands.")
+        if self._agent.unfinished:
+            note("[a task was broken off; /resume goes on with it]")
+
     def work(self, task: str) -> None:
         """Let the agent do a task."""
         if self._agent.unfinished:
@@ -91,13 +106,10 @@ class Seat:
         self._runner.run(self._show(self._agent.run_stream()))
         self._judge(self._agent.outcome)
 
-    def take(self, entry: str, *, interactive: bool) -> None:
-        """Carry out a line of a chat; interactive, what goes wrong is told and the chat goes on."""
+    def take(self, entry: str, *, interactive: bool) -> bool:
+        """Carry out a line of a chat; False when it was the last. Interactive, it goes on when something goes wrong."""
         try:
-            if entry.strip() == "/resume":
-                self.resume()
-            else:
-                self.work(entry)
+            return self._obeyed(entry.strip())
         except CfsError as error:
             if not interactive:
                 raise
@@ -106,6 +118,24 @@ class Seat:
             if not interactive:
                 raise
             note("[interrupted; /resume goes on with it]")
+        return True
+
+    def _obeyed(self, entry: str) -> bool:
+        """Carry out a command, or a task; raises what is wrong with it."""
+        match entry:
+            case "":
+                pass
+            case "/quit":
+                return False
+            case "/help":
+                note(HELP.rstrip())
+            case "/resume":
+                self.resume()
+            case _ if _COMMAND.fullmatch(entry):
+                raise InvalidRequest(f"there is no command {entry}: /help lists them; //TEXT is a task that begins so")
+            case _:
+                self.work(entry[1:] if entry.startswith("//") else entry)
+        return True
 
     async def _show(self, events: AsyncGenerator[AgentEvent, None]) -> None:
         with self._interrupting():

@@ -2,34 +2,28 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Literal, cast
+from typing import cast
 
 from cfs.errors import EngineError
 from cfs.wire import Message, Usage
 from cfs_agents.context import ContextItem
 from cfs_agents.llm import Item, Model, Reply
+from cfs_agents.sentences import Language, sentences
 from cfs_agents.tools.results import shortened
 from cfs_agents.usage import added
 
 _LONGEST_ITEM = 2_000
 """Characters of each message that the model is shown."""
 
-_ORDER = {
-    "en": "Sum up this part of a conversation between a user and an assistant that works with tools. Keep what the next"
-    " steps need: the task, what was decided and found, names of files, exact values, what is still open. Leave out"
-    " greetings and whatever was only on the way. At most 200 words, no headings.",
-    "zh": "请概括用户与使用工具的助手之间的这段对话。保留下一步需要的内容：任务、已作的决定、发现、文件名、确切的数值、"
-    "尚未完成的事。省略寒暄和中间过程。最多 300 字，不用标题。",
-}
 _NAMES = {"user": "User", "assistant": "Assistant", "tool": "Result", "system": "System"}
 
 
 class Summaries:
     """Asks a model to sum up messages: a `Summarise` for a compaction. `used` is what that has cost and nobody took."""
 
-    def __init__(self, model: Model, language: Literal["en", "zh"] = "en") -> None:
+    def __init__(self, model: Model, language: Language = "en") -> None:
         self._model = model
-        self._language = language
+        self._language: Language = language
         self._used: Usage | None = None
 
     def take_usage(self) -> Usage | None:
@@ -39,7 +33,7 @@ class Summaries:
 
     async def __call__(self, items: Sequence[ContextItem]) -> str:
         """Return a summary; raises `CfsError` when there is none, or only half of one."""
-        order = Message(role="system", content=_ORDER[self._language])
+        order = Message(role="system", content=sentences(self._language).sum_up)
         text = Message(role="user", content="\n\n".join(map(_shown, items)))
         reply: Reply | None = None
         stream = cast("AsyncGenerator[Item, None]", self._model.stream([order, text]))

@@ -1,12 +1,16 @@
 """The loop by itself, as a library (O6): a model, tools, a conversation, and no directory."""
 
 import asyncio
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from cfs.errors import Unavailable
+from cfs.wire import Message
 from cfs_agents.agent import Agent, AgentConfig
+from cfs_agents.context import ContextFileSystem, ContextItem
 from cfs_agents.events import Finished, Retrying, Text, Thinking
 from cfs_agents.testing import ScriptedModel, breaks_off, calls, raises, says, together
 from cfs_agents.tools import tool
@@ -50,6 +54,38 @@ async def test_large_results_are_off_loaded_where_the_config_says(tmp_path: Path
     assert model.asked[2].messages[2].content.startswith("[Content offloaded]")
     assert "/tool_result/screen/call_1.txt" in model.asked[2].messages[2].content
     assert str(tmp_path) in model.asked[2].messages[2].content
+
+
+def sessions_below(root: Path) -> set[str]:
+    """Name the sessions that there are."""
+    return {path.name for path in root.iterdir() if path.is_dir()}
+
+
+async def test_sessions_that_nobody_comes_back_to_expire(tmp_path: Path) -> None:
+    """Once a day, after a task: those that are older than a week go; one that is in use, or has a name, stays."""
+    config = AgentConfig(tools=[screen], offload_token_threshold=100, offload_root_path=tmp_path)
+    long_ago = datetime.now(UTC) - timedelta(days=8)
+    for name in (None, "a_name", None):
+        with ContextFileSystem(tmp_path, name, now=lambda: long_ago) as old:
+            old.offload([ContextItem.of(Message(role="user", content="old"))])
+    used = ContextFileSystem(tmp_path, now=lambda: long_ago)
+    used.offload([ContextItem.of(Message(role="user", content="old"))])
+    script = [calls("screen", line=1), calls("screen", line=2), says("Seen."), raises(Unavailable("busy"))]
+    agents = [Agent(llm=ScriptedModel(script), config=config) for _ in range(2)]
+    assert (await agents[0].query("Look.")).ok
+    mine = agents[0].context.files
+    assert mine is not None
+    assert sessions_below(tmp_path) == {"a_name", used.session_id, mine.session_id}
+    used.close()
+    assert (await agents[1].query("Look.")).ok
+    assert used.path.is_dir(), "not twice in a day"
+    marker = tmp_path / ".cleaned"
+    os.utime(marker, (0, 0))
+    assert (await agents[1].query("Again?")).reason == "failed", "also after a failure"
+    assert not used.path.exists()
+    for made in agents:
+        assert made.context.files is not None
+        made.context.files.close()
 
 
 @pytest.mark.parametrize(("recent", "whole"), [(None, [3, 4, 5]), (1, [5])])

@@ -31,7 +31,7 @@ def turn(prompt: int, most: int, owner: str = "") -> Generation:
 @pytest.fixture
 def forecast() -> Forecast:
     """A token of a prompt costs a millisecond, one of a reply ten; replies are of 100 tokens."""
-    made = Forecast(PromptBudget(512, 0.1, StepCost(fixed=0.009, per_token=0.001)))
+    made = Forecast(PromptBudget(512, 0.1, StepCost(per_token=0.001), StepCost(fixed=0.009, per_token=0.001)))
     for _ in range(200):
         made.saw_reply(100)
     return made
@@ -47,6 +47,15 @@ def test_who_waits_is_counted_with_prompt_and_reply(forecast: Forecast) -> None:
     ahead = [turn(1000, 500), turn(1000, 10)]
     backlog = forecast.backlog([turn(0, 500)], ahead, parallel=1)
     assert backlog.wait("", "interactive") == pytest.approx(1.0 + 2.0 + 1.1, rel=0.02)
+
+
+def test_a_prompt_that_others_compute_is_not_counted_again(forecast: Forecast) -> None:
+    """Fifty agents with one prompt of 4,000 tokens wait for that once, and for fifty replies."""
+    crowd = [turn(4000, 10) for _ in range(50)]
+    for one in crowd[1:]:
+        one.spared = 3990
+    backlog = forecast.backlog([turn(0, 10)], crowd, parallel=1)
+    assert backlog.wait("", "interactive") == pytest.approx(4.0 + 49 * 0.01 + 51 * 0.1, rel=0.02)
 
 
 def test_another_owner_waits_for_the_place_and_for_one_turn_of_the_crowd(forecast: Forecast) -> None:

@@ -22,9 +22,10 @@ class Desk:
         self.said: list[Step | Stats | Log] = []
         self.scheduler = Scheduler(model, self.said.append)
 
-    def put(self, name: str, prompt: int, tokens: int, *, first: int = 20, solo: bool = False) -> None:
+    def put(self, name: str, prompt: int, tokens: int, *, first: int = 20, last: int = 0, solo: bool = False) -> None:
         """Hand in a turn whose prompt is some tokens."""
         log = array("i", [first, *range(21, 20 + prompt)])
+        log[-1] = last or log[-1]
         settings = Settings(temperature=0, max_tokens=tokens)
         turn = Generation(name, f"key-{name}", log, prompt, tokens, Sampler(settings), TextStream())
         turn.share, turn.solo = ("", "interactive", name), solo
@@ -83,6 +84,64 @@ def test_a_batch_that_the_library_refuses_fails_its_turns_only(desk: Desk) -> No
     desk.scheduler.inbox.put(Forget("key-good"))
     desk.scheduler.take_work()
     assert desk.scheduler._residency.pool.cells_used == 0
+
+
+def test_a_failed_step_is_one_line_of_the_log(tiny: Path) -> None:
+    """With what the library said of it and the turns that it cost, beside others and in a context of its own."""
+    options, lines = Options(parallel=4, pool_tokens=256, threads=1), []
+    log = NativeLog(lambda level, text: lines.append((level, text)))
+    desk = Desk(load(str(tiny), options, log, extra_buffers=True))
+    for solo in (False, True):
+        desk.said.clear()
+        desk.put(f"bad-{solo}", prompt=10, tokens=5, first=10**6, solo=solo)
+        desk.run(f"bad-{solo}")
+        [told] = [said for said in desk.said if isinstance(said, Log)]
+        assert told.level == "error"
+        assert f"bad-{solo}" in told.text
+        assert "token" in told.text
+        assert "\n" not in told.text
+    assert lines == []
+
+
+def test_what_the_library_says_of_a_good_step_is_handed_on(tiny: Path) -> None:
+    """Only of a failed one it becomes part of the failure's line."""
+    lines: list[str] = []
+    log = NativeLog(lambda _level, text: lines.append(text))
+    log.hold()
+    log._receive(3, b"something odd\n", None)
+    assert lines == []
+    assert log.take(failed=False) == ""
+    assert lines == ["something odd"]
+
+
+def test_a_prompt_that_many_turns_share_is_waited_for_once(desk: Desk) -> None:
+    """Of fifty waiting agents with one long prompt each costs its own few tokens, and the first the whole of it."""
+    scheduler = desk.scheduler
+    for number in range(50):
+        desk.put(f"agent-{number}", prompt=150, tokens=5, last=200 + number)
+    scheduler.take_work()
+    new = [turn.prompt_tokens - turn.spared for turn in scheduler._waiting]
+    assert new == [150] + [1] * 49
+    assert scheduler.check_integrity() == []
+    assert all(end.reason == "length" for end in desk.run(*(f"agent-{number}" for number in range(50))).values())
+    desk.put("late", prompt=150, tokens=5, last=199)
+    scheduler.take_work()
+    assert [turn.prompt_tokens - turn.spared for turn in scheduler._waiting] == [1], "it is known by now"
+    desk.run("late")
+    assert list(scheduler._prompts._tree) == []
+
+
+def test_turns_that_go_take_their_prompts_with_them(desk: Desk) -> None:
+    """Cancelled, paused or waiting: whoever comes then is spared nothing that nobody computes any more."""
+    for name in ("one", "two"):
+        desk.put(name, prompt=100, tokens=5)
+    for name in ("one", "two"):
+        desk.scheduler.inbox.put(Pause(name))
+        desk.scheduler.inbox.put(Cancel(name))
+    desk.put("three", prompt=100, tokens=5)
+    desk.scheduler.take_work()
+    assert [turn.spared for turn in desk.scheduler._waiting] == [0]
+    desk.run("three")
 
 
 def test_sessions_that_rest_leave_the_pool_while_others_compute(tiny: Path) -> None:

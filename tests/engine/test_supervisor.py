@@ -1,6 +1,7 @@
 """The worker process can die at any time; what stays is a server with its sessions, and a new worker (E1)."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cfs.errors import EngineError, WorkerCrashed
+from cfs.errors import EngineError, Unavailable, WorkerCrashed
 from cfs_server.engine.interface import Delta, ModelLoadError
 from cfs_server.engine.llama import probe
 from cfs_server.engine.supervisor import LlamaEngine, ProbePolicy
@@ -97,6 +98,30 @@ async def test_a_worker_that_is_told_to_end_is_replaced_as_well(tiny: Path) -> N
             await kill_worker(engine, signal.SIGTERM)
             assert (await ask(engine, "hello", max_tokens=3)).text is not None
             assert (await engine.stats()).restarts == count
+
+
+async def test_a_worker_that_hangs_is_not_waited_for_without_end(tiny: Path) -> None:
+    """Counting tokens fails with a 503 that says why; figures are those that are known; later all is well."""
+    engine = LlamaEngine(str(tiny), answer_seconds=0.5)
+    await engine.start()
+    pid = (await engine.stats()).worker_pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(Unavailable, match=r"has not answered for 0\.5 seconds") as caught:
+            await engine.count_tokens(["one two"])
+        assert caught.value.status == 503
+        assert caught.value.retry_after
+        assert (await engine.stats()).state == "ready"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    try:
+        while True:  # it has questions to answer that nobody waits for
+            with contextlib.suppress(Unavailable):
+                assert (await engine.count_tokens(["one two"])).texts[0] > 0
+                break
+    finally:
+        await engine.stop()
 
 
 async def test_a_model_that_vanished_is_told_to_those_who_wait(tiny: Path, tmp_path: Path) -> None:

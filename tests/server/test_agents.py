@@ -98,8 +98,6 @@ async def test_the_lease_of_a_dead_agent_ends_and_its_message_waits_again(home: 
     await home.until("a", "state.changed", 3)
     while home.store.get("a").state != "waiting_for_agent":
         await home.store.get("a").log.pulse.wait()
-    late = await act(home, dead, "update", text="I live")
-    assert (late.status_code, late.json()["type"]) == (404, "urn:cfs:error:not-found")
     alive = (await claim(home)).json()
     assert (alive["turn"], alive["message"]) == (dead["turn"], dead["message"])
     assert alive["claim"] != dead["claim"]
@@ -107,6 +105,23 @@ async def test_the_lease_of_a_dead_agent_ends_and_its_message_waits_again(home: 
     assert (stolen.status_code, stolen.json()["type"]) == (403, "urn:cfs:error:forbidden")
     assert (await act(home, alive, "finish", reply="done")).json()["reply"] == "done"
     assert await home.text("a") == "User: x\nAssistant: done\n"
+
+
+async def test_an_agent_that_was_only_late_goes_on_with_its_turn(home: House) -> None:
+    """As long as nobody else has claimed it; a cancelled turn is over for good."""
+    await home.create("a", driver="agent")
+    await home.say("a", "x")
+    held = (await claim(home, lease=0.02)).json()
+    while home.store.get("a").state != "waiting_for_agent":
+        await home.store.get("a").log.pulse.wait()
+    assert (await act(home, held | {"claim": "wrong"}, "update", text="no")).status_code == 404
+    assert (await act(home, held, "update", text="I live")).status_code == 200
+    assert home.store.get("a").state == "generating"
+    assert (await claim(home)).status_code == 204
+    assert (await act(home, held, "finish")).json()["reply"] == "I live"
+    assert await home.text("a") == "User: x\nAssistant: I live\n"
+    late = await act(home, held, "update", text="more")
+    assert (late.status_code, late.json()["type"]) == (404, "urn:cfs:error:not-found")
 
 
 async def test_an_update_renews_the_lease(home: House) -> None:

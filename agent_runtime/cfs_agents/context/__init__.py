@@ -1,7 +1,7 @@
 """What an agent keeps in mind: a conversation short enough for its model, and the rest of it on disk."""
 
 from cfs_agents.context.changes import Change
-from cfs_agents.context.cleaning import CleaningPolicy, clean, clean_sessions
+from cfs_agents.context.cleaning import CleaningPolicy, clean, clean_root, clean_sessions
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy, Summarise
 from cfs_agents.context.conversation import Context
 from cfs_agents.context.ephemeral import EphemeralPolicy
@@ -35,6 +35,7 @@ __all__ = [
     "TokenCounter",
     "WorkingContext",
     "clean",
+    "clean_root",
     "clean_sessions",
     "redact",
     "redact_json",

@@ -1,6 +1,7 @@
-"""Clean-up: what is old goes, and what is too much (O7)."""
+"""Clean-up: what is old goes, what is too much, and what is large is compressed (O7)."""
 
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +10,9 @@ from cfs.errors import Conflict, StorageFull, Unavailable
 from cfs_agents.context.names import GENERATED_SESSION
 from cfs_agents.context.records import Record
 from cfs_agents.context.storage import ContextFileSystem
+
+LAST_CLEANED = ".cleaned"
+_BETWEEN = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +45,9 @@ def clean(files: ContextFileSystem, policy: CleaningPolicy, keep: Collection[str
 
     `keep` are the items that the context still refers to. They stay, also beyond the cap.
     """
+    freed = files.compress()
     records = [record for record in files.history() if record.path is not None]
     chosen = policy.doomed(records, keep, files.now())
-    freed = 0
     for because in sorted({because for _, because in chosen}):
         freed += files.remove([item_id for item_id, reason in chosen if reason == because], because)
     return freed
@@ -56,6 +60,19 @@ def clean_sessions(root: Path, policy: CleaningPolicy, now: datetime) -> list[st
     that are gone.
     """
     return [session_id for session_id in _sessions(root) if _has_gone(root, session_id, policy, now)]
+
+
+def clean_root(root: Path, policy: CleaningPolicy, now: datetime) -> list[str]:
+    """Do the same once a day, for whoever makes a new session each time and never comes back to it."""
+    last = root / LAST_CLEANED
+    with suppress(OSError):
+        if now.timestamp() - last.stat().st_mtime < _BETWEEN.total_seconds():
+            return []
+    try:
+        last.touch()
+    except OSError:  # there is no such root, or it is not ours
+        return []
+    return clean_sessions(root, policy, now)
 
 
 def _sessions(root: Path) -> Iterator[str]:

@@ -18,8 +18,8 @@ from cfs.wire import Message
 from cfs_agents.context.conversation import Context, Unit
 from cfs_agents.context.items import ContextItem, ItemType
 from cfs_agents.context.offloading import Offloader
-from cfs_agents.context.placeholder import HOW_TO_READ
 from cfs_agents.context.tokens import EstimatingCounter, estimate
+from cfs_agents.sentences import Language, Sentences, sentences
 
 Summarise = Callable[[Sequence[ContextItem]], Awaitable[str]]
 """Asks a model what matters of some items; whatever it raises means that there is no summary."""
@@ -55,6 +55,7 @@ class SelectiveCompactionPolicy:
     goal: int | None = None
     keep_recent: int = 4
     order: tuple[ItemType, ...] = ORDER
+    language: Language = "en"
 
     def __post_init__(self) -> None:
         if self.threshold < 1 or (self.goal is not None and not 0 < self.goal <= self.threshold):
@@ -100,7 +101,7 @@ class SelectiveCompactionPolicy:
         gone = await _stored(context, chosen, offloader)
         if not gone:
             return context, Counter()
-        after = await offloader.counted(_with_note(context, gone, offloader, room))
+        after = await offloader.counted(_with_note(context, gone, offloader, room, sentences(self.language)))
         if after.tokens >= context.tokens:
             return context, Counter()
         return after, Counter(item.item_type for unit in gone for item in unit.items)
@@ -128,7 +129,7 @@ class SelectiveCompactionPolicy:
             return replace(so_far, kept_because=f"the summary failed: {error}")
         if not said.strip():
             return replace(so_far, kept_because="the summary is empty")
-        after = await offloader.counted(_with_summary(context, old, said.strip(), offloader))
+        after = await offloader.counted(_with_summary(context, old, said.strip(), offloader, sentences(self.language)))
         if after.tokens >= context.tokens:
             return replace(so_far, kept_because="the summary is not smaller")
         removed = Counter(so_far.removed) + Counter(item.item_type for unit in old for item in unit.items)
@@ -152,16 +153,16 @@ async def _stored(context: Context, units: Sequence[Unit], offloader: Offloader)
     ]
 
 
-def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, room: int) -> Context:
+def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, room: int, say: Sentences) -> Context:
     """Take units out, and let one note say how many messages have gone so far, and where the last of them are."""
     notes = [item for item in context if item.stands_for]
     ids = {item.item_id for unit in gone for item in unit.items} | {note.item_id for note in notes}
     count = sum(len(unit.items) for unit in gone) + sum(note.stands_for for note in notes)
     place = next(place for place, unit in enumerate(context.units) if unit.items[0].item_id in ids)
     rest = context.without(ids)
-    text = f"[Earlier messages of this conversation have been taken out: {count}]"
+    text = say.taken_out.format(count)
     if offloader.files is not None:
-        text += f"\n{_where(offloader.files.index_path)}"
+        text += f"\n{say.on_disk.format(offloader.files.index_path)}"
         for record in reversed(offloader.files.history()):
             if record.path is None or record.item_id in rest or record.item_type == "assistant_message":
                 continue
@@ -173,17 +174,13 @@ def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, roo
     return rest.inserting(place, replace(note, stands_for=count, seen=True))
 
 
-def _with_summary(context: Context, old: Sequence[Unit], said: str, offloader: Offloader) -> Context:
+def _with_summary(context: Context, old: Sequence[Unit], said: str, offloader: Offloader, say: Sentences) -> Context:
     """Put a summary where the last of some units is, and take these out."""
     ids = {item.item_id for unit in old for item in unit.items}
     last = max(place for place, unit in enumerate(context.units) if unit.items[0].item_id in ids)
     place = sum(unit.items[0].item_id not in ids for unit in context.units[:last])
-    text = f"[Summary of this conversation so far]\n{said}"
+    text = f"{say.summary}\n{said}"
     if offloader.files is not None:
-        text += f"\n{_where(offloader.files.index_path)}"
+        text += f"\n{say.on_disk.format(offloader.files.index_path)}"
     summary = ContextItem.of(Message(role="user", content=text), "compaction_summary")
     return context.without(ids).inserting(place, replace(summary, seen=True))
-
-
-def _where(index: str) -> str:
-    return f"They are on disk; the list with their paths is {index}. {HOW_TO_READ}"

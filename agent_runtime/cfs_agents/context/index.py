@@ -75,7 +75,9 @@ def recovered(index: Index | None, handle: FsHandle) -> tuple[Index, bool]:
     known = {record.path for record in kept.values()}
     found = [record for path in files if path not in known and (record := _read(handle, path)) is not None]
     for record in sorted(found, key=lambda record: record.offloaded_at):
-        if record.item_id in kept:
+        if record.item_id in kept and kept[record.item_id].stem == record.stem:
+            handle.delete(f"/{record.path}")  # the same one, compressed or not
+        elif record.item_id in kept:
             remove_files(handle, record)
         elif _has_text(handle, record, files, mend=True):
             kept[record.item_id] = record

@@ -1,8 +1,8 @@
 """An item on disk: the file that holds it, and the line of the index that leads there (O1). Pure: no I/O.
 
-An item has two files. `NAME.json` is the item (`NAME.json.gz` if it is large), and `NAME.txt` its plain content. The
-second one is what a placeholder names: in JSON a text is one line, however many it has, and a tool that reads by
-lines could show all of it or nothing. The text can always be made again from the JSON.
+An item has two files. `NAME.json` is the item (`NAME.json.gz` once a large one has been compressed), and `NAME.txt` its
+plain content. The second one is what a placeholder names: in JSON a text is one line, however many it has, and a tool
+that reads by lines could show all of it or nothing. The text can always be made again from the JSON.
 """
 
 import gzip
@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Self
 
 from pydantic import TypeAdapter
@@ -23,7 +24,7 @@ from cfs_agents.context.redaction import redact, redact_json
 
 SCHEMA_VERSION = "1.0"
 GZIP_ABOVE = 262_144
-"""Items whose JSON has more bytes are compressed, if that halves them."""
+"""Items whose JSON has more bytes are compressed at a clean-up, if that halves them."""
 
 _SAMPLE = 16_384
 
@@ -95,7 +96,7 @@ _RECORD = TypeAdapter(Record)
 _FIELDS = [field.name for field in fields(Record)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
     """An item as it is written, without secrets. `metadata` is the rest of the message, and what the index says."""
 
@@ -124,8 +125,9 @@ class Document:
     @property
     def digest(self) -> str:
         """Hash of what was said: equal for the same item off-loaded twice."""
-        said = _json([self.item_type, {key: self.metadata.get(key) for key in _MESSAGE}])
-        return hashlib.sha256(said + self.content.encode("utf-8", "surrogatepass")).hexdigest()
+        said = hashlib.sha256(_json([self.item_type, {key: self.metadata.get(key) for key in _MESSAGE}]))
+        said.update(self._bytes)
+        return said.hexdigest()
 
     def encoded(self) -> bytes:
         """Write the JSON file."""
@@ -133,6 +135,10 @@ class Document:
 
     def text(self) -> bytes:
         """Write the text file; half characters, which UTF-8 cannot hold, become question marks."""
+        return self._bytes
+
+    @cached_property
+    def _bytes(self) -> bytes:
         return self.content.encode("utf-8", "replace")
 
     def record(self, path: str, stored: int) -> Record:

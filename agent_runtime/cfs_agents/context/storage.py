@@ -8,7 +8,7 @@ index before it is removed, so the index never leads to nothing, whenever the pr
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +20,7 @@ from cfs_agents.context.folder import Folder, in_our_words
 from cfs_agents.context.index import INDEX, check_integrity, remove_files
 from cfs_agents.context.items import ContextItem
 from cfs_agents.context.names import distinct_name, new_session_id, safe_name, valid_session_id
-from cfs_agents.context.records import Document, Record, Unreadable, compressed, read_document
+from cfs_agents.context.records import GZIP_ABOVE, Document, Record, Unreadable, compressed, read_document
 from cfs_filesystem import DiskFileSystem, FileSystemError, Grant
 
 DEFAULT_ROOT = Path("~/.agent/context")
@@ -146,7 +146,7 @@ class ContextFileSystem:
         folder = self._open()
         try:
             with in_our_words(self.path):
-                folder.save()
+                folder.save(wait=False)
                 for record in replaced:
                     remove_files(folder.handle, record)
         except (StorageFull, Unavailable) as error:
@@ -156,19 +156,34 @@ class ContextFileSystem:
 
     def _write(self, folder: Folder, document: Document) -> Record:
         data, text = document.encoded(), document.text()
-        smaller = compressed(data)
-        stem = distinct_name(_stem(document), document.item_id, folder.index.stems())
-        path = stem + (".json" if smaller is None else ".json.gz")
-        data = smaller or data
+        path = distinct_name(_stem(document), document.item_id, folder.index.stems()) + ".json"
         folder.require_space(len(data) + len(text), self._reserve)
         record = document.record(path, len(data) + len(text))
         try:
-            folder.handle.write(f"/{path}", data)
+            folder.hasty.write(f"/{path}", data)
             folder.hasty.write(f"/{record.text_path}", text)
+            folder.settle(path)
         except BaseException:
             remove_files(folder.handle, record)  # or the next one to open the folder would take it in
             raise
         return record
+
+    def compress(self) -> int:
+        """Compress the files of large items where that halves them (O7); return how many bytes that freed.
+
+        Not done when they are written, as somebody waits then, and it takes longer than the writing.
+        """
+        with self._lock, in_our_words(self.path):
+            if (folder := self._look()) is None:
+                return 0
+            packed = [new for record in folder.index if (new := _packed(folder, record)) is not None]
+            before = [folder.index.records[record.item_id] for record in packed]
+            folder.index.records.update({record.item_id: record for record in packed})
+            if packed:
+                folder.save()
+            for record in before:
+                folder.handle.delete(f"/{record.path}")
+            return sum(old.stored - new.stored for old, new in zip(before, packed, strict=True))
 
     def remove(self, item_ids: Iterable[str], because: str) -> int:
         """Remove the files of items; the index remembers that they were there. Return how many bytes that freed."""
@@ -240,6 +255,22 @@ class ContextFileSystem:
         with self._lock:
             folder = self._look()
             return check_integrity(folder.index, folder.handle) if folder else []
+
+
+def _packed(folder: Folder, record: Record) -> Record | None:
+    """Write the compressed file of an item beside the other one; None where that is not worth while."""
+    path = record.path or ""
+    if not path.endswith(".json") or record.stored <= GZIP_ABOVE:
+        return None
+    try:
+        data = folder.handle.read_binary(f"/{path}")
+    except FileSystemError:
+        return None  # the next one to open the folder will notice
+    smaller = compressed(data)
+    if smaller is None:
+        return None
+    folder.handle.write(f"/{path}.gz", smaller)
+    return replace(record, path=f"{path}.gz", stored=record.stored - len(data) + len(smaller))
 
 
 def _stem(document: Document) -> str:

@@ -18,6 +18,7 @@ from cfs_agents.context.policy import OffloadPolicy
 from cfs_agents.context.records import Record
 from cfs_agents.context.storage import ContextFileSystem, Restored
 from cfs_agents.context.tokens import CachedCounter, EstimatingCounter, TokenCounter
+from cfs_agents.sentences import Language, sentences
 
 STATE_VERSION = "1.0"
 
@@ -55,6 +56,7 @@ class WorkingContext:
         ephemeral: EphemeralPolicy | None = None,
         compaction: SelectiveCompactionPolicy | None = None,
         context: Context | None = None,
+        language: Language = "en",
     ) -> None:
         self.files = files
         self.context = context or Context()
@@ -66,6 +68,7 @@ class WorkingContext:
         self._offloader = Offloader(
             files if self._offload.enabled else None, CachedCounter(counter or EstimatingCounter())
         )
+        self._language: Language = language
         self._futile: int | None = None
         self._preparing = asyncio.Lock()
         if self._offload.unseen_budget is None and compaction is not None:
@@ -94,8 +97,9 @@ class WorkingContext:
     def close_calls(self, reason: str) -> int:
         """Give every call that waits a result which says that there is none, as after a kill; return how many."""
         calls = self.context.open_calls
+        said = sentences(self._language).no_result.format(reason)
         for call in calls:
-            self.add(Message(role="tool", content=f"[No result: {reason}]", tool_call_id=call.id, name=call.name))
+            self.add(Message(role="tool", content=said, tool_call_id=call.id, name=call.name))
         return len(calls)
 
     async def prepare(self) -> list[Message]:
@@ -129,7 +133,7 @@ class WorkingContext:
         """Bring the context down to so many tokens, for a model that says it is too long; no model sums it up."""
         async with self._preparing:
             taken = self.context
-            policy = self._compaction or SelectiveCompactionPolicy(tokens)
+            policy = self._compaction or SelectiveCompactionPolicy(tokens, language=self._language)
             policy = replace(policy, threshold=tokens, goal=tokens, summarise=None, keep_recent=0)
             done = self.last_compaction = self._news = await policy.compact(taken, self._offloader)
             self.context = _with_later(done.context, taken, self.context)

@@ -16,12 +16,12 @@ from cfs_agents.file_agent.journal import NAME as JOURNAL
 from cfs_agents.file_agent.journal import Journal
 from cfs_agents.file_agent.keeping import FileKeeper, to_the_end
 from cfs_agents.file_agent.operations import OperationLog
-from cfs_agents.file_agent.prompts import phrases
-from cfs_agents.file_agent.root import OFFLOADED, AgentRoot, Language
+from cfs_agents.file_agent.root import OFFLOADED, AgentRoot
 from cfs_agents.file_agent.sync import NAME as SYNC
 from cfs_agents.file_agent.sync import WINDOW_TOKENS, SyncTool
 from cfs_agents.llm import Model
-from cfs_agents.tools import AsyncShell, CommandTools, FileTools, Tool, agent_grants, agent_shell
+from cfs_agents.sentences import Language, sentences
+from cfs_agents.tools import AsyncShell, CommandTools, FileTools, Limits, Tool, agent_grants, agent_shell, usual_limits
 
 _CONVERSATION = "conversation"
 
@@ -31,7 +31,8 @@ class FileAgentConfig:
     """How a file agent works; `tools` are further ones. `sandbox` holds its commands in bubblewrap.
 
     `window_tokens` is the most that a context window may have. `context_tokens` is how long a conversation may become
-    before it is compacted; without it only the model's own limit counts.
+    before it is compacted; without it only the model's own limit counts. `limits` bound what commands use; None leaves
+    it at what is usual.
     """
 
     language: Language = "en"
@@ -43,6 +44,7 @@ class FileAgentConfig:
     ephemeral_keep_recent: int | None = None
     sandbox: bool = False
     network: bool = False
+    limits: Limits | None = None
     counter: TokenCounter | None = None
     tools: Iterable[Tool | Callable[..., Any]] = ()
     warn: Callable[[str], None] | None = None
@@ -137,7 +139,9 @@ class FileAgent:
             raise
         sync = SyncTool(counter, most_tokens=config.window_tokens)
         self._keeper = FileKeeper(self._root, self._journal, log, sync, lambda sentence: self._agent.warn(sentence))
-        self._shell = AsyncShell(agent_shell(self._root.path, sandbox=config.sandbox, network=config.network))
+        limits = config.limits or usual_limits()
+        shell = agent_shell(self._root.path, sandbox=config.sandbox, network=config.network, limits=limits)
+        self._shell = AsyncShell(shell)
         self._files = ContextFileSystem(self._root.path / OFFLOADED[1:], _CONVERSATION, shown_as=OFFLOADED)
         self._agent = Agent(self._model, self._agent_config(sync, counter), files=self._files, keeper=self._keeper)
 
@@ -153,8 +157,7 @@ class FileAgent:
             ephemeral_keep_recent=config.ephemeral_keep_recent,
             context_tokens=config.context_tokens,
             counter=counter,
-            last_turn=LastTurn(prompt=phrases(config.language).last_turn, tools=[SYNC]),
-            go_on=phrases(config.language).go_on,
+            last_turn=LastTurn(prompt=sentences(config.language).last_turn, tools=[SYNC]),
             language=config.language,
         )
 

@@ -18,14 +18,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
 
 from cfs.errors import Conflict, Unavailable
 from cfs_agents.file_agent.disk import disk_errors
+from cfs_agents.sentences import Language
 from cfs_agents.tools.paths import CONTEXT_WINDOW, GUIDELINE, STORAGE, WORKSPACE
 from cfs_filesystem import OPERATIONS, ConflictError, DiskFileSystem, FsHandle, Grant, NotFoundError
-
-Language = Literal["en", "zh"]
 
 HISTORY = f"{STORAGE}/history"
 OFFLOADED = f"{STORAGE}/offloaded"

@@ -2,16 +2,17 @@
 
 from cfs_agents.tools.commands import CommandTools, agent_shell
 from cfs_agents.tools.errors import ShellClosed, ShellError, ShellUnavailable, ToolDefinitionError, ToolError
-from cfs_agents.tools.files import FileTools
+from cfs_agents.tools.files import FileGate, FileTools
 from cfs_agents.tools.paths import agent_grants
 from cfs_agents.tools.registry import Registry
 from cfs_agents.tools.results import ToolResult
-from cfs_agents.tools.shell import AsyncShell, Limits, Sandbox, Shell, ShellResult, ShellSettings
+from cfs_agents.tools.shell import AsyncShell, Limits, Sandbox, Shell, ShellResult, ShellSettings, usual_limits
 from cfs_agents.tools.tool import Tool, tool
 
 __all__ = [
     "AsyncShell",
     "CommandTools",
+    "FileGate",
     "FileTools",
     "Limits",
     "Registry",
@@ -29,4 +30,5 @@ __all__ = [
     "agent_grants",
     "agent_shell",
     "tool",
+    "usual_limits",
 ]

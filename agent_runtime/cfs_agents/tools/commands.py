@@ -8,7 +8,7 @@ from pydantic import Field
 
 from cfs_agents.tools.errors import ToolError
 from cfs_agents.tools.paths import STORAGE, WORKSPACE, directory_path
-from cfs_agents.tools.shell import AsyncShell, Sandbox, ShellResult, ShellSettings
+from cfs_agents.tools.shell import AsyncShell, Sandbox, ShellResult, ShellSettings, usual_limits
 from cfs_agents.tools.threads import in_thread
 from cfs_agents.tools.tool import Tool, tool
 from cfs_filesystem import FileSystemError, FsHandle
@@ -28,12 +28,13 @@ class CommandTools:
     """The tool `execute_command` of one agent: its shell, and its directory of the machine, which is `/` to it.
 
     `handle` judges the directories that the model names. The shell itself is held by nothing but its settings
-    (user, limits, sandbox).
+    (user, limits, sandbox). `workspace` is the directory of the machine that is /workspace, if it is called otherwise.
     """
 
-    def __init__(self, shell: AsyncShell, root: Path, handle: FsHandle) -> None:
+    def __init__(self, shell: AsyncShell, root: Path, handle: FsHandle, *, workspace: Path | None = None) -> None:
         self._shell = shell
         self._root = root
+        self._workspace = workspace or root / WORKSPACE[1:]
         self._handle = handle
 
     def tools(self) -> list[Tool]:
@@ -68,10 +69,14 @@ class CommandTools:
                 raise ToolError(f"there is no directory {place!r}")
         except FileSystemError as error:
             raise ToolError(str(error)) from None
+        if place == WORKSPACE or place.startswith(f"{WORKSPACE}/"):
+            return self._workspace / place.removeprefix(WORKSPACE).removeprefix("/")
         return self._root / place.removeprefix("/")
 
     def _logical(self, path: Path) -> str:
         """Name a file as the file tools do."""
+        if path.is_relative_to(self._workspace):
+            return f"{WORKSPACE}/{path.relative_to(self._workspace).as_posix()}"
         return f"/{path.relative_to(self._root).as_posix()}" if path.is_relative_to(self._root) else str(path)
 
     def _told(self, command: str, result: ShellResult) -> str:
@@ -84,7 +89,7 @@ class CommandTools:
     def _notes(self, command: str, result: ShellResult) -> list[str]:
         """Say what the model cannot see from the output."""
         record = self._logical(result.record) if result.record else "no file, as none could be written"
-        inside = self._shell.settings.inside(self._root / WORKSPACE[1:])
+        inside = self._shell.settings.inside(self._workspace)
         misnamed = result.status != 0 and inside != WORKSPACE and _NAMES_WORKSPACE.search(command) is not None
         goes_on = result.still_running and not result.left_out
         told = [
@@ -102,13 +107,14 @@ class CommandTools:
 def agent_shell(root: Path, *, sandbox: bool = False, network: bool = False, **settings: Any) -> ShellSettings:
     """Set up a shell for the directory of an agent; more `settings` are those of `ShellSettings`.
 
-    In a `sandbox` commands see the workspace and the storage under the names that the file tools use, and nothing else
-    of the machine but its programs.
+    Its processes are bounded (`usual_limits`, unless `limits` says otherwise). In a `sandbox` commands see workspace
+    and storage, under the names that the file tools use, and nothing else of the agent (not its journal, not its logs)
+    and of the machine but its programs.
     """
     workspace, storage = root / WORKSPACE[1:], root / STORAGE[1:]
     box = None
     if sandbox:
         for directory in (workspace, storage):
             directory.mkdir(parents=True, exist_ok=True)
-        box = Sandbox(writable=(root,), places={WORKSPACE: workspace, STORAGE: storage}, network=network)
-    return ShellSettings(directory=workspace, sandbox=box, **settings)
+        box = Sandbox(writable=(workspace, storage), places={WORKSPACE: workspace, STORAGE: storage}, network=network)
+    return ShellSettings(**{"directory": workspace, "sandbox": box, "limits": usual_limits()} | settings)

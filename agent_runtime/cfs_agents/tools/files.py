@@ -3,7 +3,8 @@
 import difflib
 import threading
 from collections.abc import Callable
-from typing import Annotated, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Annotated, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -32,11 +33,41 @@ LARGEST_FILE = 16 << 20
 _File = Annotated[str, "path of the file: absolute, or relative to /workspace"]
 
 
-class FileTools:
-    """The file tools of one agent, by its handle, whose `/` is the agent's own directory. Any number of threads."""
+class FileGate(Protocol):
+    """Looks at what file tools do, where several agents share the files."""
 
-    def __init__(self, handle: FsHandle) -> None:
+    def seen(self, path: Path) -> None:
+        """A file is about to be read."""
+        ...
+
+    def writing(self, path: Path, *, whole: bool) -> AbstractContextManager[None]:
+        """Hold off others while a file is written; `whole` without looking at what is in it.
+
+        Raises `ToolError` where that may not be.
+        """
+        ...
+
+
+class OpenGate:
+    """Lets everything through."""
+
+    def seen(self, path: Path) -> None:
+        """Do nothing."""
+
+    def writing(self, path: Path, *, whole: bool) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
+        """Hold off nobody."""
+        return nullcontext()
+
+
+class FileTools:
+    """The file tools of one agent, by its handle, whose `/` is the agent's own directory. Any number of threads.
+
+    `gate` is asked before files are read and written.
+    """
+
+    def __init__(self, handle: FsHandle, gate: FileGate | None = None) -> None:
         self._handle = handle
+        self._gate = gate or OpenGate()
         self._changing = threading.Lock()
 
     def tools(self) -> list[Tool]:
@@ -60,6 +91,7 @@ class FileTools:
     ) -> str:
         """Return the text, or the lines asked for with a note which of how many they are."""
         place = file_path(path)
+        self._gate.seen(place)
         text = self._looking(place, lambda: self._text(place))
         *ended, rest = text.split("\n")
         lines = [f"{line}\n" for line in ended] + ([rest] if rest else [])
@@ -75,7 +107,7 @@ class FileTools:
     def write_file(self, path: _File, content: Annotated[str, "all that is to be in the file"]) -> str:
         """Store a text, all of it or nothing; return what was done."""
         place = file_path(path)
-        with self._changing:
+        with self._changing, self._gate.writing(place, whole=True):
             before = self._size(place)
             if before is None and self._is_directory(place):
                 raise ToolError(f"{place!r} is a directory")
@@ -92,7 +124,7 @@ class FileTools:
     ) -> str:
         """Replace one place; nothing is written when there is none, or more than one."""
         place = file_path(path)
-        with self._changing:
+        with self._changing, self._gate.writing(place, whole=False):
             text, line = replaced(place, self._looking(place, lambda: self._text(place)), old, new)
             self._looking(place, lambda: self._handle.write(place, text))
         return f"changed {place} at line {line}: {len(old):,} characters replaced by {len(new):,}"

@@ -83,7 +83,7 @@ class LineEditor:
                 file.write(line + "\n")
 
 
-def history_file() -> Path:
+def history_file(of: str = "chat") -> Path:
     """Say where the history of chats is kept."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
-    return Path(base) / "cfs/chat_history"
+    return Path(base) / f"cfs/{of}_history"

@@ -45,8 +45,8 @@ class Options:
     """Most tokens of one step."""
     flash_attention: bool = True
     """Where the model can. It is faster and rounds more coarsely, so greedy near ties depend more on the company."""
-    step_seconds: float = 0.15
-    """What a step with a prompt in it should cost while others stream."""
+    step_seconds: float = 0.2
+    """What a piece of a prompt and a token of all streams should cost together: so long a stream may stand still."""
     slice_seconds: float = 2.0
     """A turn that has run so long gives way to one that has had less of the engine."""
 
@@ -115,6 +115,22 @@ class Forget:
 @dataclass(frozen=True, slots=True)
 class DropHistory:
     """To the worker: drop the messages of this key, and nothing else; the next turn brings all of them again."""
+
+    cache_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """To a new worker: the token log of a session, as the worker before told it (`Told`)."""
+
+    cache_key: str
+    owner: str
+    rows: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TellAgain:
+    """To the worker: the server has nothing of this session's token log; tell the whole of it next time."""
 
     cache_key: str
 
@@ -207,6 +223,17 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """A session's token log: the first `keep` rows of the log of `source` (a fork's, or its own), then these."""
+
+    cache_key: str
+    owner: str
+    source: str
+    keep: int
+    rows: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Counters:
     """Totals since the worker started."""
 
@@ -235,6 +262,7 @@ class Step:
     texts: list[Text] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     backlog: Backlog = field(default_factory=Backlog)
+    logs: list[Told] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +298,20 @@ class Log:
     text: str
 
 
-ToWorker = Load | Generate | Cancel | Pause | Resume | Forget | DropHistory | Expect | AskStats | AskTokens
+ToWorker = (
+    Load
+    | Generate
+    | Cancel
+    | Pause
+    | Resume
+    | Forget
+    | DropHistory
+    | Recall
+    | TellAgain
+    | Expect
+    | AskStats
+    | AskTokens
+)
 FromWorker = Ready | LoadFailed | Step | Stats | Tokens | Log
 Frame = ToWorker | FromWorker
 
@@ -283,7 +324,7 @@ def _text(identity: str, text: str, tokens: int, logprobs: list[list[list[Any]]]
     return Text(identity, text, tokens, ranks)
 
 
-_LISTS: dict[str, Callable[..., Any]] = {"started": Started, "texts": _text, "ended": Ended}
+_LISTS: dict[str, Callable[..., Any]] = {"started": Started, "texts": _text, "ended": Ended, "logs": Told}
 
 
 def _plain(value: Any) -> list[Any]:

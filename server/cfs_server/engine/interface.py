@@ -169,7 +169,16 @@ class CountsTokens(Protocol):
     async def count_tokens(
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
     ) -> TokenCounts:
-        """Count the tokens of texts, and of the prompt that a conversation makes; raises `EngineError`."""
+        """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
+        ...
+
+
+@runtime_checkable
+class KnowsSchemas(Protocol):
+    """What an engine can do besides when it makes replies follow schemas itself; of others it is not known."""
+
+    async def unkept(self, schema: dict[str, Any]) -> tuple[str, ...]:
+        """Name the keywords of a schema that a reply may break."""
         ...
 
 

@@ -4,8 +4,13 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
+from cfs.errors import Unavailable
 from cfs_server.engine.frames import AskStats, AskTokens, Stats, Tokens
 
+ANSWER_SECONDS = 30.0
+"""A worker that has not answered after so long hangs: the longest text that is taken is counted in seconds."""
+RETRY_AFTER = 10.0
+SILENT = "the engine's worker process has not answered for {:g} seconds; ask again later"
 Question = AskStats | AskTokens
 Answer = Stats | Tokens
 
@@ -13,18 +18,25 @@ Answer = Stats | Tokens
 class Questions:
     """Those that are open."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
+        self._seconds = seconds
         self._open: dict[int, asyncio.Future[Answer | None]] = {}
         self._numbers = itertools.count(1)
 
     async def ask(self, make: Callable[[int], Question], send: Callable[[Question], None]) -> Answer | None:
-        """Send a question and wait for its answer; None when the worker dies before it has given one."""
+        """Send a question and wait for its answer; None when the worker dies before it has given one.
+
+        Raises `Unavailable` when no answer comes in time.
+        """
         number = next(self._numbers)
         future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         self._open[number] = future
         try:
             send(make(number))
-            return await future
+            async with asyncio.timeout(self._seconds):
+                return await future
+        except TimeoutError:
+            raise Unavailable(SILENT.format(self._seconds), retry_after=RETRY_AFTER) from None
         finally:
             self._open.pop(number, None)
 

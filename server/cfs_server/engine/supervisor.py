@@ -13,11 +13,12 @@ from typing import Any
 
 import structlog
 
-from cfs.errors import EngineError, WorkerCrashed
+from cfs.errors import EngineError, Unavailable, WorkerCrashed
 from cfs.wire import Message
 from cfs_server.engine import frames, models
 from cfs_server.engine.backlog import Backlog
 from cfs_server.engine.chat.forcing import forced
+from cfs_server.engine.gbnf.keeping import unkept
 from cfs_server.engine.interface import (
     Delta,
     EngineState,
@@ -31,8 +32,9 @@ from cfs_server.engine.interface import (
     TokenCounts,
 )
 from cfs_server.engine.llama import probe
+from cfs_server.engine.logbook import LogBook
 from cfs_server.engine.process import COMMAND, WorkerProcess, in_thread
-from cfs_server.engine.questions import Answer, Question, Questions
+from cfs_server.engine.questions import ANSWER_SECONDS, Answer, Question, Questions
 from cfs_server.engine.streams import NOTHING, Patience, TurnStream
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
@@ -61,6 +63,7 @@ class LlamaEngine:
         *,
         probing: ProbePolicy | None = None,
         patience: Patience | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
         command: Sequence[str] = COMMAND,
     ) -> None:
         """Take `model` as `models.resolve` does, and the command that starts a worker; nothing is started yet."""
@@ -74,7 +77,8 @@ class LlamaEngine:
         self._supervision: asyncio.Task[None] | None = None
         self._load: frames.Load | None = None
         self._streams: dict[str, TurnStream] = {}
-        self._questions = Questions()
+        self._questions = Questions(answer_seconds)
+        self._logs = LogBook()
         self._past = frames.Counters()
         self._counters = frames.Counters()
         self._restarts = 0
@@ -151,6 +155,7 @@ class LlamaEngine:
 
     def forget(self, cache_key: str) -> None:
         """Free whatever is kept for a session that was deleted."""
+        self._logs.forget(cache_key, busy=self._worker is not None)
         if self._worker is not None:
             self._worker.forget(cache_key)
 
@@ -160,7 +165,9 @@ class LlamaEngine:
 
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""
-        answer = await self._ask_stats(check=False)
+        answer = None
+        with contextlib.suppress(Unavailable):  # of a worker that hangs we say what is known here
+            answer = await self._ask_stats(check=False)
         base = EngineStats(state=self._state, restarts=self._restarts, waiting=len(self._streams))
         if answer is not None and self._worker is not None:
             base = replace(
@@ -170,7 +177,7 @@ class LlamaEngine:
                 sequences_resident=answer.sequences_resident,
                 sequences_parked=answer.sequences_parked,
                 cells_used=answer.cells_used,
-                gauges=answer.gauges,
+                gauges=answer.gauges | {"token_log_bytes": float(self._logs.bytes)},
                 worker_pid=self._worker.pid,
             )
             self._counters = answer.counters
@@ -179,7 +186,7 @@ class LlamaEngine:
     async def count_tokens(
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
     ) -> TokenCounts:
-        """Count the tokens of texts, and of the prompt that a conversation makes; raises `EngineError`."""
+        """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
         said = [message.model_dump(mode="json", exclude_defaults=True) for message in messages or ()]
         answer = await self._ask(
             lambda number: frames.AskTokens(number, list(texts), None if messages is None else said, list(tools))
@@ -190,10 +197,14 @@ class LlamaEngine:
             raise EngineError(answer.error)
         return TokenCounts(tuple(answer.counts), answer.prompt)
 
+    async def unkept(self, schema: dict[str, Any]) -> tuple[str, ...]:
+        """Name the keywords of a schema that its grammar does not keep."""
+        return await unkept(schema)
+
     async def check_integrity(self) -> list[str]:
         """Ask the worker to verify its invariants; every line is a violation."""
         answer = await self._ask_stats(check=True)
-        return answer.violations if answer else []
+        return (answer.violations if answer else []) + self._logs.check_integrity()
 
     def _submit(self, request: GenerationRequest) -> TurnStream:
         if self._state == "stopped" or self._load is None:
@@ -203,6 +214,7 @@ class LlamaEngine:
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
         request = forced(request)
+        self._logs.begun(request.cache_key)
         if self._worker is not None:
             self._worker.begin(request)
         stream = self._streams[request.id] = TurnStream(request)
@@ -254,6 +266,9 @@ class LlamaEngine:
             self._useless = 0
             if stream := self._streams.get(ended.id):
                 stream.finish(ended)
+        for told in step.logs:
+            if not self._logs.take(told):
+                self._tell(frames.TellAgain(told.cache_key))
 
     async def _bury(self) -> None:
         """Take leave of a dead worker: account for it, fail the turns that spoke, keep the others."""
@@ -287,6 +302,8 @@ class LlamaEngine:
             return
 
     def _hand_over(self, worker: WorkerProcess) -> None:
+        for recall in self._logs.recalls():
+            worker.send(recall)
         for stream in self._streams.values():
             if stream.over:
                 continue

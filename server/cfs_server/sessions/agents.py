@@ -1,7 +1,8 @@
 """Sessions that an agent answers (S10): it claims a turn, works under a lease that it renews, and finishes the turn.
 
 When the lease runs out the agent is taken for dead: the text it had streamed is dropped, the messages it had completed
-stay, and the turn goes back to the head of the queue for the next claim.
+stay, and the turn goes back to the head of the queue for the next claim. An agent that was only late goes on with its
+turn by its next call, unless somebody has claimed it meanwhile.
 """
 
 import asyncio
@@ -14,6 +15,9 @@ from cfs.wire import Message, Usage
 from cfs_server.engine.interface import Delta
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Lease, Turn
+
+_GRACE = 30.0
+"""Seconds for which a turn is held that was taken back, until the call that did it has said for how long."""
 
 
 def claim(session: Session, lease_seconds: float) -> Turn | None:
@@ -65,13 +69,29 @@ def finish(session: Session, turn_id: str, secret: str, *, reply: str | None, er
 
 
 def held(session: Session, turn_id: str, secret: str) -> Turn:
-    """Return the running turn if the caller holds it; raises `NotFound` or `Forbidden`."""
+    """Return the running turn if the caller holds it, or held it too long; raises `NotFound` or `Forbidden`."""
+    _take_back(session, turn_id, secret)
     turn = session.running
     if turn is None or turn.id != turn_id:
         raise NotFound("this turn is not running: it has ended, was cancelled, or its lease ran out")
-    if turn.lease is None or not secrets.compare_digest(turn.lease.secret.encode(), secret.encode()):
+    if turn.lease is None or not _same(turn.lease.secret, secret):
         raise Forbidden("another agent holds this turn")
     return turn
+
+
+def _take_back(session: Session, turn_id: str, secret: str) -> None:
+    """Let the turn run again that waits only as its holder was late."""
+    if session.running is not None or not session.queue or session.settings.driver != "agent":
+        return
+    turn = session.queue[0]
+    if turn.id == turn_id and turn.lapsed is not None and _same(turn.lapsed, secret):
+        session.queue.popleft()
+        _lease(session, turn, _GRACE, secret)
+        session.begin(turn)
+
+
+def _same(one: str, other: str) -> bool:
+    return secrets.compare_digest(one.encode(), other.encode())
 
 
 def _lease(session: Session, turn: Turn, seconds: float, secret: str) -> None:
@@ -84,7 +104,7 @@ def _lease(session: Session, turn: Turn, seconds: float, secret: str) -> None:
 def _expire(session: Session, turn: Turn) -> None:
     if session.running is not turn:
         return
-    turn.lease = None
+    turn.lapsed, turn.lease = (turn.lease.secret if turn.lease is not None else None), None
     turn.said.clear()
     session.running = None
     session.queue.appendleft(turn)

@@ -52,6 +52,7 @@ class Turn:
     in its place in the queue.
     `base` is the length of the history before the turn's own message: what a fork of a busy session copies.
     `logprobs` asks the engine for log-probabilities; those of the reply are `ranked`.
+    `lapsed` is the secret of an agent whose lease has run out, who may still go on as long as nobody else has.
     `waiting_bytes` count for the session's account as long as the message is not in its history.
     """
 
@@ -72,6 +73,7 @@ class Turn:
     said: list[Delta] = field(default_factory=list)
     failure: CfsError | None = None
     lease: Lease | None = None
+    lapsed: str | None = None
     task: asyncio.Task[None] | None = None
     cancelled: bool = False
     result: asyncio.Future[TurnResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())

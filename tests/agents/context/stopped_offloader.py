@@ -20,7 +20,8 @@ SESSION = "the_session"
 
 def item(number: int) -> ContextItem:
     """An item that is the same in each run."""
-    message = Message(role="tool", content=f"{number} " * 200, name="tool", tool_call_id=f"call_{number}")
+    content = f"{number} " * (160_000 if number == 2 else 200)  # one that is to be compressed
+    message = Message(role="tool", content=content, name="tool", tool_call_id=f"call_{number}")
     return ContextItem(f"item_{number}", "tool_result", message)
 
 
@@ -29,6 +30,7 @@ def work(root: str) -> None:
     with ContextFileSystem(root, SESSION, reserve=0, durable=False) as files:
         files.offload([item(0), item(1)])
         files.offload([item(1).with_content("changed"), item(2)])
+        files.compress()
         files.remove(["item_0", "item_1"], "a test")
         files.offload([item(0)])
 

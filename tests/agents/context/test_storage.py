@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from cfs.errors import Conflict, InvalidIdentifier, NotFound
 from cfs.wire import Message, ToolCall
-from cfs_agents.context import ContextFileSystem, ContextItem
+from cfs_agents.context import CleaningPolicy, ContextFileSystem, ContextItem, clean
 from tests.agents.context.support import assistant, call, item, paths_below, read_as_tool, result, user
 
 HERE = Path(__file__).parent
@@ -184,9 +184,13 @@ def test_secrets_do_not_reach_the_disk(files: ContextFileSystem) -> None:
 
 
 def test_large_files_are_compressed_and_stay_readable(files: ContextFileSystem) -> None:
-    """The JSON becomes `.json.gz`; the text beside it is what tools read."""
+    """At a clean-up the JSON becomes `.json.gz`; the text beside it is what tools read."""
     entry = item(result("the same line again\n" * 50_000))
-    stored(files, entry)
+    stored(files, entry, item(result("a short one", "call_2")))
+    assert clean(files, CleaningPolicy()) > 900_000
+    assert clean(files, CleaningPolicy()) == 0
+    assert files.check_integrity() == []
+    assert "tool_result/shell/call_1.json" not in paths_below(files.path)
     packed = files.path / "tool_result/shell/call_1.json.gz"
     assert json.loads(gzip.decompress(packed.read_bytes()))["content"] == entry.message.content
     assert packed.stat().st_size < 100_000
@@ -195,10 +199,29 @@ def test_large_files_are_compressed_and_stay_readable(files: ContextFileSystem) 
     assert files.restore(entry.item_id).message == entry.message
 
 
+@pytest.mark.parametrize("known", ["call_1.json", "call_1.json.gz"])
+def test_a_compression_that_was_broken_off_leaves_one_file(files: ContextFileSystem, known: str) -> None:
+    """Whether it was killed before the index or after it: the next one to open the session has the item, once."""
+    entry = item(result("the same line again\n" * 50_000))
+    stored(files, entry)
+    plain = files.path / "tool_result/shell/call_1.json"
+    data = plain.read_bytes()
+    if known == "call_1.json":
+        (files.path / "tool_result/shell/call_1.json.gz").write_bytes(gzip.compress(data))
+    else:
+        files.compress()
+        plain.write_bytes(data)
+    files.close()
+    assert files.restore(entry.item_id).message == entry.message
+    assert files.check_integrity() == []
+    assert [path for path in paths_below(files.path) if "json" in path] == ["index.json", f"tool_result/shell/{known}"]
+
+
 def test_what_cannot_be_compressed_is_not(files: ContextFileSystem) -> None:
     """A sample tells, before time is spent on the rest."""
     chaos = "".join(map(chr, random.Random(1).choices(range(0x4E00, 0x9FFF), k=150_000)))
     stored(files, item(result(chaos, "call_2")))
+    assert files.compress() == 0
     assert "tool_result/shell/call_2.json" in paths_below(files.path)
 
 

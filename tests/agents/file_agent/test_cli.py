@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.agents.file_agent.support import operations
-from tests.client.terminal import CTRL_C, CTRL_D, Running, cfs, ended, home_in, terminal
+from tests.client.terminal import CTRL_C, CTRL_D, UP, Running, cfs, ended, home_in, terminal
 from tests.server.support import serving
 
 
@@ -52,6 +52,20 @@ def test_a_task_without_an_answer_is_a_failure(url: str, tmp_path: Path) -> None
     code, _, errors = ended(cfs(url, "agent", "run", task, "--rounds", "1", "--root", str(tmp_path)))
     assert code == 1
     assert errors == "cfs: no answer after 1 rounds; what was done is kept: resume to go on\n"
+
+
+def test_an_answer_that_is_always_cut_off_is_a_failure(url: str, tmp_path: Path) -> None:
+    """Half a text is no answer: it is shown, the reason is told, and the task can be resumed with longer replies."""
+    task = "one two three four five six seven"
+    arguments = ("agent", "run", "--max-tokens", "3", "--root", str(tmp_path))
+    code, output, errors = ended(cfs(url, *arguments, task))
+    assert code != 0
+    assert "one two three" in output
+    assert output.count("[warning: the reply was cut off") == 3
+    assert errors.startswith("cfs: the model's reply was cut off at its limit of tokens 4 times in a row")
+    assert errors.count("\n") == 1
+    code, output, _ = ended(cfs(url, "agent", "run", "--root", str(tmp_path)))
+    assert (code, "Go on exactly where it stopped" in output) == (0, True)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--resume",)])
@@ -132,6 +146,56 @@ def test_ctrl_c_in_a_chat_stops_the_task_and_not_the_chat(url: str, tmp_path: Pa
         screen.expect("> ")
         screen.line("/resume")
         screen.expect("no task was broken off")
+        screen.expect("> ")
+        screen.type(CTRL_D)
+        assert screen.end()[0] == 0
+
+
+def test_a_piped_chat_ends_with_the_first_failure(url: str, tmp_path: Path) -> None:
+    """What was done stays, what comes after is not begun, and the exit code is not 0."""
+    tasks = ["hello", call("list_directory", path="/workspace"), call("write_file", path="late", content="1")]
+    data = "\n".join([*tasks, ""]).encode()
+    done = cfs(url, "agent", "chat", "--rounds", "1", "--root", str(tmp_path), data=data)
+    code, output, errors = ended(done)
+    assert (code, errors) == (1, "cfs: no answer after 1 rounds; what was done is kept: resume to go on\n")
+    assert "hello" in output
+    assert not (tmp_path / "workspace/late").exists()
+
+
+def test_the_commands_of_a_piped_chat(url: str, tmp_path: Path) -> None:
+    """A command that there is not is an error; after /quit nothing is read; two slashes make a task of one."""
+    code, output, _ = ended(
+        cfs(url, "agent", "chat", "--root", str(tmp_path), data=b"//etc is a place\n/quit\nnever\n")
+    )
+    assert (code, "/etc is a place" in output, "never" in output) == (0, True, False)
+    code, _, errors = ended(cfs(url, "agent", "chat", "--root", str(tmp_path), data=b"/nonsense\n"))
+    assert code != 0
+    assert errors.startswith("cfs: there is no command /nonsense")
+
+
+def test_a_chat_at_a_terminal_has_help_and_a_history(url: str, tmp_path: Path) -> None:
+    """The history is its own, and outlives the chat: the arrow brings the last task back, and it can be changed."""
+    arguments = ("agent", "chat", "--root", str(tmp_path / "root"))
+    with terminal(url, *arguments, **home_in(tmp_path)) as screen:
+        screen.expect("/help lists the commands")
+        screen.expect("> ")
+        screen.line("/help")
+        screen.expect("go on with the task that was broken off")
+        screen.expect("> ")
+        screen.line("/nonsense")
+        screen.expect("there is no command /nonsense")
+        screen.expect("> ")
+        screen.line("first words")
+        screen.expect("first words\r\n[1 round")
+        screen.expect("> ")
+        screen.line("/quit")
+        assert screen.end()[0] == 0
+    with terminal(url, *arguments, **home_in(tmp_path)) as screen:
+        screen.expect("> ")
+        screen.type(UP + UP)
+        screen.expect("first words")
+        screen.line(" and more")
+        screen.expect("first words and more\r\n[1 round")
         screen.expect("> ")
         screen.type(CTRL_D)
         assert screen.end()[0] == 0

@@ -1,11 +1,8 @@
 """A shell for the tests, the blocking and the asynchronous one behind one face; and counts of what is left behind."""
 
 import asyncio
-import os
-import threading
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -81,21 +78,6 @@ def until(condition: Callable[[], object], what: str = "") -> None:
 async def comes(path: Path) -> None:
     """Wait until there is a file."""
     await asyncio.to_thread(until, path.exists)
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What this process has open."""
-
-    descriptors: int
-    threads: int
-    children: int
-
-    @classmethod
-    def now(cls) -> "Counts":
-        """Count."""
-        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-        return cls(len(list(Path("/proc/self/fd").iterdir())), threading.active_count(), len(children))
 
 
 def is_alive(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,16 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from cfs.wire import ToolCall
-from cfs_agents.tools import AsyncShell, CommandTools, FileTools, Registry, agent_grants, agent_shell
+from cfs_agents.tools import (
+    AsyncShell,
+    CommandTools,
+    FileTools,
+    Limits,
+    Registry,
+    agent_grants,
+    agent_shell,
+    usual_limits,
+)
 from cfs_filesystem import DiskFileSystem
 from tests.agents.tools.test_sandbox import needs_bubblewrap
 
@@ -143,6 +153,66 @@ async def test_arguments_that_make_no_sense_are_refused(worker: Worker) -> None:
 async def test_tool_waits_longer_than_its_shell(worker: Worker) -> None:
     """The time-out is the shell's, whose result tells what was written until then."""
     assert (worker.registry.get("execute_command").timeout or 0) > 3600
+
+
+async def test_commands_are_bounded_unless_somebody_says_otherwise(tmp_path: Path) -> None:
+    """Memory, files, processor time and processes; all of it can be left to the system."""
+    ask = "for kind in v f t u; do ulimit -$kind; done"
+    worker = Worker(tmp_path / "agent")
+    memory, file, seconds, processes = map(int, (await worker.run(ask)).split())
+    assert memory >= 8 << 20  # in KiB
+    assert (file, seconds) == (16 << 20, 3_600)
+    assert processes >= 1_000
+    await worker.shell.close()
+    worker.files.close()
+    free = Worker(tmp_path / "free", limits=Limits())
+    assert (await free.run(ask)).split()[:3] == ["unlimited"] * 3
+    await free.shell.close()
+    free.files.close()
+
+
+async def test_a_command_beyond_its_limits_fails_alone(tmp_path: Path) -> None:
+    """It is told as the system tells it, and the next command works."""
+    worker = Worker(tmp_path / "agent", limits=replace(usual_limits(), memory_bytes=1 << 30, file_bytes=1 << 20))
+    assert "MemoryError" in await worker.run("python3 -c 'bytearray(2 << 30)'")
+    assert "exit status" in await worker.run("head -c 2000000 /dev/zero >large")
+    assert await worker.run("stat -c %s large") == "1048576\n"
+    await worker.shell.close()
+    worker.files.close()
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "cat ROOT/journal.jsonl",
+        "echo x >>ROOT/journal.jsonl",
+        "rm -rf ROOT/logs/*; cat ROOT/logs/log",
+        "cat /journal.jsonl",
+        "ln -s ../journal.jsonl link; cat link",
+        "mv ROOT/context_window_main.md /workspace",
+        "cat ROOT/../secret",
+    ],
+)
+async def test_in_a_sandbox_commands_reach_what_the_grants_say(tmp_path: Path, attempt: str) -> None:
+    """Journal, logs, rules and memory are as they were, and what is not for reading is not there."""
+    root = tmp_path / "agent"
+    kept = {
+        root / "journal.jsonl": "the journal",
+        root / "logs/log": "the log",
+        root / "context_window_main.md": "the window",
+        tmp_path / "secret": "the secret",
+    }
+    (root / "logs").mkdir(parents=True)
+    for path, text in kept.items():
+        path.write_text(text)
+    worker = Worker(root, sandbox=True)
+    told = await worker.run(attempt.replace("ROOT", str(root)))
+    assert not any(text in told for text in kept.values())
+    assert {path: path.read_text() for path in kept} == kept
+    assert await worker.run("echo ok >/workspace/a; echo ok >/storage/b; cat /workspace/a /storage/b") == "ok\nok\n"
+    await worker.shell.close()
+    worker.files.close()
 
 
 @needs_bubblewrap

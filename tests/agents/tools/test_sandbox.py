@@ -10,8 +10,9 @@ import pytest
 
 from cfs_agents.tools import ShellUnavailable
 from cfs_agents.tools.shell import Limits, Sandbox, Shell, ShellSettings
-from tests.agents.tools.shells import KINDS, AnyShell, Counts, until, with_argument
+from tests.agents.tools.shells import KINDS, AnyShell, until, with_argument
 from tests.agents.tools.test_shell_endings import SLEEP
+from tests.census import Census
 
 
 def reason_to_skip() -> str | None:
@@ -147,10 +148,10 @@ def test_sandboxed_shells_leave_nothing(root: Path) -> None:
             shell.run(f"sleep {SLEEP} & true")
 
     one()
-    before = Counts.now()
+    before = Census.now()
     for _ in range(10):
         one()
-    assert Counts.now() == before
+    assert before.added() == []
 
 
 @needs_bubblewrap

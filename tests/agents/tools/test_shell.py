@@ -8,7 +8,8 @@ import pytest
 
 from cfs_agents.tools import ShellClosed, ShellUnavailable
 from cfs_agents.tools.shell import Shell, ShellSettings
-from tests.agents.tools.shells import AnyShell, Counts
+from tests.agents.tools.shells import AnyShell
+from tests.census import Census
 
 
 @pytest.mark.parametrize(
@@ -258,7 +259,7 @@ def test_shell_starts_with_its_first_command_and_ends_once(settings: ShellSettin
 
 def test_shell_that_cannot_start_says_why(settings: ShellSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence, not a stack trace; and nothing is left behind."""
-    before = Counts.now()
+    before = Census.now()
     settings.directory.parent.joinpath("file").write_text("")
     with (
         Shell(ShellSettings(directory=settings.directory.parent / "file" / "below")) as shell,
@@ -268,4 +269,4 @@ def test_shell_that_cannot_start_says_why(settings: ShellSettings, monkeypatch: 
     monkeypatch.setenv("PATH", str(settings.directory))
     with Shell(settings) as shell, pytest.raises(ShellUnavailable, match="no bash"):
         shell.run("true")
-    assert Counts.now() == before
+    assert before.added() == []

@@ -14,7 +14,8 @@ import pytest
 
 from cfs_agents.tools import ShellClosed
 from cfs_agents.tools.shell import AsyncShell, Limits, Shell, ShellSettings
-from tests.agents.tools.shells import KINDS, AnyShell, Counts, InALoop, comes, is_alive, until, with_argument
+from tests.agents.tools.shells import KINDS, AnyShell, InALoop, comes, is_alive, until, with_argument
+from tests.census import Census
 
 SLEEP = "1357"
 """Seconds that only sleeping processes of these tests have as an argument."""
@@ -34,7 +35,6 @@ STRANGER = 48_611
         f"sleep {SLEEP} | cat; touch after",
         f"x=$(sleep {SLEEP}); touch after",
         f"bash -c 'sleep {SLEEP}; touch after'; touch after",
-        "python3 -c 'while True: pass' 2>/dev/null; touch after",
         "cat <(sleep 1357); touch after",
         f"sleep {SLEEP} & wait; touch after",
     ],
@@ -47,6 +47,14 @@ def test_time_out_is_ctrl_c(shell: AnyShell, command: str) -> None:
     after = shell.run("echo $? $X $Y; ls")
     assert after.output == "130 kept new\n"
     assert not after.fresh
+
+
+def test_time_out_is_ctrl_c_to_a_program_that_catches_it(shell: AnyShell) -> None:
+    """It ends by the signal in its own way. It has seconds to start: until then it may just fail, and bash goes on."""
+    loop = "open('begun', 'w')\nwhile True:\n    pass"
+    result = shell.run(f'python3 -c "{loop}" 2>/dev/null; touch after', timeout=5)
+    assert (result.output, result.status, result.timed_out) == ("", 130, True)
+    assert shell.run("ls").output == "begun\n"
 
 
 def test_ctrl_c_at_any_moment_is_only_that(settings: ShellSettings) -> None:
@@ -305,8 +313,7 @@ async def test_cancelling_at_any_moment_leaves_a_shell_that_works(settings: Shel
     async with AsyncShell(settings) as shell:
         await shell.run("true")
     await asyncio.to_thread(is_alive, 1)  # the thread that waits for the others in the end
-    threads = threading.active_count()
-    before = Counts.now()
+    before = Census.now()
     for step in range(30):
         async with AsyncShell(settings) as shell:
             task = asyncio.create_task(shell.run(f"seq 20000; sleep {SLEEP}"))
@@ -317,8 +324,8 @@ async def test_cancelling_at_any_moment_leaves_a_shell_that_works(settings: Shel
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert (await shell.run("echo hi; ulimit -c; echo ${HISTFILE-none}")).output == "hi\n0\nnone\n"
-    await asyncio.to_thread(until, lambda: threading.active_count() <= threads)
-    assert Counts.now().descriptors <= before.descriptors
+    await asyncio.to_thread(until, lambda: before.added() == [])
+    assert before.added() == []
     assert with_argument(SLEEP) == []
 
 
@@ -377,10 +384,10 @@ def test_fifty_shells_leave_nothing(kind: str, tmp_path: Path) -> None:
         threads = threading.active_count()
         one(0)
         until(lambda: threading.active_count() <= threads)
-        before = Counts.now()
+        before = Census.now()
         for number in range(50):
             one(number)
-    until(lambda: Counts.now() == before, f"{before} became {Counts.now()}")
+    until(lambda: before.added() == [], str(before.added()))
     assert with_argument(SLEEP) == []
     assert list(temporary.iterdir()) == []
 

@@ -1,8 +1,9 @@
 """A bash that is kept for a whole run: its state, its output to the byte, its end whatever happens."""
 
 from cfs_agents.tools.shell.async_shell import AsyncShell
+from cfs_agents.tools.shell.limits import usual_limits
 from cfs_agents.tools.shell.results import Job, ShellResult
 from cfs_agents.tools.shell.settings import Limits, Sandbox, ShellSettings
 from cfs_agents.tools.shell.shell import Shell
 
-__all__ = ["AsyncShell", "Job", "Limits", "Sandbox", "Shell", "ShellResult", "ShellSettings"]
+__all__ = ["AsyncShell", "Job", "Limits", "Sandbox", "Shell", "ShellResult", "ShellSettings", "usual_limits"]

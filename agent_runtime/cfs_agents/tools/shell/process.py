@@ -15,8 +15,9 @@ from typing import Any
 
 from cfs_agents.tools.errors import ShellUnavailable
 from cfs_agents.tools.shell.environment import environment
+from cfs_agents.tools.shell.limits import ulimits
 from cfs_agents.tools.shell.sandbox import bubblewrap
-from cfs_agents.tools.shell.settings import Limits, ShellSettings
+from cfs_agents.tools.shell.settings import ShellSettings
 
 _CONTROL = 230
 """Number of the control descriptor in bash, or above: none that scripts use."""
@@ -39,7 +40,8 @@ class Bash:
         if program is None:
             raise ShellUnavailable("there is no bash here")
         self._complaints = private / "complaints"
-        self.limits = _ulimits(settings.limits)
+        identity = _identity(settings.user)
+        self.limits = ulimits(settings.limits, identity.get("user", os.getuid()))
         with ExitStack() as ours, ExitStack() as theirs:
             orders, self._input = _pipe(theirs, ours)
             self.control, low = _pipe(ours, theirs)
@@ -67,7 +69,7 @@ class Bash:
                     pass_fds=(self.control_number, tell) if settings.sandbox else (self.control_number,),
                     start_new_session=True,
                     preexec_fn=_resetting(),
-                    **_identity(settings.user),
+                    **identity,
                 )
             except OSError as error:
                 raise ShellUnavailable(f"bash does not start: {error.strerror}") from error
@@ -159,16 +161,6 @@ def _inner_process(descriptor: int) -> int | None:
         return int(json.loads(text)["child-pid"])
     except (ValueError, KeyError):
         return None
-
-
-def _ulimits(limits: Limits) -> list[str]:
-    """Write limits as arguments of `ulimit`; no core dumps in any case."""
-    given = {"u": limits.processes, "t": limits.cpu_seconds}
-    given |= {
-        "f": limits.file_bytes and limits.file_bytes >> 10,
-        "v": limits.memory_bytes and limits.memory_bytes >> 10,
-    }
-    return ["-c 0", *(f"-{letter} {number}" for letter, number in given.items() if number is not None)]
 
 
 def _identity(user: str | int | None) -> dict[str, Any]:

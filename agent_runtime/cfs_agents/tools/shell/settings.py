@@ -10,7 +10,8 @@ from pathlib import Path
 class Limits:
     """What each process of the shell may use at most; None leaves what the runtime itself has.
 
-    `processes` counts all processes of the user, and the system does not hold root to it.
+    `processes` is how many more the user may have than when the shell starts, threads too; the system does not hold
+    root to it. `memory_bytes` counts what a process has reserved, used or not.
     """
 
     processes: int | None = None

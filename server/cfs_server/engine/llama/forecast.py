@@ -25,11 +25,12 @@ class Forecast:
         """Predict what is before a newcomer. Unless there is a place, one of those that run must end first."""
         if len(running) < parallel:
             return Backlog()
-        prompt, reply = self._budget.seconds(1), self._budget.cost.seconds(parallel) / parallel
+        prompt, reply = self._budget.seconds(1), self._budget.streams.seconds(parallel) / parallel
         place = min((self._seconds(turn, prompt, reply) for turn in running), default=0.0)
         return Backlog.of(place, ((*turn.share[:2], self._seconds(turn, prompt, reply)) for turn in waiting))
 
     def _seconds(self, turn: Generation, per_prompt_token: float, per_reply_token: float) -> float:
-        prompt = max(0, turn.prompt_tokens - turn.computed) if not turn.completion_tokens else 0
+        known = max(turn.computed, turn.spared)
+        prompt = max(0, turn.prompt_tokens - known) if not turn.completion_tokens else 0
         reply = max(1.0, min(self._reply_tokens, turn.max_tokens) - turn.completion_tokens)
         return prompt * per_prompt_token + reply * per_reply_token

@@ -24,20 +24,23 @@ from cfs_server.engine.frames import (
     Forget,
     Generate,
     Pause,
+    Recall,
     Resume,
+    TellAgain,
 )
 from cfs_server.engine.histories import KnownHistories
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.grammar import Grammars
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.logprobs import Reported
+from cfs_server.engine.llama.recalled import Recalled
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.scheduler import Work
 from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
 
-Order = Generate | Cancel | Pause | Resume | Forget | DropHistory | Expect | AskStats
+Order = Generate | Cancel | Pause | Resume | Forget | DropHistory | Recall | TellAgain | Expect | AskStats
 
 
 class Intake:
@@ -54,9 +57,8 @@ class Intake:
         self._vocabulary = model.vocabulary
         self._prompts = prompts
         self._grammars = Grammars(model.vocabulary)
-        self._logs = TokenLogs(
-            lambda text, trusted: model.vocabulary.tokenize(text, special=trusted), model.vocabulary.cuts
-        )
+        self._recalled = Recalled(self._tokenize, model.vocabulary.spell)
+        self._logs = TokenLogs(self._tokenize, model.vocabulary.cuts, recalled=self._recalled)
         self._histories = KnownHistories()
         self._deliver = deliver
         self._interrupt = interrupt
@@ -86,12 +88,19 @@ class Intake:
                     self._admit(order, self._prepare(order, messages))
                 case DropHistory(key):
                     self._histories.drop(key)
+                case Recall(key, owner, rows):
+                    self._recalled.put(key, owner, rows)
+                case TellAgain(key):
+                    self._logs.tell_again(key)
                 case Forget(key):
                     self._histories.drop(key)
                     self._logs.forget(key)
                     self._deliver(order)
                 case _:
                     self._deliver(order)
+
+    def _tokenize(self, text: str, trusted: bool) -> Tokens:
+        return self._vocabulary.tokenize(text, special=trusted)
 
     def _cancel(self, order: Cancel) -> None:
         if order.id in self._preparing:

@@ -11,9 +11,9 @@ from llama_cpp import llama_cpp as lib
 
 from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import EnginePlan, ModelLoadError
-from cfs_server.engine.llama.budget import MIN_PROMPT_TOKENS
 from cfs_server.engine.llama.families import Family, Plan, examine, make_plan
 from cfs_server.engine.llama.ffi import Batch, Brake, Context
+from cfs_server.engine.llama.tiles import TILE
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
 SMALL_PARAMETERS = 50_000_000
@@ -35,6 +35,7 @@ class NativeLog:
         self.no_flash_attention = False
         self._report = report
         self._lock = threading.Lock()
+        self._held: list[tuple[str, str]] | None = None
         NativeLog._installed = lib.llama_log_callback(self._receive)
         lib.llama_log_set(NativeLog._installed, ctypes.c_void_p(0))
 
@@ -46,7 +47,24 @@ class NativeLog:
         with self._lock:
             self.no_flash_attention |= _NO_FLASH_ATTENTION in line
             self.errors = [*self.errors[-15:], line] if name == "error" else self.errors
+            if self._held is not None:
+                self._held.append((name, line))
+                return
         self._report(name, line)
+
+    def hold(self) -> None:
+        """Keep back what the library says from now on: of a step that fails all of it is one line."""
+        self._held = []
+
+    def take(self, *, failed: bool) -> str:
+        """Hand on what was kept back, or return it as one line when it says why something failed."""
+        with self._lock:
+            held, self._held = self._held or [], None
+        if failed:
+            return "; ".join(line for _, line in held) or "the library does not say why"
+        for name, line in held:
+            self._report(name, line)
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +100,7 @@ def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) ->
         options,
         context_tokens=plan.context_tokens,
         pool_tokens=plan.pool_tokens,
-        step_tokens=max(options.step_tokens, options.parallel + MIN_PROMPT_TOKENS),
+        step_tokens=max(options.step_tokens, options.parallel, TILE),
     )
     context = _main_context(path, model, options, plan, log)
     template = lib.llama_model_chat_template(model, None)
@@ -163,6 +181,7 @@ def _main_context(path: str, model: Any, options: Options, plan: Plan, log: Nati
         window=guarded,
         cell_bytes=family.cell_bytes,
         state_bytes=family.state_bytes,
+        tiled=options.flash_attention and not log.no_flash_attention and not lib.llama_supports_gpu_offload(),
     )
     batch = Batch(1)
     batch.add(0, [0], 0, output=True)

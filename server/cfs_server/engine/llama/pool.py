@@ -107,6 +107,14 @@ class Pool:
             self.drop(node)
             self.hold(node, slot)
 
+    def padding(self, count: int) -> int | None:
+        """Return a sequence for tokens that nobody needs, until `clear_padding`; `None` without room for the step."""
+        return self._scratch if self._scratch >= 0 and count <= self.cells_free else None
+
+    def clear_padding(self) -> None:
+        """Free the cells of tokens that nobody needs."""
+        self._context.clear(self._scratch)
+
     def share(self, nodes: Iterable[Node], slot: Slot) -> None:
         """Let a slot have the cells of nodes that are held by others."""
         for node in nodes:

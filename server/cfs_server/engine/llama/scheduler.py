@@ -1,9 +1,9 @@
 """Who computes in the next step: the policy of continuous batching, on one thread that owns the context.
 
-Each step takes one token of every turn that streams, and fills up with pieces of prompts, as many tokens as fit into
-the time that a step may cost. Waiting turns come in by fair shares (`lobby`), but for those whose prefix somebody else
-is computing (`sharing`). When the pool is full, idle state leaves it, then a running turn; it goes on later from where
-it was. Nothing fails because others are there.
+A step takes one token of every turn that streams, or pieces of prompts, as many tokens as fit into the time that it
+may cost (`budget`); the two take turns. Waiting turns come in by fair shares (`lobby`), but for those whose prefix
+somebody else is computing (`sharing`). When the pool is full, idle state leaves it, then a running turn; it goes on
+later from where it was. Nothing fails because others are there.
 """
 
 import contextlib
@@ -22,10 +22,12 @@ from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
 from cfs_server.engine.llama.news import News
 from cfs_server.engine.llama.parking import Parking
+from cfs_server.engine.llama.prompts import Prompts
 from cfs_server.engine.llama.residency import Residency
 from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.sharing import must_wait
 from cfs_server.engine.llama.snapshots import Snapshots
+from cfs_server.engine.llama.solo import STEP_FAILED
 from cfs_server.engine.llama.steps import Computed, Steps
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
@@ -53,6 +55,7 @@ class Scheduler:
         self._compaction = Compaction(self._residency, self._running, self._waiting)
         self._news = News()
         self._deadlines = Deadlines()
+        self._prompts = Prompts(self._residency)
         self._audit = Audit(self._residency, self._lobby, self._deadlines, self._running, self._solo)
 
     def run_forever(self) -> None:
@@ -87,6 +90,8 @@ class Scheduler:
             self._compaction.look()
             self._compute()
         if (alone := self._steps.compute_alone()) is not None:
+            if alone.reason:
+                self._send(Log("error", alone.reason))
             self._take(alone)
         self._flush()
         self._steps.clock.end()
@@ -101,6 +106,7 @@ class Scheduler:
             case Generation():
                 self._lobby.arrive(work)
                 self._deadlines.add(work)
+                self._prompts.arrive(work)
             case Refused(ended):
                 self._news.ended.append(ended)
             case Cancel(turn):
@@ -183,7 +189,8 @@ class Scheduler:
             if computed.outcome is Outcome.ABORTED:
                 return self._residency.undo([turn.place for turn in shares])
             if computed.outcome is Outcome.FAILED:
-                return self._fail(list(shares), EngineError("the model could not compute this step"))
+                self._send(Log("error", computed.reason))
+                return self._fail(list(shares), EngineError(STEP_FAILED))
             if not self._park_one():  # the books said that it fits, the pool says that it does not
                 return self._fail(list(shares), EngineError("the pool has no room for this turn"))
         return None
@@ -199,7 +206,7 @@ class Scheduler:
     def _fitting_shares(self) -> dict[Generation, int]:
         """Decide how many tokens of each running turn go into this step, parking turns until they fit."""
         while True:
-            shares = self._steps.budget.share({turn: turn.pending for turn in self._running})
+            shares = self._steps.budget.share({turn: turn.pending for turn in self._running}, _depth)
             if self._residency.make_room(sum(shares.values())) or not self._park_one():
                 return shares
 
@@ -240,6 +247,8 @@ class Scheduler:
         if text := turn.take_text():
             self._news.texts.append(text)
         turn.remember(self._vocabulary)
+        if not turn.forgotten and (told := turn.known.tell()) is not None:
+            self._news.logs.append(told)
         if turn.started:
             self._steps.forecast.saw_reply(turn.completion_tokens)
         self._news.ended.append(ended)
@@ -257,6 +266,7 @@ class Scheduler:
         self._lobby.gone(turn)
         self._solo.remove(turn)
         self._deadlines.remove(turn)
+        self._prompts.gone(turn)
         if turn in self._running:
             self._running.remove(turn)
         if turn.seat is not None:
@@ -296,4 +306,9 @@ class Scheduler:
 
     def check_integrity(self) -> list[str]:
         """Compare what is known with what is; every line is a violation."""
-        return self._audit.violations()
+        return self._audit.violations() + self._prompts.check_integrity(self._turns)
+
+
+def _depth(turn: Generation) -> int:
+    """Count the tokens before the next one of a turn."""
+    return turn.computed

@@ -17,9 +17,11 @@ from cfs_server.engine.llama.ffi import Batch, Context, Outcome
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.sampler_pool import Choice, SamplerPool
 from cfs_server.engine.llama.sequences import Generation
+from cfs_server.engine.llama.tiles import TILE
 
-PIECE = 32
+PIECE = TILE
 """Tokens of a prompt that are read in one step: as few as a step of others reads at least."""
+STEP_FAILED = "the model could not compute this step"
 MOST = 2
 """Turns that have a context of their own at a time; each takes memory for its whole length."""
 
@@ -32,6 +34,7 @@ class Pace:
     tokens: int
     prompt: int
     choice: Choice | None
+    failed: bool = False
 
 
 class _Own:
@@ -103,7 +106,7 @@ class Solo:
         turn, count = own.turn, own.next_size()
         prompt = count if own.computed < turn.prompt_tokens else 0
         if own.decode(count) is not Outcome.DONE:
-            return Pace(turn, count, prompt, EngineError("the model could not compute this step"))
+            return Pace(turn, count, prompt, EngineError(STEP_FAILED), failed=True)
         if own.computed < len(turn.log):
             return Pace(turn, count, prompt, None)
         rows = own.context.outputs(1, self._model.vocabulary.size)

@@ -14,25 +14,16 @@ from itertools import islice, pairwise
 import numpy as np
 
 from cfs_server.engine.chat.templates import Piece
+from cfs_server.engine.frames import Told
+from cfs_server.engine.llama import log_rows
 from cfs_server.engine.llama.ffi import Tokens
+from cfs_server.engine.llama.recalled import CANDIDATES, Recalled
+from cfs_server.engine.llama.segment import Segment
 
 Tokenize = Callable[[str, bool], Tokens]
 """Cuts a text; the flag says whether it is trusted to name special tokens."""
 LOG_CHARACTERS = 16 << 20
 """Text of all logs together, of which the least recently used go first: they are only a saving."""
-
-CANDIDATES = 16
-"""Logs of an owner that a new session's prompt is compared with, the most recent first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A text and its tokens; `reply` when the model wrote it."""
-
-    text: str
-    trusted: bool
-    tokens: Tokens
-    reply: bool = False
 
 
 @dataclass(slots=True)
@@ -43,6 +34,10 @@ class TokenLog:
     reused: int = 0
     """Segments taken from the turn before."""
     owner: str = ""
+    key: str = ""
+    """The session, if it is the session's newest log; others are told to nobody."""
+    told: tuple[str, int] = ("", 0)
+    """How many of the segments the server has, in the log of which session."""
 
     @property
     def tokens(self) -> Tokens:
@@ -68,6 +63,14 @@ class TokenLog:
         if count and b"".join(pieces[:count]) == wanted:
             self.segments.append(Segment(said, trusted=False, tokens=tokens[:count], reply=True))
 
+    def tell(self) -> Told | None:
+        """Write down for the server what it has not got yet."""
+        if not self.key:
+            return None
+        source, keep = self.told
+        self.told = self.key, len(self.segments)
+        return Told(self.key, self.owner, source, keep, list(map(log_rows.write, self.segments[keep:])))
+
 
 @dataclass(frozen=True, slots=True)
 class _Agreement:
@@ -81,8 +84,16 @@ class _Agreement:
 class TokenLogs:
     """The newest log of each session, by its cache key."""
 
-    def __init__(self, tokenize: Tokenize, cuts: re.Pattern[str] | None, limit: int = LOG_CHARACTERS) -> None:
+    def __init__(
+        self,
+        tokenize: Tokenize,
+        cuts: re.Pattern[str] | None,
+        limit: int = LOG_CHARACTERS,
+        *,
+        recalled: Recalled | None = None,
+    ) -> None:
         """`cuts` finds the special tokens that text may be cut before without a change to its tokens."""
+        self._recalled = recalled
         self._tokenize = tokenize
         self._cuts = cuts
         self._limit = limit
@@ -105,8 +116,12 @@ class TokenLogs:
             recent = (log for log in reversed(self._logs.values()) if log.owner == owner)
             alike = islice(recent, CANDIDATES)
             before = max(alike, key=lambda log: self._agreement(pieces, log.segments).count, default=None)
+            before = self._recall(key, owner, pieces, before)
         log = self.read(pieces, before)
-        log.owner = owner
+        log.owner, log.key = owner, key
+        if before is not None:
+            source, count = before.told
+            log.told = source, min(count, log.reused)
         self.forget(key)
         self._logs[key] = log
         self._characters[key] = log.characters
@@ -115,8 +130,15 @@ class TokenLogs:
             self.forget(next(iter(self._logs)))
         return log
 
+    def tell_again(self, key: str) -> None:
+        """Note that the server has nothing of a session's log."""
+        if (log := self._logs.get(key)) is not None:
+            log.told = "", 0
+
     def forget(self, key: str) -> None:
         """Drop a session's log."""
+        if self._recalled is not None:
+            self._recalled.forget(key)
         self._logs.pop(key, None)
         self._total -= self._characters.pop(key, 0)
 
@@ -136,6 +158,14 @@ class TokenLogs:
         if self._logs.keys() != self._characters.keys() or self._total != sum(self._characters.values()):
             return ["token logs and their sizes do not agree"]
         return []
+
+    def _recall(self, key: str, owner: str, pieces: Sequence[Piece], alike: TokenLog | None) -> TokenLog | None:
+        """Find what the server kept of the worker before, unless a log of this one's goes as far."""
+        if self._recalled is None:
+            return alike
+        source, segments = self._recalled.find(key, owner, pieces)
+        known = self._agreement(pieces, alike.segments).count if alike is not None else 0
+        return TokenLog(segments, told=(source, len(segments))) if len(segments) > known else alike
 
     def _agreement(self, pieces: Sequence[Piece], known: Sequence[Segment]) -> "_Agreement":
         count = place = 0

@@ -53,6 +53,12 @@ class Vocabulary:
             known = self._pieces[token] = self._piece(token, special=token in self._shown)
         return known
 
+    def spell(self, token: int) -> bytes:
+        """Return the bytes of a token that comes from elsewhere; raises `IndexError` if there is none such."""
+        if not 0 <= token < self.size:
+            raise IndexError(f"there is no token {token}")
+        return self.piece(token)
+
     def tokenize(self, text: str, *, special: bool) -> Tokens:
         """Cut text into tokens; `special` reads the names of special tokens as those tokens."""
         data = text.encode()

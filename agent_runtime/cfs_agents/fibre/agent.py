@@ -1,0 +1,229 @@
+"""FibreAgent: to the outside an agent like any other, with `run_stream`; inside, as many as it takes (B1)."""
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+from cfs.errors import CfsError, Conflict, NotFound
+from cfs.ids import check_id
+from cfs.transports.async_http import AsyncClient
+from cfs_agents.fibre.chunks import ChunkStream, MessageChunk
+from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.live import Begun, Live, NoServer, ServerLive
+from cfs_agents.fibre.orchestrator import FibreOrchestrator, Models, ready
+from cfs_agents.fibre.reports import Report
+from cfs_agents.fibre.session_context import (
+    AgentSpec,
+    MessageManager,
+    SessionContext,
+    SessionMemoryManager,
+    system_context_of_root,
+)
+from cfs_agents.fibre.state import Letter, StrandRecord
+from cfs_agents.fibre.storage import TreeFolder
+from cfs_agents.fibre.strand import Begin, FibreSubAgent
+from cfs_agents.file_agent.keeping import to_the_end
+from cfs_agents.llm import Model
+from cfs_agents.tools.paths import WORKSPACE
+from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
+
+_PERMISSION = "read, write and delete below /workspace"
+_NEXT_SECONDS = 20.0
+
+
+class FibreAgent:
+    """An agent that may become many, whose state is below `workspace_root/session`: use it in `async with`.
+
+    With a `client` all of its agents can be watched, written to and cancelled in their sessions on that server: the
+    root in `session`, its children in `session/NAME`. `model` answers for all agents, or a function returns the one for
+    an agent's name. Entering raises `Conflict` if another program has the tree open, `Unavailable` or `StorageFull`.
+    One task at a time. Whatever happens to the process, `resume` in another one goes on.
+    """
+
+    def __init__(
+        self,
+        workspace_root: str | os.PathLike[str],
+        model: Model | Callable[[str], Model],
+        config: FibreConfig | None = None,
+        *,
+        session: str = "main",
+        client: AsyncClient | None = None,
+    ) -> None:
+        self.config = config or FibreConfig()
+        self.session = check_id(session)
+        if "/" in session:
+            raise Conflict(f"{session} is a sub-session: the root of a tree has a session of its own")
+        self._path = workspace_root
+        self._models: Models = model if callable(model) else lambda _: model
+        self._live: Live = ServerLive(client, self.config.lease_seconds) if client is not None else NoServer()
+        self._chunks = ChunkStream()
+        self._busy = False
+
+    async def __aenter__(self) -> Self:
+        await to_the_end(self._open)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await to_the_end(self._close)
+
+    def _open(self) -> None:
+        self._folder = TreeFolder(self._path, self.session)
+        try:
+            self._disk = DiskFileSystem(self._folder.workspace, prefix=f"{WORKSPACE}/")
+            self._orchestrator = FibreOrchestrator(self._folder, self._models, self.config, self._live, self._chunks)
+            self._orchestrator.recall(self._fresh(), self._context())
+        except BaseException:
+            self._folder.close()
+            raise
+
+    def _close(self) -> None:
+        self._disk.close()
+        self._folder.close()
+
+    def _fresh(self) -> StrandRecord:
+        config = self.config
+        return StrandRecord(
+            session_id=self.session,
+            agent_id=self.session,
+            agent_name=self.session,
+            state="done",
+            system_instruction=config.instruction,
+            max_turns=config.root_max_turns,
+            timeout=config.root_timeout,
+            budget=config.tree_budget,
+            created_at=time.time(),
+        )
+
+    def _context(self) -> SessionContext:
+        messages = MessageManager()
+        return SessionContext(
+            session_id=self.session,
+            agent_config=AgentSpec(self.session, system_instruction=self.config.instruction),
+            message_manager=messages,
+            session_memory_manager=SessionMemoryManager(messages),
+            user_id=self.config.user_id,
+            workspace_root=self._folder.workspace_root,
+            memory_root=self._folder.path / "memory",
+            workflow_manager=self.config.workflow,
+            agent_workspace=self._folder.workspace,
+            files=self._disk.create_handle([Grant(prefix=WORKSPACE, ops=OPERATIONS)]),
+            system_context=system_context_of_root(self.config.user_id, WORKSPACE, _PERMISSION),
+        )
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a task was broken off, by whatever, of the root or of an agent below it."""
+        return self._orchestrator.unfinished
+
+    @property
+    def report(self) -> Report | None:
+        """How the root's last task ended; None before that."""
+        return self._orchestrator.root.report
+
+    @property
+    def agents(self) -> dict[str, FibreSubAgent]:
+        """All agents by their ids, the root first."""
+        return self._orchestrator.strands
+
+    # -- tasks ----------------------------------------------------------------------------------------------------
+
+    async def run(self, task: str) -> Report:
+        """Work on a task to its end."""
+        return await self._through(self.run_stream(task))
+
+    async def resume(self) -> Report:
+        """Go on with what was broken off. Raises `NotFound` if nothing was."""
+        if not self.unfinished:
+            raise NotFound(f"there is nothing to go on with in {self._folder.path}")
+        return await self._through(self.run_stream())
+
+    async def _through(self, chunks: AsyncGenerator[MessageChunk, None]) -> Report:
+        async with aclosing(chunks):
+            async for _ in chunks:
+                pass
+        assert self.report is not None  # noqa: S101 - a task that is over has one
+        return self.report
+
+    async def run_stream(self, task: str | None = None) -> AsyncGenerator[MessageChunk, None]:
+        """Work on a task, or without one on what was broken off, and yield what all agents say, as they say it.
+
+        Leaving it early, at once through `contextlib.aclosing`, breaks the task off; `resume` goes on with it.
+        """
+        root, live = self._orchestrator.root, self._live
+
+        async def begin() -> Begun | None:
+            await live.open(self.session)
+            return await live.begin(self.session, task or "", root.lost)
+
+        async with aclosing(self._stream(begin if task is not None else None)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def serve(self) -> AsyncGenerator[MessageChunk, None]:
+        """Answer the messages of the session on the server, one after the other, until left (B9).
+
+        What was broken off is gone on with first. Raises what the server reports.
+        """
+        root, live = self._orchestrator.root, self._live
+        await live.open(self.session)
+        if self.unfinished:
+            async with aclosing(self._stream(None)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        while True:
+            begun = await live.next(self.session, root.lost, _NEXT_SECONDS)
+            if begun is None:
+                continue
+            async with aclosing(self._stream(ready(begun))) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    def cancel(self, agent_id: str | None = None) -> None:
+        """End the task of an agent and of those below it; of the whole tree without one.
+
+        Raises `NotFound` for an agent that there is not. From the thread of the event loop.
+        """
+        if agent_id is not None and agent_id not in self.agents:
+            raise NotFound(f"there is no agent {agent_id!r}")
+        self._orchestrator.cancel(agent_id or self.session)
+
+    async def send(self, agent_id: str, content: str, *, sender: str = "user") -> None:
+        """Write to an agent: it reads it at its next step, or goes to work again. Raises `NotFound`."""
+        if agent_id not in self.agents:
+            raise NotFound(f"there is no agent {agent_id!r}")
+        strand = self.agents[agent_id]
+        await strand.put(Letter(id=f"{sender}:{time.time_ns()}", sender=sender, content=content))
+        self._orchestrator.wake(strand)
+
+    async def _stream(self, begin: Begin | None) -> AsyncGenerator[MessageChunk, None]:
+        """Run the tree in a task of its own, which ends with this generator, and yield what comes."""
+        if self._busy:
+            raise Conflict("this agent is at work on another task")
+        self._busy = True
+        work = asyncio.create_task(self._orchestrator.run(begin))
+        work.add_done_callback(lambda _: self._chunks.close())
+        try:
+            async with aclosing(self._chunks.chunks()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+            await _only_error(work)
+        finally:
+            work.cancel()
+            await asyncio.wait([work])
+            self._chunks.clear()
+            self._busy = False
+
+
+async def _only_error(work: "asyncio.Task[None]") -> None:
+    try:
+        await work
+    except* CfsError as group:
+        raise group.exceptions[0] from None

@@ -1,0 +1,49 @@
+"""How a tree of agents works: its language, its limits, its tools (B7)."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from cfs_agents.config import MAX_ROUNDS
+from cfs_agents.context import TokenCounter
+from cfs_agents.fibre.toolset import DEFAULT_FILE_TOOLS
+from cfs_agents.sentences import Language
+from cfs_agents.tools import Tool
+
+LEASE_SECONDS = 30.0
+"""For how long a turn is held without a sign of life; a third of it is the time between two signs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FibreConfig:
+    """How a tree works. Times are in seconds, budgets in tokens; None is no limit.
+
+    `instruction` is the root's own part of its system prompt. `max_turns`, `timeout` and `budget` hold for an agent
+    whose parent says nothing else; those of the root begin with `root_`. `tree_budget` is what all agents of the tree
+    may use together. `max_depth` counts the levels below the root, `max_alive` and `max_agents` the sub-agents at work
+    and in all. `file_tools` names the tools beside those of Fibre, and `tools` are further ones. With `commands` agents
+    have a shell: whoever may write to their sessions then runs programs here. `workflow` is what all agents share.
+    """
+
+    language: Language = "en"
+    instruction: str = ""
+    user_id: str = "user"
+    max_depth: int = 2
+    max_alive: int = 64
+    max_agents: int = 256
+    max_turns: int = MAX_ROUNDS
+    timeout: float | None = 600.0
+    budget: int | None = None
+    root_max_turns: int = 100
+    root_timeout: float | None = None
+    tree_budget: int | None = None
+    lock_seconds: float = 120.0
+    tick_seconds: float = 0.2
+    lease_seconds: float = LEASE_SECONDS
+    context_tokens: int | None = None
+    counter: TokenCounter | None = None
+    file_tools: Sequence[str] = DEFAULT_FILE_TOOLS
+    commands: bool = False
+    sandbox: bool = False
+    tools: Iterable[Tool | Callable[..., Any]] = ()
+    workflow: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,54 @@
+"""What a strand is given for its work: its tools, its shell, its system prompt (B2, B6, B7)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.guards.guards import Guards
+from cfs_agents.fibre.prompts import system_prompt
+from cfs_agents.fibre.strand import FibreSubAgent
+from cfs_agents.fibre.toolset import Conductor, FibreTools
+from cfs_agents.tools import AsyncShell, CommandTools, FileTools, Sandbox, ShellSettings, Tool, tool
+from cfs_agents.tools.paths import WORKSPACE
+
+
+def equipment(
+    strand: FibreSubAgent, config: FibreConfig, guards: Guards, conductor: Conductor, environment: Mapping[str, str]
+) -> tuple[list[Tool], AsyncShell | None]:
+    """Make a strand's tools, and the shell that one of them uses; all files go through the guards' gate."""
+    files = strand.context.files
+    given = FibreTools(conductor).tools(may_spawn=leads(strand, config), may_finish=not strand.is_root)
+    wanted: list[Tool] = FileTools(files, guards.gate(strand.agent_id)).tools()
+    shell = None
+    if config.commands:
+        shell = AsyncShell(_shell_settings(strand, config, environment))
+        workspace = strand.context.agent_workspace
+        commands = CommandTools(shell, workspace.parent, files, workspace=workspace).tools()
+        wanted += [guards.watched(each, strand.agent_id) for each in commands]
+    given += [each for each in wanted if each.name in config.file_tools]
+    more = [each if isinstance(each, Tool) else tool()(each) for each in config.tools]
+    return [*given, *more], shell
+
+
+def system_text(strand: FibreSubAgent, config: FibreConfig) -> str:
+    """Write a strand's system prompt: what it has of its session's system context stands in it, a line each."""
+    notes = {"agent_name": strand.record.agent_name}
+    for key, value in strand.context.system_context.items():
+        notes[key] = _text(value)
+    instruction = strand.record.system_instruction
+    return system_prompt(config.language, instruction, may_spawn=leads(strand, config), notes=notes)
+
+
+def leads(strand: FibreSubAgent, config: FibreConfig) -> bool:
+    """Whether a strand may have children."""
+    return strand.record.depth < config.max_depth
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _shell_settings(strand: FibreSubAgent, config: FibreConfig, environment: Mapping[str, str]) -> ShellSettings:
+    workspace = strand.context.agent_workspace
+    box = Sandbox(writable=(workspace,), places={WORKSPACE: workspace}) if config.sandbox else None
+    return ShellSettings(directory=workspace, sandbox=box, environment=environment)

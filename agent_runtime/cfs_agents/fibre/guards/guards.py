@@ -1,0 +1,143 @@
+"""All guards of one tree together, as the orchestrator asks them (B7). Its state that outlives a kill is the ledger."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from cfs.wire import Usage
+from cfs_agents.context import Context, ContextItem
+from cfs_agents.events import CallFinished
+from cfs_agents.fibre.guards.claims import check_claims
+from cfs_agents.fibre.guards.digest import digested
+from cfs_agents.fibre.guards.ledger import Ledger
+from cfs_agents.fibre.guards.limits import Limits
+from cfs_agents.fibre.guards.locks import Locks
+from cfs_agents.fibre.guards.repetition import Repetitions
+from cfs_agents.fibre.guards.stale_writes import StaleWrites
+from cfs_agents.fibre.guards.tree_budget import TreeBudget, tokens
+from cfs_agents.fibre.guards.words import guard_words
+from cfs_agents.fibre.reports import Change, Report
+from cfs_agents.fibre.toolset import FINISH, WAIT
+from cfs_agents.file_agent.disk import disk_errors
+from cfs_agents.file_agent.keeping import to_the_end
+from cfs_agents.sentences import Language
+from cfs_agents.tools import Tool
+
+LONG_CONTEXT = 800
+"""Tokens of a conversation from which on reports are kept in one line each."""
+
+
+class Guards:
+    """The guards of the tree whose shared files are in `workspace`; `ledger` is where their ledger is kept.
+
+    Used from the event loop; what looks at the disk does so in threads.
+    """
+
+    def __init__(
+        self,
+        workspace: Path,
+        ledger: Path | None = None,
+        *,
+        limits: Limits | None = None,
+        lock_seconds: float = 120.0,
+        language: Language = "en",
+    ) -> None:
+        self.limits = limits or Limits()
+        self.locks = Locks(lock_seconds, language=language)
+        self.budget = TreeBudget(language)
+        self.ledger = Ledger(workspace, ledger)
+        self._workspace = workspace
+        self._language: Language = language
+        self._gates: dict[str, StaleWrites] = {}
+        self._repetitions: dict[str, Repetitions] = {}
+
+    # -- the life of an agent -------------------------------------------------------------------------------------
+
+    async def began(self, agent_id: str, *, again: bool) -> None:
+        """An agent begins with a task, or, not `again`, goes on with one after a kill."""
+        self._repetitions[agent_id] = Repetitions(self._language)
+        self.gate(agent_id).open()
+
+        def mark() -> None:
+            with disk_errors(self._workspace):
+                self.ledger.mark(agent_id, again=again)
+
+        await to_the_end(mark)
+
+    def ended(self, agent_id: str) -> None:
+        """An agent's task is over, however it ended: nothing of it is held any more."""
+        self.gate(agent_id).close()
+        self.locks.release_all(agent_id)
+        self.budget.release(agent_id)
+        self._repetitions.pop(agent_id, None)
+
+    def told(self, agent_id: str) -> None:
+        """Somebody has told an agent something: what it repeats now may be new."""
+        if agent_id in self._repetitions:
+            self._repetitions[agent_id].clear()
+
+    # -- its tools ------------------------------------------------------------------------------------------------
+
+    def gate(self, agent_id: str) -> StaleWrites:
+        """Return what looks at an agent's files."""
+        return self._gates.setdefault(agent_id, StaleWrites(self.ledger, agent_id, self._language))
+
+    def watched(self, tool: Tool, agent_id: str) -> Tool:
+        """Make a tool of one that may change files by itself, such as a shell: what it changes is its agent's doing."""
+        work: Callable[..., Awaitable[Any]] = tool.callable
+
+        @functools.wraps(work)
+        async def watching(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.to_thread(self.ledger.begin_command, agent_id)
+            try:
+                return await work(*args, **kwargs)
+            finally:
+                await asyncio.shield(asyncio.to_thread(self.ledger.end_command, agent_id))
+
+        return replace(tool, callable=watching)
+
+    # -- its steps ------------------------------------------------------------------------------------------------
+
+    def before_round(self, agent_id: str, context: Context, length: int) -> Context:
+        """Look before a model is asked with a conversation of so many tokens; return what it is to be asked with.
+
+        Raises `TooMany` when the budget does not have so much.
+        """
+        if length > LONG_CONTEXT:
+            context = digested(context, _brings_report)
+        self.budget.reserve(agent_id, length)
+        return context
+
+    def asked(self, agent_id: str, usage: Usage) -> None:
+        """A model was asked, and this is what it cost."""
+        self.budget.draw(agent_id, tokens(usage))
+
+    def after(self, agent_id: str, event: CallFinished) -> str | None:
+        """Look at a call; return in words why the agent is to be ended, if it is. Waiting is no repetition."""
+        watch = self._repetitions.get(agent_id)
+        if watch is None or event.call.name in (WAIT, FINISH):
+            return None
+        return watch.see(event.call, event.result)
+
+    async def judge(self, report: Report, *, reports: int = 1) -> Report:
+        """Hold what an agent says against the facts: a success that they do not bear out is none.
+
+        `reports` is how often it has reported; the first one counts.
+        """
+        facts, reasons = await to_the_end(lambda: self._looked(report))
+        status = "unverified" if reasons and report.status == "success" else report.status
+        if reports > 1:
+            reasons = (*reasons, guard_words(self._language).finished_twice)
+        return replace(report, status=status, facts=facts, reasons=(*report.reasons, *reasons))
+
+    def _looked(self, report: Report) -> tuple[tuple[Change, ...], tuple[str, ...]]:
+        with disk_errors(self._workspace):
+            facts = self.ledger.since(report.agent_id)
+            return facts, check_claims(report.details, report.agent_id, facts, self.ledger, self._language)
+
+
+def _brings_report(item: ContextItem) -> bool:
+    return item.message.role == "tool" and item.message.name == WAIT

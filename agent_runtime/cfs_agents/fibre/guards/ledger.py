@@ -1,0 +1,261 @@
+"""The ledger of a shared workspace: what became of each file, and through whom (B7).
+
+A write by a tool is entered with its agent. What commands and people do is found by looking: it is entered for the one
+agent whose command was running, and else for nobody. An agent's mark is a place in the ledger, so what changed since is
+what stands behind it. All of it is in one file of lines, so that it is still known after a kill.
+"""
+
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from cfs_agents.fibre.reports import Change, ChangeKind
+
+_LARGEST_READ = 8 << 20
+_MOST_FILES = 20_000
+_CHUNK = 1 << 20
+_PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
+"""Folders in which programs keep what is theirs: too large to look at each time, and nobody claims it."""
+
+_SETTLED = 1_000_000_000
+"""Nanoseconds after which a change of a file shows in its times."""
+
+_Stamp = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What happened to a file: how its content was called before and after (None: no file), and through whom."""
+
+    path: str
+    before: str | None
+    after: str | None
+    by: str | None
+
+
+class Ledger:
+    """The ledger of the workspace `root`, kept in `file`; without one it is forgotten. Any number of threads.
+
+    Paths are relative to the workspace. Its methods block: they look at the disk. Raises `OSError`.
+    """
+
+    def __init__(self, root: Path, file: Path | None = None) -> None:
+        self._root = root
+        self._file = file
+        self._entries: list[Entry] = []
+        self._marks: dict[str, int] = {}
+        self._now: dict[str, str] = {}
+        self._stamps: dict[str, tuple[_Stamp, str]] = {}
+        self._begun: dict[str, str] = {}
+        self._running: list[str] = []
+        self._ran: set[str] = set()
+        self._lock = threading.RLock()
+        self._recall()
+
+    # -- marks ----------------------------------------------------------------------------------------------------
+
+    def mark(self, agent_id: str, *, again: bool = True) -> None:
+        """Let an agent's work begin here; not `again` leaves a mark that it has."""
+        with self._lock:
+            if again or agent_id not in self._marks:
+                self._look()
+                self._marks[agent_id] = len(self._entries)
+                self._write({"mark": agent_id})
+
+    def since(self, agent_id: str) -> tuple[Change, ...]:
+        """Return what is not as it was at an agent's mark, sorted; where it and others had a hand in, it is named."""
+        with self._lock:
+            self._look()
+            found: dict[str, list[Entry]] = {}
+            for entry in self._entries[self._marks.get(agent_id, 0) :]:
+                found.setdefault(entry.path, []).append(entry)
+        changes = []
+        for path, entries in sorted(found.items()):
+            if (kind := _kind(entries[0].before, entries[-1].after)) is not None:
+                own = any(entry.by == agent_id for entry in entries)
+                changes.append(Change(path, kind, agent_id if own else entries[-1].by))
+        return tuple(changes)
+
+    def known_to(self, agent_id: str, path: str) -> str | None:
+        """Return what a file was when an agent last wrote it, or else at its mark."""
+        with self._lock:
+            entries = [entry for entry in self._entries[self._marks.get(agent_id, 0) :] if entry.path == path]
+            for entry in reversed(entries):
+                if entry.by == agent_id:
+                    return entry.after
+            return entries[0].before if entries else self._now.get(path)
+
+    def last_by(self, path: str) -> str | None:
+        """Return who changed a file last, if anybody knows."""
+        with self._lock:
+            return next((entry.by for entry in reversed(self._entries) if entry.path == path), None)
+
+    # -- what happens ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self, agent_id: str, path: str) -> Iterator[str | None]:
+        """Let an agent write a file, and nobody else meanwhile; gives what the file is now."""
+        with self._lock:
+            self._enter(path, self._print(path), self._suspect())
+            yield self._now.get(path)
+            self._enter(path, self._print(path), agent_id)
+            self._begun.pop(path, None)
+
+    def begins(self, agent_id: str, path: str) -> None:
+        """Keep that an agent is about to write a file, so that a kill in the middle leaves no doubt who did."""
+        with self._lock:
+            self._begun[path] = agent_id
+            self._write({"begins": path, "by": agent_id})
+
+    def present(self, path: str) -> str | None:
+        """Return how a file's content is called now; equal names are equal contents."""
+        with self._lock:
+            self._enter(path, self._print(path), self._suspect())
+            return self._now.get(path)
+
+    def size(self, path: str) -> int | None:
+        """Return a file's size in bytes; None where there is no file."""
+        status = _status(self._root / path)
+        return status.st_size if status is not None else None
+
+    def begin_command(self, agent_id: str) -> None:
+        """An agent runs a command from now on: what it changes is entered for it, unless others run theirs, too."""
+        with self._lock:
+            self._look()
+            self._running.append(agent_id)
+            self._ran.add(agent_id)
+
+    def end_command(self, agent_id: str) -> None:
+        """An agent's command is over."""
+        with self._lock:
+            self._look()
+            self._running.remove(agent_id)
+            self._ran = set(self._running)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def _suspect(self) -> str | None:
+        """Name the agent whose commands alone were running since the last look."""
+        return next(iter(self._ran)) if len(self._ran) == 1 else None
+
+    def _look(self) -> None:
+        by = self._suspect()
+        there = {path: self._print(path) for path in self._paths()}
+        for path in [path for path in self._now if path not in there]:
+            there[path] = self._print(path)  # it may be in a folder that is passed over, or too far back
+        for path, now in there.items():
+            self._enter(path, now, by)
+
+    def _enter(self, path: str, now: str | None, by: str | None) -> None:
+        before = self._now.get(path)
+        if before == now:
+            return
+        if now is None:
+            del self._now[path]
+            self._stamps.pop(path, None)
+        else:
+            self._now[path] = now
+        by = self._begun.pop(path, None) or by
+        self._entries.append(Entry(path, before, now, by))
+        self._write({"path": path, "before": before, "after": now, "by": by})
+
+    def _paths(self) -> Iterator[str]:
+        left = _MOST_FILES
+        for folder, folders, files in os.walk(self._root):
+            folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
+            for name in sorted(files):
+                if left == 0:
+                    return
+                left -= 1
+                yield Path(folder, name).relative_to(self._root).as_posix()
+
+    def _print(self, path: str) -> str | None:
+        """Name a file's content by its hash, read again only when the file is not the one that it was.
+
+        The clock of files is coarse and their numbers are used again, so of a file that has just been written nothing
+        is remembered: another one might look the same.
+        """
+        place = self._root / path
+        if (status := _status(place)) is None:
+            return None
+        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+        known = self._stamps.get(path)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        named = _hash(place, status)
+        if named is not None and time.time_ns() - status.st_ctime_ns > _SETTLED:
+            self._stamps[path] = (stamp, named)
+        return named
+
+    # -- on disk --------------------------------------------------------------------------------------------------
+
+    def _recall(self) -> None:
+        """Read what was kept; a line that a kill has torn is cut off."""
+        if self._file is None or not self._file.exists():
+            return
+        good = 0
+        for line in self._file.read_bytes().splitlines(keepends=True):
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                break
+            if not line.endswith(b"\n"):
+                break
+            good += len(line)
+        os.truncate(self._file, good)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "mark" in line:
+            self._marks[line["mark"]] = len(self._entries)
+            return
+        if "begins" in line:
+            self._begun[line["begins"]] = line["by"]
+            return
+        entry = Entry(line["path"], line["before"], line["after"], line["by"])
+        self._entries.append(entry)
+        self._begun.pop(entry.path, None)
+        if entry.after is None:
+            self._now.pop(entry.path, None)
+        else:
+            self._now[entry.path] = entry.after
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._file is not None:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def _kind(before: str | None, after: str | None) -> ChangeKind | None:
+    if before == after:
+        return None
+    return "created" if before is None else "deleted" if after is None else "changed"
+
+
+def _status(place: Path) -> os.stat_result | None:
+    """Look at a plain file; links lead out of the workspace and are none."""
+    try:
+        status = place.lstat()
+    except (OSError, ValueError):
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+def _hash(place: Path, status: os.stat_result) -> str | None:
+    if status.st_size > _LARGEST_READ:
+        return f"{status.st_size}-{status.st_mtime_ns}"
+    digest = blake2b(digest_size=12)
+    try:
+        with place.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    except OSError:
+        return None
+    return digest.hexdigest()

@@ -1,0 +1,389 @@
+"""The orchestrator: the life of all strands of a tree, and the ways between them (B1, B8).
+
+One place starts a strand, in one task group: when `run` is left, no strand is left, however it is left.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from cfs.errors import CfsError, Conflict
+from cfs_agents.agent import Agent
+from cfs_agents.events import AgentEvent, CallFinished, TurnUsage
+from cfs_agents.fibre.chunks import ChunkStream
+from cfs_agents.fibre.conducting import StrandConductor
+from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.equipment import equipment, system_text
+from cfs_agents.fibre.guards.guards import Guards
+from cfs_agents.fibre.guards.limits import Limits
+from cfs_agents.fibre.live import Begun, Live
+from cfs_agents.fibre.recall import Made, recall_root, recall_subs
+from cfs_agents.fibre.reports import Report
+from cfs_agents.fibre.session_context import AgentSpec, SessionContext
+from cfs_agents.fibre.state import Letter, StrandRecord
+from cfs_agents.fibre.storage import LEDGER, TreeFolder
+from cfs_agents.fibre.strand import Begin, FibreSubAgent
+from cfs_agents.fibre.tree import Ending
+from cfs_agents.fibre.words import words
+from cfs_agents.llm import Model
+from cfs_agents.tools import AsyncShell, Tool, ToolError
+
+_log = structlog.get_logger(__name__)
+
+Models = Callable[[str], Model]
+"""The model that answers for an agent, by the agent's name."""
+
+
+class FibreOrchestrator:
+    """The strands of one tree. `recall` them, then `run` one task of the root at a time."""
+
+    def __init__(
+        self, folder: TreeFolder, models: Models, config: FibreConfig, live: Live, chunks: ChunkStream
+    ) -> None:
+        self.config = config
+        self.live = live
+        self.chunks = chunks
+        self.strands: dict[str, FibreSubAgent] = {}
+        self.guards: Guards
+        self._folder = folder
+        self._models = models
+        self.environment: dict[str, str] = {}
+        """Variables of the shells of all strands."""
+        self._group: asyncio.TaskGroup | None = None
+
+    def recall(self, fresh: StrandRecord, context: SessionContext) -> None:
+        """Make the strands that are on disk; the root is `fresh` when there are none. Blocks."""
+        config = self.config
+        self.guards = Guards(
+            self._folder.workspace,
+            self._folder.path / LEDGER,
+            limits=Limits(config.max_depth, config.max_alive, config.max_agents),
+            lock_seconds=config.lock_seconds,
+            language=config.language,
+        )
+        self._made(recall_root(self._folder, fresh, context))
+        for made in recall_subs(self._folder, lambda agent_id: self.strands[agent_id].context):
+            self._made(made)
+
+    def _made(self, made: Made) -> FibreSubAgent:
+        record, context, place = made
+        strand = self.strands[record.agent_id] = FibreSubAgent(self, record, context, place)
+        used = record.usage.prompt_tokens + record.usage.completion_tokens
+        self.guards.budget.open(record.agent_id, record.parent_id, record.budget, used)
+        return strand
+
+    @property
+    def root(self) -> FibreSubAgent:
+        """The strand that all others come from."""
+        return next(iter(self.strands.values()))
+
+    # -- a task of the root ---------------------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something was broken off that `run` would go on with."""
+        return any(each.record.state != "done" or each.record.held is not None for each in self.strands.values())
+
+    async def run(self, begin: Begin | None = None) -> None:
+        """Do a task of the root that `begin` brings, and go on with whatever was broken off."""
+        async with asyncio.TaskGroup() as group:
+            self._group = group
+            helpers = [group.create_task(self._ticking()), group.create_task(self._watching())]
+            try:
+                if begin is not None:
+                    self._start(self.root, begin)
+                for strand in list(self.strands.values()):
+                    if begin is None or not strand.is_root:
+                        await self._go_on(strand)
+                if self.root.task is not None:
+                    await asyncio.wait([self.root.task])
+                await self._end_below(self.root)
+            finally:
+                self._group = None
+                for helper in helpers:
+                    helper.cancel()
+
+    def resuming(self, strand: FibreSubAgent) -> Begin:
+        """Return how a strand comes to the turn that it was broken off in."""
+        held = strand.record.held
+        if held is None:
+            return lambda: self.live.begin(strand.session_id, strand.record.task_goal, strand.lost)
+        return lambda: self.live.resume(strand.session_id, held, strand.said(), strand.lost)
+
+    async def _go_on(self, strand: FibreSubAgent) -> None:
+        """Start a strand that a kill has ended in the middle, or that has something in its inbox."""
+        record = strand.record
+        if record.state == "done" and not record.heard and strand.report is not None:
+            await self._tell_parent(strand, strand.report)
+        if record.state == "new":
+            self._start(strand, self._first(strand))
+        elif record.state == "working":
+            self._start(strand, self.resuming(strand))
+        elif record.held is not None:
+            self._start(strand, self.resuming(strand), closing=True)
+        else:
+            self.wake(strand)
+        if not strand.is_root and not self._open_above(strand):
+            strand.kill("cancelled", words(self.config.language).parent_over)
+
+    def _open_above(self, strand: FibreSubAgent) -> bool:
+        """Whether those above a strand are at work, or were put to rest before it was put to work again."""
+        parent = self.strands[strand.record.parent_id or ""]
+        return self._at_work() and (self.busy(parent) or strand.record.tasks > 1)
+
+    def _at_work(self) -> bool:
+        """Whether the root has a task that is not at its end."""
+        return self._group is not None and self.root.running and not self.root.ending
+
+    def _first(self, strand: FibreSubAgent) -> Begin:
+        async def begin() -> Begun | None:
+            await self.live.open(strand.session_id)
+            return await self.live.begin(strand.session_id, strand.record.task_goal, strand.lost)
+
+        return begin
+
+    def _start(
+        self,
+        strand: FibreSubAgent,
+        begin: Begin,
+        letter: Letter | None = None,
+        *,
+        closing: bool = False,
+        outside: bool = False,
+    ) -> None:
+        """Start a strand: the only place that does.
+
+        `closing` only ends a turn whose report is written; `outside` is for a message that may be gone by now.
+        """
+        assert self._group is not None  # noqa: S101 - nothing starts one when no task is under way
+        strand.prepare()
+        life = self._closing(strand, begin) if closing else self._life(strand, begin, letter, outside=outside)
+        strand.task = self._group.create_task(life, name=strand.session_id)
+        strand.task.add_done_callback(lambda _: self._changed(strand))
+
+    async def _closing(self, strand: FibreSubAgent, begin: Begin) -> None:
+        try:
+            await strand.finish_turn(await begin())
+        except CfsError as error:
+            _log.warning("strand.turn_not_finished", session=strand.session_id, reason=error.detail)
+
+    async def _life(self, strand: FibreSubAgent, begin: Begin, letter: Letter | None, *, outside: bool) -> None:
+        try:
+            if outside:
+                begun = await begin()
+                if begun is None:
+                    return
+                await strand.run(ready(begun), letter)
+            else:
+                await strand.run(begin, letter)
+        except CfsError as error:  # such as a full disk: what happened cannot be written down
+            _log.error("strand.lost", session=strand.session_id, reason=error.detail)
+            strand.report = strand.report or Report(strand.agent_id, "failed", reasons=(error.detail,))
+        if not strand.is_root:
+            strand.task = None
+            self.wake(strand)
+
+    def _changed(self, strand: FibreSubAgent) -> None:
+        """Wake those above a strand, who may wait for it."""
+        above = strand.record.parent_id
+        while above is not None:
+            self.strands[above].news.set()
+            above = self.strands[above].record.parent_id
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    async def _watching(self) -> None:
+        try:
+            await self.live.watch(self.root.session_id, self)
+        except CfsError as error:  # the strands learn at their next step what they are not told
+            _log.warning("fibre.not_watching", reason=error.detail)
+
+    async def _ticking(self) -> None:
+        while True:
+            await asyncio.sleep(self.config.tick_seconds)
+            self.tick()
+
+    def tick(self) -> None:
+        """Look at the time: end what has had too much of it."""
+        say = words(self.config.language)
+        for strand in self.strands.values():
+            limit = strand.record.timeout
+            if strand.running and limit is not None and strand.seconds() > limit:
+                strand.kill("failed", say.too_long.format(limit))
+
+    # -- what strands ask for -------------------------------------------------------------------------------------
+
+    async def create_sub_session(self, parent_context: SessionContext, agent_config: AgentSpec) -> FibreSubAgent:
+        """Make a strand below the one whose context this is: its name is taken from now on (B1, B4)."""
+        parent = next(strand for strand in self.strands.values() if strand.context is parent_context)
+        if agent_config.name in self.strands:
+            raise Conflict(f"there is an agent called {agent_config.name!r} already")
+        context = parent_context.child(agent_config, [each for each in self.strands if each != agent_config.name])
+        record = StrandRecord(
+            session_id=context.session_id,
+            agent_id=agent_config.name,
+            agent_name=agent_config.name,
+            parent_id=parent.agent_id,
+            parent_session_id=parent.session_id,
+            depth=parent.record.depth + 1,
+            role_description=agent_config.role_description,
+            system_instruction=agent_config.system_instruction,
+            task_goal=agent_config.task_goal,
+            max_turns=agent_config.max_turns,
+            timeout=agent_config.timeout,
+            budget=agent_config.budget,
+            created_at=time.time(),
+        )
+        place = self._folder.sub(agent_config.name)
+        return self._made((record, context, place))
+
+    async def spawn(self, parent: FibreSubAgent, spec: AgentSpec, spawned_by: str) -> FibreSubAgent:
+        """Make a child and start it."""
+        if not self._at_work():
+            raise ToolError("the work is at its end: no agent is started any more")
+        below = [each for each in self.strands.values() if not each.is_root]
+        alive = sum(self.busy(each) for each in below)
+        self.guards.limits.check_spawn(
+            depth=parent.record.depth + 1, alive=alive, total=len(below), language=self.config.language
+        )
+        child = await self.create_sub_session(parent.context, spec)
+        child.record.spawned_by = spawned_by
+        try:
+            await child.keeper.save()
+        except BaseException:
+            del self.strands[child.agent_id]
+            raise
+        self._start(child, self._first(child))
+        return child
+
+    def wake(self, strand: FibreSubAgent) -> None:
+        """Let a strand go to work on the first message in its inbox, if it is not at work; news can wait."""
+        letter = next((letter for letter in strand.record.inbox if not letter.notice), None)
+        if letter is None or strand.running or strand.record.state != "done" or not self._at_work():
+            return
+        text = words(self.config.language).letter.format(letter.sender, letter.content)
+        self._start(strand, lambda: self.live.begin(strand.session_id, text, strand.lost), letter)
+
+    def busy(self, strand: FibreSubAgent) -> bool:
+        """Whether a strand is at work, or about to be."""
+        return strand.running or strand.record.state != "done"
+
+    async def heard(self, strand: FibreSubAgent) -> None:
+        """Take the news of a strand out of its parent's inbox."""
+        strand.record.heard = True
+        parent = self.strands[strand.record.parent_id or ""]
+        parent.record.inbox = [
+            each for each in parent.record.inbox if not (each.notice and each.sender == strand.agent_id)
+        ]
+
+    def lock(self, strand: FibreSubAgent, path: str) -> str:
+        """Reserve a file for a strand."""
+        return self.guards.locks.acquire(strand.agent_id, path)
+
+    def unlock(self, strand: FibreSubAgent, path: str) -> str:
+        """Give a file free."""
+        return self.guards.locks.release(strand.agent_id, path)
+
+    # -- what strands tell ----------------------------------------------------------------------------------------
+
+    def model(self, strand: FibreSubAgent) -> Model:
+        """Return the model that answers for a strand."""
+        return self._models(strand.record.agent_name)
+
+    def tools(self, strand: FibreSubAgent) -> tuple[list[Tool], AsyncShell | None]:
+        """Make a strand's tools, and the shell that some of them use."""
+        return equipment(strand, self.config, self.guards, StrandConductor(self, strand), self.environment)
+
+    def system(self, strand: FibreSubAgent) -> str:
+        """Write a strand's system prompt (B6)."""
+        return system_text(strand, self.config)
+
+    async def began(self, strand: FibreSubAgent, *, again: bool) -> None:
+        """A strand begins with a task, or goes on with one after a kill."""
+        await self.guards.began(strand.agent_id, again=again)
+
+    async def before_round(self, strand: FibreSubAgent, agent: Agent, *, told: bool) -> None:
+        """Look before a strand's model is asked; raises `TooMany` when a budget does not have so much."""
+        if told:
+            self.guards.told(strand.agent_id)
+        context = agent.context.context
+        agent.context.context = self.guards.before_round(strand.agent_id, context, context.tokens)
+
+    def after(self, strand: FibreSubAgent, event: AgentEvent) -> None:
+        """Look at what a strand did; it is ended for doing the same again and again."""
+        if isinstance(event, TurnUsage):
+            self.guards.asked(strand.agent_id, event.usage)
+        elif isinstance(event, CallFinished) and (reason := self.guards.after(strand.agent_id, event)) is not None:
+            strand.kill("failed", reason)
+
+    def at_work(self, strand: FibreSubAgent) -> list[str]:
+        """Name the children of a strand that are at work."""
+        return [each.agent_id for each in self._children(strand) if self.busy(each)]
+
+    async def judge(self, strand: FibreSubAgent, ending: Ending) -> Report:
+        """Hold what a strand says of its task against the facts."""
+        said, usage = ending.said, strand.record.usage
+        report = Report(strand.agent_id, ending.status, said.summary, said.details, (), ending.reasons, usage)
+        report = await self.guards.judge(report, reports=max(1, strand.finishes))
+        self.guards.ended(strand.agent_id)
+        return report
+
+    async def over(self, strand: FibreSubAgent, report: Report) -> None:
+        """End what is below a strand whose task is over, and tell its parent."""
+        await self._end_below(strand)
+        await self._tell_parent(strand, report)
+
+    async def _tell_parent(self, strand: FibreSubAgent, report: Report) -> None:
+        parent_id, task = strand.record.parent_id, f"{strand.agent_id}:{strand.record.tasks}"
+        if parent_id is not None:
+            text = report.text(self.config.language)
+            await self.strands[parent_id].put(Letter(id=task, sender=strand.agent_id, content=text, notice=True))
+
+    async def _end_below(self, strand: FibreSubAgent) -> None:
+        tasks = []
+        for child in self._below(strand):
+            child.kill("cancelled", words(self.config.language).parent_over)
+            if child.task is not None and not child.task.done():
+                tasks.append(child.task)
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _below(self, strand: FibreSubAgent) -> list[FibreSubAgent]:
+        return [each for each in self.strands.values() if each.session_id.startswith(f"{strand.session_id}/")]
+
+    def _children(self, strand: FibreSubAgent) -> list[FibreSubAgent]:
+        return [each for each in self.strands.values() if each.record.parent_id == strand.agent_id]
+
+    # -- from outside ---------------------------------------------------------------------------------------------
+
+    def cancel(self, agent_id: str) -> None:
+        """End an agent's task, and with it those of the agents below it."""
+        self.strands[agent_id].kill("cancelled", words(self.config.language).stopped)
+
+    def waiting(self, session_id: str) -> None:
+        """Somebody has written to a session: its strand is woken, or learns of it at its next step."""
+        strand = self._of_session(session_id)
+        if strand is None:
+            return
+        strand.news.set()
+        if self._at_work() and not self.busy(strand):
+            self._start(strand, lambda: self.live.next(session_id, strand.lost), outside=True)
+
+    def deleted(self, session_id: str) -> None:
+        """A session is gone, and so is the work of its strand."""
+        if (strand := self._of_session(session_id)) is not None:
+            strand.kill("cancelled", words(self.config.language).stopped)
+
+    def _of_session(self, session_id: str) -> FibreSubAgent | None:
+        return next((each for each in self.strands.values() if each.session_id == session_id), None)
+
+
+def ready(begun: Begun) -> Begin:
+    """Begin with a turn that is there already."""
+
+    async def begin() -> Begun:
+        return begun
+
+    return begin

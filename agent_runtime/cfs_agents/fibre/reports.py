@@ -1,0 +1,115 @@
+"""What a parent learns of a child: its report, with the facts beside what it claims (B5, B7). Pure: no I/O."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cfs.wire import Usage
+from cfs_agents.sentences import Language
+
+ReportStatus = Literal["success", "failed", "unverified", "cancelled"]
+"""How a sub-agent ended. `unverified`: it claims success, but the facts say otherwise, or it never reported."""
+
+ChangeKind = Literal["created", "changed", "deleted"]
+
+_MOST_PATHS = 8
+_LONGEST_SUMMARY = 600
+
+_WORDS: dict[Language, Mapping[str, str]] = {
+    "en": {
+        "success": "success",
+        "failed": "failed",
+        "unverified": "unverified",
+        "cancelled": "cancelled",
+        "created": "created",
+        "changed": "changed",
+        "deleted": "deleted",
+        "by": "by",
+        "unknown": "unknown",
+        "more": "and {} more",
+        "verify": "Verify the files yourself.",
+        "heading": "[{} {}]",
+    },
+    "zh": {
+        "success": "成功",
+        "failed": "失败",
+        "unverified": "未证实",
+        "cancelled": "已取消",
+        "created": "新建",
+        "changed": "修改",
+        "deleted": "删除",
+        "by": "由",
+        "unknown": "未知",
+        "more": "另有 {} 个",
+        "verify": "请自己核实文件。",
+        "heading": "[{} {}]",
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A file of the workspace that is not as it was: its path relative to the workspace, and who changed it.
+
+    `by` is an agent's id, and None where nobody knows: a command that several agents may have run, or a person.
+    """
+
+    path: str
+    kind: ChangeKind
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a sub-agent ended: what it claims (`summary`, `details`), what is so (`facts`), and why the status is this.
+
+    `facts` are the changes of the workspace from the spawn to the end, whoever made them. `usage` is in tokens.
+    """
+
+    agent_id: str
+    status: ReportStatus
+    summary: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    facts: tuple[Change, ...] = ()
+    reasons: tuple[str, ...] = ()
+    usage: Usage = field(default_factory=Usage)
+
+    @property
+    def ok(self) -> bool:
+        """Whether it succeeded, as far as anybody can know."""
+        return self.status == "success"
+
+    def text(self, language: Language = "en") -> str:
+        """Write it for a parent, short: status, summary, why not success, and what changed by whom."""
+        say = _WORDS[language]
+        lines = [say["heading"].format(self.agent_id, say[self.status]), _shortened(self.summary)]
+        lines += self.reasons
+        for kind in ("created", "changed", "deleted"):
+            lines += _of_kind(kind, self.facts, self.agent_id, say)
+        if self.status == "success" or self.status == "unverified":
+            lines.append(say["verify"])
+        return "\n".join(line for line in lines if line)
+
+
+def _of_kind(kind: str, facts: Iterable[Change], agent_id: str, say: Mapping[str, str]) -> list[str]:
+    """Write one line for what the agent itself did, and one for each other who did something meanwhile."""
+    found: dict[str | None, list[str]] = {}
+    for change in facts:
+        if change.kind == kind:
+            found.setdefault(change.by, []).append(change.path)
+    lines = []
+    for by in sorted(found, key=lambda by: (by != agent_id, by or "")):
+        who = "" if by == agent_id else f" ({say['by']} {by or say['unknown']})"
+        lines.append(f"{say[kind]}{who}: {_listed(sorted(found[by]), say)}")
+    return lines
+
+
+def _listed(paths: list[str], say: Mapping[str, str]) -> str:
+    shown = ", ".join(paths[:_MOST_PATHS])
+    left_out = len(paths) - _MOST_PATHS
+    return f"{shown}, {say['more'].format(left_out)}" if left_out > 0 else shown
+
+
+def _shortened(text: str) -> str:
+    text = text.strip()
+    return text if len(text) <= _LONGEST_SUMMARY else f"{text[:_LONGEST_SUMMARY]}..."

@@ -1,0 +1,353 @@
+"""A strand: one agent of a tree, with a mind, a session and a task of its own (B1).
+
+A task begins with a message and ends with a report. In between the strand asks its model and runs its tools; before
+each question it takes in what has come for it. What is to be done next follows from what is on disk, so a strand that
+was killed goes on from its last step.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from dataclasses import asdict, replace
+from typing import TypeAlias
+
+import structlog
+
+from cfs.errors import CfsError
+from cfs.wire import Message
+from cfs_agents.agent import Agent
+from cfs_agents.config import AgentConfig
+from cfs_agents.context import Context, ContextItem
+from cfs_agents.events import CallFinished, CallStarted
+from cfs_agents.fibre.keeping import REPEATABLE, StrandKeeper
+from cfs_agents.fibre.live import Begun
+from cfs_agents.fibre.recall import report_of, state_of
+from cfs_agents.fibre.reports import ReportStatus
+from cfs_agents.fibre.session_context import SessionContext
+from cfs_agents.fibre.state import Held, Letter, StrandRecord
+from cfs_agents.fibre.storage import SessionFolder
+from cfs_agents.fibre.toolset import FINISH, SPAWN, WAIT, Finish
+from cfs_agents.fibre.tree import Ending, Tree
+from cfs_agents.fibre.voice import Voice, said_since
+from cfs_agents.fibre.words import words
+from cfs_agents.sentences import sentences
+from cfs_agents.tools import AsyncShell
+
+_log = structlog.get_logger(__name__)
+
+Begin: TypeAlias = Callable[[], Awaitable[Begun | None]]
+"""How a strand comes to the turn that it is to answer; None when that is over already."""
+
+
+class FibreSubAgent:
+    """One strand; the root is one too. `run` does one task, or goes on with the one that was broken off."""
+
+    def __init__(self, tree: Tree, record: StrandRecord, context: SessionContext, folder: SessionFolder) -> None:
+        self.tree = tree
+        self.record = record
+        self.context = context
+        self.voice = Voice(tree.chunks, record.session_id, record.agent_name)
+        self.keeper = StrandKeeper(record, context, folder, told=self.voice.tell, before=self._before_round)
+        self.call_id: str | None = None
+        self.finishes = 0
+        self.news = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+        self.report = report_of(record)
+        self._last_calls: set[str] = set()
+        self._agent: Agent | None = None
+        self._shell: AsyncShell | None = None
+        self._finish: Finish | None = None
+        self._verdict: Ending | None = None
+        self._ending = False
+        self._at_work = False
+        self._began_at: float | None = None
+
+    # -- what it is -----------------------------------------------------------------------------------------------
+
+    @property
+    def agent_id(self) -> str:
+        """Its name, which no other strand of the tree has."""
+        return self.record.agent_id
+
+    @property
+    def session_id(self) -> str:
+        """Its session's id, which names all agents above it."""
+        return self.record.session_id
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is the one that all others come from."""
+        return self.record.parent_id is None
+
+    @property
+    def running(self) -> bool:
+        """Whether it is at work now."""
+        return self.task is not None and not self.task.done()
+
+    def seconds(self) -> float:
+        """How long it has worked on its task, in all processes together."""
+        return self.record.seconds_used + (time.monotonic() - self._began_at if self._began_at is not None else 0.0)
+
+    # -- from outside ---------------------------------------------------------------------------------------------
+
+    def kill(self, status: ReportStatus, reason: str) -> None:
+        """End its task where it waits; from the thread of its event loop. A task that is ending is left to its end."""
+        if self.task is None or not self.running or self._ending or self._verdict is not None:
+            return
+        self._verdict = Ending(status, Finish(status="failed", summary=""), (reason,))
+        if self._at_work:  # else it looks before it begins: a task that is cancelled before that never runs
+            self.task.cancel()
+
+    def prepare(self) -> None:
+        """Forget how the last task ended, as another one is about to be started."""
+        self._verdict, self._finish, self._ending, self.finishes = None, None, False, 0
+
+    @property
+    def ending(self) -> bool:
+        """Whether its task has come to its end, and only the report is left to be made."""
+        return self._ending
+
+    def lost(self, reason: str) -> None:
+        """End its task, as its turn on the server is not its any more."""
+        self.kill("cancelled", reason)
+
+    def take_finish(self, finish: Finish) -> None:
+        """Take what the model says of its task, which ends when the call has its result."""
+        self.finishes += 1
+        if self._finish is not None:
+            return
+        self._finish = finish
+        self.record.finish = asdict(finish)
+
+    async def put(self, letter: Letter) -> None:
+        """Put a letter into its inbox, on disk too."""
+        if self.record.put(letter):
+            await self.keeper.save()
+            self.news.set()
+
+    # -- a task ---------------------------------------------------------------------------------------------------
+
+    async def run(self, begin: Begin, letter: Letter | None = None) -> None:
+        """Do a task from its beginning, which `begin` brings, or go on where it was, to its report.
+
+        A `letter` is what it begins with; it leaves the inbox when it is taken in.
+        """
+        self._began_at, self._at_work = time.monotonic(), True
+        try:
+            ending = await self._ended(begin, letter)
+            self._ending = True
+            await self._settle(ending)
+        finally:
+            self.record.seconds_used, self._began_at = self.seconds(), None
+            self._at_work = False
+            await self.voice.close()
+            await self._close_shell()
+            self.news.set()
+
+    async def _ended(self, begin: Begin, letter: Letter | None) -> Ending:
+        """Work to the end of the task, however it ends."""
+        if self._verdict is not None:
+            return self._verdict
+        try:
+            return await self._work(begin, letter)
+        except asyncio.CancelledError:
+            if self._verdict is None or self.task is None:  # the whole tree is left, to be gone on with later
+                raise
+            self.task.uncancel()
+            return self._verdict
+        except CfsError as error:
+            return self._failed(error.detail)
+        except Exception as error:  # noqa: BLE001 - a strand that fails is reported, and the others go on
+            _log.exception("strand.failed", session=self.session_id)
+            return self._failed(f"{type(error).__name__}: {error}")
+
+    async def _work(self, begin: Begin, letter: Letter | None) -> Ending:
+        say = words(self.tree.config.language)
+        agent = self._wake()
+        begun = await begin()
+        if begun is None:
+            return Ending("cancelled", Finish(status="failed", summary=""), (say.stopped,))
+        await self._adopt(agent, begun, letter)
+        if self.record.finish is not None:  # it had reported when it was killed
+            self._finish = Finish(**self.record.finish)
+        task: str | None = None
+        while True:
+            if self._finish is None:
+                await self._through(agent, task)
+            if self._finish is not None:
+                return Ending("success" if self._finish.status == "success" else "failed", self._finish)
+            if agent.outcome.reason == "rounds":
+                return self._failed(say.no_answer.format(self.record.max_turns))
+            if agent.outcome.reason != "answered":
+                return self._failed(agent.outcome.detail)
+            if (task := await self._more()) is None:
+                return self._answered(agent.outcome.text)
+
+    def _answered(self, text: str) -> Ending:
+        said = Finish(status="success", summary=text)
+        if self.is_root:
+            return Ending("success", said)
+        return Ending("unverified", said, (words(self.tree.config.language).silent,))
+
+    def _failed(self, reason: str) -> Ending:
+        return Ending("failed", Finish(status="failed", summary=""), (reason,))
+
+    def _wake(self) -> Agent:
+        """Make the loop, its tools and its conversation, which is what was kept."""
+        config, record = self.tree.config, self.record
+        tools, self._shell = self.tree.tools(self)
+        limits = AgentConfig(
+            tools=tools,
+            max_rounds=record.max_turns,
+            offload_enabled=False,
+            context_tokens=config.context_tokens,
+            counter=config.counter,
+            language=config.language,
+        )
+        self._agent = agent = Agent(self.tree.model(self), limits, keeper=self.keeper)
+        kept = self.context.session_memory_manager.load(record.items, record.messages)
+        newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
+        record.inbox = [letter for letter in record.inbox if self._read(letter) not in newest]  # read, then killed
+        system = ContextItem.of(Message(role="system", content=self.tree.system(self)))
+        calls = kept.open_calls
+        begun = record.begun is not None and bool(calls) and calls[0].name not in REPEATABLE
+        agent.resume_at(Context((system, *kept.items)), begun=begun, broken=record.broken)
+        self.keeper.current = lambda: agent.context.context
+        return agent
+
+    async def _adopt(self, agent: Agent, begun: Begun, letter: Letter | None) -> None:
+        """Take over a turn: a new task, or the one that was broken off."""
+        record = self.record
+        self.voice.take(begun)
+        self.voice.chunk("started", content=record.role_description)
+        record.held = begun.hold.held or Held(turn="", claim="", content=begun.content)
+        if record.state != "working" or (self.is_root and not begun.goes_on):
+            record.state, record.report, self.report = "working", None, None
+            record.tasks += 1
+            record.rounds, record.seconds_used, record.asked, record.finish = 0, 0.0, [], None
+            if letter in record.inbox:
+                record.inbox.remove(letter)
+        await self.tree.began(self, again=not begun.goes_on)
+        if begun.goes_on:
+            await self.keeper.save()
+        else:
+            await self._receive(agent, begun.content)
+
+    async def _receive(self, agent: Agent, content: str) -> None:
+        """Begin with a message. One that a kill left behind a status that does not know it is there already."""
+        last = agent.context.context.items[-1].message
+        if last.role == "user" and last.content == content:
+            await self.keeper.save()
+            return
+        count = len(agent.context.context)
+        agent.context.close_calls(words(self.tree.config.language).stopped)
+        agent.context.context = agent.context.context.released()
+        agent.context.add(Message(role="user", content=content), task=True)
+        for item in agent.context.context.items[count:]:
+            await self.keeper.add(item.message)
+
+    async def _through(self, agent: Agent, task: str | None) -> None:
+        """Let the loop run until the model has answered, or reported."""
+        agent.config = replace(agent.config, max_rounds=max(0, self.record.max_turns - self.record.rounds))
+        async with aclosing(agent.run_stream(task)) as events:
+            async for event in events:
+                if isinstance(event, CallStarted):
+                    self.call_id = event.call.id
+                    self._last_calls.add(event.call.name)
+                self.voice.say(event)
+                self.tree.after(self, event)
+                if isinstance(event, CallFinished) and event.call.name == FINISH and self._finish is not None:
+                    return
+
+    async def _more(self) -> str | None:
+        """Say what an answer does not end the task for: something has come, or something is missing yet."""
+        record, config = self.record, self.tree.config
+        if await self.tree.live.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
+            return message
+        if record.inbox:
+            return self._read(record.inbox.pop(0))
+        names = self.tree.at_work(self)
+        if names and "at_work" not in record.asked:
+            record.asked.append("at_work")
+            return words(config.language).at_work.format(", ".join(names))
+        if not self.is_root and "finish" not in record.asked:
+            record.asked.append("finish")
+            return sentences(config.language).finish
+        return None
+
+    # -- what comes meanwhile -------------------------------------------------------------------------------------
+
+    async def _before_round(self) -> None:
+        """Take in what has come: from whoever wrote to the session, and from other agents.
+
+        That a child is done is told to an agent that is not about to hear it from a wait.
+        """
+        agent = self._agent
+        assert agent is not None  # noqa: S101 - for the type checker
+        told = False
+        if await self.tree.live.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
+            await self._take_in(agent, message)
+            told = True
+        hears = not self._last_calls & {SPAWN, WAIT}
+        self._last_calls = set()
+        for letter in [letter for letter in self.record.inbox if hears or not letter.notice]:
+            self.record.inbox.remove(letter)
+            await self._take_in(agent, self._read(letter))
+            told = True
+        await self.tree.before_round(self, agent, told=told)
+
+    async def _turn_over(self) -> str | None:
+        """End the turn that is being answered, as a newer message waits, and take that one; None if it has gone."""
+        await self.voice.turn_over(words(self.tree.config.language).taken)
+        begun = await self.tree.live.next(self.session_id, self.lost)
+        if begun is not None:
+            self.voice.take(begun)
+        self.record.held = self.voice.held
+        return None if begun is None else begun.content
+
+    async def _take_in(self, agent: Agent, content: str) -> None:
+        item = agent.context.add(Message(role="user", content=content))
+        await self.keeper.add(item.message)
+
+    def _read(self, letter: Letter) -> str:
+        say = words(self.tree.config.language)
+        return say.news.format(letter.content) if letter.notice else say.letter.format(letter.sender, letter.content)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    async def _settle(self, ending: Ending) -> None:
+        """Write the report down, end the turn by it, and tell who waits."""
+        record, language = self.record, self.tree.config.language
+        await self._close_shell()
+        report = self.report = await self.tree.judge(self, ending)
+        record.state, record.report, record.heard = "done", state_of(report), self.is_root
+        record.begun, record.finish = None, None
+        record.seconds_used, self._began_at = self.seconds(), None
+        await self.keeper.save()
+        if self.voice.held is None and not report.ok:  # it never came to its turn: the message must not wait for ever
+            with suppress(CfsError):
+                await self.tree.live.cancel(self.session_id)
+        await self.voice.finish(report, language)
+        record.held = None
+        await self.keeper.save()
+        self.voice.chunk("ended", content=report.summary if self.is_root and report.ok else report.text(language))
+        await self.tree.over(self, report)
+
+    async def finish_turn(self, begun: Begun | None) -> None:
+        """End a turn whose report was written down by a process that was killed then."""
+        if begun is not None and self.report is not None:
+            self.voice.take(begun)
+            await self.voice.finish(self.report, self.tree.config.language)
+        self.record.held = None
+        await self.keeper.save()
+
+    def said(self) -> list[Message]:
+        """Return what it has said so far in answer to the message of its turn."""
+        held = self.record.held
+        return said_since(self.context.message_manager.messages, held.content) if held is not None else []
+
+    async def _close_shell(self) -> None:
+        shell, self._shell = self._shell, None
+        if shell is not None:
+            await shell.close()

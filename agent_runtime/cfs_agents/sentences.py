@@ -1,0 +1,98 @@
+"""What the loop itself says to a model, in English and in Chinese: the one home of these sentences. Pure: no I/O.
+
+The file agent and Fibre use them alike, so that a Chinese agent reads Chinese also where it is the runtime that speaks.
+What a tool says of itself, and how it failed, are the tool's own words.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Language = Literal["en", "zh"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentences:
+    """The loop's sentences in one language; `{}` stands for what differs.
+
+    - `go_on`: a task goes on after its rounds were over.
+    - `cut_off`, `think_less`, `shorter_call`: a reply ended at its limit of tokens: in words, before it said anything,
+      in the middle of a call.
+    - `sum_up`: the order to sum up a conversation.
+    - `perhaps_run`, `not_run`: the result of a call (its name) that was begun, or was not, before a kill.
+    - `no_result`: the result of a call that has none (the reason).
+    - `taken_out` (how many), `summary`, `on_disk` (where their list is): what stands for messages that left.
+    - `window`, `files`: headings of the file agent's prompt. `synced`, `dropped` (names of calls): after a sync.
+    - `last_turn`: the rounds are over, and a sync is all that is left.
+    - `finish`: a sub-agent answered without a report, and is asked for it once.
+    """
+
+    go_on: str
+    cut_off: str
+    think_less: str
+    shorter_call: str
+    sum_up: str
+    perhaps_run: str
+    not_run: str
+    no_result: str
+    taken_out: str
+    summary: str
+    on_disk: str
+    window: str
+    files: str
+    synced: str
+    dropped: str
+    last_turn: str
+    finish: str
+
+
+_ENGLISH = Sentences(
+    go_on="[Go on with the task.]",
+    cut_off="[Your reply was cut off at its limit of length. Go on exactly where it stopped, and repeat nothing.]",
+    think_less="[Your reply was cut off at its limit of length before it said anything. Think less, and answer.]",
+    shorter_call="[Your reply was cut off at its limit of length in the middle of a call, which was not run. Make the"
+    " call again, and shorter: write a long file in several parts.]",
+    sum_up="Sum up this part of a conversation between a user and an assistant that works with tools."
+    " Keep what the next steps need: the task, what was decided and found, names of files, exact values, what is still"
+    " open. Leave out greetings and whatever was only on the way. At most 200 words, no headings.",
+    perhaps_run="Error: {} was begun and then interrupted. It may or may not have happened: look before you do it"
+    " again.",
+    not_run="Error: {} was not run, as the work was interrupted before it. Call it again if it is still needed.",
+    no_result="[No result: {}]",
+    taken_out="[Earlier messages of this conversation have been taken out: {}]",
+    summary="[Summary of this conversation so far]",
+    on_disk="They are on disk; the list with their paths is {}. Use Read tool to view details.",
+    window="[/context_window_main.md]",
+    files="[Files]",
+    synced="[The context window is replaced. Go on with the current task.]",
+    dropped="These calls came after the sync and were not run: {}.",
+    last_turn="[The limit of rounds is reached. Call sync_context now: write what is done, what was found, and the"
+    " next steps. Nothing else is kept.]",
+    finish="[Call sys_finish_task now: status, summary, details.]",
+)
+
+_CHINESE = Sentences(
+    go_on="[请继续任务。]",
+    cut_off="[你的回复达到长度上限，被截断了。请从停下的地方继续写，不要重复。]",
+    think_less="[你的回复达到长度上限，还没有说出任何内容就被截断了。请少想一些，直接回答。]",
+    shorter_call="[你的回复在一次调用的中间达到长度上限，被截断了，调用没有执行。"
+    "请重新调用，并写得短一些：长文件请分几次写。]",
+    sum_up="请概括用户与使用工具的助手之间的这段对话。保留下一步需要的内容：任务、已作的决定、发现、文件名、确切的数值、"
+    "尚未完成的事。省略寒暄和中间过程。最多 300 字，不用标题。",
+    perhaps_run="错误：{} 已开始，随后中断。它可能已经执行，也可能没有：再次执行前请先查看。",
+    not_run="错误：{} 没有执行，工作在它之前中断了。如果仍然需要，请再次调用。",
+    no_result="[没有结果：{}]",
+    taken_out="[本对话较早的消息已移出：{} 条]",
+    summary="[到目前为止的对话摘要]",
+    on_disk="它们在磁盘上；路径列表见 {}。可用读取工具查看。",
+    window="[/context_window_main.md]",
+    files="[文件]",
+    synced="[上下文窗口已替换。请继续当前任务。]",
+    dropped="这些调用在同步之后，没有执行：{}。",
+    last_turn="[轮数已用完。现在请调用 sync_context：写明已完成的事、发现和下一步。其他内容不会保留。]",
+    finish="[现在请调用 sys_finish_task：status、summary、details。]",
+)
+
+
+def sentences(language: Language) -> Sentences:
+    """Return the loop's sentences in a language."""
+    return _CHINESE if language == "zh" else _ENGLISH

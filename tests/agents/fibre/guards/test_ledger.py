@@ -1,0 +1,152 @@
+"""The ledger: what became of each file of a shared workspace, and through whom, also after a kill."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cfs_agents.fibre.guards.ledger import Ledger
+from cfs_agents.fibre.reports import Change
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    work = tmp_path / "work"
+    work.mkdir()
+    return work
+
+
+@pytest.fixture
+def ledger(root: Path) -> Ledger:
+    return Ledger(root, root.parent / "ledger.jsonl")
+
+
+def write(ledger: Ledger, root: Path, agent: str, path: str, text: str) -> None:
+    with ledger.writing(agent, path):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+
+def test_what_is_created_changed_and_deleted_is_told_with_who_did_it(ledger: Ledger, root: Path) -> None:
+    (root / "old.txt").write_text("old")
+    (root / "gone.txt").write_text("gone")
+    ledger.mark("a")
+    write(ledger, root, "a", "new/one.txt", "1")
+    write(ledger, root, "b", "old.txt", "new")
+    (root / "gone.txt").unlink()
+    assert ledger.since("a") == (
+        Change("gone.txt", "deleted"),
+        Change("new/one.txt", "created", "a"),
+        Change("old.txt", "changed", "b"),
+    )
+
+
+def test_what_is_again_as_it_was_has_not_changed(ledger: Ledger, root: Path) -> None:
+    (root / "a.txt").write_text("same")
+    ledger.mark("a")
+    write(ledger, root, "a", "a.txt", "other")
+    write(ledger, root, "a", "a.txt", "same")
+    write(ledger, root, "a", "b.txt", "short-lived")
+    (root / "b.txt").unlink()
+    assert ledger.since("a") == ()
+
+
+def test_a_rewritten_file_with_the_same_content_is_unchanged(ledger: Ledger, root: Path) -> None:
+    (root / "a.txt").write_text("same")
+    ledger.mark("a")
+    (root / "a.txt").unlink()
+    (root / "a.txt").write_text("same")
+    os.utime(root / "a.txt", (1, 1))
+    assert ledger.since("a") == ()
+
+
+def test_each_agent_counts_from_its_own_mark(ledger: Ledger, root: Path) -> None:
+    ledger.mark("a")
+    write(ledger, root, "a", "a.txt", "1")
+    ledger.mark("b")
+    assert ledger.since("b") == ()
+    assert ledger.since("a") == (Change("a.txt", "created", "a"),)
+    ledger.mark("a", again=False)
+    assert len(ledger.since("a")) == 1
+    ledger.mark("a")
+    assert ledger.since("a") == ()
+
+
+def test_an_agent_that_had_a_hand_in_a_file_is_named_to_whom_it_concerns(ledger: Ledger, root: Path) -> None:
+    ledger.mark("a")
+    ledger.mark("b")
+    write(ledger, root, "a", "both.txt", "1")
+    write(ledger, root, "b", "both.txt", "2")
+    assert ledger.since("a") == (Change("both.txt", "created", "a"),)
+    assert ledger.since("b") == (Change("both.txt", "created", "b"),)
+    assert ledger.last_by("both.txt") == "b"
+
+
+def test_what_a_command_changes_is_its_agents_doing(ledger: Ledger, root: Path) -> None:
+    ledger.mark("a")
+    ledger.begin_command("a")
+    (root / "made.txt").write_text("1")
+    ledger.end_command("a")
+    (root / "later.txt").write_text("1")
+    assert ledger.since("a") == (Change("later.txt", "created"), Change("made.txt", "created", "a"))
+
+
+def test_of_two_commands_at_a_time_nobody_knows_which_did_it(ledger: Ledger, root: Path) -> None:
+    ledger.mark("a")
+    ledger.begin_command("a")
+    ledger.begin_command("b")
+    (root / "made.txt").write_text("1")
+    ledger.end_command("b")
+    (root / "also.txt").write_text("1")
+    ledger.end_command("a")
+    assert ledger.since("a") == (Change("also.txt", "created", "a"), Change("made.txt", "created"))
+
+
+def test_a_new_process_knows_all_of_it(ledger: Ledger, root: Path) -> None:
+    (root / "before.txt").write_text("0")
+    ledger.mark("a")
+    write(ledger, root, "a", "a.txt", "1")
+    (root / "before.txt").write_text("changed while nobody looked")
+    again = Ledger(root, root.parent / "ledger.jsonl")
+    assert again.since("a") == (Change("a.txt", "created", "a"), Change("before.txt", "changed"))
+    assert again.known_to("a", "a.txt") == again.present("a.txt")
+
+
+def test_a_write_that_a_kill_has_broken_off_is_entered_for_its_agent(ledger: Ledger, root: Path) -> None:
+    ledger.mark("a")
+    ledger.begins("a", "a.txt")
+    (root / "a.txt").write_text("written, and not entered")
+    again = Ledger(root, root.parent / "ledger.jsonl")
+    assert again.since("a") == (Change("a.txt", "created", "a"),)
+
+
+@pytest.mark.parametrize("torn", [b'{"path": "x", "bef', b"\xff\xfe\n", b"{}\n", b"[1]\n"])
+def test_a_torn_end_is_cut_off(ledger: Ledger, root: Path, torn: bytes) -> None:
+    ledger.mark("a")
+    write(ledger, root, "a", "a.txt", "1")
+    file = root.parent / "ledger.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(whole + torn)
+    again = Ledger(root, file)
+    assert file.read_bytes() == whole
+    assert again.since("a") == (Change("a.txt", "created", "a"),)
+
+
+def test_links_and_what_programs_keep_for_themselves_are_passed_over(ledger: Ledger, root: Path) -> None:
+    ledger.mark("a")
+    (root / "link").symlink_to("/etc/passwd")
+    for folder in (".git", "node_modules", "deep/.venv"):
+        (root / folder).mkdir(parents=True)
+        (root / folder / "file").write_text("x")
+    assert ledger.since("a") == ()
+    assert ledger.size("link") is None
+
+
+def test_a_very_large_file_is_told_by_its_size_and_time(ledger: Ledger, root: Path) -> None:
+    large = root / "large.bin"
+    with large.open("wb") as file:
+        file.truncate(64 << 20)
+    ledger.mark("a")
+    with large.open("ab") as file:
+        file.write(b"x")
+    assert ledger.since("a") == (Change("large.bin", "changed"),)

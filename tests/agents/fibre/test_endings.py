@@ -1,0 +1,198 @@
+"""How agents end before their time: cancelled, out of time, failed, left; and that the others go on (B7, B8, S12)."""
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from cfs.errors import Conflict, EngineError, NotFound
+from cfs_agents.fibre.agent import FibreAgent
+from cfs_agents.testing import raises, says, together
+from tests.agents.fibre.trees import (
+    Cast,
+    all_chunks,
+    finish,
+    late,
+    messages,
+    said,
+    settled,
+    spawn,
+    tree,
+    wait,
+    write,
+    writer,
+)
+from tests.server.support import House, until
+
+
+def deep() -> Cast:
+    """A root, a child `lead` and below it `leaf`, which hangs; and beside it `b`, which does not."""
+    return Cast(
+        main=[together(spawn("lead"), spawn("b")), wait("lead"), wait("b"), says("went on")],
+        lead=[spawn("leaf"), wait("leaf"), finish("with a leaf")],
+        leaf=[late(write("leaf.txt"), 1000)],
+        b=writer("b"),
+    )
+
+
+def outcome(agent: FibreAgent, name: str) -> str:
+    """How an agent's task has ended."""
+    report = agent.agents[name].report
+    assert report is not None
+    return report.status
+
+
+async def test_a_cancelled_child_is_reported_and_its_parent_goes_on(tmp_path: Path, home: House) -> None:
+    cast = deep()
+    async with tree(tmp_path, cast, home.url) as agent:
+        working = asyncio.create_task(agent.run("go"))
+        await cast.clock.until_asleep()
+        await home.client.post("/v1/sessions/main/lead/leaf/cancel")
+        assert (await working).summary == "went on"
+        assert [outcome(agent, name) for name in ("leaf", "lead", "b")] == ["cancelled", "success", "success"]
+    leaf = await settled(home, "main/lead/leaf")
+    assert said(leaf["history"]) == ["[Cancelled]"]
+
+
+async def test_a_cancelled_parent_ends_its_children(tmp_path: Path, home: House) -> None:
+    cast = deep()
+    async with tree(tmp_path, cast, home.url) as agent:
+        working = asyncio.create_task(agent.run("go"))
+        await cast.clock.until_asleep()
+        await home.client.post("/v1/sessions/main/lead/cancel")
+        assert (await working).summary == "went on"
+        assert [outcome(agent, name) for name in ("leaf", "lead", "b")] == ["cancelled", "cancelled", "success"]
+    await settled(home)
+
+
+@pytest.mark.parametrize("cascade", [True, False])
+async def test_a_cancelled_root_ends_the_tree(tmp_path: Path, home: House, cascade: bool) -> None:
+    cast = deep()
+    async with tree(tmp_path, cast, home.url) as agent:
+        working = asyncio.create_task(agent.run("go"))
+        await cast.clock.until_asleep()
+        await home.client.post("/v1/sessions/main/cancel", json={"cascade": cascade})
+        assert (await working).status == "cancelled"
+        assert not any(strand.running for strand in agent.agents.values())
+        assert not agent.unfinished
+    await settled(home)
+
+
+async def test_agents_can_be_cancelled_without_a_server(tmp_path: Path) -> None:
+    cast = deep()
+    async with tree(tmp_path, cast) as agent:
+        working = asyncio.create_task(agent.run("go"))
+        await cast.clock.until_asleep()
+        with pytest.raises(NotFound):
+            agent.cancel("nobody")
+        agent.cancel("lead")
+        assert (await working).ok
+        assert outcome(agent, "leaf") == "cancelled"
+
+
+async def test_a_deleted_session_ends_its_agent(tmp_path: Path, home: House) -> None:
+    cast = deep()
+    async with tree(tmp_path, cast, home.url) as agent:
+        working = asyncio.create_task(agent.run("go"))
+        await cast.clock.until_asleep()
+        await home.client.delete("/v1/sessions/main/lead")
+        assert (await working).ok
+        assert outcome(agent, "lead") == "cancelled"
+
+
+async def test_a_child_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+    cast = Cast(main=[spawn("a", timeout=0.2), wait("a"), says("went on")], a=[late(write("a.txt"), 1000)])
+    async with tree(tmp_path, cast) as agent:
+        assert (await agent.run("go")).ok
+    assert "it took longer than 0.2 s" in (await messages(tmp_path))[-2]["content"]
+
+
+async def test_a_child_that_comes_to_no_end_is_ended(tmp_path: Path) -> None:
+    turns = [write(f"{each}.txt") for each in range(3)]
+    cast = Cast(main=[spawn("a", max_turns=3), wait("a"), says("went on")], a=turns)
+    async with tree(tmp_path, cast) as agent:
+        assert (await agent.run("go")).ok
+        assert outcome(agent, "a") == "failed"
+    assert "it came to no end in 3 turns" in (await messages(tmp_path))[-2]["content"]
+
+
+async def test_a_child_whose_model_fails_is_reported(tmp_path: Path, home: House) -> None:
+    cast = Cast(main=[spawn("a"), wait("a"), says("went on")], a=[raises(EngineError("out of memory"))])
+    async with tree(tmp_path, cast, home.url) as agent:
+        assert (await agent.run("go")).ok
+    assert "out of memory" in (await messages(tmp_path))[-2]["content"]
+    assert said((await settled(home, "main/a"))["history"]) == ["[Error: out of memory]"]
+
+
+async def test_a_root_that_fails_ends_its_children(tmp_path: Path, home: House) -> None:
+    cast = Cast(main=[spawn("a"), raises(EngineError("out of memory"))], a=[late(finish(), 1000)])
+    async with tree(tmp_path, cast, home.url) as agent:
+        assert (await agent.run("go")).status == "failed"
+        assert outcome(agent, "a") == "cancelled"
+    assert said((await settled(home))["history"]) == ["[Error: out of memory]"]
+
+
+async def test_a_stream_that_is_left_leaves_nothing_at_work_and_can_be_resumed(tmp_path: Path, home: House) -> None:
+    cast = Cast(main=[spawn("a"), wait("a"), says("ok")], a=[late(write("a.txt")), finish()])
+    async with tree(tmp_path, cast, home.url) as agent:
+        async with aclosing(agent.run_stream("go")) as chunks:
+            async for chunk in chunks:
+                if chunk.name == "sys_wait_agent":
+                    break
+        tasks = [strand.task for strand in agent.agents.values()]
+        assert all(task is not None and task.done() for task in tasks)
+        assert agent.unfinished
+    again = Cast(main=[says("ok")], a=writer("a"))
+    async with tree(tmp_path, again, home.url) as agent:
+        assert (await agent.resume()).summary == "ok"
+        assert outcome(agent, "a") == "success"
+        with pytest.raises(NotFound):
+            await agent.resume()
+    history = (await settled(home))["history"]
+    assert [said(history), said(history, "user")] == [["ok"], ["go"]]
+
+
+async def test_one_task_at_a_time_and_one_program_at_a_time(tmp_path: Path) -> None:
+    cast = Cast(main=[late(says("ok"))])
+    async with tree(tmp_path, cast) as agent:
+        working = asyncio.create_task(agent.run("go"))
+        await cast.clock.until_asleep()
+        with pytest.raises(Conflict):
+            await agent.run("another")
+        with pytest.raises(Conflict):
+            await FibreAgent(tmp_path, cast).__aenter__()
+        cast.clock.advance(5)
+        assert (await working).ok
+
+
+async def test_the_next_task_goes_on_in_the_same_conversation(tmp_path: Path) -> None:
+    cast = Cast(main=[spawn("a"), wait("a"), says("one"), wait("a"), says("two")], a=[finish()])
+    async with tree(tmp_path, cast) as agent:
+        await agent.run("first")
+        chunks = await all_chunks(agent, "second")
+        assert chunks[-1].content == "two"
+    assert said(await messages(tmp_path), "user") == ["first", "second"]
+
+
+async def test_a_server_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
+    async with tree(tmp_path, Cast(main=[]), "http://127.0.0.1:9") as agent:
+        report = await agent.run("go")
+    assert (report.status, "127.0.0.1:9" in report.reasons[0]) == ("failed", True)
+
+
+async def test_a_turn_whose_holder_was_late_goes_on(tmp_path: Path, home: House) -> None:
+    """The lease runs out in the middle of a task, and nobody else has claimed the turn."""
+    cast = Cast(main=[late(write("a.txt")), says("ok")])
+    async with tree(tmp_path, cast, home.url, lease_seconds=0.05) as agent:
+        working = asyncio.create_task(agent.run("go"))
+        await cast.clock.until_asleep()
+        session = home.store.get("main")
+        running = session.running
+        assert running is not None
+        assert running.lease is not None
+        running.lease.timer.cancel()
+        await until(lambda: session.running is not None)
+        cast.clock.advance(5)
+        assert (await working).ok
+    assert said((await settled(home))["history"]) == ["ok"]

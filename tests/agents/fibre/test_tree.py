@@ -1,0 +1,132 @@
+"""Whole trees: children that work side by side, their messages, their files, their sessions on a server (B1-B5)."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from cfs_agents.testing import calls, says, together
+from tests.agents.fibre.trees import (
+    Cast,
+    all_chunks,
+    finish,
+    messages,
+    of,
+    read,
+    roles,
+    spawn,
+    status,
+    tree,
+    wait,
+    writer,
+)
+from tests.server.support import House
+
+PARALLEL = [
+    together(spawn("a", "make a.txt"), spawn("b", "make b.txt")),
+    wait("a"),
+    wait("b"),
+    calls("list_directory"),
+    says("Both are there."),
+]
+
+
+def two() -> Cast:
+    """A root with two children."""
+    return Cast(main=PARALLEL, a=writer("a"), b=writer("b"))
+
+
+async def test_two_children_work_and_report_and_the_root_answers(tmp_path: Path) -> None:
+    cast = two()
+    async with tree(tmp_path, cast) as agent:
+        report = await agent.run("make a.txt and b.txt in parallel")
+        assert (report.status, report.summary) == ("success", "Both are there.")
+        assert not agent.unfinished
+    cast.check_finished()
+    assert await asyncio.to_thread((tmp_path / "main/agent_workspace/b.txt").read_text) == "b"
+    link = tmp_path / "main/sub_sessions/a/agent_workspace"
+    assert await asyncio.to_thread(link.readlink) == Path("../../agent_workspace")
+
+
+async def test_the_root_keeps_only_the_calls_and_the_reports(tmp_path: Path) -> None:
+    """A child's calls are in its own messages and nowhere else (B5)."""
+    async with tree(tmp_path, two()) as agent:
+        await agent.run("make both")
+    mine, child = await messages(tmp_path), await messages(tmp_path, "a")
+    assert roles(mine) == ["user", "assistant", "tool", "tool", *["assistant", "tool"] * 3, "assistant"]
+    assert "made a.txt" in mine[5]["content"]
+    assert "write_file" not in await read(tmp_path, "messages.json", None)
+    assert roles(child) == ["user", "assistant", "tool", "assistant", "tool"]
+    assert child[0]["content"] == "make a.txt"
+    assert (await status(tmp_path, "a"))["state"] == "done"
+
+
+async def test_every_chunk_says_whose_it_is_and_comes_in_order(tmp_path: Path) -> None:
+    async with tree(tmp_path, two()) as agent:
+        chunks = await all_chunks(agent, "make both")
+    sessions = {chunk.session_id for chunk in chunks}
+    assert sessions == {"main", "main/a", "main/b"}
+    for session in sessions:
+        mine = of(chunks, session)
+        assert [chunk.number for chunk in mine] == list(range(1, len(mine) + 1))
+        assert (mine[0].kind, mine[-1].kind) == ("started", "ended")
+        assert {chunk.agent_name for chunk in mine} == {session.rpartition("/")[2]}
+    kinds = [chunk.kind for chunk in of(chunks, "main/a")]
+    assert kinds == ["started", "message", "call", "result", "call", "result", "ended"]
+
+
+@pytest.mark.parametrize("number", [2, 50])
+async def test_many_children_at_once(tmp_path: Path, number: int) -> None:
+    names = [f"c{each}" for each in range(number)]
+    root = [together(*map(spawn, names)), together(*map(wait, names)), says("all")]
+    cast = Cast(main=root, **{name: writer(name) for name in names})
+    async with tree(tmp_path, cast) as agent:
+        chunks = await all_chunks(agent, "all of them")
+        assert agent.report is not None
+        assert agent.report.ok
+    assert {chunk.session_id for chunk in chunks if chunk.kind == "ended"} == {"main", *(f"main/{n}" for n in names)}
+    cast.check_finished()
+
+
+async def test_three_levels(tmp_path: Path) -> None:
+    cast = Cast(
+        main=[spawn("lead"), wait("lead"), says("done")],
+        lead=[together(spawn("x"), spawn("y")), together(wait("x"), wait("y")), finish("both")],
+        x=writer("x"),
+        y=writer("y"),
+    )
+    async with tree(tmp_path, cast) as agent:
+        chunks = await all_chunks(agent, "go")
+    assert {chunk.session_id for chunk in chunks} == {"main", "main/lead", "main/lead/x", "main/lead/y"}
+    leaf, lead = cast.models["x"].asked[0], cast.models["lead"].asked[0]
+    assert "sys_spawn_agent" not in [each["function"]["name"] for each in leaf.tools]
+    assert "sys_spawn_agent" in [each["function"]["name"] for each in lead.tools]
+
+
+async def test_the_goal_is_the_first_message_and_not_in_the_system_prompt(tmp_path: Path) -> None:
+    cast = Cast(main=[spawn("a", "the secret goal"), wait("a"), says("ok")], a=[finish()])
+    async with tree(tmp_path, cast) as agent:
+        await agent.run("go")
+    system, user = cast.models["a"].asked[0].messages
+    assert (user.role, user.content) == ("user", "the secret goal")
+    assert "You are a." in system.content
+    assert "the secret goal" not in system.content
+
+
+# -- on a server ------------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_sessions_are_on_the_server(tmp_path: Path, home: House) -> None:
+    cast = two()
+    async with tree(tmp_path, cast, home.url) as agent:
+        report = await agent.run("make both")
+        assert report.ok, report
+    detail = (await home.client.get("/v1/sessions/main")).json()
+    assert roles(detail["history"]) == roles(await messages(tmp_path))
+    assert (detail["state"], detail["settings"]["driver"]) == ("idle", "agent")
+    assert detail["history"][-1]["content"] == "Both are there."
+    child = (await home.client.get("/v1/sessions/main/a")).json()
+    assert roles(child["history"]) == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    assert child["history"][-1]["content"] == "made a.txt"
+    assert child["history"][1]["tool_calls"][0]["name"] == "write_file"
+    cast.check_finished()

@@ -1,0 +1,187 @@
+"""Token logs that outlive the worker: rows written by one and read by the next."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cfs.wire import Message, Settings
+from cfs_server.engine.chat.templates import Piece, PromptBuilder
+from cfs_server.engine.frames import Options
+from cfs_server.engine.llama import log_rows
+from cfs_server.engine.llama.loading import NativeLog, load
+from cfs_server.engine.llama.recalled import Recalled
+from cfs_server.engine.llama.segment import Segment
+from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
+from cfs_server.engine.llama.vocabulary import Vocabulary
+from cfs_server.engine.logbook import LogBook
+from tests.engine.support import user
+
+
+class Desk:
+    """One worker's logs after another's, and the server's book."""
+
+    def __init__(self, vocabulary: Vocabulary, template: str | None, limit: int = 1 << 20) -> None:
+        self.vocabulary = vocabulary
+        self.prompts = PromptBuilder(template, special=vocabulary.special_text)
+        self.book = LogBook(limit)
+        self.logs = self._worker()
+
+    def turn(self, key: str, history: list[Message], reply: str, owner: str = "") -> TokenLog:
+        """Run a turn whose reply comes in single letters, as the tokenizer never cuts it."""
+        log = self.logs.next(key, self.prompts.build(history, Settings()).pieces, owner)
+        tokens = np.array([int(self.vocabulary.tokenize(letter, special=False)[0]) for letter in reply], np.int32)
+        log.answer(reply, tokens, [self.vocabulary.piece(int(token)) for token in tokens])
+        told = log.tell()
+        assert told is not None
+        if not self.book.take(told):
+            self.logs.tell_again(key)
+        assert self.book.check_integrity() == []
+        return log
+
+    def crash(self) -> None:
+        """Let a new worker take over."""
+        self.logs = self._worker()
+        for recall in self.book.recalls():
+            self.recalled.put(recall.cache_key, recall.owner, recall.rows)
+
+    def _worker(self) -> TokenLogs:
+        def tokenize(text: str, trusted: bool) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+            return self.vocabulary.tokenize(text, special=trusted)
+
+        self.recalled = Recalled(tokenize, self.vocabulary.spell)
+        return TokenLogs(tokenize, self.vocabulary.cuts, recalled=self.recalled)
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tiny: Path) -> Vocabulary:
+    """The tiny model's tokenizer."""
+    log = NativeLog(lambda _level, _text: None)
+    return load(str(tiny), Options(parallel=1, pool_tokens=256, threads=1), log, extra_buffers=True).vocabulary
+
+
+@pytest.fixture
+def make(vocabulary: Vocabulary) -> Callable[..., Desk]:
+    """Make a desk with the transcript as its template."""
+    return lambda **more: Desk(vocabulary, None, **more)
+
+
+def said(text: str) -> Message:
+    """Make a reply."""
+    return Message(role="assistant", content=text)
+
+
+def test_a_new_worker_has_the_tokens_that_the_model_chose(make: Callable[..., Desk]) -> None:
+    """Turn by turn the prompt of one that crashes after each is that of one that never does."""
+    crashing, lasting = make(), make()
+    history: list[Message] = []
+    for number in range(6):
+        history.append(user(f"question {number}"))
+        logs = [desk.turn("s", history, f"answer{number}") for desk in (crashing, lasting)]
+        assert list(logs[0].tokens) == list(logs[1].tokens)
+        history.append(said(f"answer{number}"))
+        crashing.crash()
+    assert any(segment.reply for segment in logs[0].segments[:-1])
+    assert make().turn("s", history[:-1], "answer5").tokens.tolist() != logs[0].tokens.tolist()
+
+
+def test_a_fork_after_a_crash_has_its_parents_tokens_and_shares_its_rows(make: Callable[..., Desk]) -> None:
+    """Nobody else's: another owner's copy is cut from its text."""
+    desk = make()
+    parent = desk.turn("parent", [user("hi")], "abab")
+    desk.crash()
+    history = [user("hi"), said("abab"), user("go on")]
+    fork, other = desk.turn("fork", history, "yes", ""), desk.turn("other", history, "yes", "somebody")
+    assert fork.tokens[: len(parent.tokens)].tolist() == parent.tokens.tolist()
+    assert other.tokens[: len(parent.tokens)].tolist() != parent.tokens.tolist()
+    rows = desk.book._logs["fork"].rows[: len(parent.segments)]
+    assert [row is mine for row, mine in zip(rows, desk.book._logs["parent"].rows, strict=True)] == [True] * len(rows)
+
+
+def test_an_edit_drops_what_came_after_it(make: Callable[..., Desk]) -> None:
+    """The server holds as much as the session's history has."""
+    desk = make()
+    desk.turn("s", [user("one")], "first")
+    desk.turn("s", [user("one"), said("first"), user("two")], "second")
+    long = desk.book.bytes
+    desk.turn("s", [user("one")], "x")
+    assert desk.book.bytes < long
+    desk.book.forget("s", busy=True)
+    assert (len(desk.book), desk.book.bytes) == (0, 0)
+
+
+def test_what_is_told_late_of_a_forgotten_session_is_not_kept(make: Callable[..., Desk]) -> None:
+    """Until a session of that name has a turn again."""
+    desk = make()
+    desk.book.forget("s", busy=True)
+    desk.turn("s", [user("one")], "late")
+    assert len(desk.book) == 0
+    desk.logs.forget("s")
+    desk.book.begun("s")
+    desk.turn("s", [user("one")], "anew")
+    assert len(desk.book) == 1
+
+
+def test_the_book_stays_within_its_limit_and_asks_again_for_what_it_lost(make: Callable[..., Desk]) -> None:
+    """The least recently used go; a session that goes on is told as a whole at its second next turn."""
+    desk = make(limit=1500)
+    for number in range(20):
+        desk.turn(f"s{number}", [user("hi")], "abab")
+        assert desk.book.bytes <= 1500
+    assert 0 < len(desk.book) < 20
+    history = [user("hi"), said("abab"), user("go on")]
+    desk.turn("s0", history, "yes")
+    assert "s0" not in desk.book._logs
+    desk.turn("s0", [*history, said("yes"), user("and")], "no")
+    assert "s0" in desk.book._logs
+
+
+def test_rows_that_do_not_fit_are_not_believed(vocabulary: Vocabulary) -> None:
+    """Other text, other trust, tokens that spell something else or are none: the prompt is cut from there on."""
+
+    def tokenize(text: str, trusted: bool) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+        return vocabulary.tokenize(text, special=trusted)
+
+    tokens = tokenize("well", False)
+    good = log_rows.write(Segment("well", trusted=False, tokens=tokens, reply=True))
+
+    def read(row: str, piece: Piece) -> list[Segment]:
+        return list(log_rows.read([row], [piece], tokenize, vocabulary.spell))
+
+    assert read(good, Piece("well", trusted=True))[0].tokens.tolist() == tokens.tolist()
+    wrong = log_rows.write(Segment("well", trusted=False, tokens=tokenize("bell", False), reply=True))
+    none = log_rows.write(Segment("well", trusted=False, tokens=np.array([1 << 22], np.int32), reply=True))
+    text = log_rows.write(Segment("well", trusted=False, tokens=tokens))
+    for row in (wrong, none, "", "4", "x:y:z:w", good.replace("4:", "5:", 1), good[:-1], good + "!"):
+        assert read(row, Piece("well", trusted=False)) == []
+    assert read(good, Piece("bell", trusted=False)) == []
+    assert read(text, Piece("well", trusted=True)) == []
+    assert len(read(text, Piece("well", trusted=False))) == 1
+
+
+def test_random_lives_with_crashes_have_the_tokens_of_lives_without(make: Callable[..., Desk]) -> None:
+    """Edits, forks, forgetting, odd text: crashes change no prompt."""
+    dice = random.Random(5)
+    crashing, lasting = make(), make()
+    talks: dict[str, list[Message]] = {}
+    for _ in range(300):
+        key = f"s{dice.randrange(5)}"
+        history = talks.setdefault(key, [])
+        if dice.random() < 0.2:
+            del history[dice.randrange(len(history) + 1) // 2 * 2 :]
+        if dice.random() < 0.05:
+            for desk in (crashing, lasting):
+                desk.logs.forget(key)
+                desk.book.forget(key, busy=False)
+            history.clear()
+        history.append(user(dice.choice(["yes", "no\n", "User: ", "<|im_end|>", "你好"]) * dice.randrange(1, 4)))
+        reply = "".join(dice.choice("ab c") for _ in range(6)).strip() or "a"
+        known = [desk.turn(key, history, reply) for desk in (crashing, lasting)]
+        assert known[0].tokens.tolist() == known[1].tokens.tolist()
+        history.append(said(reply))
+        if len(history) > 10:
+            history.clear()
+        if dice.random() < 0.3:
+            crashing.crash()
