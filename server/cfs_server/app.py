@@ -57,9 +57,9 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    for module in (sessions, messages, events, turns, completions, files, whoami, health, dashboard):
+    for module in (sessions, messages, events, turns, completions, files, whoami, health):
         app.include_router(module.router)
-    app.router.routes += [Route(ROOT, dav), Mount(ROOT, dav)]
+    app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)
     for left in (ClientLeft, ClientDisconnect):  # while it waited for the answer, or in the middle of its body
         app.add_exception_handler(left, nobody_listens)

@@ -4,13 +4,12 @@ import hashlib
 from dataclasses import dataclass
 from importlib import resources
 
-from fastapi import APIRouter, Response
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from cfs.errors import NotFound
 from cfs_server.routes.conditions import unchanged
-from cfs_server.routes.context import IfNoneMatch
-
-router = APIRouter(include_in_schema=False)
 
 PREFIX = "/dashboard/"
 PAGE = "index.html"
@@ -74,10 +73,14 @@ ASSETS = _assets()
 """All files of the dashboard by name, some dozens of kilobytes; read once, for the loop must not wait for a disk."""
 
 
-@router.get(PREFIX + "{name}")
-async def asset(name: str, if_none_match: IfNoneMatch = None) -> Response:
+async def asset(request: Request) -> Response:
     """Give a file of the dashboard."""
+    name = request.path_params["name"]
     found = ASSETS.get(name)
     if found is None:
         raise NotFound(f"the dashboard has no file {name!r}")
-    return found.answer(if_none_match)
+    return found.answer(request.headers.get("if-none-match"))
+
+
+ROUTE = Route(PREFIX + "{name}", asset, methods=["GET"])
+"""No part of the API: what is below it is for browsers."""
