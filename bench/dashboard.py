@@ -7,13 +7,14 @@ screen at the end of the frame after the one in which its text came into the pag
 """
 
 import argparse
+import asyncio
 import json
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,19 @@ from typing import Any
 import httpx
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
+from cfs_server import logs
+from cfs_server.app import create_app
+from cfs_server.engine.interface import GenerationRequest
+from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.serve import Server, listen, server_config, url_of
+from cfs_server.settings import Settings
+
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 SUB_SESSIONS = 200
 STREAMING = 10
 TOKENS_A_SECOND = 50
 REPLY = 1000
+LINE = 20
 FRAMES_BAR = 30.0
 PIXEL_BAR_MS = 100.0
 HEAP_BAR = 1.5
@@ -44,7 +53,7 @@ const seen = () => {
 new MutationObserver((changes) => {
   for (const { target, type } of changes) {
     if (type !== 'characterData') continue;
-    const made = Number(target.data.trimEnd().split(' ').pop());
+    const made = Number(target.data.trimEnd().split(/\\s/).pop());
     if (made > 1e9) arrived.push(made);
   }
   if (arrived.length) seen();
@@ -52,21 +61,21 @@ new MutationObserver((changes) => {
 """
 
 
-def serve() -> None:
-    """Be the server: an engine that says what time it is."""
-    from collections.abc import Iterable
+def times(_: GenerationRequest) -> Iterable[str]:
+    """Say what time it is, again and again."""
+    return (f"{time.time():.3f}" + ("\n" if number % LINE == 0 else " ") for number in range(1, REPLY + 1))
 
-    import cfs_server.serve as serving
-    from cfs_server.engine.interface import GenerationRequest
-    from cfs_server.engine.scripted import ScriptedEngine
-    from cfs_server.settings import Settings
 
-    def times(_: GenerationRequest) -> Iterable[str]:
-        return (f"{time.time():.3f} " for _ in range(REPLY))
-
+async def serve() -> None:
+    """Be the server, until the process is ended."""
+    logs.configure("text", "error")
+    settings = Settings(port=0, engine="scripted")
     engine = ScriptedEngine(times, interval=1 / TOKENS_A_SECOND)
-    serving.make_engine = lambda _: engine
-    sys.exit(serving.run(Settings(port=0, engine="scripted", log_level="error")))
+    model = await engine.start()
+    with listen(settings.host, settings.port, settings.send_timeout) as listener:
+        config = server_config(create_app(settings, engine, model))
+        server = Server(config, lambda: print(f"listening on {url_of(listener)}", flush=True))
+        await server.serve(sockets=[listener])
 
 
 @contextmanager
@@ -98,23 +107,34 @@ def heap(session: CDPSession) -> float:
     return found
 
 
+def worked(session: CDPSession) -> dict[str, float]:
+    """Seconds of processor time that the page's own thread has taken so far, by what for."""
+    found = session.send("Performance.getMetrics")["metrics"]
+    return {each["name"]: each["value"] for each in found}
+
+
 def watch(page: Page, seconds: float) -> dict[str, Any]:
     """Look for a while; returns the figures of that time."""
     session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
     page.wait_for_timeout(5000)  # the first columns are drawn
     page.evaluate("() => { figures.frames.length = figures.delays.length = 0 }")
+    before = worked(session)
     heaps = []
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         heaps.append(heap(session))
         page.wait_for_timeout(min(15_000, seconds * 250))
+    after = worked(session)
     found = page.evaluate("() => figures")
     frames, delays = sorted(found["frames"]), sorted(found["delays"])
     return {
         "seconds": seconds,
         "frames_a_second": round(1000 * len(frames) / sum(frames), 1),
         "frame_p95_ms": round(frames[int(len(frames) * 0.95)], 1),
-        "tokens_seen": len(delays),
+        "script_ms_a_frame": round(1000 * (after["ScriptDuration"] - before["ScriptDuration"]) / len(frames), 2),
+        "page_ms_a_frame": round(1000 * (after["TaskDuration"] - before["TaskDuration"]) / len(frames), 2),
+        "updates_seen": len(delays),
         "pixel_p50_ms": round(statistics.median(delays), 1),
         "pixel_p95_ms": round(delays[int(len(delays) * 0.95)], 1),
         "heap_first_mb": round(heaps[0] / 1e6, 1),
@@ -147,7 +167,7 @@ def main() -> int:
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve()
+        asyncio.run(serve())
     figures = bench(60 if options.smoke else 300)
     for name, value in figures.items():
         print(f"{name:18}{value}")

@@ -1,7 +1,7 @@
 // The messages of a conversation on the page, kept in step with it.
 
 import { el, mark } from "./dom.js";
-import { never, soon } from "./frame.js";
+import { afterwards, never, soon } from "./frame.js";
 import { callView, messageView } from "./message_view.js";
 import { TextFlow } from "./text_flow.js";
 
@@ -22,6 +22,7 @@ export class MessageList {
   #expanded = false; // somebody has asked for earlier ones: they stay
   #unwatch;
   #draw = () => this.#update();
+  #settle = () => (this.element.scrollTop = this.element.scrollHeight);
 
   constructor(conversation) {
     this.#conversation = conversation;
@@ -83,7 +84,7 @@ export class MessageList {
     mark(this.element, "aria-busy", this.#conversation.busy ? "true" : null);
     this.#earlier.hidden = this.#start === 0;
     this.#earlier.textContent = `Show earlier messages (${this.#start})`;
-    if (this.#atEnd) this.element.scrollTop = this.element.scrollHeight;
+    if (this.#atEnd) afterwards(this.#settle);
   }
 
   #drawMessages(messages) {
