@@ -1,21 +1,28 @@
 """Train the embedded demonstration model and write it as a GGUF file.
 
-    pip install torch tokenizers gguf
+    pip install torch tokenizers gguf     (and the project with its extra `agents`)
     python tools/train_demo_model.py --minutes 90 --out server/cfs_server/models/cfs-demo.gguf
+
+    python tools/train_demo_model.py --start OLD.gguf --agents 0.65 --rate 0.6 --steady 0.75 --half --out NEW.gguf
+    python tools/train_demo_model.py --average A.gguf B.gguf --out MEAN.gguf
 
 A run that was stopped goes on where its last checkpoint was when it is started again with the same --folder.
 """
 
 import argparse
+import logging
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import structlog
 import torch
 
+from demo_model.averaging import average
 from demo_model.dialogues import dialogue
 from demo_model.network import Shape
+from demo_model.reading import read_vocabulary, read_weights
 from demo_model.tokenizer import Vocabulary, learn
 from demo_model.training import Plan, Trainer
 
@@ -49,10 +56,20 @@ def main() -> None:
     parser.add_argument(
         "--compile", action="store_true", help="compile the network (a minute's start, 10-15 %% faster)"
     )
+    parser.add_argument("--start", type=Path, help="a model file to go on with, weights and vocabulary")
+    parser.add_argument("--agents", type=float, default=0.0, help="share of agents' lives in what is trained on")
+    parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
+    parser.add_argument("--half", action="store_true", help="compute in bfloat16")
+    parser.add_argument("--average", type=Path, nargs="+", help="do not train: write the mean of these models")
     arguments = parser.parse_args()
+    if arguments.average:
+        average(arguments.average, arguments.out)
+        return
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     torch.set_num_threads(arguments.threads)
     arguments.folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = _vocabulary(arguments.folder, arguments.seed)
+    known = arguments.start
+    vocabulary = read_vocabulary(known) if known else _vocabulary(arguments.folder, arguments.seed)
     shape = Shape(len(vocabulary.tokens), width=arguments.width, layers=arguments.layers)
     plan = Plan(
         minutes=arguments.minutes,
@@ -61,10 +78,16 @@ def main() -> None:
         steady=arguments.steady,
         export_every=arguments.export_every,
         compile=arguments.compile,
+        agents=arguments.agents,
+        half=arguments.half,
+        matrix_rate=Plan.matrix_rate * arguments.rate,
+        other_rate=Plan.other_rate * arguments.rate,
     )
     trainer = Trainer(vocabulary, shape, plan, arguments.folder)
     if (arguments.folder / "checkpoint.pt").exists():
         trainer.load()
+    elif known:
+        trainer.begin_with(read_weights(known))
     signal.signal(signal.SIGTERM, trainer.stop)
     signal.signal(signal.SIGINT, trainer.stop)
     trainer.run(arguments.out)

@@ -12,6 +12,7 @@ from cfs_agents.fibre import commands
 if TYPE_CHECKING:
     from cfs_agents.file_agent import FileAgentConfig
     from cfs_agents.seat import Seat
+    from cfs_agents.server_model import ModelSettings
 
 app = typer.Typer(no_args_is_help=True)
 agent = typer.Typer(no_args_is_help=True, help="Agents that work with files and commands.")
@@ -26,6 +27,10 @@ ModelName = Annotated[
 ]
 Temperature = Annotated[
     float | None, typer.Option("--temperature", min=0, max=5, help="How freely the model chooses; else the server's.")
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", min=1, help="How long a reply may be; what is cut off is gone on with."),
 ]
 Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often the model is asked for a task, at most.")]
 Language = Annotated[
@@ -56,6 +61,7 @@ def run(
     root: Root = Path("agent_root"),
     model: ModelName = "",
     temperature: Temperature = None,
+    max_tokens: MaxTokens = None,
     rounds: Rounds = 10,
     lang: Language = "en",
     sandbox: Box = "none",
@@ -73,7 +79,8 @@ def run(
     if task is not None and not task.strip():
         raise typer.BadParameter("the task is empty")
     config = _config(rounds, lang, sandbox, context)
-    with _seat(root, config, model, temperature, url, token_file) as seat:
+    settings = _settings(model, temperature, max_tokens)
+    with _seat(root, config, settings, url, token_file) as seat:
         if task is None:
             seat.resume()
         else:
@@ -85,6 +92,7 @@ def chat(
     root: Root = Path("agent_root"),
     model: ModelName = "",
     temperature: Temperature = None,
+    max_tokens: MaxTokens = None,
     rounds: Rounds = 10,
     lang: Language = "en",
     sandbox: Box = "none",
@@ -103,7 +111,8 @@ def chat(
 
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     config = _config(rounds, lang, sandbox, context)
-    with _seat(root, config, model, temperature, url, token_file) as seat:
+    settings = _settings(model, temperature, max_tokens)
+    with _seat(root, config, settings, url, token_file) as seat:
         if interactive:
             seat.greet()
         read_line = prompt.LineEditor(prompt.history_file("agent")).read_line if interactive else prompt.read_input
@@ -122,12 +131,14 @@ def _config(
     return FileAgentConfig(language=language, max_rounds=rounds, sandbox=sandbox == "bwrap", context_tokens=context)
 
 
-def _seat(
-    root: Path, config: "FileAgentConfig", name: str, temperature: float | None, url: str, token_file: Path | None
-) -> "Seat":
-    # Everything heavy comes in here, so that --help is quick.
-    from cfs_agents.seat import Seat
+def _settings(name: str, temperature: float | None, max_tokens: int | None) -> "ModelSettings":
     from cfs_agents.server_model import ModelSettings
 
-    settings = ModelSettings(name=name, temperature=temperature)
-    return Seat(root, config, model=settings, url=url, token=read_token(token_file))
+    return ModelSettings(name=name, temperature=temperature, max_tokens=max_tokens)
+
+
+def _seat(root: Path, config: "FileAgentConfig", model: "ModelSettings", url: str, token_file: Path | None) -> "Seat":
+    # Everything heavy comes in here, so that --help is quick.
+    from cfs_agents.seat import Seat
+
+    return Seat(root, config, model=model, url=url, token=read_token(token_file))

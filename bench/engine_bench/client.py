@@ -6,6 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
+LONGEST = 300.0
+"""Seconds that anything may take."""
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -73,13 +76,20 @@ async def _chunks(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
 
 
 async def fetch(
-    address: Address, path: str, body: Any = None, *, method: str = "", headers: dict[str, str] | None = None
+    address: Address,
+    path: str,
+    body: Any = None,
+    *,
+    method: str = "",
+    headers: dict[str, str] | None = None,
+    seconds: float = LONGEST,
 ) -> Any:
-    """Get, or post where there is a body; the answer is read as JSON if it is some."""
+    """Get, or post where there is a body; the answer is read as JSON if it is some. A silent server is an `OSError`."""
     data = b"" if body is None else json.dumps(body).encode()
     wanted = {"Content-Type": "application/json"} if data else {}
     exchange = Exchange(address, method or ("POST" if data else "GET"), path, wanted | (headers or {}), data)
-    text = b"".join([piece async for piece in exchange.pieces()])
+    async with asyncio.timeout(seconds):  # a `TimeoutError` is an `OSError`
+        text = b"".join([piece async for piece in exchange.pieces()])
     return json.loads(text) if text[:1] in (b"{", b"[") else text.decode()
 
 

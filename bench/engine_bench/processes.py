@@ -9,6 +9,9 @@ from pathlib import Path
 
 import psutil
 
+GENTLE_SECONDS = 20.0
+"""So long a process may take to end."""
+
 
 def family(pid: int) -> list[psutil.Process]:
     """List a process and all below it."""
@@ -56,11 +59,17 @@ async def spawn(command: Sequence[str | Path], log: Path, *, quiet: bool = False
         )
 
 
-async def end(process: asyncio.subprocess.Process) -> None:
-    """End a process that has nothing to save, and wait until it is gone."""
-    if process.returncode is None:
-        process.kill()
-    await process.wait()
+async def end(process: asyncio.subprocess.Process, *, gently: bool = False) -> None:
+    """End a process and all below it, and wait until it is gone, but not for ever; `gently` asks it first."""
+    if process.returncode is None and gently:
+        process.terminate()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), GENTLE_SECONDS)
+    for each in family(process.pid) if process.returncode is None else []:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(process.wait(), GENTLE_SECONDS)
 
 
 def last_line(log: Path) -> str:

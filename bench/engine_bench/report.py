@@ -1,5 +1,6 @@
 """Runs the workloads one after the other, and tells what they found: as text, as JSON, in the documentation."""
 
+import asyncio
 import importlib
 import json
 import os
@@ -26,6 +27,8 @@ WORKLOADS = {
     "turns": "turns",
 }
 Figures = dict[str, Any]
+LONGEST = 5400.0
+"""Seconds after which a workload hangs."""
 
 
 async def measure(bench: Bench, only: str | None) -> Figures:
@@ -54,7 +57,8 @@ async def _one(bench: Bench, name: str) -> Figures:
     """Run one workload; what goes wrong in it is told, and the figures of the others are not lost."""
     started = time.monotonic()
     try:
-        result: Result = await importlib.import_module(f"engine_bench.{WORKLOADS[name]}").run(bench)
+        async with asyncio.timeout(LONGEST):
+            result: Result = await importlib.import_module(f"engine_bench.{WORKLOADS[name]}").run(bench)
     except Exception as error:  # noqa: BLE001 - whatever it is, an hour of other figures must not go with it
         traceback.print_exc()
         return {
@@ -105,10 +109,15 @@ def about(found: Figures) -> str:
 
 
 def write_docs(found: Figures, page: Path) -> None:
-    """Replace what stands between the markers `<!-- engine:NAME -->` and `<!-- /engine:NAME -->`."""
+    """Replace what stands between the markers `<!-- engine:NAME -->` and `<!-- /engine:NAME -->`.
+
+    A workload that did not finish leaves what is there.
+    """
     text = page.read_text(encoding="utf-8")
     parts = {"about": about(found)} if len(found["results"]) == len(WORKLOADS) else {}
     for name, result in found["results"].items():
+        if not result["finished"]:
+            continue
         parts[name] = "\n\n".join(part for part in (result["markdown"], result["verdicts"]) if part)
     for name, part in parts.items():
         begin, end = f"<!-- engine:{name} -->\n", f"<!-- /engine:{name} -->"

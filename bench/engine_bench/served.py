@@ -1,5 +1,6 @@
 """The real server, `cfs serve`, in a process of its own: for what only it does."""
 
+import asyncio
 import contextlib
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from engine_bench import client, processes
 from engine_bench.client import Address
 
 WORKER = "cfs_server.engine.llama.worker"
+START_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,10 @@ async def serving(model: Path, *flags: str) -> AsyncIterator[Served]:
     command: list[str | Path] = [program, "serve", "--port", "0", "--log-level", "error", "--model", model, *flags]
     process = await processes.spawn(command, log)
     try:
-        line = (await process.stdout.readline()).decode() if process.stdout else ""
+        async with asyncio.timeout(START_SECONDS):
+            line = (await process.stdout.readline()).decode() if process.stdout else ""
         if not line.startswith("listening on "):
             raise RuntimeError(f"the server did not start: {processes.last_line(log)}")
         yield Served(process.pid, Address.of(line.removeprefix("listening on ")))
     finally:
-        if process.returncode is None:
-            process.terminate()
-        await process.wait()
+        await processes.end(process, gently=True)

@@ -104,8 +104,10 @@ class LlamaServer(ChatServer):
         try:
             async with asyncio.timeout(START_SECONDS):
                 ready = json.loads(await _line(process))
-        except (TimeoutError, ValueError) as error:
+        except BaseException as error:
             await processes.end(process)
+            if not isinstance(error, TimeoutError | ValueError):
+                raise
             raise SideError(f"llama.cpp's server did not start: {processes.last_line(log)}") from error
         return cls(ready["build"], process, Address.of(ready["address"]))
 
@@ -231,10 +233,14 @@ async def _started(command: list[str], port: int, name: str, path: str) -> async
     log = _log_of(name)
     process = await processes.spawn(command, log, quiet=True)
     deadline = time.monotonic() + START_SECONDS
-    while process.returncode is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError, EOFError, RefusedError):
-            await client.fetch(Address("127.0.0.1", port), path)
-            return process
-        await asyncio.sleep(0.1)
+    try:
+        while process.returncode is None and time.monotonic() < deadline:
+            with contextlib.suppress(OSError, EOFError, RefusedError):
+                await client.fetch(Address("127.0.0.1", port), path)
+                return process
+            await asyncio.sleep(0.1)
+    except BaseException:
+        await processes.end(process)
+        raise
     await processes.end(process)
     raise SideError(f"the {name} server did not start: {processes.last_line(log)}")

@@ -132,7 +132,11 @@ async def run(bench: Bench) -> Gaps:
 
 
 async def _measure(bench: Bench, side: Side, prompts: Prompts, long: int, name: str) -> Gap:
-    rounds = [await _round(side, prompts, long, f"{n}") for n in range(1 if bench.smoke else bench.rounds)]
+    rounds: list[Round] = []
+    for number in range(1 if bench.smoke else bench.rounds):
+        rounds.append(found := await _round(side, prompts, long, f"{number}"))
+        ratio = found.ratio(lambda spent: spent.seconds)
+        bench.say(f"W4 {name}, round {number + 1}: gap {found.gap:.2f} s, {ratio:.2f} of the same work in sequence")
 
     def middle(of: Callable[[Round], float]) -> float:
         return statistics.median(map(of, rounds))

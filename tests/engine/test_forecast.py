@@ -31,7 +31,7 @@ def turn(prompt: int, most: int, owner: str = "") -> Generation:
 @pytest.fixture
 def forecast() -> Forecast:
     """A token of a prompt costs a millisecond, one of a reply ten; replies are of 100 tokens."""
-    made = Forecast(PromptBudget(512, 0.1, StepCost(fixed=0.009, per_token=0.001)))
+    made = Forecast(PromptBudget(512, 0.1, StepCost(per_token=0.001), StepCost(fixed=0.009, per_token=0.001)))
     for _ in range(200):
         made.saw_reply(100)
     return made

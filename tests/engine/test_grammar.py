@@ -17,6 +17,7 @@ from cfs.wire import Settings
 from cfs_server.engine.gbnf import schemas
 from cfs_server.engine.llama import grammar as grammars
 from cfs_server.engine.llama.candidates import LARGE, Candidates
+from cfs_server.engine.llama.first_bytes import FEW_BYTES, Ask, FirstBytes
 from cfs_server.engine.llama.grammar import Grammar, Grammars
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.vocabulary import Vocabulary
@@ -73,13 +74,24 @@ def test_the_possible_tokens_are_all_that_are_allowed(vocabulary: Vocabulary, te
     grammar = standing(vocabulary, text)
     wanted = allowed(vocabulary, grammar)
     buffer = Candidates(vocabulary.size)
-    possible = grammar.possible()
+    possible = grammar.possible(buffer)
     assert wanted
     assert set(wanted) <= set(possible.tolist())
     assert len(possible) < vocabulary.size / 4
     buffer.fill(logits(vocabulary, 0), possible)
     assert grammar.mask(buffer) == len(wanted)
     assert sorted(buffer.ids.tolist()) == wanted
+    grammar.free()
+
+
+@pytest.mark.parametrize("text", BEGINNINGS)
+def test_the_library_is_asked_about_few_tokens(vocabulary: Vocabulary, text: str) -> None:
+    """About those of one byte, some of two, and what is left behind them: not about all that begin alike."""
+    grammar = standing(vocabulary, text)
+    before, buffer = grammar.asked, Candidates(vocabulary.size)
+    buffer.fill(logits(vocabulary, 0), grammar.possible(buffer))
+    assert grammar.mask(buffer)
+    assert grammar.asked - before < 256 + FEW_BYTES * 256 / 4
     grammar.free()
 
 
@@ -125,7 +137,7 @@ class Fixed(Grammar):
     """A grammar that never goes on."""
 
     def __init__(self, grammar: Grammar) -> None:
-        self._raw, self._first_bytes, self._one = grammar._raw, grammar._first_bytes, grammar._one
+        super().__init__(grammar._raw, grammar._first_bytes)
 
     def accept(self, _token: int) -> None:
         """Stay."""
@@ -169,13 +181,13 @@ def test_a_grammar_that_no_token_fits_fails_the_turn(vocabulary: Vocabulary) -> 
     sampler.free()
 
 
-class NoBytes(grammars.FirstBytes):
+class NoBytes(FirstBytes):
     """What is known of a vocabulary that has nothing to write with."""
 
     def __init__(self) -> None:
-        self.mute = np.arange(10**6)
+        self.mute = np.ones(10**6, dtype=bool)
 
-    def possible(self, _grammar: Any) -> NDArray[np.int32]:
+    def possible(self, _ask: Ask) -> NDArray[np.int32]:
         """Find nothing."""
         return np.arange(5, dtype=np.int32)
 

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cfs_server.engine.frames import Options
+from cfs_server.engine.llama.disk_tier import DiskTier
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.loading import NativeLog, load
 from cfs_server.engine.llama.residency import Residency
@@ -37,11 +38,13 @@ token 30 places before changes a logit by 0.1 and more.
 class Desk:
     """A context of its own with its residency; turns are computed one token a batch, so that shapes never differ."""
 
-    def __init__(self, path: Path, cells: int = 512, memory: int = 1 << 20, **more: Any) -> None:
+    def __init__(
+        self, path: Path, cells: int = 512, memory: int = 1 << 20, disk: DiskTier | None = None, **more: Any
+    ) -> None:
         options = Options(**{"parallel": 4, "pool_tokens": cells, "threads": 1, "flash_attention": False} | more)
         self.model = load(str(path), options, NativeLog(lambda _level, _text: None), extra_buffers=True)
         keeper = Residency if self.model.context.partial else Snapshots
-        self.residency = keeper(self.model.context, memory, 1e9)
+        self.residency = keeper(self.model.context, memory, 1e9, disk)
         self.batch = Batch(8)
         self.evaluated = 0
 

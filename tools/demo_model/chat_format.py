@@ -14,7 +14,8 @@ TRANSCRIPT_PREFIXES = {"system": "System: ", "user": "User: ", "assistant": "Ass
 
 # Tools are listed by name and parameter names only: the descriptions that callers write differ without end,
 # and a model this small reads a short list more surely. Written without `tojson`, whose spelling (key order,
-# escapes) differs between Jinja environments; only arguments given as a mapping need it.
+# escapes) differs between Jinja environments; only arguments given as a mapping need it. Of the other filters only
+# `items` is used, which all of the small Jinja programs have, llama.cpp's among them (`list` of a mapping they lack).
 CHAT_TEMPLATE = """\
 {%- if tools -%}
 {{- '<|im_start|>system\\n' -}}
@@ -24,7 +25,10 @@ CHAT_TEMPLATE = """\
 {%- set function = tool['function'] if tool['function'] is defined else tool -%}
 {{- '\\n{"name": "' + function['name'] + '", "parameters": [' -}}
 {%- if function['parameters'] and function['parameters']['properties'] -%}
-{{- '"' + (function['parameters']['properties'] | list | join('", "')) + '"' -}}
+{%- for name, kind in function['parameters']['properties'] | items -%}
+{%- if not loop.first -%}{{- ', ' -}}{%- endif -%}
+{{- '"' + name + '"' -}}
+{%- endfor -%}
 {%- endif -%}
 {{- ']}' -}}
 {%- endfor -%}

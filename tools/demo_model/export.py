@@ -11,7 +11,7 @@ from demo_model.chat_format import CHAT_TEMPLATE, END_OF_TEXT, IM_END
 from demo_model.tokenizer import CONTROL, MARKS, Vocabulary
 
 Weights = Mapping[str, npt.NDArray[np.float32]]
-_LAYER_NAMES = {
+LAYER_NAMES = {
     "q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output", "attn_norm": "attn_norm",
     "gate": "ffn_gate", "up": "ffn_up", "down": "ffn_down", "ffn_norm": "ffn_norm",
 }  # fmt: skip
@@ -29,7 +29,7 @@ def _tensor_name(name: str) -> str:
     if name == "norm":
         return "output_norm.weight"
     _, index, part = name.split(".")
-    return f"blk.{index}.{_LAYER_NAMES[part]}.weight"
+    return f"blk.{index}.{LAYER_NAMES[part]}.weight"
 
 
 def _describe(writer: gguf.GGUFWriter, vocabulary: Vocabulary, shape: Mapping[str, int | float]) -> None:

@@ -56,18 +56,40 @@ class Layer(nn.Module):  # type: ignore[misc]
         for weight in (self.o, self.down):
             nn.init.normal_(weight, std=0.02)
 
-    def forward(self, x: Tensor, turn: Tensor) -> Tensor:
-        """The stream after this layer, (batch, length, width)."""
+    def forward(self, x: Tensor, turn: Tensor, before: "Before | None" = None) -> tuple[Tensor, Tensor, Tensor]:
+        """The stream after this layer, (batch, length, width), and its keys and values."""
         batch, length, width = x.shape
         h = functional.rms_norm(x, (width,), self.attn_norm, 1e-5)
         qkv = functional.linear(h, torch.cat((self.q, self.k, self.v)))
-        q, k, v = qkv.view(batch, length, 3, self.heads, -1).unbind(2)
-        q, k = rotate(q.transpose(1, 2), turn), rotate(k.transpose(1, 2), turn)
-        mixed = functional.scaled_dot_product_attention(q, k, v.transpose(1, 2), is_causal=True)
+        q, k, v = qkv.view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k = rotate(q, turn).type_as(v), rotate(k, turn).type_as(v)
+        if before is None:
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            keys, values = (
+                torch.cat((shared.expand(batch, -1, -1, -1), own), dim=2)
+                for shared, own in ((before.keys, k), (before.values, v))
+            )
+            mixed = functional.scaled_dot_product_attention(q, keys, values, attn_mask=before.mask.type_as(v))
         x = x + functional.linear(mixed.transpose(1, 2).reshape(batch, length, width), self.o)
         h = functional.rms_norm(x, (width,), self.ffn_norm, 1e-5)
         gate, up = functional.linear(h, torch.cat((self.gate, self.up))).chunk(2, dim=-1)
-        return x + functional.linear(functional.silu(gate) * up, self.down)
+        return x + functional.linear(functional.silu(gate) * up, self.down), k, v
+
+
+@dataclass(frozen=True)
+class Before:
+    """Keys and values of what stands before all sequences of a batch, and the mask of who sees what."""
+
+    keys: Tensor
+    values: Tensor
+    mask: Tensor
+
+
+def _mask(shared: int, length: int) -> Tensor:
+    """All that is shared is seen, and of the own what stands before."""
+    own = torch.full((length, length), float("-inf")).triu(1)
+    return torch.cat((torch.zeros(length, shared), own), dim=1)
 
 
 class Network(nn.Module):  # type: ignore[misc]
@@ -83,10 +105,21 @@ class Network(nn.Module):  # type: ignore[misc]
         self.norm = nn.Parameter(torch.ones(shape.width))
         self.register_buffer("turn", rotation(shape), persistent=False)
 
-    def forward(self, ids: Tensor, wanted: Tensor) -> Tensor:
-        """Logits at the wanted places, (places, vocabulary), of token ids, (batch, length)."""
+    def forward(self, ids: Tensor, wanted: Tensor, shared: Tensor | None = None) -> Tensor:
+        """Logits at the wanted places, (places, vocabulary), of token ids, (batch, length).
+
+        `shared` are ids that all sequences begin with, computed once: agents have long prompts in common.
+        """
         x = functional.embedding(ids, self.embedding)
-        for layer in self.layers:
-            x = layer(x, self.turn)
+        count = 0 if shared is None else len(shared)
+        turn = self.turn[:, count:]
+        if shared is None or count == 0:
+            for layer in self.layers:
+                x, _, _ = layer(x, turn)
+        else:
+            first, mask = functional.embedding(shared[None], self.embedding), _mask(count, ids.shape[1])
+            for layer in self.layers:
+                first, keys, values = layer(first, self.turn)
+                x, _, _ = layer(x, turn, Before(keys, values, mask))
         h = functional.rms_norm(x[wanted], (self.shape.width,), self.norm, 1e-5)
         return functional.linear(h, self.embedding)

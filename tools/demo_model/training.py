@@ -1,7 +1,7 @@
 """The training loop: a run is given minutes, not steps, and anneals so as to end well when they are over."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -12,7 +12,8 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from demo_model.batches import IGNORED, Mix, batches
+from demo_model.agent_life import Lives
+from demo_model.batches import IGNORED, Batch, Mix, batches
 from demo_model.export import export
 from demo_model.muon import Muon
 from demo_model.network import Network, Shape
@@ -32,6 +33,8 @@ class Plan:
     average: float = 0.995  # of the running mean of the weights, which is what is exported
     export_every: float = 5.0  # minutes
     compile: bool = False
+    agents: float = 0.0  # the share of agents' lives; what is left is as below, at the end of a training from nothing
+    half: bool = False  # compute in bfloat16, which is faster where the processor can
 
     def rate(self, done: float) -> float:
         """The factor of the learning rates when a share of the time is over."""
@@ -39,6 +42,8 @@ class Plan:
 
     def mix(self, done: float) -> Mix:
         """What is trained on when a share of the time is over: short copying first, long dialogues last."""
+        if self.agents:
+            return Mix(easy=0.3, long=0.05, agents=self.agents)
         if done < 0.16:
             return Mix(easy=0.92, long=0.0)
         if done < 0.3:
@@ -87,15 +92,24 @@ class Trainer:
         self.muon.buffers, self.mean = state["muon"], state["mean"]
         self.step, self.seconds, self.rounds = state["step"], state["seconds"], state["rounds"] + 1
 
+    def begin_with(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Take over the weights of a trained model."""
+        found = {name: torch.from_numpy(weight) for name, weight in weights.items()}
+        self.network.load_state_dict(found)
+        self.mean = {name: weight.detach().clone() for name, weight in self.network.named_parameters()}
+
     def export(self, path: Path) -> None:
         """Write the running mean of the weights as a GGUF file."""
         weights: dict[str, npt.NDArray[np.float32]] = {name: mean.numpy() for name, mean in self.mean.items()}
         export(path, self.vocabulary, self.network.shape.as_dict(), weights)
 
-    def learn(self, ids: torch.Tensor, targets: torch.Tensor, rate: float) -> torch.Tensor:
+    def learn(self, batch: Batch, rate: float) -> torch.Tensor:
         """One step; the loss before it."""
+        ids, targets, shared = map(torch.from_numpy, (batch.ids, batch.targets, batch.shared))
         wanted = targets != IGNORED
-        loss = functional.cross_entropy(self.forward(ids, wanted), targets[wanted])
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.plan.half):
+            logits = self.forward(ids, wanted, shared)
+        loss = functional.cross_entropy(logits.float(), targets[wanted])
         loss.backward()
         self.muon.step(self.plan.matrix_rate * rate)
         for group in self.adam.param_groups:
@@ -116,7 +130,7 @@ class Trainer:
 
     def run(self, out: Path) -> None:
         """Train until the time is over, exporting to `out` on the way."""
-        encoder = self.vocabulary.encoder()
+        encoder, lives = self.vocabulary.encoder(), Lives()
         limit, exported, shown = self.plan.minutes * 60, time.monotonic(), time.monotonic()
         rng = Random(f"{self.plan.seed}.{self.rounds}")
         mix = None
@@ -127,13 +141,11 @@ class Trainer:
             done = self.seconds / limit
             if self.plan.mix(done) != mix:
                 mix = self.plan.mix(done)
-                source = batches(encoder, rng, self.plan.tokens, mix, self.network.shape.context)
+                source = batches(encoder, rng, self.plan.tokens, mix, self.network.shape.context, lives)
             batch = next(source)
             warm = min(1.0, (self.step + 1) / 60)
-            losses.append(
-                self.learn(torch.from_numpy(batch.ids), torch.from_numpy(batch.targets), warm * self.plan.rate(done))
-            )
-            tokens += batch.ids.size
+            losses.append(self.learn(batch, warm * self.plan.rate(done)))
+            tokens += batch.ids.size + batch.shared.size
             now = time.monotonic()
             self.seconds += now - begun
             if now - shown > 20:
@@ -150,3 +162,4 @@ class Trainer:
                 exported = now
         self.save()
         self.export(out)
+        lives.close()

@@ -18,15 +18,17 @@ LEASE_SECONDS = 30.0
 class FibreConfig:
     """How a tree works. Times are in seconds, budgets in tokens; None is no limit.
 
-    `instruction` is the root's own part of its system prompt. `max_turns`, `timeout` and `budget` hold for an agent
-    whose parent says nothing else; those of the root begin with `root_`. `tree_budget` is what all agents of the tree
-    may use together. `max_depth` counts the levels below the root, `max_alive` and `max_agents` the sub-agents at work
-    and in all. `file_tools` names the tools beside those of Fibre, and `tools` are further ones. With `commands` agents
-    have a shell: whoever may write to their sessions then runs programs here. `workflow` is what all agents share.
+    `instruction` is the root's own part of its system prompt, `common` what all agents are told beside the fixed part.
+    `max_turns`, `timeout` and `budget` hold for an agent whose parent says nothing else; those of the root begin with
+    `root_`. `tree_budget` is what all agents of the tree may use together. `max_depth` counts the levels below the
+    root, `max_alive` and `max_agents` the sub-agents at work and in all. `file_tools` names the tools beside those of
+    Fibre, and `tools` are further ones. With `commands` agents have a shell: whoever may write to their sessions then
+    runs programs here. `workflow` is what all agents share.
     """
 
     language: Language = "en"
     instruction: str = ""
+    common: str = ""
     user_id: str = "user"
     max_depth: int = 2
     max_alive: int = 64

@@ -36,7 +36,8 @@ def system_text(strand: FibreSubAgent, config: FibreConfig) -> str:
     for key, value in strand.context.system_context.items():
         notes[key] = _text(value)
     instruction = strand.record.system_instruction
-    return system_prompt(config.language, instruction, may_spawn=leads(strand, config), notes=notes)
+    may_spawn = leads(strand, config)
+    return system_prompt(config.language, instruction, may_spawn=may_spawn, notes=notes, common=config.common)
 
 
 def leads(strand: FibreSubAgent, config: FibreConfig) -> bool:

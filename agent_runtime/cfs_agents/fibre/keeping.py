@@ -54,7 +54,7 @@ class StrandKeeper:
             record.messages = len(self._messages)
             if self.current is not None:
                 record.items = self._memory.dump(self.current())
-            status, messages = record.model_dump_json(indent=1), self._messages.messages
+            status, messages = record.model_dump_json(), self._messages.messages
             await to_the_end(lambda: self._folder.save(status, messages))
 
     async def add(self, message: Message) -> None:

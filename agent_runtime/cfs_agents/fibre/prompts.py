@@ -85,13 +85,16 @@ sys_lock_file(path)、sys_unlock_file(path)：占用文件，释放文件。""",
 }
 
 
-def system_prompt(language: Language, instruction: str, *, may_spawn: bool, notes: Mapping[str, str]) -> str:
+def system_prompt(
+    language: Language, instruction: str, *, may_spawn: bool, notes: Mapping[str, str], common: str = ""
+) -> str:
     """Put a system prompt together: the fixed part, what is known of the place (`notes`), the agent's own instruction.
 
     An agent that may not spawn reads nothing of spawning. Notes are one line each, in their order, without empty ones;
-    a long one is shortened.
+    a long one is shortened. What is `common` to all agents of a tree comes before what differs, so that an engine
+    computes it once.
     """
-    parts = [CAPABILITIES, fixed_part(language, may_spawn=may_spawn)]
+    parts = [CAPABILITIES, fixed_part(language, may_spawn=may_spawn), *([common.strip()] if common.strip() else [])]
     parts += [f"{name}: {_line(value)}" for name, value in notes.items() if value.strip()]
     return "\n".join([*parts, ROLE, instruction.strip()])
 

@@ -42,6 +42,7 @@ class SessionMemoryManager:
 
     def __init__(self, messages: MessageManager) -> None:
         self._messages = messages
+        self._dumped: dict[str, tuple[ContextItem, dict[str, Any]]] = {}
 
     def dump(self, context: Context) -> list[dict[str, Any]]:
         """Describe a context; where an item's message is one of the session, its place stands for it.
@@ -49,16 +50,15 @@ class SessionMemoryManager:
         The system prompt is left out, as it is made anew.
         """
         places = {id(message): place for place, message in enumerate(self._messages.messages)}
-        dumped = []
+        dumped: dict[str, tuple[ContextItem, dict[str, Any]]] = {}
         for item in context:
             if item.item_type == "system_prompt":
                 continue
-            state = item.dump()
-            if (place := places.get(id(item.message))) is not None:
-                state["at"] = place
-                del state["message"]
-            dumped.append({key: value for key, value in state.items() if value not in (None, False, 0) or key == "at"})
-        return dumped
+            known = self._dumped.get(item.item_id)
+            same = known is not None and known[0] is item  # items never change, and messages never move
+            dumped[item.item_id] = known if known is not None and same else (item, _described(item, places))
+        self._dumped = dumped
+        return [state for _, state in dumped.values()]
 
     def load(self, items: Sequence[Mapping[str, Any]], counted: int) -> Context:
         """Make the context that was described, and what came after the first so many messages."""
@@ -75,6 +75,14 @@ class SessionMemoryManager:
         for message in messages[counted:]:
             context = context.with_item(ContextItem.of(message))
         return context
+
+
+def _described(item: ContextItem, places: Mapping[int, int]) -> dict[str, Any]:
+    state = item.dump()
+    if (place := places.get(id(item.message))) is not None:
+        state["at"] = place
+        del state["message"]
+    return {key: value for key, value in state.items() if value not in (None, False, 0) or key == "at"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class FibreSubAgent:
         self.keeper = StrandKeeper(record, context, folder, told=self.voice.tell, before=self._before_round)
         self.call_id: str | None = None
         self.finishes = 0
+        """How often it has said in this task that it is done."""
         self.news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.report = report_of(record)
@@ -258,6 +259,7 @@ class FibreSubAgent:
                 self.voice.say(event)
                 self.tree.after(self, event)
                 if isinstance(event, CallFinished) and event.call.name == FINISH and self._finish is not None:
+                    self.finishes += sum(call.name == FINISH for call in agent.context.context.open_calls)
                     return
 
     async def _more(self) -> str | None:

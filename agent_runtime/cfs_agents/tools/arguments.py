@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
@@ -110,6 +111,19 @@ class Arguments:
     def _resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         name = str(schema.get("$ref", "")).rpartition("/")[2]
         return {**self.schema["$defs"][name], **schema, "$ref": ""} if name else schema
+
+
+_OF_METHODS: WeakKeyDictionary[Any, dict[str, Arguments]] = WeakKeyDictionary()
+
+
+def arguments_of(name: str, function: Callable[..., Any]) -> Arguments:
+    """Read the parameters of a tool; those of a method once for all objects, as each agent has an object of its own."""
+    if not inspect.ismethod(function):
+        return Arguments(name, function)
+    known = _OF_METHODS.setdefault(function.__func__, {})
+    if name not in known:
+        known[name] = Arguments(name, function)
+    return known[name]
 
 
 def _model_of(name: str, function: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, str]]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from cfs_agents.tools.arguments import Arguments
+from cfs_agents.tools.arguments import Arguments, arguments_of
 from cfs_agents.tools.errors import ToolDefinitionError
 
 
@@ -32,7 +32,7 @@ class Tool:
             raise ToolDefinitionError(f"{self.name!r} cannot name a tool: use ASCII letters, digits and '_'")
         if self.ephemeral is not None and self.ephemeral < 1:
             raise ToolDefinitionError(f"{self.name}: ephemeral is how many results stay, at least 1")
-        object.__setattr__(self, "arguments", Arguments(self.name, self.callable))
+        object.__setattr__(self, "arguments", arguments_of(self.name, self.callable))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function itself, unchecked."""

@@ -5,6 +5,7 @@ needs the rights of that session besides.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
 from cfs.counting import MESSAGE_TOKENS, estimate_tokens
@@ -13,7 +14,7 @@ from cfs.wire import Message
 from cfs_server.completions import recorded
 from cfs_server.completions.direct import Direct, Items
 from cfs_server.completions.orders import Order
-from cfs_server.engine.interface import CountsTokens, Engine
+from cfs_server.engine.interface import CountsTokens, Engine, KnowsSchemas
 from cfs_server.sessions.gate import SessionGate
 
 
@@ -41,6 +42,10 @@ class CompletionGate:
         session, turn = recorded.submit(self._sessions, session_id, order)
         items = recorded.follow(session, turn, lambda: self._sessions.require_still(session, session_id, "read_binary"))
         return items, Recorded(session=session.id, turn=turn.id)
+
+    async def unkept(self, schema: dict[str, Any]) -> tuple[str, ...]:
+        """Name the keywords of a schema that a reply may break; none where the engine does not know."""
+        return await self._engine.unkept(schema) if isinstance(self._engine, KnowsSchemas) else ()
 
     async def count(
         self, texts: Sequence[str], messages: Sequence[Message] | None, tools: Sequence[dict[str, object]]

@@ -39,14 +39,17 @@ class Options:
     threads: int = 0
     parked_bytes: int = 512 << 20
     """Memory for state outside of the pool, to which every turn's is copied at its end."""
+    disk: str = ""
+    """Folder for state that is to outlive memory and the worker; empty for none."""
+    disk_bytes: int = 4 << 30
     idle_seconds: float = 0.5
     """A session that rested this long leaves the pool as soon as others compute."""
     step_tokens: int = 512
     """Most tokens of one step."""
     flash_attention: bool = True
     """Where the model can. It is faster and rounds more coarsely, so greedy near ties depend more on the company."""
-    step_seconds: float = 0.15
-    """What a step with a prompt in it should cost while others stream."""
+    step_seconds: float = 0.2
+    """What a piece of a prompt and a token of all streams should cost together: so long a stream may stand still."""
     slice_seconds: float = 2.0
     """A turn that has run so long gives way to one that has had less of the engine."""
 

@@ -33,6 +33,7 @@ from cfs_server.engine.interface import Delta, Finished
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.bodies import json_body
 from cfs_server.routes.context import Me
+from cfs_server.routes.schemas import UNKEPT_HEADERS, unkept_of, with_headers
 from cfs_server.routes.views import as_json
 from cfs_server.routes.waiting import attend
 from cfs_server.streams import Frames
@@ -75,7 +76,7 @@ async def _session(
 @router.post(
     "/chat/completions",
     responses={
-        200: answer("The completion, or its chunks", json=wire.ChatCompletion, events=None),
+        200: answer("The completion, or its chunks", json=wire.ChatCompletion, events=None, headers=UNKEPT_HEADERS),
         **problems(*_ERRORS, Conflict, Gone, NotFound, StorageFull),
     },
     openapi_extra=body(json=wire.ChatRequest),
@@ -91,19 +92,21 @@ async def complete(
     A client that goes away ends its completion, but for one that a session records: that is a turn like any other.
     """
     gate = me.completions
-    found, recorded = gate.begin(read_order(asked, gate.message_bytes), session)
+    order = read_order(asked, gate.message_bytes)
+    headers = await unkept_of(me, order.json_schema)
+    found, recorded = gate.begin(order, session)
     items, writer = _Begun(found), Writer(gate.model.id, recorded)
     try:
         if not asked.stream:
             text = completion_json(await attend(request, writer.completion(items)))
             await items.close()
-            return Response(text, media_type="application/json")
+            return Response(text, headers=headers, media_type="application/json")
         await attend(request, items.begin(_PATIENCE))
     except BaseException:
         await items.close()
         raise
     usage = asked.stream_options is not None and asked.stream_options.include_usage
-    return me.stream(_frames(writer, items, usage=usage), items.close)
+    return with_headers(me.stream(_frames(writer, items, usage=usage), items.close), headers)
 
 
 @router.get("/models", responses={200: answer("All models", json=wire.ModelList), **problems()})

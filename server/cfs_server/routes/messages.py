@@ -26,6 +26,7 @@ from cfs_server.routes.bodies import is_json, parse, require_text
 from cfs_server.routes.conditions import require_match_of
 from cfs_server.routes.context import Accept, IfMatch, Me, SessionId
 from cfs_server.routes.events import SessionView
+from cfs_server.routes.schemas import UNKEPT_HEADERS, unkept_of, with_headers
 from cfs_server.routes.views import as_json, location, reply
 from cfs_server.routes.waiting import attend
 from cfs_server.sessions.content import check_content, decode_message
@@ -47,8 +48,8 @@ Wait = Annotated[
     "/{id:session}/messages",
     status_code=202,
     responses={
-        200: answer("The finished reply, or this turn's events", json=wire.Reply, events=None),
-        202: answer("Accepted", location=True, json=wire.Accepted),
+        200: answer("The finished reply, or this turn's events", json=wire.Reply, events=None, headers=UNKEPT_HEADERS),
+        202: answer("Accepted", location=True, json=wire.Accepted, headers=UNKEPT_HEADERS),
         **problems(
             InvalidIdentifier,
             InvalidParameters,
@@ -81,19 +82,22 @@ async def post_message(
     if chosen == media.EVENTS or wait != "false":
         sessions.require("read_binary", id)
     turn = _read(request, await request.body(), sessions.limits.message_bytes)
+    headers = await unkept_of(me, turn.json_schema if turn else None)
     require_match_of(if_match, id, sessions)
     if turn is None:
         session = sessions.open(id)
         return _accepted(session, None, session.log.last, 0)
     session, event = sessions.submit(id, turn)
     if chosen == media.EVENTS:
-        return me.stream(follow(session.log, event.number - 1, SessionView(session, sessions), turn))
+        view = SessionView(session, sessions)
+        return with_headers(me.stream(follow(session.log, event.number - 1, view, turn)), headers)
     if wait != "false":
         seconds = me.wait_limit(None if wait == "true" else float(wait))
         with sessions.throughout(session, "read_binary"):
             result = await attend(request, _finished(session, turn, seconds))
-        return as_json(reply(session, turn, result, transcript=transcript))
-    return _accepted(session, turn, event.number, len(turn.message.content.encode()))
+        return as_json(reply(session, turn, result, transcript=transcript), headers=headers)
+    accepted = _accepted(session, turn, event.number, len(turn.message.content.encode()))
+    return with_headers(accepted, headers)
 
 
 def _read(request: Request, data: bytes, limit: int) -> Turn | None:

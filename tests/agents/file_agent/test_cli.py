@@ -54,6 +54,20 @@ def test_a_task_without_an_answer_is_a_failure(url: str, tmp_path: Path) -> None
     assert errors == "cfs: no answer after 1 rounds; what was done is kept: resume to go on\n"
 
 
+def test_an_answer_that_is_always_cut_off_is_a_failure(url: str, tmp_path: Path) -> None:
+    """Half a text is no answer: it is shown, the reason is told, and the task can be resumed with longer replies."""
+    task = "one two three four five six seven"
+    arguments = ("agent", "run", "--max-tokens", "3", "--root", str(tmp_path))
+    code, output, errors = ended(cfs(url, *arguments, task))
+    assert code != 0
+    assert "one two three" in output
+    assert output.count("[warning: the reply was cut off") == 3
+    assert errors.startswith("cfs: the model's reply was cut off at its limit of tokens 4 times in a row")
+    assert errors.count("\n") == 1
+    code, output, _ = ended(cfs(url, "agent", "run", "--root", str(tmp_path)))
+    assert (code, "Go on exactly where it stopped" in output) == (0, True)
+
+
 @pytest.mark.parametrize("arguments", [(), ("--resume",)])
 def test_there_may_be_nothing_to_go_on_with(url: str, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     """Then one line says so."""

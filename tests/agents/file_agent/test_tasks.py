@@ -1,6 +1,7 @@
 """A task from its beginning to its end (A1, A2, A3, A6, A7)."""
 
 import asyncio
+import re
 from pathlib import Path
 
 import pytest
@@ -344,7 +345,7 @@ async def test_an_agent_that_was_moved_goes_on(tmp_path: Path) -> None:
 
 
 async def test_a_long_conversation_stays_under_its_threshold(tmp_path: Path) -> None:
-    """Two hundred rounds with large results, compacted and off-loaded as they go, and the task is never forgotten."""
+    """Two hundred rounds with large results: the task is never forgotten, and what was off-loaded can be read."""
     steps = [calls("execute_command", command=f"seq {number} {number + 300}") for number in range(200)]
     made, model = agent(
         tmp_path, *steps, says("Done."), max_rounds=201, context_tokens=6_000, offload_token_threshold=400
@@ -356,6 +357,16 @@ async def test_a_long_conversation_stays_under_its_threshold(tmp_path: Path) -> 
         assert sum(estimate(text_of(message)) for message in asked.messages) <= 6_000
         assert any(message.content == "Count two hundred times." for message in asked.messages)
     assert len(operations(tmp_path, "execute_command")) == 200
+    paths = re.compile(r"/storage/offloaded/\S+?\.txt")
+    every = sorted({path for asked in model.asked for path in paths.findall(texts(asked.messages))})
+    assert len(every) > 100
+    named = every[::10]
+    reading = [calls("read_file", path=path) for path in named]
+    again, reader = agent(tmp_path, *reading, says("Read."), max_rounds=len(named) + 1)
+    async with again:
+        assert (await again.run("Read all.")).ok
+    for path, asked in zip(named, reader.asked[1:], strict=True):
+        assert asked.last.content == (tmp_path / path[1:]).read_text()
 
 
 async def test_rounds_are_numbered_from_one_in_each_task(tmp_path: Path) -> None:

@@ -1,60 +1,136 @@
-"""How many tokens of prompts a step may take while others wait for their next token.
+"""How many tokens a step takes: streams and prompts take turns while both are there.
 
-What a step costs is learnt as the engine runs (`costs`); a step is filled up to the time that it may take.
+A step is one token of every stream, or pieces of prompts as large as its time allows: the attention of a batch that
+holds both would pay for the cells of both with every token (`tiles`). So a stream stands still for one piece at most.
+What a step costs is learnt as the engine runs (`costs`), for the two kinds of steps apart.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from cfs_server.engine.llama.costs import StepCost
+from cfs_server.engine.llama.tiles import TILE, padding, whole
 
-MIN_PROMPT_TOKENS = 32
-"""A step takes this much of the prompts at least, or long ones would starve behind many streams."""
 MIN_ALONE = 256
-"""The same without streams. On a slow model that may take seconds: a new turn waits for it, and a cancel among many."""
+"""Tokens that a step takes at least where nobody streams. On a slow model that may take seconds: a new turn waits."""
 ALONE = 4
 """Without streams a step may take so many times longer: only a cancel or a new turn waits for its end."""
 LONGER = 0.25
-"""Where a step without any prompt takes too long already, prompts may make it longer by this part of that time."""
+"""Where a step without any prompt takes too long already, a piece of a prompt may take this part of that time."""
+
+_ROUNDING = 1e-6
 
 Turn = TypeVar("Turn")
 
 
-class PromptBudget:
-    """Shares a step between streams (one token each, always) and prompts (equal parts of what is left)."""
+def looks(tokens: float, depth: int) -> float:
+    """Count the cells that so many tokens look at together that follow `depth` others."""
+    return tokens * (depth + tokens / 2)
 
-    def __init__(self, step_tokens: int, step_seconds: float, cost: StepCost | None = None) -> None:
+
+class PromptBudget:
+    """Shares the steps between streams (one token each) and prompts (equal parts of the time, in full tiles)."""
+
+    def __init__(
+        self, step_tokens: int, step_seconds: float, cost: StepCost | None = None, streams: StepCost | None = None
+    ) -> None:
         self.cost = cost if cost is not None else StepCost()
+        """Of steps with prompts."""
+        self.streams = streams if streams is not None else StepCost()
+        """Of steps without."""
         self._step_tokens = step_tokens
         self._step_seconds = step_seconds
+        self._reach = TILE
+        self._streams_next = False
+        self._pieces = 0
 
-    def share(self, pending: Mapping[Turn, int]) -> dict[Turn, int]:
-        """Say how many of its pending tokens each turn may compute in the next step."""
+    def share(self, pending: Mapping[Turn, int], depth: Callable[[Turn], int] = lambda _turn: 0) -> dict[Turn, int]:
+        """Say how many of its pending tokens each turn computes in the next step, given how many it has behind it."""
         streams = {turn: 1 for turn, count in pending.items() if count == 1}
-        left = self._prompt_tokens(len(streams))
-        prompts = sorted((count, place, turn) for place, (turn, count) in enumerate(pending.items()) if count > 1)
-        shares: dict[Turn, int] = dict(streams)
-        for place, (count, _, turn) in enumerate(prompts):
-            part = min(count, -(-left // (len(prompts) - place)))
-            if part > 0:
-                shares[turn] = part
-                left -= part
-        return shares
+        if len(streams) == len(pending):
+            self._reach = TILE
+            return streams
+        prompts = {turn: count for turn, count in pending.items() if count > 1}
+        if not streams:
+            return self._pieces_of(prompts, depth, 0)
+        if self._fit_together(len(streams), prompts, depth):
+            return dict(pending)
+        return streams if self._streams_next else self._pieces_of(prompts, depth, len(streams))
 
-    def saw_step(self, tokens: int, seconds: float) -> None:
-        """Learn from a step, with whatever was in it."""
-        self.cost.saw(tokens, seconds)
+    def saw_step(self, tokens: int, seconds: float, prompt_looks: float | None = None) -> None:
+        """Learn from a step; those without a piece of a prompt, or with a small one among streams, have no looks."""
+        self._streams_next = prompt_looks is not None
+        if prompt_looks is None:
+            self.streams.saw(tokens, seconds)
+        else:
+            self.cost.saw(tokens, seconds, prompt_looks)
+            self._reach = min(2 * self._reach, max(TILE, self._step_tokens))
+            self._pieces += 1
+
+    def credible(self, tokens: int, seconds: float, prompt_looks: float | None = None) -> float:
+        """Cut what a step took to what its turns can be charged for; a machine that stood still is nobody's fault."""
+        if prompt_looks is None:
+            return self.streams.credible(seconds, tokens)
+        return self.cost.credible(seconds, tokens, prompt_looks)
 
     def seconds(self, tokens: float) -> float:
         """Predict how long prompts of so many tokens take, in steps without streams."""
-        return tokens * (self.cost.per_token + self.cost.fixed / self._prompt_tokens(0))
+        return tokens * (self.cost.per_token + self.cost.fixed / max(1, self._fitting(self._seconds(0), 0)))
 
-    def _prompt_tokens(self, streams: int) -> int:
-        """Find how many tokens of prompts fit into the time and the size of a step."""
-        least = MIN_PROMPT_TOKENS if streams else MIN_ALONE
-        may_take = self._step_seconds if streams else self._step_seconds * ALONE
-        left = max(may_take - self.cost.seconds(streams), LONGER * self.cost.seconds(streams))
-        fits = left / self.cost.per_token if self.cost.per_token else math.inf
-        wanted = fits if self.cost.seconds(1) else 2 * MIN_PROMPT_TOKENS
-        return int(min(self._step_tokens - streams, max(least, wanted)))
+    def _fit_together(self, streams: int, prompts: Mapping[Turn, int], depth: Callable[[Turn], int]) -> bool:
+        """Whether all that is pending is less than a tile, and near the beginning: then nobody pays for the others."""
+        tokens = sum(prompts.values())
+        if streams + tokens >= TILE:
+            return False
+        return not padding(tokens, sum(looks(count, depth(turn)) for turn, count in prompts.items()), self.cost)
+
+    def _pieces_of(self, prompts: Mapping[Turn, int], depth: Callable[[Turn], int], streams: int) -> dict[Turn, int]:
+        """Give each prompt an equal part of the time; parts too short for a tile go to one of those, in turns."""
+        most = min(self._step_tokens, self._reach) if streams else self._step_tokens
+        least = TILE if streams else MIN_ALONE
+        left = max(self._seconds(streams), self._work(least, min(map(depth, prompts))))
+        shares: dict[Turn, int] = {}
+        unserved: list[Turn] = []
+        saved = 0.0
+        shortest_first = sorted((count, place, turn) for place, (turn, count) in enumerate(prompts.items()))
+        for place, (count, _, turn) in enumerate(shortest_first):
+            part = left / (len(prompts) - place)
+            if tokens := self._piece(count, self._fitting(part, depth(turn)), most):
+                shares[turn] = tokens
+                most -= tokens
+                left -= self._work(tokens, depth(turn))
+            else:
+                unserved.append(turn)
+                saved += part
+                left -= part
+        if unserved:
+            turn = unserved[self._pieces % len(unserved)]
+            fits = self._fitting(saved + max(0.0, left), depth(turn))
+            if tokens := self._piece(prompts[turn], fits if shares else max(TILE, fits), most):
+                shares[turn] = tokens
+        return shares
+
+    def _piece(self, count: int, fits: int, most: int) -> int:
+        """Cut a piece of a prompt: all of it if that fits, or about as many full tiles."""
+        return count if count <= min(fits, most) else min(count, whole(fits + TILE // 2), whole(most))
+
+    def _seconds(self, streams: int) -> float:
+        """Say how long a piece of a prompt may take."""
+        if not streams:
+            return self._step_seconds * ALONE - self.cost.fixed
+        taken = self.streams.seconds(streams)
+        return max(self._step_seconds - taken, LONGER * taken) - self.cost.fixed
+
+    def _work(self, tokens: int, depth: int) -> float:
+        """Predict how long a piece takes but for the fixed part of its step."""
+        return self.cost.per_token * tokens + self.cost.per_look * looks(tokens, depth)
+
+    def _fitting(self, seconds: float, depth: int) -> int:
+        """Find how many tokens behind `depth` others take so long; as many as a step has while nothing is known."""
+        each, more = self.cost.per_token + self.cost.per_look * depth, self.cost.per_look
+        if not each:
+            return 2 * TILE
+        seconds = max(0.0, seconds)
+        tokens = 2 * seconds / (each + math.sqrt(each * each + 2 * more * seconds))  # each * n + more * n * n / 2
+        return int(min(self._step_tokens, tokens + _ROUNDING))

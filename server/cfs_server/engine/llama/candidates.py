@@ -61,12 +61,28 @@ class Candidates:
         """The most probable token that is left."""
         return int(self._ids[self._logits[: self._array.size].argmax()])
 
-    def drop_masked(self, others: NDArray[np.intp] | None = None) -> int:
-        """Drop what a grammar masked, and some other tokens, and keep the order; returns how many are left."""
-        size = self._array.size
-        stays = np.isfinite(self._logits[:size])
-        if others is not None:
-            stays &= ~np.isin(self._ids[:size], others)
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return int(self._array.size)
+
+    @property
+    def unmasked(self) -> NDArray[np.bool_]:
+        """Which of the candidates no grammar has masked."""
+        finite: NDArray[np.bool_] = np.isfinite(self._logits[: self._array.size])
+        return finite
+
+    def drop_masked(self) -> int:
+        """Drop what a grammar masked and keep the order; returns how many are left."""
+        return self._keep(self.unmasked)
+
+    def drop(self, unwanted: NDArray[np.bool_]) -> int:
+        """Drop tokens, of which there is a mark in a table of all, and keep the order; returns how many are left."""
+        return self._keep(~unwanted[self._ids[: self._array.size]])
+
+    def _keep(self, stays: NDArray[np.bool_]) -> int:
+        if stays.all():
+            return len(stays)
         left = np.flatnonzero(stays)
         self._ids[: len(left)], self._logits[: len(left)] = self._ids[left], self._logits[left]
         self._array.size, self._array.selected = len(left), -1

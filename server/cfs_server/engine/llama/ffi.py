@@ -99,7 +99,7 @@ class Context:
     layers have a `window` (in tokens, 0 for none) the library takes any cell that lies before it and belongs to one
     sequence only, also from a pool that keeps the window in full. So there each sequence has a second id, its guard,
     to which its cells belong too, but for the last half of a window. Saved state takes about `cell_bytes` for each
-    token and `state_bytes` for each sequence.
+    token and `state_bytes` for each sequence. `tiled` says whether attention is computed in tiles of tokens (`tiles`).
     """
 
     def __init__(
@@ -112,6 +112,7 @@ class Context:
         window: int = 0,
         cell_bytes: int = 0,
         state_bytes: int = 0,
+        tiled: bool = False,
     ) -> None:
         self.raw = raw
         self.brake = brake or Brake()
@@ -125,6 +126,7 @@ class Context:
         self.window = window
         self.cell_bytes = cell_bytes
         self.state_bytes = state_bytes
+        self.tiled = tiled
 
     def decode(self, batch: Batch) -> Outcome:
         """Compute a batch; logits of its outputs are valid until the next call."""

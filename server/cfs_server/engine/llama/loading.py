@@ -11,9 +11,9 @@ from llama_cpp import llama_cpp as lib
 
 from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import EnginePlan, ModelLoadError
-from cfs_server.engine.llama.budget import MIN_PROMPT_TOKENS
 from cfs_server.engine.llama.families import Family, Plan, examine, make_plan
 from cfs_server.engine.llama.ffi import Batch, Brake, Context
+from cfs_server.engine.llama.tiles import TILE
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
 SMALL_PARAMETERS = 50_000_000
@@ -71,6 +71,7 @@ class NativeLog:
 class LoadedModel:
     """A model that is ready to compute."""
 
+    path: str
     raw: Any
     context: Context
     vocabulary: Vocabulary
@@ -100,11 +101,12 @@ def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) ->
         options,
         context_tokens=plan.context_tokens,
         pool_tokens=plan.pool_tokens,
-        step_tokens=max(options.step_tokens, options.parallel + MIN_PROMPT_TOKENS),
+        step_tokens=max(options.step_tokens, options.parallel, TILE),
     )
     context = _main_context(path, model, options, plan, log)
     template = lib.llama_model_chat_template(model, None)
     return LoadedModel(
+        path=path,
         raw=model,
         context=context,
         vocabulary=Vocabulary(model),
@@ -181,6 +183,7 @@ def _main_context(path: str, model: Any, options: Options, plan: Plan, log: Nati
         window=guarded,
         cell_bytes=family.cell_bytes,
         state_bytes=family.state_bytes,
+        tiled=options.flash_attention and not log.no_flash_attention and not lib.llama_supports_gpu_offload(),
     )
     batch = Batch(1)
     batch.add(0, [0], 0, output=True)

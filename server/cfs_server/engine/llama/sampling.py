@@ -76,7 +76,7 @@ class Sampler:
             buffer.fill(logits, most_probable(logits, _GREEDY_TRIES))
         if grammar.mask(buffer):
             return self._pick(buffer)
-        buffer.fill(logits, grammar.possible())
+        buffer.fill(logits, grammar.possible(buffer))
         if not grammar.mask(buffer):
             raise EngineError("the grammar allows no token of this model's vocabulary here")
         if self._chain is None:

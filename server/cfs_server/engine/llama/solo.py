@@ -17,8 +17,9 @@ from cfs_server.engine.llama.ffi import Batch, Context, Outcome
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.sampler_pool import Choice, SamplerPool
 from cfs_server.engine.llama.sequences import Generation
+from cfs_server.engine.llama.tiles import TILE
 
-PIECE = 32
+PIECE = TILE
 """Tokens of a prompt that are read in one step: as few as a step of others reads at least."""
 STEP_FAILED = "the model could not compute this step"
 MOST = 2

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from cfs_server.engine.frames import Counters
-from cfs_server.engine.llama.budget import PromptBudget
+from cfs_server.engine.llama.budget import PromptBudget, looks
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.filling import Filling, fill
 from cfs_server.engine.llama.forecast import Forecast
@@ -16,6 +16,7 @@ from cfs_server.engine.llama.sampler_pool import Choice, SamplerPool
 from cfs_server.engine.llama.sequences import Generation
 from cfs_server.engine.llama.solo import Solo
 from cfs_server.engine.llama.step_clock import StepClock
+from cfs_server.engine.llama.tiles import padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,8 @@ class Steps:
         """What a step costs now, in seconds."""
         return {
             "seconds_per_prompt_token": self.budget.cost.per_token,
-            "seconds_per_step": self.budget.cost.fixed,
+            "seconds_per_prompt_look": self.budget.cost.per_look,
+            "seconds_per_step": self.budget.streams.fixed,
             "own_seconds_per_step": self.clock.own,
             "sampling_seconds_per_step": self.clock.sampling,
         }
@@ -63,15 +65,19 @@ class Steps:
     def compute(self, shares: Mapping[Generation, int]) -> Computed:
         """Compute so many tokens of each turn together, and choose a token for those that are complete."""
         filling = fill(self._batch, shares)
+        tokens, seen = self._batch.size, self._looks(filling)
+        padded = self._pad(tokens, seen)
         self._log.hold()
         began = time.perf_counter()
         outcome = self._context.decode(self._batch)
         seconds = time.perf_counter() - began
         why = self._log.take(failed=outcome is Outcome.FAILED)
+        if padded:
+            self._residency.pool.clear_padding()
         self.clock.decoded(seconds)
         if outcome is not Outcome.DONE:
-            return Computed(outcome, reason=_failure(shares, self._batch.size, why) if why else "")
-        self._book(filling, seconds)
+            return Computed(outcome, reason=_failure(shares, tokens, why) if why else "")
+        self._book(filling, tokens, seen, seconds)
         return Computed(outcome, self._choose(filling.speaking))
 
     def compute_alone(self) -> Computed | None:
@@ -98,14 +104,31 @@ class Steps:
         self.solo.close()
         self._samplers.close()
 
-    def _book(self, filling: Filling, seconds: float) -> None:
+    def _looks(self, filling: Filling) -> float | None:
+        """Count the cells that a step looks at which has nothing but pieces of prompts."""
+        if filling.streams:
+            return None
+        return sum(looks(count, turn.computed) for turn, count in filling.shares.items())
+
+    def _pad(self, tokens: int, seen: float | None) -> bool:
+        """Fill up the tile of a step with tokens that nobody needs, if that is quicker and there is room."""
+        if seen is None or not self._context.tiled:
+            return False
+        count = padding(tokens, seen, self.budget.cost)
+        sequence = self._residency.pool.padding(tokens + count) if count else None
+        if sequence is None:
+            return False
+        self._batch.add(sequence, [0] * count, 0, output=False)
+        return True
+
+    def _book(self, filling: Filling, tokens: int, seen: float | None, seconds: float) -> None:
         self._steps += 1
-        self.budget.saw_step(self._batch.size, seconds)
-        self._lobby.charge(filling.shares, seconds)
+        self._lobby.charge(filling.shares, self.budget.credible(self._batch.size, seconds, seen))
+        self.budget.saw_step(self._batch.size, seconds, seen)
         for turn, count in filling.shares.items():
             self._residency.grow(turn.place, count)
         again = sum(turn.completion_tokens > 0 for turn in filling.speaking)
-        self._prompt_tokens += self._batch.size - again
+        self._prompt_tokens += tokens - again
 
     def _choose(self, turns: list[Generation]) -> list[tuple[Generation, Choice]]:
         if not turns:

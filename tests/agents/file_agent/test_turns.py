@@ -1,0 +1,67 @@
+"""A long conversation costs what is new in it: the real server computes each token of the rest once (A7, H4)."""
+
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+from cfs.transports.async_http import AsyncClient
+from cfs.wire import Message, ToolCall, Usage
+from cfs_agents.events import ContextShortened, RoundStarted
+from cfs_agents.file_agent import FileAgent, FileAgentConfig
+from cfs_agents.llm import Item, Reply
+from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
+from tests.server.support import Process
+
+STEPS = 24
+_SLACK = 16
+"""Tokens that may be computed again where two texts meet."""
+
+
+class Tethered:
+    """Lets a server's model read each prompt, and goes on with a call that the test wants; `costs` is what it told."""
+
+    def __init__(self, model: ServerModel, steps: int) -> None:
+        self.costs: list[Usage] = []
+        self._model = model
+        self._steps = steps
+
+    async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
+        """Ask the server for a token, and reply with the next step."""
+        async for item in self._model.stream(messages, tools):
+            if isinstance(item, Reply):
+                self.costs.append(item.usage)
+        step = len(self.costs)
+        if step > self._steps:
+            yield Reply(Message(role="assistant", content="Done."), "stop", self.costs[-1])
+            return
+        command = f"seq {step} {step + (400 if step == 5 else 8)}"
+        call = ToolCall(id=f"call_{step}", name="execute_command", arguments={"command": command})
+        message = Message(role="assistant", content=f"Step {step}.", tool_calls=(call,))
+        yield Reply(message, "tool_calls", self.costs[-1])
+
+
+async def test_only_what_is_new_is_computed(model_server: Process, tmp_path: Path) -> None:
+    """In each turn, but for the few before which the conversation was shortened."""
+    shortened: list[int] = []
+    rounds = 0
+    async with AsyncClient(model_server.url) as client:
+        model = Tethered(ServerModel(client, ModelSettings(temperature=0, max_tokens=1)), STEPS)
+        counter = ServerCounter(client)
+        config = FileAgentConfig(max_rounds=STEPS + 1, context_tokens=1_200, counter=counter)
+        async with FileAgent(tmp_path, model, config) as agent:
+            async for event in agent.run_stream("Count."):
+                if isinstance(event, RoundStarted):
+                    rounds = event.number
+                elif isinstance(event, ContextShortened):
+                    shortened.append(rounds)
+            assert agent.outcome.ok
+    computed = [cost.prompt_tokens - cost.cached_tokens for cost in model.costs]
+    grown = [
+        after.prompt_tokens - before.prompt_tokens for before, after in zip(model.costs, model.costs[1:], strict=False)
+    ]
+    for number, (new, growth) in enumerate(zip(computed[1:], grown, strict=True), 2):
+        if number not in shortened and growth > 0:
+            assert new <= growth + _SLACK, f"turn {number} of {len(computed)}: {new} computed, {growth} new"
+    assert 0 < len(shortened) < STEPS / 3
+    assert len(model.costs) == STEPS + 1
+    assert sum(computed) < sum(cost.prompt_tokens for cost in model.costs) / 4

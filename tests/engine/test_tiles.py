@@ -1,0 +1,94 @@
+"""Steps of the real scheduler are full tiles of tokens: what is missing is filled up, and nothing of that is left."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cfs_server.engine.frames import Options
+from cfs_server.engine.llama.loading import NativeLog, load
+from cfs_server.engine.llama.tiles import TILE
+from tests.engine.test_scheduler import Desk
+
+
+def desk(tiny: Path, *, looks_cost: bool, pool_tokens: int = 1024) -> Desk:
+    """Make a scheduler that knows what steps cost; it unlearns it, so it is told again before each."""
+    options = Options(parallel=4, pool_tokens=pool_tokens, threads=1)
+    made = Desk(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
+    know(made, looks_cost=looks_cost)
+    return made
+
+
+def know(made: Desk, *, looks_cost: bool) -> None:
+    """Say what a token and a look cost."""
+    cost = made.scheduler._steps.budget.cost
+    cost.fixed, cost.per_token, cost.per_look = 0.0, 1e-6, 1e-6 if looks_cost else 0.0
+
+
+def extended(made: Desk, prompt: int, more: int, *, looks_cost: bool) -> None:
+    """Run a turn, and then begin one whose prompt is `more` tokens longer: its step is one of just those."""
+    made.put("first", prompt=prompt, tokens=1)
+    made.run("first")
+    know(made, looks_cost=looks_cost)
+    made.put("second", prompt=prompt + more, tokens=4)
+    made.scheduler.take_work()
+    made.scheduler.step()
+
+
+@pytest.mark.parametrize(("more", "size"), [(20, TILE), (63, TILE), (64, 64), (70, 70)])
+def test_few_tokens_behind_many_are_filled_up_to_a_tile(tiny: Path, more: int, size: int) -> None:
+    """They count as one piece of the prompt; the others are neither counted nor kept."""
+    made = desk(tiny, looks_cost=True)
+    extended(made, 300, more, looks_cost=True)
+    steps = made.scheduler._steps
+    assert steps._batch.size == size
+    assert steps.counters(0).prompt_tokens_evaluated == 300 + more
+    assert made.scheduler._residency.pool.cells_used == 300 + more
+    assert made.scheduler.check_integrity() == []
+    made.run("second")
+
+
+def test_what_fills_a_tile_changes_no_logits(tiny: Path) -> None:
+    """But for the rounding of another order of additions."""
+    logits = []
+    for looks_cost in (False, True):
+        made = desk(tiny, looks_cost=looks_cost)
+        extended(made, 300, 20, looks_cost=looks_cost)
+        assert made.scheduler._steps._batch.size == (TILE if looks_cost else 20)
+        logits.append(made.model.context.outputs(1, made.model.vocabulary.size)[0].copy())
+        made.run("second")
+    assert np.allclose(logits[0], logits[1], atol=1e-2)
+
+
+def test_without_room_or_tiles_nothing_is_filled_up(tiny: Path) -> None:
+    """The pool has no cells to spare, or attention is not computed in tiles."""
+    made = desk(tiny, looks_cost=True, pool_tokens=512)
+    extended(made, 450, 20, looks_cost=True)
+    assert made.scheduler._steps._batch.size == 20
+    made.run("second")
+    plain = desk(tiny, looks_cost=True)
+    plain.model.context.tiled = False
+    extended(plain, 300, 20, looks_cost=True)
+    assert plain.scheduler._steps._batch.size == 20
+    plain.run("second")
+
+
+def test_a_stream_speaks_between_the_pieces_of_a_prompt(tiny: Path) -> None:
+    """Each step is one token of the stream, or full tiles of the prompt."""
+    made = desk(tiny, looks_cost=False)
+    made.put("stream", prompt=10, tokens=200)
+    while not made.text("stream"):
+        made.scheduler.take_work()
+        made.scheduler.step()
+    made.put("long", prompt=600, tokens=1, first=30)
+    sizes: list[int] = []
+    while "long" not in {end.id for step in made.said for end in getattr(step, "ended", ())}:
+        made.scheduler.take_work()
+        made.scheduler.step()
+        sizes.append(made.scheduler._steps._batch.size)
+    pieces = [size for size in sizes if size > 1]
+    assert sum(pieces) == 600
+    assert all(size % TILE == 0 for size in pieces[:-1])
+    assert not any(one > 1 and other > 1 for one, other in pairwise(sizes))
+    made.run("stream")
