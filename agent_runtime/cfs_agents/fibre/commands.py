@@ -32,7 +32,7 @@ Commands = Annotated[
 Budget = Annotated[
     int | None, typer.Option("--budget", min=1, metavar="TOKENS", help="What all agents may use together.")
 ]
-Tree = Annotated[str, typer.Argument(help="Session of the root of the tree.")]
+Tree = Annotated[str, typer.Argument(help="Session of the root; main unless given.", show_default=False)]
 
 
 def serve(
