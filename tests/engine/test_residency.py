@@ -130,6 +130,23 @@ def test_a_split_run_comes_back_in_one_piece(desk: Desk) -> None:
     assert desk.evaluated == before + 1
 
 
+def test_the_end_of_a_run_comes_back_though_its_beginning_is_there(desk: Desk) -> None:
+    """It was saved with the beginning and is restored with it: a turn that is alone makes room for both."""
+    ours = words((1, 300), (2, 100))
+    fresh = desk.turn("a", ours)
+    while desk.residency.evict_one():
+        pass
+    desk.turn("b", words((1, 300), (3, 5)))
+    before = desk.evaluated
+    seat = desk.residency.enter("", array("i", ours), 0, alone=True)
+    assert seat is not None
+    assert seat.length == len(ours) - 1
+    assert np.allclose(desk.compute(seat, ours), fresh, atol=ROUNDING)
+    assert desk.evaluated == before + 1
+    desk.residency.leave(seat, array("i", ours), "a")
+    assert desk.residency.check_integrity() == []
+
+
 def test_what_is_expected_soon_stays(desk: Desk) -> None:
     """Between two sessions the one whose tool runs keeps its place, the one whose user thinks leaves."""
     for seed, key in enumerate(("thinks", "runs a tool", "said nothing")):

@@ -40,7 +40,9 @@ class Residency(Keeping):
         if seat is None and node is not None:
             node.pin(-1)
             if alone:
-                self._lose(node)
+                # What was saved as one needs room for all of it, also for the part that is on the device already.
+                if not self._evict_all():
+                    self._lose(node)
                 return self.enter(owner, log, spare, alone=True)
         return seat
 
@@ -132,6 +134,13 @@ class Residency(Keeping):
         if victim is not None:
             self._evict(victim)
         return victim is not None
+
+    def _evict_all(self) -> bool:
+        """Take off the device whatever is not in use; false when that is nothing."""
+        found = False
+        while self.evict_one():
+            found = True
+        return found
 
     def evict_rested(self) -> None:
         """Take off the device what rested for a while: idle cells make every step slower."""
