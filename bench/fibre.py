@@ -4,7 +4,8 @@
 
 Models answer at once and the tool does nothing, so all that is left is ours: a spawn, and a step (one reply with one
 call) of each of fifty strands, without a server and with one in a process of its own. The prompts of fifty children
-that share 4,000 tokens go to the engine with a random model; counted is what it evaluates. Medians of runs.
+that share 4,000 tokens (the fixed part and the tools, in the tokens of a random model) go to the engine; counted is
+what it evaluates, over what is shared once and the rest of each. Medians of runs.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +27,6 @@ import structlog
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import make_random_gguf
-from cfs.api import count_tokens
-from cfs.completions import TokensRequest
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.fibre.agent import FibreAgent
@@ -36,8 +36,6 @@ from cfs_agents.server_model import ModelSettings, ServerModel
 from cfs_agents.tools import tool
 
 CFS = Path(sys.executable).with_name("cfs")
-RULE = "All agents of this house keep to these rules, word for word, and never to others. "
-SHARED_TOKENS = 4_000
 
 
 class Figure(NamedTuple):
@@ -109,6 +107,18 @@ class Worker:
             yield _calls(made, "sys_finish_task", status="success", summary="done")
 
 
+class Once:
+    """A model whose replies are taken as they are: a random one never comes to an end by itself."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
+        """Ask, and let a reply that was cut off pass for a whole one."""
+        async for item in self._model.stream(messages, tools):
+            yield replace(item, finish_reason="stop") if isinstance(item, Reply) else item
+
+
 def _calls(number: int, name: str, **arguments: Any) -> Reply:
     call = ToolCall(id=f"call_{number}", name=name, arguments=arguments)
     return Reply(Message(role="assistant", content="", tool_calls=(call,)), "tool_calls", Usage())
@@ -167,13 +177,12 @@ async def evaluated(children: int) -> tuple[float, int]:
             served("--model", str(weights), "--max-wait-seconds", "3600") as url,
             AsyncClient(url, timeout=600) as client,
         ):
-            asked = ServerModel(client, ModelSettings(max_tokens=4, temperature=0))
+            asked = Once(ServerModel(client, ModelSettings(max_tokens=4, temperature=0)))
 
             def model(name: str) -> Model:
                 return asked if name.startswith("child") else Root(children)
 
-            cost = (await client.call(count_tokens(TokensRequest(texts=(RULE,))))).counts[0]
-            config = FibreConfig(common=RULE * (SHARED_TOKENS // cost), max_turns=1, timeout=None)
+            config = FibreConfig(max_turns=1, timeout=None)
             with tempfile.TemporaryDirectory() as folder:
                 async with FibreAgent(folder, model, config, client=client) as agent:
                     await agent.run("Go.")
@@ -185,7 +194,7 @@ async def evaluated(children: int) -> tuple[float, int]:
 
 async def measure(*, smoke: bool) -> dict[str, float]:
     """Take turns, so that a busy machine slows all alike."""
-    children, steps, rounds = (4, 2, 1) if smoke else (50, 20, 5)
+    children, steps, rounds = (4, 2, 1) if smoke else (50, 20, 3)
     runs: dict[str, list[float]] = {figure.name: [] for figure in FIGURES}
     async with served("--engine", "scripted") as url:
         for number in range(rounds):
