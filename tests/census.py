@@ -26,6 +26,9 @@ class Census:
 
     def added(self) -> list[str]:
         """Tell what there is now that there was not then, a line each."""
+        for thread in frozenset(threading.enumerate()) - self.threads:
+            if thread.name.startswith("asyncio-waitpid"):  # it says that a child is gone, and ends by itself then
+                thread.join(10)
         now = Census.now()
         return [
             *(f"descriptor {number}: {target}" for number, target in sorted(now.descriptors - self.descriptors)),

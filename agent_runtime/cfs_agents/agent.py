@@ -219,7 +219,7 @@ class Agent:
         for _ in range(_MOST_SHORTENINGS):
             before = self.context.context
             messages = await self._interrupts.guard(self.context.prepare())
-            async for event in self._shortened(before):
+            for event in await self._shortened(before):
                 yield event
             try:
                 async with aclosing(self._reply(messages, tools)) as events:
@@ -230,26 +230,26 @@ class Agent:
                 shorter = await self.context.shorten(max(1, int(self.context.usage.tokens * _SHORTER)))
                 if shorter.tokens_after >= shorter.tokens_before:
                     raise
-                async for event in self._shortened(before):
+                for event in await self._shortened(before):
                     yield event
             else:
                 return
         raise ContextTooLong("the conversation is too long for the model, however much of it is left out")
 
-    async def _shortened(self, before: Context) -> AsyncGenerator[AgentEvent, None]:
-        """Keep and tell what has become of the conversation while it was made ready."""
+    async def _shortened(self, before: Context) -> list[AgentEvent]:
+        """Keep what has become of the conversation while it was made ready; return what there is to tell of it."""
+        told: list[AgentEvent] = []
         if change := Change.between(before, self.context.context):
             await self._keeper.shortened(change)
         if used := self._summaries.take_usage():
             self._count(used)
-            yield TurnUsage(used)
+            told.append(TurnUsage(used))
         if (done := self.context.take_compaction()) is not None:
             if done.tokens_after < done.tokens_before:
-                yield ContextShortened(done.tokens_before, done.tokens_after, done.summarised)
+                told.append(ContextShortened(done.tokens_before, done.tokens_after, done.summarised))
             if done.kept_because is not None:
-                yield Warned(f"the conversation is still too long: {done.kept_because}")
-        for warning in self._news():
-            yield warning
+                told.append(Warned(f"the conversation is still too long: {done.kept_because}"))
+        return [*told, *self._news()]
 
     async def _reply(self, messages: Sequence[Message], tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Let the model answer, and take its reply in."""

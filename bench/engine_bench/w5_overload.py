@@ -35,8 +35,13 @@ MANY, FEW = "many", "few"
 WORDS, REPLY = 16, 32
 WORKERS = 16
 """Turns at a time when the capacity is measured."""
+COUNTED, FEW_COUNTED = 600, 40
+"""Turns over which shares are counted, in a full run and in a smoke test: over a few seconds of a slow machine they
+would be those of a handful."""
 GOING = 0.3
-"""Part of the time that passes before anything counts: at first turns come in by arrival alone."""
+"""So many of them pass before anything counts: at first turns come in by arrival alone."""
+LONGEST = 1200.0
+"""Seconds that these turns may take; what has been counted by then counts."""
 LIMIT_SECONDS = 2.0
 SERVED_BAR = 0.95
 EVEN_BAR = 0.15
@@ -124,7 +129,7 @@ class Overload:
 async def run(bench: Bench) -> Overload:
     """Run the three phases."""
     model = bench.models.small
-    seconds = 6.0 if bench.smoke else 30.0
+    seconds, counted = (6.0, FEW_COUNTED) if bench.smoke else (30.0, COUNTED)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tokens.toml"
         everything = [tokens.TokenGrant(prefix="/", ops=frozenset(OPERATIONS))]
@@ -136,8 +141,8 @@ async def run(bench: Bench) -> Overload:
             bench.say(f"W5 capacity: {capacity:.1f} turns a second")
             found = await tenants.offer("twice the capacity", {MANY: 20 / 11, FEW: 2 / 11}, capacity, seconds)
         async with serving(model, *shared) as server:
-            found += await Tenants(server, secrets).insist("both always wait", {MANY: 80, FEW: 8}, seconds)
-    return Overload(capacity, found, await _classes(bench, model, seconds), judged=not bench.smoke)
+            found += await Tenants(server, secrets).insist("both always wait", {MANY: 80, FEW: 8}, counted)
+    return Overload(capacity, found, await _classes(bench, model, counted), judged=not bench.smoke)
 
 
 class Tenants:
@@ -172,14 +177,18 @@ class Tenants:
                 group.create_task(self._turn(name))
         return self._told(phase, shares)
 
-    async def insist(self, phase: str, workers: dict[str, int], seconds: float) -> list[Tenant]:
-        """Let each tenant have so many turns at a time, and count what is over in a while, once all are at work."""
+    async def insist(self, phase: str, workers: dict[str, int], counted: int) -> list[Tenant]:
+        """Let each tenant have so many turns at a time, and count the next `counted`, once all are at work."""
         work = [partial(self._turn, name) for name, count in workers.items() for _ in range(count)]
         async with _working(work):
-            await asyncio.sleep(seconds * GOING)
+            await _counted(lambda: self._over, counted * GOING)
             self._clear()
-            await asyncio.sleep(seconds)
+            await _counted(lambda: self._over, counted)
             return self._told(phase, workers)
+
+    @property
+    def _over(self) -> int:
+        return sum(tally.served + tally.failed for tally in self._tallies.values())
 
     async def _turn(self, name: str) -> None:
         began, label = time.perf_counter(), f"{name}-{next(self._numbers)}"
@@ -242,9 +251,16 @@ async def _working(work: Sequence[Callable[[], Awaitable[None]]]) -> AsyncIterat
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _classes(bench: Bench, model: Path, seconds: float) -> list[Class]:
-    """Keep sixteen turns of each class at the engine, and count the tokens of those that end in time."""
+async def _counted(over: Callable[[], int], turns: float) -> None:
+    """Wait until so many turns are over, or the longest time is."""
+    with contextlib.suppress(TimeoutError):
+        await until(lambda: over() >= turns, LONGEST)
+
+
+async def _classes(bench: Bench, model: Path, counted: int) -> list[Class]:
+    """Keep sixteen turns of each class at the engine, and count the tokens of the next `counted` that end."""
     said: Counter[str] = Counter()
+    over: Counter[str] = Counter()
     numbers = itertools.count()
 
     async with bench.ours(Setup(model, bench.threads)) as side:
@@ -253,12 +269,14 @@ async def _classes(bench: Bench, model: Path, seconds: float) -> list[Class]:
             label = f"{kind}-{next(numbers)}"
             answer = await side.ask(Turn(label, (user(words(label, WORDS)),), REPLY, kind=kind))
             said[kind] += answer.prompt_tokens + answer.tokens
+            over[kind] += 1
             side.forget(label)
 
         async with _working([partial(turn, kind) for kind in KINDS for _ in range(16)]):
-            await asyncio.sleep(seconds * GOING)
+            await _counted(over.total, counted * GOING)
             said.clear()
-            await asyncio.sleep(seconds)
-            counted = dict(said)
-    whole, weights = sum(counted.values()), sum(WEIGHTS.values())
-    return [Class(kind, counted.get(kind, 0), counted.get(kind, 0) / whole, WEIGHTS[kind] / weights) for kind in KINDS]
+            over.clear()
+            await _counted(over.total, counted)
+            tokens = dict(said)
+    whole, weights = max(1, sum(tokens.values())), sum(WEIGHTS.values())
+    return [Class(kind, tokens.get(kind, 0), tokens.get(kind, 0) / whole, WEIGHTS[kind] / weights) for kind in KINDS]

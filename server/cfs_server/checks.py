@@ -3,9 +3,10 @@
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from cfs import api
-from cfs.cli.checks import Check, fine, needed
+from cfs.cli.checks import Check, fine, missing, needed
 from cfs.errors import CfsError
 from cfs.transports.http import Client
 from cfs_server import logs
@@ -31,6 +32,8 @@ def checks() -> Iterator[Check]:
         yield _upstream(settings)
     if settings.model is not None:
         yield _model(settings.model)
+    if settings.engine_disk is not None:
+        yield _disk(settings.engine_disk, settings.engine_disk_bytes)
     yield _port(settings)
 
 
@@ -76,6 +79,23 @@ def _model(spec: str) -> Check:
     except ModelLoadError as error:
         return needed("model", str(error), f"cfs model pull {spec}" if spec.startswith("hf:") else "correct CFS_MODEL")
     return fine("model", f"{found.path} ({found.path.stat().st_size / (1 << 20):.0f} MiB): {kind}")
+
+
+def _disk(folder: Path, limit: int) -> Check:
+    """Look whether the engine could keep state in the configured folder; nothing is made there or removed."""
+    from cfs_server.engine.disk.folder import survey
+
+    what = "engine disk"
+    try:
+        found = survey(folder)
+    except OSError as error:
+        return missing(what, f"{folder}: {(error.strerror or str(error)).lower()}", "correct CFS_ENGINE_DISK")
+    used = f"{found.bytes / (1 << 20):.0f} of {limit / (1 << 20):.0f} MiB in {found.files} files"
+    if found.free < limit - found.bytes:
+        return missing(
+            what, f"{used}, but only {found.free / (1 << 20):.0f} MiB are free", "lower CFS_ENGINE_DISK_BYTES"
+        )
+    return fine(what, used)
 
 
 def _port(settings: Settings) -> Check:

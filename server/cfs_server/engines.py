@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import Engine
 from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.settings import ConfigurationError, Settings
@@ -23,7 +24,8 @@ def make_engine(settings: Settings) -> Engine:
         return ScriptedEngine(interval=settings.scripted_interval)
     from cfs_server.engine.supervisor import LlamaEngine
 
-    return LlamaEngine(settings.model)
+    disk = str(settings.engine_disk.absolute()) if settings.engine_disk is not None else ""
+    return LlamaEngine(settings.model, Options(disk=disk, disk_bytes=settings.engine_disk_bytes))
 
 
 def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:

@@ -58,6 +58,12 @@ class Settings(BaseSettings):
     engine: Literal["llama", "scripted"] = Field(
         "llama", description="What answers: `llama` runs the model; `scripted` repeats the message, for tests."
     )
+    engine_disk: Path | None = Field(
+        None,
+        description="Folder for what the engine has computed for sessions, beyond memory; nothing is kept on disk"
+        " unless set. The files hold what the sessions are about, and outlive the server.",
+    )
+    engine_disk_bytes: Count = Field(4 << 30, description="Bytes that the engine may keep on disk.")
     upstream: str | None = Field(
         None, description="URL of another server that answers instead: `http://127.0.0.1:8080/v1`."
     )

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import make_random_gguf
+from cfs.api import Call, Request
+from cfs.transports.http import Client
 from tests.client.doors import HttpDoor
 from tests.client.terminal import cfs, ended
 from tests.server.support import Process, serving
@@ -61,6 +63,31 @@ def test_a_damaged_model_is_an_error(recurrent_model: Path, tmp_path: Path) -> N
     damaged.write_bytes(recurrent_model.read_bytes()[:5000])
     code, checks = examined(NOBODY, CFS_PORT=str(free_port()), CFS_MODEL=str(damaged))
     assert (code, checks["model"]["found"]) == (1, f"{damaged}: the file is truncated or damaged")
+
+
+def test_the_folder_of_the_engines_state_is_looked_at(tmp_path: Path) -> None:
+    """Nothing is made in it; one that cannot be used is a warning, for the engine does without it then."""
+    folder = tmp_path / "state"
+    code, checks = examined(NOBODY, CFS_PORT=str(free_port()), CFS_ENGINE_DISK=str(folder), CFS_ENGINE_DISK_BYTES="1")
+    assert (code, checks["engine disk"]["status"]) == (0, "ok")
+    assert checks["engine disk"]["found"].endswith("MiB in 0 files")
+    assert not folder.exists()
+    folder.touch()
+    code, checks = examined(NOBODY, CFS_PORT=str(free_port()), CFS_ENGINE_DISK=str(folder))
+    assert (code, checks["engine disk"]["status"]) == (0, "warning")
+    assert "this is no folder" in checks["engine disk"]["found"]
+
+
+def test_a_server_keeps_state_where_it_is_told_to(tmp_path: Path) -> None:
+    """And says in `/metrics` how much may be there."""
+    with (
+        serving("--engine-disk", str(tmp_path), "--engine-disk-bytes", "1000000") as process,
+        Client(process.url) as client,
+    ):
+        metrics = client.call(Call(Request("GET", "/metrics"), lambda answer: answer.body.decode()))
+        assert 'cfs_engine_gauge{name="disk_limit_bytes"} 1e+06' in metrics
+        assert 'cfs_engine_gauge{name="disk_files"} 0.0' in metrics
+    assert (tmp_path / "cfs-engine-state").is_dir()
 
 
 def test_a_running_server_is_asked(model_server: Process) -> None:

@@ -246,3 +246,11 @@ def test_no_share_is_more_than_pending_and_all_fit_into_a_step(
     assert all(shares[turn] == pending[turn] for turn in shares if pending[turn] == 1)
     assert sum(shares.values()) <= 512
     assert bool(shares) == bool(pending)
+
+
+def test_before_the_first_reply_its_tokens_are_taken_for_those_of_a_prompt() -> None:
+    """A new engine would else predict that replies cost nothing; later they cost what steps of streams did."""
+    known = PromptBudget(512, 0.1, StepCost(fixed=0.1, per_token=0.01))
+    assert known.reply_seconds(10) == pytest.approx(0.02)
+    known.saw_step(10, 0.05)
+    assert known.reply_seconds(10) == pytest.approx(0.005)

@@ -67,12 +67,16 @@ def test_another_owner_waits_for_the_place_and_for_one_turn_of_the_crowd(forecas
 
 
 async def test_the_engine_predicts(tiny: Path) -> None:
-    """With one place and forty turns of an owner it is much for them and little for others; then it is none."""
+    """With one place and forty long turns of an owner it is much for them and little for others; then it is none."""
     async with running(tiny, parallel=1) as engine:
         await ask(engine, "learn", max_tokens=50)
         assert engine.predicted_wait("crowd", "interactive") == 0
-        turns = [asyncio.create_task(ask(engine, f"{number}", max_tokens=60, owner="crowd")) for number in range(40)]
+        turns = [asyncio.create_task(ask(engine, f"{number}", max_tokens=1500, owner="crowd")) for number in range(40)]
         await until(engine, lambda _: engine.predicted_wait("crowd", "interactive") > 0.05)
         assert engine.predicted_wait("newcomer", "interactive") < engine.predicted_wait("crowd", "interactive") / 2
-        await asyncio.gather(*turns)
+        for one in turns:
+            one.cancel()
+        await asyncio.gather(*turns, return_exceptions=True)
+        await until(engine, lambda stats: not stats.running + stats.waiting)
+        await ask(engine, "and now?", max_tokens=1)
         assert engine.predicted_wait("crowd", "interactive") == 0

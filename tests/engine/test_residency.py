@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cfs_server.engine.frames import Options
+from cfs_server.engine.llama.disk_tier import DiskTier
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.loading import NativeLog, load
 from cfs_server.engine.llama.residency import Residency
@@ -37,11 +38,13 @@ token 30 places before changes a logit by 0.1 and more.
 class Desk:
     """A context of its own with its residency; turns are computed one token a batch, so that shapes never differ."""
 
-    def __init__(self, path: Path, cells: int = 512, memory: int = 1 << 20, **more: Any) -> None:
+    def __init__(
+        self, path: Path, cells: int = 512, memory: int = 1 << 20, disk: DiskTier | None = None, **more: Any
+    ) -> None:
         options = Options(**{"parallel": 4, "pool_tokens": cells, "threads": 1, "flash_attention": False} | more)
         self.model = load(str(path), options, NativeLog(lambda _level, _text: None), extra_buffers=True)
         keeper = Residency if self.model.context.partial else Snapshots
-        self.residency = keeper(self.model.context, memory, 1e9)
+        self.residency = keeper(self.model.context, memory, 1e9, disk)
         self.batch = Batch(8)
         self.evaluated = 0
 
@@ -125,6 +128,23 @@ def test_a_split_run_comes_back_in_one_piece(desk: Desk) -> None:
     before = desk.evaluated
     assert np.allclose(desk.turn("a", ours), fresh, atol=ROUNDING)
     assert desk.evaluated == before + 1
+
+
+def test_the_end_of_a_run_comes_back_though_its_beginning_is_there(desk: Desk) -> None:
+    """It was saved with the beginning and is restored with it: a turn that is alone makes room for both."""
+    ours = words((1, 300), (2, 100))
+    fresh = desk.turn("a", ours)
+    while desk.residency.evict_one():
+        pass
+    desk.turn("b", words((1, 300), (3, 5)))
+    before = desk.evaluated
+    seat = desk.residency.enter("", array("i", ours), 0, alone=True)
+    assert seat is not None
+    assert seat.length == len(ours) - 1
+    assert np.allclose(desk.compute(seat, ours), fresh, atol=ROUNDING)
+    assert desk.evaluated == before + 1
+    desk.residency.leave(seat, array("i", ours), "a")
+    assert desk.residency.check_integrity() == []
 
 
 def test_what_is_expected_soon_stays(desk: Desk) -> None:

@@ -29,22 +29,23 @@ async def held(engine: LlamaEngine, outside: Census) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("seconds", [4, pytest.param(600, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
-@pytest.mark.parametrize("kind", ["tiny", "windowed", "recurrent", "hybrid"])
-async def test_a_storm_leaves_nothing(request_model: Path, seconds: int) -> None:
+@pytest.mark.parametrize("kind", ["tiny", "windowed", "recurrent", "hybrid", "tiny, disk"])
+async def test_a_storm_leaves_nothing(request_model: Path, seconds: int, kind: str, tmp_path: Path) -> None:
     """No turn fails but by a crash, and the books are right throughout.
 
-    In the end there is no cell, sequence id, byte, thread, descriptor or process more than before.
+    In the end there is no cell, sequence id, byte, thread, descriptor, file or process more than before.
     """
     outside = Census.now()
-    dice, began = random.Random(seconds), time.monotonic()
+    dice = random.Random(seconds)
     small = {"pool_tokens": 1536, "context_tokens": 1024, "parked_bytes": 300_000}
     impatient: dict[str, Any] = {"patience": Patience(tokens=4), "slice_seconds": 0.05, "idle_seconds": 0.05}
-    async with running(request_model, **small, **impatient, parallel=4) as engine:
+    disk: dict[str, Any] = {"disk": str(tmp_path), "disk_bytes": 500_000} if "disk" in kind else {}
+    async with running(request_model, **small, **impatient, **disk, parallel=4) as engine:
         await collect(engine, request("some things start with the first turn", "first"))
         inside = await held(engine, outside)
         tasks: dict[str, asyncio.Task[Answer]] = {}
         keys = [f"s{number}" for number in range(12)]
-        crashes = 0
+        crashes, began = 0, time.monotonic()
         while time.monotonic() - began < seconds:
             action, key = dice.random(), dice.choice(keys)
             if action < 0.4 and sum(not task.done() for task in tasks.values()) < 20:
@@ -90,8 +91,16 @@ async def test_a_storm_leaves_nothing(request_model: Path, seconds: int) -> None
         assert (stats.cells_used, stats.sequences_resident) == (0, 0)
         assert (stats.sequences_parked, stats.gauges["parked_bytes"], stats.gauges["prefix_nodes"]) == (0, 0, 0)
         assert await engine.check_integrity() == []
+        assert stats.gauges.get("disk_bytes", 0) == 0
+        while files_in(tmp_path):  # they are removed in the background
+            await engine.stats()
         assert await held(engine, outside) == inside
     assert outside.added() == []
+
+
+def files_in(folder: Path) -> list[Path]:
+    """List the state files below a folder."""
+    return list(folder.glob("*/*.*"))
 
 
 async def read_slowly(engine: Engine, wanted: GenerationRequest) -> Answer:
@@ -107,5 +116,5 @@ async def read_slowly(engine: Engine, wanted: GenerationRequest) -> Answer:
 @pytest.fixture
 def request_model(request: pytest.FixtureRequest, kind: str) -> Path:
     """The model of this kind."""
-    path: Path = request.getfixturevalue(kind)
+    path: Path = request.getfixturevalue(kind.split(",")[0])
     return path

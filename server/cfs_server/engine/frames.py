@@ -39,6 +39,9 @@ class Options:
     threads: int = 0
     parked_bytes: int = 512 << 20
     """Memory for state outside of the pool, to which every turn's is copied at its end."""
+    disk: str = ""
+    """Folder for state that is to outlive memory and the worker; empty for none."""
+    disk_bytes: int = 4 << 30
     idle_seconds: float = 0.5
     """A session that rested this long leaves the pool as soon as others compute."""
     step_tokens: int = 512

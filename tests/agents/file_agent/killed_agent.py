@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from cfs.wire import Message
+from cfs_agents.context import ContextFileSystem
 from cfs_agents.context.items import text_of
-from cfs_agents.file_agent import FileAgent
+from cfs_agents.file_agent import FileAgent, FileAgentConfig
 from cfs_agents.file_agent.journal import Journal
 from cfs_agents.file_agent.operations import OperationLog
 from cfs_agents.file_agent.root import AgentRoot, default
@@ -38,7 +39,7 @@ ANSWER = "Ten steps are made."
 class SteppingModel:
     """Makes ten steps, each a line in a file, and syncs after the fifth; where it is it reads in the conversation.
 
-    Its answer is cut off in its middle.
+    What it reads of a step is long enough to be off-loaded, and its answer is cut off in its middle.
 
     When it is told that a step may or may not have happened, it looks before it does it again.
     """
@@ -61,7 +62,7 @@ class SteppingModel:
             return calls("sync_context", new_context_content=f"# Current Task\n{TASK}\nSteps made: {made}\n")
         if made == STEPS:
             return says("made.") if "cut off" in messages[-1].content else cut_off(says("Ten steps are"))
-        return calls("execute_command", command=f"echo {made + 1} >> steps")
+        return calls("execute_command", command=f"echo {made + 1} >> steps; seq 200")
 
 
 def _progress(messages: Sequence[Message]) -> tuple[int, bool, bool]:
@@ -124,7 +125,7 @@ def set_points(point: Callable[[], None]) -> None:
 
 async def live(root: Path, point: Callable[[], None]) -> None:
     """Begin the task, or go on with it."""
-    async with FileAgent(root, SteppingModel(point)) as agent:
+    async with FileAgent(root, SteppingModel(point), FileAgentConfig(offload_token_threshold=150)) as agent:
         ended = not agent.unfinished and any(b'"task_ended"' in log.read_bytes() for log in (root / "logs").iterdir())
         if ended:
             return
@@ -173,6 +174,10 @@ def violations(root: Path) -> list[str]:
     made = [command for command in done if command.startswith("echo")]
     if len(made) != len(set(made)):
         found.append(f"what the log says was done was done again: {made}")
+    with ContextFileSystem(root / "storage/offloaded", "conversation") as files:
+        found += files.check_integrity()
+        if len(files.history()) < STEPS // 2:
+            found.append(f"off-loaded are {files.history()}")
     if sum(record["operation"] == "sync_context" and record["success"] for record in records) != 1:
         found.append("the log does not have the one sync")
     return found

@@ -28,15 +28,15 @@ def check_every(tmp_path: Path, stride: int, kills: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_killed_at_points_all_through_a_task(tmp_path: Path) -> None:
-    """Every fifth of some two hundred points: before and after each write, each command, each question."""
-    check_every(tmp_path, 5, 35)
+    """Every ninth of some two hundred points: before and after each write, each command, each question."""
+    check_every(tmp_path, 9, 20)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_at_every_point_of_a_task(tmp_path: Path) -> None:
     """All of them."""
-    check_every(tmp_path, 1, 180)
+    check_every(tmp_path, 1, 200)
 
 
 @pytest.mark.timeout(600)

@@ -98,6 +98,21 @@ async def test_secrets_do_not_reach_the_log(tmp_path: Path) -> None:
     assert f"API_KEY={secret}" in (tmp_path / "workspace/.env").read_text(), "the agent's own file has it"
 
 
+@pytest.mark.parametrize("place", [990, 500_000, 999_600])
+def test_no_part_of_a_secret_is_left_where_a_text_is_shortened(tmp_path: Path, place: int) -> None:
+    """Wherever in a long result it stands: also when only its beginning, or its end, would be shown."""
+    body = "\n".join("MIIEowIBAAKCAQEAq9" * 3 for _ in range(300))
+    key = f"-----BEGIN RSA PRIVATE KEY-----\n{body}\n-----END RSA PRIVATE KEY-----\n"
+    text = ("some words of a log\n" * 50_000)[: place - 200]
+    text += (
+        f"{key}{text}"[-1_000_000:] if place > 900_000 else f"DB_PASSWORD=hunter2-hunter3 {key}" + "words\n" * 100_000
+    )
+    OperationLog(tmp_path).write(operation(outcome=text))
+    (log,) = tmp_path.iterdir()
+    assert "MIIEow" not in log.read_text()
+    assert "hunter2" not in log.read_text()
+
+
 @pytest.mark.parametrize("torn", [b'{"timestamp": "2026', b"{", b'{"id": "0.2"}'])
 def test_a_torn_last_line_is_cut_off_at_the_start(tmp_path: Path, torn: bytes) -> None:
     """What a crash left in pieces goes, whole lines stay, and the next line begins a line."""

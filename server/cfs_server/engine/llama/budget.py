@@ -78,6 +78,11 @@ class PromptBudget:
         """Predict how long prompts of so many tokens take, in steps without streams."""
         return tokens * (self.cost.per_token + self.cost.fixed / max(1, self._fitting(self._seconds(0), 0)))
 
+    def reply_seconds(self, streams: int) -> float:
+        """Predict how long a token of a reply takes among so many; before the first, as long as one of a prompt."""
+        known = self.streams if self.streams.seconds(1) else self.cost
+        return known.seconds(streams) / streams
+
     def _fit_together(self, streams: int, prompts: Mapping[Turn, int], depth: Callable[[Turn], int]) -> bool:
         """Whether all that is pending is less than a tile, and near the beginning: then nobody pays for the others."""
         tokens = sum(prompts.values())

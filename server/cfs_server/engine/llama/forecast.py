@@ -25,7 +25,7 @@ class Forecast:
         """Predict what is before a newcomer. Unless there is a place, one of those that run must end first."""
         if len(running) < parallel:
             return Backlog()
-        prompt, reply = self._budget.seconds(1), self._budget.streams.seconds(parallel) / parallel
+        prompt, reply = self._budget.seconds(1), self._budget.reply_seconds(parallel)
         place = min((self._seconds(turn, prompt, reply) for turn in running), default=0.0)
         return Backlog.of(place, ((*turn.share[:2], self._seconds(turn, prompt, reply)) for turn in waiting))
 

@@ -71,6 +71,7 @@ class NativeLog:
 class LoadedModel:
     """A model that is ready to compute."""
 
+    path: str
     raw: Any
     context: Context
     vocabulary: Vocabulary
@@ -105,6 +106,7 @@ def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) ->
     context = _main_context(path, model, options, plan, log)
     template = lib.llama_model_chat_template(model, None)
     return LoadedModel(
+        path=path,
         raw=model,
         context=context,
         vocabulary=Vocabulary(model),

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cfs_server.engine.disk.form import Piece
 from cfs_server.engine.llama.ffi import Context
 from cfs_server.engine.prefixes.memory import Blob
 from cfs_server.engine.prefixes.tree import Node
@@ -25,15 +23,6 @@ class Slot:
     running: bool = True
     length: int = 0
     own: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Saved state of some positions."""
-
-    start: int
-    end: int
-    state: NDArray[np.uint8]
 
 
 class Pool:
@@ -160,7 +149,7 @@ class Pool:
             raise ValueError("only what is on the device can be saved")
         if not self._context.partial:
             state = self._context.save(node.device)
-            return Blob(0, node.end, state.nbytes, state)
+            return Blob(0, node.end, state.nbytes, (Piece(0, node.end, state),))
         pieces = tuple(self._save_pieces(node.device, node.start, node.end))
         return Blob(node.start, node.end, sum(piece.state.nbytes for piece in pieces), pieces)
 
@@ -195,7 +184,7 @@ class Pool:
 
     def restore_whole(self, blob: Blob, slot: Slot) -> bool:
         """Copy a whole sequence's state back, for a turn to go on from; false when there is no room for it."""
-        if not self._context.restore(slot.id, blob.data):
+        if not self._context.restore(slot.id, blob.data[0].state):
             self._context.clear(slot.id)
             return False
         slot.length = slot.own = blob.end

@@ -9,51 +9,20 @@ token on, and so does what is kept at all; so only leaves are evicted. For model
 import time
 from array import array
 from collections.abc import Sequence
-from itertools import chain, groupby
+from itertools import groupby
 
 import numpy as np
 
-from cfs_server.engine.llama.ffi import Context, Tokens
-from cfs_server.engine.llama.pool import Pool, Slot
+from cfs_server.engine.llama.ffi import Tokens
+from cfs_server.engine.llama.keeping import Keeping
+from cfs_server.engine.llama.pool import Slot
 from cfs_server.engine.llama.seat import Seat
-from cfs_server.engine.prefixes.memory import Memory
 from cfs_server.engine.prefixes.policy import dispensable
-from cfs_server.engine.prefixes.shelf import Shelf
-from cfs_server.engine.prefixes.tree import Node, PrefixTree
+from cfs_server.engine.prefixes.tree import Node
 
 
-class Residency:
+class Residency(Keeping):
     """Gives turns their seats, and decides what leaves when room is short."""
-
-    def __init__(self, context: Context, memory_bytes: int, idle_seconds: float) -> None:
-        self.pool = Pool(context)
-        self.memory = Memory(memory_bytes)
-        self.tree = PrefixTree(self._on_split)
-        self._stored = Shelf()
-        self._idle_seconds = idle_seconds
-
-    @property
-    def partial(self) -> bool:
-        """Whether a turn can go on from the middle of another's state."""
-        return True
-
-    @property
-    def nodes(self) -> int:
-        """Nodes of the tree."""
-        return len(self._stored) + sum(node not in self._stored for node in self.pool.nodes)
-
-    @property
-    def parked(self) -> int:
-        """Nodes whose state is in memory only."""
-        return len(self._stored) - sum(node in self._stored for node in self.pool.nodes)
-
-    def gauges(self) -> dict[str, float]:
-        """Say how much there is and how much is kept, for `/metrics`."""
-        return {
-            "cells_total": float(self.pool.cells),
-            "parked_bytes": float(self.memory.used),
-            "prefix_nodes": float(self.nodes),
-        }
 
     def known(self, owner: str, log: "array[int]") -> int:
         """Leading tokens of a prompt that need no evaluation, all but the last at most."""
@@ -64,14 +33,16 @@ class Residency:
 
         `None` when there is no room or no id. A turn that is alone gets what there is; what cannot be restored is lost.
         """
-        node = self._beginning(owner, log)
+        node = self._near(self._beginning(owner, log))
         if node is not None:
             node.pin()
         seat = self._sit(Seat(owner, Slot(-1), node), len(log), spare, alone=alone)
         if seat is None and node is not None:
             node.pin(-1)
             if alone:
-                self._lose(node)
+                # What was saved as one needs room for all of it, also for the part that is on the device already.
+                if not self._evict_all():
+                    self._lose(node)
                 return self.enter(owner, log, spare, alone=True)
         return seat
 
@@ -134,6 +105,12 @@ class Residency:
         self._join(node)
         for part in node.path():
             self._store(part)
+        for part in node.path():
+            self._write(part)
+
+    def fetch(self, owner: str, log: "array[int]") -> bool:
+        """Have read what of a prompt is on disk only; whether a turn has to wait for that."""
+        return self.disk.on and self.disk.fetch(self._known_nodes(owner, log))
 
     def forget(self, key: str) -> None:
         """Free what is kept for a session and no other."""
@@ -158,6 +135,13 @@ class Residency:
             self._evict(victim)
         return victim is not None
 
+    def _evict_all(self) -> bool:
+        """Take off the device whatever is not in use; false when that is nothing."""
+        found = False
+        while self.evict_one():
+            found = True
+        return found
+
     def evict_rested(self) -> None:
         """Take off the device what rested for a while: idle cells make every step slower."""
         limit = time.monotonic() - self._idle_seconds
@@ -171,7 +155,7 @@ class Residency:
         nodes = list(self.tree)
         problems = self.tree.check_integrity() + self.pool.check_integrity()
         problems += self.memory.check_integrity([node.memory for node in nodes if node.memory])
-        problems += self._stored.check_integrity()
+        problems += self._stored.check_integrity() + self.disk.check_integrity(nodes)
         if self.pool.nodes - set(nodes) or set(self._stored) != {node for node in nodes if node.memory}:
             problems.append("state is kept for nodes that are not in the tree, or nodes in memory are not listed")
         return problems + [problem for node in nodes for problem in self._misplaced(node)]
@@ -188,6 +172,10 @@ class Residency:
     def _beginning(self, owner: str, log: "array[int]") -> Node | None:
         """Find the node behind which a log goes on, cutting one if it must."""
         return self.tree.insert(owner, tokens_of(log, self.known(owner, log)))
+
+    def _known_nodes(self, owner: str, log: "array[int]") -> Sequence[Node]:
+        """List the nodes that a prompt goes through."""
+        return self.tree.match(owner, tokens_of(log, len(log) - 1)).nodes
 
     def _sit(self, seat: Seat, length: int, spare: int, *, alone: bool) -> Seat | None:
         path = seat.node.path() if seat.node else []
@@ -224,74 +212,8 @@ class Residency:
     def _evict(self, node: Node) -> None:
         self._store(node)
         self.pool.drop(node)
-        if node.memory is None:
+        if not node.kept:
             self._lose(node)
-
-    def _store(self, node: Node) -> None:
-        """Copy a node's state to memory, if it is not there, and keep memory within its limit."""
-        if node.memory is None and self.memory.limit:
-            node.memory = self.memory.add(self.pool.save(node))
-            self._stored.add(node)
-        self.trim_memory()
-
-    def trim_memory(self) -> None:
-        """Keep memory within its limit."""
-        while self.memory.full:
-            twice = (node for node in self.pool.nodes if node.memory is not None)
-            candidates = chain(twice, self._stored.oldest(self._discardable))
-            self._discard(max(candidates, key=dispensable(time.monotonic())))
-
-    def _discardable(self, node: Node) -> bool:
-        return node.device is not None or not (node.children or node.pins)
-
-    def _discard(self, node: Node) -> None:
-        """Drop a copy in memory; what is not on the device either is lost."""
-        if node.memory is not None:
-            self.memory.free(node.memory)
-            node.memory = None
-            self._stored.discard(node)
-        if node.device is None:
-            self._lose(node)
-
-    def _lose(self, node: Node) -> None:
-        """Take a node and everything behind it out of the tree."""
-        for part in [*node.below(), node]:
-            self._take_out(part)
-
-    def _prune(self, node: Node | None) -> None:
-        for part in self.tree.unwanted(node):
-            self._take_out(part)
-
-    def _take_out(self, node: Node) -> None:
-        if node.device is not None:
-            self.pool.drop(node)
-        if node.memory is not None:
-            self.memory.free(node.memory)
-            node.memory = None
-            self._stored.discard(node)
-        self.tree.remove(node)
-
-    def _on_split(self, upper: Node, lower: Node) -> None:
-        self.pool.split(upper, lower)
-        self.memory.share(upper.memory)
-        if upper.memory is not None:
-            self._stored.add(upper)
-
-    def _join(self, node: Node) -> None:
-        """Make the prompt and the reply of a turn one node, as long as that copies nothing."""
-        above = node.parent
-        if above is None or above.device != node.device or above.memory or node.memory or above.pins or node.pins:
-            return
-        if (gone := self.tree.join(node)) is not None:
-            self.pool.joined(gone)
-
-    def _touch(self, path: Sequence[Node], pause: float = 0.0) -> None:
-        """Note that nodes were used, and the pause until they will be again: for shared ones the shortest counts."""
-        now = time.monotonic()
-        for node in path:
-            node.used = now
-            node.pause = pause if len(node.children) < 2 else min(node.pause, pause)
-            self._stored.touch(node)
 
 
 def tokens_of(log: "array[int]", length: int) -> Tokens:

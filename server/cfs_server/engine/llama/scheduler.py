@@ -17,6 +17,8 @@ from cfs_server.engine.interface import TOO_LONG
 from cfs_server.engine.llama.audit import Audit
 from cfs_server.engine.llama.compaction import Compaction
 from cfs_server.engine.llama.deadlines import Deadlines
+from cfs_server.engine.llama.disk import Woken, open_disk
+from cfs_server.engine.llama.fetching import Fetching
 from cfs_server.engine.llama.ffi import Outcome
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.lobby import Lobby
@@ -31,7 +33,7 @@ from cfs_server.engine.llama.solo import STEP_FAILED
 from cfs_server.engine.llama.steps import Computed, Steps
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
-Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats
+Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats | Woken
 
 
 class Scheduler:
@@ -45,7 +47,9 @@ class Scheduler:
         self._vocabulary = model.vocabulary
         self._parallel = options.parallel
         keeper = Residency if model.context.partial else Snapshots
-        self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds)
+        disk = open_disk(model, lambda: self.inbox.put(Woken()), lambda text: send(Log("warning", text)))
+        self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds, disk)
+        self._fetching = Fetching(self._residency)
         self._lobby = Lobby(options.slice_seconds)
         self._steps = Steps(model, self._lobby, self._residency)
         self._solo = self._steps.solo
@@ -66,7 +70,7 @@ class Scheduler:
 
     def take_work(self) -> None:
         """Take everything that arrived; wait for something when there is nothing to do."""
-        if not self._running and not self._waiting and not self._solo.turns:
+        if not self._running and len(self._waiting) == len(self._fetching.turns) and not self._solo.turns:
             for problem in self._audit.when_idle():
                 self._send(Log("error", f"engine invariant broken: {problem}"))
             with contextlib.suppress(queue.Empty):
@@ -77,10 +81,12 @@ class Scheduler:
     def close(self) -> None:
         """Free what turns have to themselves, and end the threads that were started."""
         self._steps.close()
+        self._residency.disk.close()
 
     def step(self) -> None:
         """Admit, compute one batch, sample, and send one frame with what came of it."""
         self._steps.clock.begin()
+        self._residency.collect()
         for turn in self._deadlines.late():
             self._end(turn, "error", TOO_LONG.format(turn.may_take))
         self._admit()
@@ -121,6 +127,8 @@ class Scheduler:
                 self._forget(key)
             case Expect(key, hint):
                 self._residency.expect(key, SECONDS_UNTIL[hint])
+            case Woken():
+                pass
             case AskStats():
                 self._flush()
                 self._send(self._stats(work))
@@ -129,6 +137,7 @@ class Scheduler:
         if turn.seat is not None:
             self._put_aside(turn)
         self._solo.remove(turn)
+        self._fetching.gone(turn)
         self._lobby.pause(turn)
 
     def _forget(self, key: str) -> None:
@@ -149,7 +158,7 @@ class Scheduler:
         for turn in waiting:
             if len(self._running) >= self._parallel:
                 return
-            if turn.solo or must_wait(turn, self._running, self._residency):
+            if turn.solo or must_wait(turn, self._running, self._residency) or self._fetching.must_wait(turn):
                 continue
             if not self._bring_in(turn):
                 if not self._running:
@@ -267,6 +276,7 @@ class Scheduler:
         self._solo.remove(turn)
         self._deadlines.remove(turn)
         self._prompts.gone(turn)
+        self._fetching.gone(turn)
         if turn in self._running:
             self._running.remove(turn)
         if turn.seat is not None:

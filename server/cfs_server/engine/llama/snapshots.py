@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from cfs_server.engine.llama.pool import Slot
 from cfs_server.engine.llama.residency import Residency, tokens_of
 from cfs_server.engine.llama.seat import Seat
+from cfs_server.engine.prefixes.disk import Entry
 from cfs_server.engine.prefixes.tree import Node
 
 
@@ -28,7 +29,7 @@ class Snapshots(Residency):
 
     def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Seat | None:
         """Seat a turn behind the longest prefix of its log that has a state, if the log and `spare` cells fit."""
-        node = self._beginning(owner, log)
+        node = self._beginning(owner, log, near=True)
         here = node.end if node is not None and node.device is not None else 0
         if node is not None:
             self._touch([node])
@@ -64,10 +65,19 @@ class Snapshots(Residency):
         if before is not node:
             self._prune(before)
         self._store(node)
+        self._write(node)
 
-    def _beginning(self, owner: str, log: "array[int]") -> Node | None:
+    def _beginning(self, owner: str, log: "array[int]", *, near: bool = False) -> Node | None:
         match = self.tree.match(owner, tokens_of(log, len(log) - 1))
-        return next((node for node in reversed(match.nodes) if node.kept and node.end <= match.length), None)
+        known = (node for node in reversed(match.nodes) if node.end <= match.length)
+        return next((node for node in known if (node.near if near else node.kept)), None)
+
+    def _known_nodes(self, owner: str, log: "array[int]") -> Sequence[Node]:
+        node = self._beginning(owner, log)
+        return [node] if node is not None else []
+
+    def _removable(self, entry: Entry) -> bool:  # noqa: ARG002 - states do not depend on each other
+        return True
 
     def _continue(self, node: Node | None) -> Slot | None:
         """Take a sequence that has the state of a node, or an empty one."""
@@ -104,7 +114,7 @@ class Snapshots(Residency):
             self._lose(node)
 
     def _on_split(self, upper: Node, _lower: Node) -> None:
-        upper.device = upper.memory = None
+        upper.device = upper.memory = upper.disk = None
 
     def _misplaced(self, node: Node) -> list[str]:
         return [] if node.kept or node.children else [f"the node at {node.start} has no state and leads nowhere"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from cfs_server.engine.prefixes.disk import Entry
 from cfs_server.engine.prefixes.memory import Blob
 
 Tokens = NDArray[np.int32]
@@ -18,7 +19,7 @@ Tokens = NDArray[np.int32]
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """A run of tokens; its state is on the device (`device` names the sequence), in memory, in both or in neither.
+    """A run of tokens; its state is on the device (`device` names the sequence), in memory, on disk or nowhere.
 
     `pins` counts the running turns whose state goes through here. `used` is when a turn last did, in seconds
     of `time.monotonic`, and `pause` how many seconds later the next is thought to come.
@@ -31,9 +32,12 @@ class Node:
     sessions: set[str] = field(default_factory=set)
     device: int | None = None
     memory: Blob | None = None
+    disk: Entry | None = None
     pins: int = 0
     used: float = 0.0
     pause: float = 0.0
+    owner: str = ""
+    """Of the first node of an owner's tree only, which has no tokens."""
 
     @property
     def end(self) -> int:
@@ -43,6 +47,11 @@ class Node:
     @property
     def kept(self) -> bool:
         """Whether its state is anywhere."""
+        return self.near or self.disk is not None
+
+    @property
+    def near(self) -> bool:
+        """Whether a turn can go on from it at once."""
         return self.device is not None or self.memory is not None
 
     def pin(self, count: int = 1) -> None:
@@ -105,7 +114,11 @@ class PrefixTree:
         if not len(tokens):
             return None
         match = self.match(owner, tokens)
-        node = match.nodes[-1] if match.nodes else self._roots.setdefault(owner, Node(np.empty(0, dtype=np.int32)))
+        node = (
+            match.nodes[-1]
+            if match.nodes
+            else self._roots.setdefault(owner, Node(np.empty(0, dtype=np.int32), owner=owner))
+        )
         if match.length < node.end:
             node = self._split(node, match.length)
         if match.length < len(tokens):
@@ -188,6 +201,8 @@ class PrefixTree:
                 problems.append(f"the node at {node.start} is pinned less often than what is below it")
             if node.memory is not None and not (node.memory.start <= node.start and node.end <= node.memory.end):
                 problems.append(f"the memory of the node at {node.start} is that of another run")
+            if node.disk is not None and not (node.disk.start <= node.start and node.end <= node.disk.end):
+                problems.append(f"the file of the node at {node.start} is that of another run")
         return problems
 
     def _split(self, node: Node, place: int) -> Node:
@@ -201,6 +216,7 @@ class PrefixTree:
             parent=parent,
             device=node.device,
             memory=node.memory,
+            disk=node.disk,
             pins=node.pins,
             used=node.used,
             pause=node.pause,
@@ -210,6 +226,18 @@ class PrefixTree:
         upper.children[int(node.tokens[0])] = node
         self._on_split(upper, node)
         return upper
+
+
+def owner_of(node: Node) -> str:
+    """Say in whose tree a node is."""
+    while node.parent is not None:
+        node = node.parent
+    return node.owner
+
+
+def spelled(node: Node) -> Tokens:
+    """All tokens from the first to a node's last."""
+    return np.concatenate([part.tokens for part in node.path()])
 
 
 def _same(run: Tokens, tokens: Tokens) -> int:
