@@ -141,9 +141,13 @@ class FibreAgent:
 
     async def resume(self) -> Report:
         """Go on with what was broken off. Raises `NotFound` if nothing was."""
+        self.require_unfinished()
+        return await self._through(self.run_stream())
+
+    def require_unfinished(self) -> None:
+        """Raise `NotFound` if nothing was broken off."""
         if not self.unfinished:
             raise NotFound(f"there is nothing to go on with in {self._folder.path}")
-        return await self._through(self.run_stream())
 
     async def _through(self, chunks: AsyncGenerator[MessageChunk, None]) -> Report:
         async with aclosing(chunks):
