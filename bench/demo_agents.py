@@ -30,6 +30,7 @@ from demo_model.agent_examination import TREE, Done, Work, done, right, works  #
 from demo_model.agent_jobs import MAKERS  # noqa: E402
 
 DEFAULT = ROOT / "server" / "cfs_server" / "models" / "cfs-demo.gguf"
+MOST_TOKENS = 300
 MEMORY = next((str(place) for place in [Path("/dev/shm")] if place.is_dir()), None)  # noqa: S108 - only for a while
 
 
@@ -115,7 +116,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    settings = ModelSettings(temperature=arguments.temperature, seed=arguments.seed)
+    settings = ModelSettings(temperature=arguments.temperature, seed=arguments.seed, max_tokens=MOST_TOKENS)
     kinds = tuple(arguments.kinds.split(","))
     with serving(arguments.model) as url:
         results = asyncio.run(examine(url, settings, arguments.seed, arguments.count, kinds))

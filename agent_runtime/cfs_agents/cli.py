@@ -1,4 +1,4 @@
-"""The agents' command of `cfs`: agent run, agent chat."""
+"""The agents' command of `cfs`: agent run, agent chat, and those of trees of agents."""
 
 import sys
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cfs.cli.options import DEFAULT_URL, TokenFile, Url, read_token
+from cfs_agents.fibre import commands
 
 if TYPE_CHECKING:
     from cfs_agents.file_agent import FileAgentConfig
@@ -47,6 +48,10 @@ Longest = Annotated[
         "--context", min=500, metavar="TOKENS", help="Compact longer conversations; else when the model refuses them."
     ),
 ]
+
+
+for _command in (commands.serve, commands.resume, commands.tree, commands.pause, commands.unpause, commands.cancel):
+    agent.command()(_command)
 
 
 @agent.command()

@@ -91,6 +91,7 @@ class SettingsPatch(TurnSettings):
     """A change of settings (S9): a key that is absent stays, a key that is null goes back to its default."""
 
     driver: Literal["model", "agent"] | None = None
+    paused: bool | None = None
 
 
 class Settings(_Wire):
@@ -100,6 +101,7 @@ class Settings(_Wire):
     by a token. `seed` left at null means a new one each turn. A seed alone gives nearly always the same text: rounding
     depends on who else computes. With `reproducible` a turn that has a seed, or a temperature of 0, is computed by
     itself and from its first token on: the same model, machine and options then give the same text, but more slowly.
+    An agent in whose session, or in one above it, `paused` is set waits before its next step.
     """
 
     max_tokens: int = 512
@@ -112,6 +114,7 @@ class Settings(_Wire):
     system: str | None = None
     prompt_style: Literal["auto", "chat", "transcript"] = "auto"
     driver: Literal["model", "agent"] = "model"
+    paused: bool = False
     reproducible: bool = False
 
     def patched(self, patch: SettingsPatch) -> "Settings":

@@ -17,7 +17,7 @@ from cfs_server.dav.optional import ROOT, make_dav
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.guard import Guard
 from cfs_server.metrics import Metrics
-from cfs_server.routes import completions, events, files, health, messages, sessions, turns, whoami
+from cfs_server.routes import completions, dashboard, events, files, health, messages, sessions, turns, whoami
 from cfs_server.routes.context import Context
 from cfs_server.routes.waiting import ClientLeft, nobody_listens
 from cfs_server.sessions.store import SessionStore
@@ -59,7 +59,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
     )
     for module in (sessions, messages, events, turns, completions, files, whoami, health):
         app.include_router(module.router)
-    app.router.routes += [Route(ROOT, dav), Mount(ROOT, dav)]
+    app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)
     for left in (ClientLeft, ClientDisconnect):  # while it waited for the answer, or in the middle of its body
         app.add_exception_handler(left, nobody_listens)

@@ -32,6 +32,7 @@ _DISCARDED_BODIES = 8
 _DISCARD_SECONDS = 10.0
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 _OPEN = frozenset({"/", "/healthz", "/readyz", "/openapi.json"})
+_OPEN_BELOW = "/dashboard/"
 """What anybody may read: it says nothing of anybody's sessions."""
 
 
@@ -83,7 +84,7 @@ class Guard:
         authorization = headers.get(b"authorization")
         principal = self._authenticate(None if authorization is None else authorization.decode("latin-1"))
         if principal is None:
-            if scope["path"] in _OPEN:
+            if scope["path"] in _OPEN or scope["path"].startswith(_OPEN_BELOW):
                 return
             raise Unauthorized("this server wants a token: send it as 'Authorization: Bearer TOKEN'")
         scope["cfs.principal"] = principal

@@ -26,7 +26,7 @@ from tests.server.support import EventStream, house, until
 from tests.server.test_errors import problem_in
 from tests.webdav.wire import METHODS
 
-OPEN = {"/", "/healthz", "/readyz", "/openapi.json"}
+OPEN = {"/", "/healthz", "/readyz", "/openapi.json", "/dashboard/{name}"}
 CHALLENGES = 'Bearer realm="cfs", Basic realm="cfs", charset="UTF-8"'
 CHOSEN = "pä55:wörd:"
 """A secret that somebody chose and hashed by hand; it has what must not be taken apart."""
@@ -196,7 +196,7 @@ def test_the_walk_sees_all_there_is() -> None:
 async def test_every_route_wants_a_token_but_those_that_say_nothing_of_anybody(
     gate: Gated, method: str, path: str
 ) -> None:
-    place = path.format(id="a", turn="0" * 32, path="sessions/a", model="m")
+    place = path.format(id="a", turn="0" * 32, path="sessions/a", model="m", name="main.js")
     bare = await gate.home.client.request(method, place)
     if path in OPEN:
         assert bare.status_code == 200

@@ -169,6 +169,7 @@ def test_control_files_cannot_be_written(mount: Mount, stage: Stage, name: str) 
         ("prompt_style", "chat", "chat"),
         ("seed", "3", 3),
         ("reproducible", "true", True),
+        ("paused", "true", True),
     ],
 )
 def test_settings_are_attributes(mount: Mount, stage: Stage, name: str, key: str, value: str, stored: object) -> None:

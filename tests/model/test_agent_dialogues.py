@@ -25,7 +25,7 @@ from demo_model.reading import read_vocabulary, read_weights
 
 SHIPPED = Path(__file__).resolve().parents[2] / "server" / "cfs_server" / "models" / "cfs-demo.gguf"
 LEARNED = "dc9b8e7df44a5e0f"
-"""Of the words that the shipped model has learned to act upon."""
+"""Of the words that agents are trained on: weights that were trained for them fit no others."""
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +51,8 @@ def words_of_agents() -> Iterator[str]:
         yield from (fixed_part(language, may_spawn=leads) for leads in (True, False))
 
 
-def test_the_words_are_those_that_the_shipped_model_has_learned() -> None:
-    """Who changes a prompt has to train the model on it (docs/agents.md), and then writes the new digest here."""
+def test_the_words_are_those_that_training_was_made_for() -> None:
+    """Who changes a prompt has to train on it (docs/development.md), and then writes the new digest here."""
     digest = hashlib.sha256("\0".join(words_of_agents()).encode()).hexdigest()
     assert digest[:16] == LEARNED
 

@@ -77,10 +77,10 @@ async def test_when_the_lease_ends_the_message_waits_for_the_next_agent() -> Non
         session.add(dead, Delta("half a rep", 1))
         while session.state != "waiting_for_agent":
             await session.changed.wait()
-        with pytest.raises(NotFound):
-            agents.finish(session, dead.id, held, reply="late", error=None, usage=Usage())
         turn = claim(d)
         assert turn.id == dead.id
+        with pytest.raises(Forbidden):
+            agents.finish(session, dead.id, held, reply="late", error=None, usage=Usage())
         finish(d, turn, reply="answered")
         assert await d.text("a") == "User: one\nAssistant: answered\n"
 

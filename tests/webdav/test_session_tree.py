@@ -265,10 +265,11 @@ async def test_settings_are_properties() -> None:
             "{cfs:}min_p": "0.05",
             "{cfs:}prompt_style": "auto",
             "{cfs:}driver": "model",
+            "{cfs:}paused": "false",
             "{cfs:}reproducible": "false",
         }
         changes = {"temperature": "0.2", "seed": "7", "stop": '["a", "ü"]', "system": "be 7", "driver": "agent"}
-        changes["reproducible"] = "true"
+        changes["reproducible"] = changes["paused"] = "true"
         for name, value in changes.items():
             before = ann.everything()
             for dry_run in (True, False):

@@ -134,7 +134,7 @@ def asked_to_write(cast: Cast, path: str, content: str) -> str:
         asked = cast.pick(tool_phrases.WRITE, tool_phrases.WRITE_ZH)
     else:
         asked = cast.pick(tool_phrases.WRITE_QUOTED, tool_phrases.WRITE_QUOTED_ZH)
-    if cast.rng.random() < 0.15:
+    if cast.rng.random() < 0.35:
         asked = cast.say("Write * to #", "把*写入#")
     return asked.replace("#", path).replace("*", content)
 

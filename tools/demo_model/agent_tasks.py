@@ -28,7 +28,7 @@ from demo_model.chat_format import ToolCall
 from demo_model.scenes import Cast
 
 
-@work(2.0)
+@work(3.0)
 def write(cast: Cast, desk: Desk) -> Job:
     """Write one file, new or there already."""
     path = existing(cast, desk) if cast.rng.random() < 0.15 else path_of(cast)
@@ -41,7 +41,7 @@ def write(cast: Cast, desk: Desk) -> Job:
     return job_of(asked_to_write(cast, path, content), steps)
 
 
-@work(4.0)
+@work(8.0)
 def write_and_read(cast: Cast, desk: Desk) -> Job:
     """Write a file and read it back."""
     path = existing(cast, desk) if cast.rng.random() < 0.1 else path_of(cast)

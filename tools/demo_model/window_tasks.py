@@ -56,7 +56,7 @@ def synced(cast: Cast) -> str:
     return cast.say("The context is synced.", "上下文已同步。")
 
 
-@work(1.0)
+@work(0.7)
 def sync(cast: Cast, desk: Desk) -> Job:  # noqa: ARG001 - the signature is the makers'
     """Sync the context, when asked to; nothing is known yet."""
     asked = cast.pick(say.SYNC, say.SYNC_ZH)
@@ -68,7 +68,7 @@ def sync(cast: Cast, desk: Desk) -> Job:  # noqa: ARG001 - the signature is the 
     return job_of(asked, steps)
 
 
-@work(1.5)
+@work(1.0)
 def work_and_sync(cast: Cast, desk: Desk) -> Job:
     """Write or read a file, then sync the context."""
     reads = cast.rng.random() < 0.4

@@ -6,7 +6,7 @@ stream of events tells of all of them.
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -74,6 +74,14 @@ class Live(Protocol):
         """Whether somebody has written to this session, and the message waits."""
         ...
 
+    def paused(self, session_id: str) -> bool:
+        """Whether somebody has set this session, or one above it, to be paused."""
+        ...
+
+    async def unpaused(self, session_id: str) -> None:
+        """Wait until it is not, or no longer, paused."""
+        ...
+
     async def watch(self, root: str, watcher: Watcher) -> None:
         """Tell of what happens to the sessions of a tree, until cancelled."""
         ...
@@ -105,6 +113,13 @@ class NoServer:
         """Return False."""
         return False
 
+    def paused(self, session_id: str) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    async def unpaused(self, session_id: str) -> None:
+        """Go on at once."""
+
     async def watch(self, root: str, watcher: Watcher) -> None:  # noqa: ARG002
         """Wait for ever."""
         await asyncio.Event().wait()
@@ -121,6 +136,8 @@ class ServerLive:
     lease: float = 30.0
     _waiting: set[str] = field(default_factory=set)
     _holds: dict[str, ServerHold] = field(default_factory=dict)
+    _paused: set[str] = field(default_factory=set)
+    _going: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def open(self, session_id: str) -> None:
         """Make the session if there is none, and let an agent answer it."""
@@ -128,7 +145,8 @@ class ServerLive:
         try:
             await self.client.call(api.create(session_id, driven))
         except AlreadyExists:
-            await self.client.call(api.configure(session_id, driven))
+            settings = await self.client.call(api.configure(session_id, driven))
+            self._note_pause(session_id, paused=settings.paused)
 
     async def begin(self, session_id: str, content: str, lost: Lost) -> Taken:
         """Give the session a message, unless it has it already, and take the next one that waits."""
@@ -184,6 +202,16 @@ class ServerLive:
             self._waiting.discard(session_id)
         return bool(detail.queue)
 
+    def paused(self, session_id: str) -> bool:
+        """Whether this session, or one above it, is paused, as far as the events have told."""
+        return any(session_id == each or session_id.startswith(f"{each}/") for each in self._paused)
+
+    async def unpaused(self, session_id: str) -> None:
+        """Wait until it is not paused."""
+        while self.paused(session_id):
+            self._going.clear()
+            await self._going.wait()
+
     async def watch(self, root: str, watcher: Watcher) -> None:
         """Tell of what happens to the sessions of a tree, until cancelled."""
         stream = api.Stream(api.events().request, None, announce=True)
@@ -219,7 +247,10 @@ class ServerLive:
             case "turn.finished" if event.data.get("finish_reason") == "cancelled":
                 if hold is not None and hold.held.turn == event.turn:
                     hold.lose("it was cancelled")
+            case "settings.changed":
+                self._note_pause(event.session, paused=bool(event.data.get("settings", {}).get("paused")))
             case "session.deleted":
+                self._note_pause(event.session, paused=False)
                 if hold is not None:
                     hold.lose("its session was deleted")
                 watcher.deleted(event.session)
@@ -239,6 +270,16 @@ class ServerLive:
             return
         for info in _all(tree):
             self._note(info.id, info.queued, watcher)
+            with suppress(CfsError):
+                settings = await self.client.call(api.settings(info.id))
+                self._note_pause(info.id, paused=settings.paused)
+
+    def _note_pause(self, session_id: str, *, paused: bool) -> None:
+        if paused:
+            self._paused.add(session_id)
+        else:
+            self._paused.discard(session_id)
+            self._going.set()
 
 
 def _all(tree: SessionTree) -> list[SessionTree]:

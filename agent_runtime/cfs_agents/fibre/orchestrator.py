@@ -210,8 +210,11 @@ class FibreOrchestrator:
         say = words(self.config.language)
         for strand in self.strands.values():
             limit = strand.record.timeout
-            if strand.running and limit is not None and strand.seconds() > limit:
+            if strand.running and limit is not None and strand.seconds() > limit and not self._paused(strand):
                 strand.kill("failed", say.too_long.format(limit))
+
+    def _paused(self, strand: FibreSubAgent) -> bool:
+        return self.live.paused(strand.session_id)
 
     # -- what strands ask for -------------------------------------------------------------------------------------
 

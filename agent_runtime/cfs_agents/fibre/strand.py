@@ -288,6 +288,7 @@ class FibreSubAgent:
         agent = self._agent
         assert agent is not None  # noqa: S101 - for the type checker
         told = False
+        await self._while_paused()
         if await self.tree.live.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
             await self._take_in(agent, message)
             told = True
@@ -298,6 +299,13 @@ class FibreSubAgent:
             await self._take_in(agent, self._read(letter))
             told = True
         await self.tree.before_round(self, agent, told=told)
+
+    async def _while_paused(self) -> None:
+        """Wait while somebody wants it; that time does not count as its own."""
+        since = time.monotonic()
+        await self.tree.live.unpaused(self.session_id)
+        if self._began_at is not None:
+            self._began_at += time.monotonic() - since
 
     async def _turn_over(self) -> str | None:
         """End the turn that is being answered, as a newer message waits, and take that one; None if it has gone."""

@@ -5,6 +5,7 @@ from cfs.errors import NotAcceptable
 JSON = "application/json"
 TEXT = "text/plain"
 EVENTS = "text/event-stream"
+HTML = "text/html"
 
 
 def choose(accept: str | None, offered: tuple[str, ...]) -> str:

@@ -10,7 +10,8 @@ from cfs.errors import Forbidden, InvalidParameters, NotAcceptable, Unavailable
 from cfs_server.metrics import CONTENT_TYPE
 from cfs_server.openapi import problems
 from cfs_server.routes import accept as media
-from cfs_server.routes.context import Accept, Context, Me, Parts
+from cfs_server.routes import dashboard
+from cfs_server.routes.context import Accept, Context, IfNoneMatch, Me, Parts
 
 router = APIRouter(tags=["server"])
 
@@ -28,15 +29,22 @@ _PLACES = {
     "metrics": "/metrics",
 }
 _OBJECT = {"content": {"application/json": {"schema": {"type": "object"}}}}
+_PAGE = {"text/plain": {"schema": {"type": "string"}}, "text/html": {"schema": {"type": "string"}}}
 
 
 @router.get(
     "/",
-    responses={200: {"description": "Where to go", **_OBJECT}, **problems(NotAcceptable, InvalidParameters)},
+    responses={
+        200: {"description": "Where to go", "content": _OBJECT["content"] | _PAGE},
+        **problems(NotAcceptable, InvalidParameters),
+    },
 )
-async def index(accept: Accept = None) -> Response:
-    """Say what this is and where to go."""
-    if media.choose(accept, (media.JSON, media.TEXT)) == media.TEXT:
+async def index(accept: Accept = None, if_none_match: IfNoneMatch = None) -> Response:
+    """Say what this is and where to go; a browser gets the dashboard (D)."""
+    chosen = media.choose(accept, (media.JSON, media.TEXT, media.HTML))
+    if chosen == media.HTML:
+        return dashboard.ASSETS[dashboard.PAGE].answer(if_none_match)
+    if chosen == media.TEXT:
         lines = "".join(f"{path:16}{what}\n" for what, path in _PLACES.items())
         return PlainTextResponse(f"CFS {_VERSION}\n{lines}")
     return JSONResponse({"name": "cfs", "version": _VERSION, **_PLACES})

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from itertools import chain, takewhile
 
+from cfs_server.engine.llama.copying import Copying
 from cfs_server.engine.llama.disk_tier import DiskTier
 from cfs_server.engine.llama.ffi import Context
 from cfs_server.engine.llama.pool import Pool
@@ -26,6 +27,7 @@ class Keeping:
         self.disk = disk or DiskTier()
         self.memory = Memory(memory_bytes)
         self.tree = PrefixTree(self._on_split)
+        self.copying = Copying(self.pool)
         self._stored = Shelf()
         self._idle_seconds = idle_seconds
         self._recover()
@@ -76,10 +78,29 @@ class Keeping:
 
         State of a prompt that is larger than all of memory would drive out everything else, and itself: it is left.
         """
-        if node.memory is None and self.pool.state_bytes(node.end) <= self.memory.limit and self.memory.limit:
-            node.memory = self.memory.add(self.pool.save(node))
-            self._stored.add(node)
+        if self._wanted_in_memory(node):
+            self._in_memory(node, self.pool.save(node))
         self.trim_memory()
+
+    def _store_in_time(self, node: Node) -> None:
+        """Copy a node's state to memory, at once or, when that takes long, in pieces between the next steps."""
+        if not (self._wanted_in_memory(node) and self.copying.takes(node)):
+            self._store(node)
+
+    def copy_some(self) -> None:
+        """Copy one piece of what is large; what is complete goes to disk, too."""
+        if (copied := self.copying.go_on()) is not None:
+            node, blob = copied
+            self._in_memory(node, blob)
+            self.trim_memory()
+            self._write(node)
+
+    def _wanted_in_memory(self, node: Node) -> bool:
+        return bool(node.memory is None and self.memory.limit) and self.pool.state_bytes(node.end) <= self.memory.limit
+
+    def _in_memory(self, node: Node, blob: Blob) -> None:
+        node.memory = self.memory.add(blob)
+        self._stored.add(node)
 
     def trim_memory(self) -> None:
         """Keep memory within its limit."""

@@ -153,6 +153,17 @@ class Pool:
         pieces = tuple(self._save_pieces(node.device, node.start, node.end))
         return Blob(node.start, node.end, sum(piece.state.nbytes for piece in pieces), pieces)
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether a part of a sequence can be saved by itself."""
+        return self._context.partial
+
+    def save_part(self, node: Node, start: int, end: int) -> tuple[Piece, ...]:
+        """Copy the state of some of a node's positions out of the pool; only where there are parts."""
+        if node.device is None:
+            raise ValueError("only what is on the device can be saved")
+        return tuple(self._save_pieces(node.device, start, end))
+
     def _save_pieces(self, sequence: int, start: int, end: int) -> "Iterator[Piece]":
         """Save a run; of what lies before a window the library would save nothing, so no piece is longer than that."""
         step = self._context.window or end

@@ -104,7 +104,7 @@ class Residency(Keeping):
             self._prune(before)
         self._join(node)
         for part in node.path():
-            self._store(part)
+            self._store_in_time(part)
         for part in node.path():
             self._write(part)
 
@@ -156,6 +156,7 @@ class Residency(Keeping):
         problems = self.tree.check_integrity() + self.pool.check_integrity()
         problems += self.memory.check_integrity([node.memory for node in nodes if node.memory])
         problems += self._stored.check_integrity() + self.disk.check_integrity(nodes)
+        problems += self.copying.check_integrity()
         if self.pool.nodes - set(nodes) or set(self._stored) != {node for node in nodes if node.memory}:
             problems.append("state is kept for nodes that are not in the tree, or nodes in memory are not listed")
         return problems + [problem for node in nodes for problem in self._misplaced(node)]

@@ -70,7 +70,7 @@ class Scheduler:
 
     def take_work(self) -> None:
         """Take everything that arrived; wait for something when there is nothing to do."""
-        if not self._running and len(self._waiting) == len(self._fetching.turns) and not self._solo.turns:
+        if not self._busy:
             for problem in self._audit.when_idle():
                 self._send(Log("error", f"engine invariant broken: {problem}"))
             with contextlib.suppress(queue.Empty):
@@ -100,6 +100,7 @@ class Scheduler:
                 self._send(Log("error", alone.reason))
             self._take(alone)
         self._flush()
+        self._residency.copy_some()
         self._steps.clock.end()
 
     def interrupt(self, turn: str) -> None:
@@ -203,6 +204,12 @@ class Scheduler:
             if not self._park_one():  # the books said that it fits, the pool says that it does not
                 return self._fail(list(shares), EngineError("the pool has no room for this turn"))
         return None
+
+    @property
+    def _busy(self) -> bool:
+        """Whether there is anything to compute, or to copy; those who wait for the disk are told when it is there."""
+        waiting = len(self._waiting) > len(self._fetching.turns)
+        return bool(self._running or waiting or self._solo.turns or self._residency.copying)
 
     @property
     def _turns(self) -> tuple[Generation, ...]:

@@ -1,0 +1,153 @@
+"""The commands of `cfs agent` for trees of agents: serve, resume, tree, pause, unpause, cancel (B9, S12)."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from cfs.cli.options import DEFAULT_URL, Json, Session, TokenFile, Url, connect, read_token
+from cfs.cli.screen import note, show
+
+if TYPE_CHECKING:
+    from cfs.wire import SessionTree
+    from cfs_agents.fibre.seat import TreeSeat
+
+Root = Annotated[
+    Path,
+    typer.Option("--root", envvar="CFS_TREE_ROOT", metavar="DIR", help="Where trees are kept: each has a folder."),
+]
+Model = Annotated[
+    str, typer.Option("--model", envvar="CFS_MODEL", metavar="NAME", help="Which of the server's models.")
+]
+Temperature = Annotated[
+    float | None, typer.Option("--temperature", min=0, max=5, help="How freely the model chooses; else the server's.")
+]
+Language = Annotated[
+    Literal["en", "zh"], typer.Option("--lang", help="Language of the prompts and of the runtime's own words.")
+]
+Commands = Annotated[
+    Literal["none", "bwrap", "host"],
+    typer.Option("--commands", help="Let agents run commands: in bubblewrap, or as you. Who writes to them then can."),
+]
+Budget = Annotated[
+    int | None, typer.Option("--budget", min=1, metavar="TOKENS", help="What all agents may use together.")
+]
+Tree = Annotated[str, typer.Argument(help="Session of the root; main unless given.", show_default=False)]
+
+
+def serve(
+    session: Annotated[str, typer.Option("--session", help="Session that the agent answers.")] = "main",
+    root: Root = Path("agents"),
+    instruction: Annotated[str, typer.Option("--instruction", help="The root's own part of its system prompt.")] = "",
+    model: Model = "",
+    temperature: Temperature = None,
+    lang: Language = "en",
+    commands: Commands = "none",
+    budget: Budget = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Attach an agent to a session, until Ctrl-C: it answers what is written there, and may become many.
+
+    Each sub-agent has a session below it. Write to any of them, on any face, to steer its agent. What was broken off,
+    by whatever, is gone on with first.
+    """
+    with _seat(root, session, instruction, model, temperature, lang, commands, budget, url, token_file) as seat:
+        note(f"[an agent answers in {session}; Ctrl-C ends it]")
+        seat.serve()
+
+
+def resume(
+    session: Tree = "main",
+    root: Root = Path("agents"),
+    instruction: Annotated[str, typer.Option("--instruction", help="The root's own part of its system prompt.")] = "",
+    model: Model = "",
+    temperature: Temperature = None,
+    lang: Language = "en",
+    commands: Commands = "none",
+    budget: Budget = None,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Go on with all that was broken off in a tree, and end with it. The exit code is 0 when the root has answered."""
+    with _seat(root, session, instruction, model, temperature, lang, commands, budget, url, token_file) as seat:
+        seat.resume()
+
+
+def tree(session: Tree = "main", as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """Show a tree of agents: what each is doing, how many messages it has, and how many wait."""
+    from cfs import api
+
+    with connect(url, token_file) as client:
+        found = client.call(api.sub_sessions(session))
+        if as_json:
+            show(found.model_dump_json() + "\n")
+            return
+        paused = {each.id for each in _all(found) if client.call(api.settings(each.id)).paused}
+        show("".join(f"{line}\n" for line in _lines(found, paused)))
+
+
+def pause(session: Session, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """Let an agent, and all below it, wait before their next steps."""
+    _pause(session, url, token_file, paused=True)
+
+
+def unpause(session: Session, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """Let an agent that was paused go on."""
+    _pause(session, url, token_file, paused=False)
+
+
+def cancel(session: Session, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """End what an agent, and all below it, are doing; what is written next finds them ready."""
+    from cfs import api
+
+    with connect(url, token_file) as client:
+        client.call(api.cancel(session, queued=True, cascade=True))
+
+
+def _pause(session: str, url: str, token_file: Path | None, *, paused: bool) -> None:
+    from cfs import api
+    from cfs.wire import SettingsPatch
+
+    with connect(url, token_file) as client:
+        client.call(api.configure(session, SettingsPatch(paused=paused)))
+
+
+def _all(tree: "SessionTree") -> list["SessionTree"]:
+    return [tree, *(each for child in tree.children for each in _all(child))]
+
+
+def _lines(tree: "SessionTree", paused: set[str], depth: int = 0) -> list[str]:
+    name = tree.id if depth == 0 else tree.id.rpartition("/")[2]
+    state = "paused" if tree.id in paused else "agent?" if tree.state == "waiting_for_agent" else tree.state
+    queued = f" +{tree.queued}" if tree.queued else ""
+    line = f"{'  ' * depth + name:<32} {state:<10} {tree.messages:>4} messages{queued}"
+    return [line, *(each for child in tree.children for each in _lines(child, paused, depth + 1))]
+
+
+def _seat(
+    root: Path,
+    session: str,
+    instruction: str,
+    name: str,
+    temperature: float | None,
+    language: Literal["en", "zh"],
+    commands: Literal["none", "bwrap", "host"],
+    budget: int | None,
+    url: str,
+    token_file: Path | None,
+) -> "TreeSeat":
+    # Everything heavy comes in here, so that --help is quick.
+    from cfs_agents.fibre.config import FibreConfig
+    from cfs_agents.fibre.seat import TreeSeat
+    from cfs_agents.server_model import ModelSettings
+
+    config = FibreConfig(
+        language=language,
+        instruction=instruction,
+        tree_budget=budget,
+        commands=commands != "none",
+        sandbox=commands == "bwrap",
+    )
+    settings = ModelSettings(name=name, temperature=temperature)
+    return TreeSeat(root, session, config, model=settings, url=url, token=read_token(token_file))

@@ -1,0 +1,145 @@
+"""Where a person sits before a tree of agents: what each does is a line, and Ctrl-C leaves all of it to be resumed."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator
+from contextlib import AsyncExitStack, aclosing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from signal import SIGINT, SIGTERM
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from cfs.cli.screen import note, show, visible
+from cfs.errors import CfsError, Timeout, Unavailable
+from cfs.transports.async_http import AsyncClient
+from cfs_agents.context import CachedCounter
+from cfs_agents.fibre.agent import FibreAgent
+from cfs_agents.fibre.chunks import MessageChunk
+from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
+
+_PAUSE = 1.0
+_LONGEST = 100
+
+
+class TreeSeat:
+    """A tree whose model and sessions are behind a server, in the main thread. Use it in `with`.
+
+    Its methods raise `CfsError`, and `KeyboardInterrupt` after Ctrl-C; the state of the tree is on disk then.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        session: str,
+        config: FibreConfig,
+        *,
+        model: ModelSettings | None = None,
+        url: str | None = None,
+        token: str | None = None,
+    ) -> None:
+        self._root = root
+        self._session = session
+        self._config = config
+        self._model = model
+        self._url = url
+        self._token = token
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+
+    def __enter__(self) -> Self:
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the lines tell what happens
+        try:
+            self._agent = self._runner.run(self._open())
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    async def _open(self) -> FibreAgent:
+        client = await self._stack.enter_async_context(AsyncClient(self._url, self._token))
+        config = replace(self._config, counter=CachedCounter(ServerCounter(client)))
+        agent = FibreAgent(self._root, ServerModel(client, self._model), config, session=self._session, client=client)
+        return await self._stack.enter_async_context(agent)
+
+    def _close(self) -> None:
+        try:
+            self._runner.run(self._stack.aclose())
+        finally:
+            self._runner.close()
+
+    def serve(self) -> None:
+        """Answer the session until Ctrl-C; a server that is away for a while is waited for."""
+        self._runner.run(self._until_stopped(self._serve()))
+
+    def resume(self) -> None:
+        """Go on with what was broken off. Raises `NotFound` if nothing was, and `CfsError` without an answer."""
+        self._runner.run(self._until_stopped(self._resume()))
+
+    async def _serve(self) -> None:
+        told = False
+        while True:
+            try:
+                async with aclosing(self._agent.serve()) as chunks:
+                    async for chunk in chunks:
+                        told = False
+                        _tell(chunk)
+            except (Unavailable, Timeout) as error:
+                if not told:
+                    note(f"[waiting for the server: {error.detail}]")
+                told = True
+                await asyncio.sleep(_PAUSE)
+
+    async def _resume(self) -> None:
+        self._agent.require_unfinished()
+        async with aclosing(self._agent.run_stream()) as chunks:
+            async for chunk in chunks:
+                _tell(chunk)
+        report = self._agent.report
+        if report is not None and not report.ok:
+            raise CfsError("; ".join(report.reasons) or f"it ended as {report.status}")
+
+    async def _until_stopped(self, work: Coroutine[None, None, None]) -> None:
+        """Do the work until a signal comes; then it is left where it is."""
+        task = asyncio.create_task(work)
+        with _signals(task):
+            await asyncio.wait([task])
+        if task.cancelled():
+            raise KeyboardInterrupt
+        task.result()
+
+
+@contextmanager
+def _signals(task: "asyncio.Task[None]") -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    for number in (SIGINT, SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        yield
+    finally:
+        for number in (SIGINT, SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _tell(chunk: MessageChunk) -> None:
+    """Show who does what, in a line."""
+    match chunk.kind:
+        case "call" if chunk.call is not None:
+            said = f"> {chunk.call.name} {chunk.call.arguments}"
+        case "result":
+            said = f"< {chunk.name}: {chunk.content}"
+        case "message":
+            said = f"* {chunk.content}"
+        case "ended":
+            said = f"= {chunk.content}"
+        case _:
+            return
+    line = visible(" ".join(said.split()))
+    show(f"{chunk.session_id}: {line if len(line) <= _LONGEST else line[:_LONGEST] + '...'}\n")

@@ -1,0 +1,90 @@
+// What the page knows: the tree and the open conversations, fed by one stream.
+
+import { Conversation } from "./conversation.js";
+import { Feed } from "./feed.js";
+import { listAll } from "./listing.js";
+import { Sessions } from "./sessions.js";
+
+const PAUSE = 1000;
+
+/** The present state of the server as this tab sees it. */
+export class Live {
+  sessions = new Sessions();
+  listed = false;
+  onState = () => {};
+  onEvent = () => {};
+  #api;
+  #feed;
+  #open = new Map(); // id: { conversation, users }
+  #held = null; // events that wait for the listing
+  #missed = false;
+  #ended = false;
+
+  constructor(api) {
+    this.#api = api;
+    this.#feed = new Feed(api, {
+      onEvent: (event) => this.#take(event),
+      onGap: () => this.#relist(),
+      onState: (state) => this.onState(state),
+    });
+  }
+
+  start() {
+    this.#feed.run();
+  }
+
+  stop() {
+    this.#ended = true;
+    this.#feed.stop();
+  }
+
+  /** Look at a conversation; `release` it when nobody does any more. */
+  open(id) {
+    let entry = this.#open.get(id);
+    if (entry === undefined) {
+      entry = { conversation: new Conversation(this.#api, id), users: 0 };
+      this.#open.set(id, entry);
+      entry.conversation.load();
+    }
+    entry.users += 1;
+    return entry.conversation;
+  }
+
+  release(conversation) {
+    const entry = this.#open.get(conversation.id);
+    if (entry?.conversation !== conversation) return;
+    entry.users -= 1;
+    if (entry.users === 0) this.#open.delete(conversation.id);
+  }
+
+  #take(event) {
+    if (this.#held !== null) this.#held.push(event);
+    else this.sessions.take(event);
+    this.#open.get(event.session)?.conversation.take(event);
+    this.onEvent(event);
+  }
+
+  /** Ask what there is; the events of that time are taken afterwards. */
+  async #relist() {
+    for (const { conversation } of this.#open.values()) conversation.load();
+    this.#missed = true;
+    if (this.#held !== null) return;
+    this.#held = [];
+    let trees = [];
+    while (this.#missed && !this.#ended) {
+      this.#missed = false;
+      try {
+        trees = await listAll(this.#api);
+      } catch (error) {
+        if (error.status === 401) break;
+        this.#missed = true;
+        await new Promise((resume) => setTimeout(resume, PAUSE));
+      }
+    }
+    const held = this.#held;
+    this.#held = null;
+    this.listed = true;
+    this.sessions.replace(trees);
+    for (const event of held) this.sessions.take(event);
+  }
+}

@@ -1,0 +1,38 @@
+// Times and numbers as people read them.
+
+/** How long ago, in one unit: "now", "42 s", "5 min", "3 h", "12 d". */
+export function age(seconds) {
+  const passed = Math.max(0, Date.now() / 1000 - seconds);
+  if (passed < 2) return "now";
+  if (passed < 60) return `${Math.floor(passed)} s`;
+  if (passed < 3600) return `${Math.floor(passed / 60)} min`;
+  if (passed < 86400) return `${Math.floor(passed / 3600)} h`;
+  return `${Math.floor(passed / 86400)} d`;
+}
+
+/** A duration: "0.4 s", "12 s", "3:05". */
+export function duration(seconds) {
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  if (seconds < 100) return `${Math.round(seconds)} s`;
+  const whole = Math.round(seconds);
+  return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
+}
+
+/** A count that fits into a narrow column: 950, 1.2k, 34k, 5.6M. */
+export function short(count) {
+  if (count < 1000) return String(count);
+  if (count < 1e6) return `${count < 1e4 ? (count / 1e3).toFixed(1) : Math.round(count / 1e3)}k`;
+  return `${(count / 1e6).toFixed(1)}M`;
+}
+
+/** A size in bytes. */
+export function size(bytes) {
+  if (bytes < 1024) return `${bytes} B`;
+  if (bytes < 1 << 20) return `${(bytes / 1024).toFixed(1)} KiB`;
+  return `${(bytes / (1 << 20)).toFixed(1)} MiB`;
+}
+
+/** A time of day. */
+export function clock(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString();
+}

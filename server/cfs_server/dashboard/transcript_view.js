@@ -1,0 +1,46 @@
+// The raw transcript: the text that a file of this session holds. It can be edited and put back.
+
+import { button, el, say } from "./dom.js";
+
+/** A text field with the transcript as it was read last. */
+export class TranscriptView {
+  #context;
+  #etag = null;
+  #text = el("textarea", { className: "raw", "aria-label": "Transcript", spellcheck: false });
+  #told = el("p", { className: "complaint", role: "status" });
+
+  constructor(context) {
+    this.#context = context;
+    this.element = el(
+      "div",
+      { className: "transcript" },
+      this.#text,
+      el("div", { className: "answers" }, this.#told, button("Read again", () => this.#read()),
+        button("Put it back", () => this.#save(), { className: "button primary" })),
+    );
+    this.#read();
+  }
+
+  close() {}
+
+  async #read() {
+    try {
+      const { text, etag } = await this.#context.api.transcript(this.#context.id);
+      this.#text.value = text;
+      this.#etag = etag;
+      say(this.#told, "");
+    } catch (error) {
+      say(this.#told, error.message);
+    }
+  }
+
+  async #save() {
+    try {
+      await this.#context.api.replace(this.#context.id, this.#text.value, this.#etag);
+      await this.#read();
+      say(this.#told, "The history is this text now.");
+    } catch (error) {
+      say(this.#told, error.status === 412 ? "The session has changed meanwhile: read it again first." : error.message);
+    }
+  }
+}

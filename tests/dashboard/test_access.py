@@ -1,0 +1,102 @@
+"""The page where tokens are on, on a phone, in the dark, and for those who do not see it (D4, G9)."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from tests.access.support import make
+from tests.dashboard.agent import Agent
+from tests.dashboard.support import PHONE, QUIET, Pages, address, messages, row, violations
+from tests.server.support import Process, serving
+
+VIEWS = ("Conversation", "Agents", "Files", "Timeline", "Transcript", "Settings")
+
+
+def test_a_token_is_asked_for_where_tokens_are_on(pages: Pages, tmp_path: Path) -> None:
+    secret = make(tmp_path / "tokens.toml", "alice", "/sessions/mine")
+    other = make(tmp_path / "tokens.toml", "bob", "/sessions")
+    with serving(*QUIET, "--tokens", str(tmp_path / "tokens.toml")) as server:
+        bob = {"Authorization": f"Bearer {other}"}
+        for name in ("mine", "his"):
+            httpx.post(f"{server.url}/v1/sessions", json={"id": name}, headers=bob, trust_env=False).raise_for_status()
+        page = pages.open(server.url)
+        page.get_by_label("Token").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("not valid")
+        assert violations(page) == []
+        page.get_by_label("Token").fill(secret)
+        page.get_by_role("button", name="Log in").click()
+        expect(row(page, "mine")).to_be_visible()
+        expect(page.get_by_text("1 session", exact=True)).to_be_visible()
+        page.reload()
+        expect(row(page, "mine")).to_be_visible()
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_label("Token")).to_be_focused()
+        assert page.evaluate("() => sessionStorage.length + localStorage.length") == 0
+
+
+def test_the_page_says_nothing_of_sessions_and_lets_no_script_in(server: Process) -> None:
+    answer = httpx.get(server.url, headers={"Accept": "text/html"}, trust_env=False)
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert httpx.get(server.url, trust_env=False).json()["name"] == "cfs"
+    tag = answer.headers["ETag"]
+    again = httpx.get(server.url, headers={"Accept": "text/html", "If-None-Match": tag}, trust_env=False)
+    assert again.status_code == 304
+    assert httpx.get(f"{server.url}/dashboard/nothing.js", trust_env=False).status_code == 404
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_in_any_view(
+    pages: Pages, server: Process, client: httpx.Client, scheme: str
+) -> None:
+    name = f"a-{scheme}"
+    with Agent(client, name) as lead, Agent(client, f"{name}/coder") as coder:
+        lead.begin("Make it")
+        coder.begin("Write it")
+        coder.think("How?", "So.")
+        coder.write("a.txt", "one\ntwo\n")
+        coder.write("a.txt", "one\nthree\n")
+        coder.say("and on")
+        lead.finish("[Error: no]")
+        page = pages.open(server.url, f"conversation/{name}/coder", color_scheme=scheme)
+        ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 28)")
+        expect(page.locator(".message.growing")).to_contain_text("and on")
+        assert violations(page) == []
+        page.goto(address(server.url, f"conversation/{name}"))
+        expect(messages(page)).to_have_count(2)
+        seen = {
+            "Agents": ".column",
+            "Files": ".change",
+            "Timeline": ".bar",
+            "Transcript": ".raw",
+            "Settings": ".settings",
+        }
+        for view in VIEWS:
+            page.get_by_role("tab", name=view).click()
+            expect(page.locator(seen.get(view, ".talk")).first).to_be_visible()
+            assert violations(page) == [], view
+        page.get_by_role("button", name="Delete").click()
+        expect(page.get_by_role("dialog")).to_be_visible()
+        assert violations(page) == []
+
+
+def test_a_phone_shows_the_tree_or_a_session(pages: Pages, server: Process, client: httpx.Client) -> None:
+    client.post("/v1/sessions/a-phone/messages", params={"wait": "true"}, json={"content": "hello " * 40})
+    page = pages.open(server.url, viewport=PHONE, is_mobile=True, has_touch=True)
+    expect(page.get_by_role("tree")).to_be_visible()
+    row(page, "a-phone").tap()
+    expect(page.get_by_role("tree")).to_be_hidden()
+    expect(messages(page).nth(1)).to_be_visible()
+    for view in VIEWS:
+        page.get_by_role("tab", name=view).tap()
+        width = page.evaluate("() => document.documentElement.scrollWidth")
+        assert width <= PHONE["width"], f"{view} is {width} wide"
+    assert violations(page) == []
+    page.get_by_role("button", name="Back").tap()
+    expect(page.get_by_role("tree")).to_be_visible()
+    assert violations(page) == []

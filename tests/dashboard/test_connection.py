@@ -1,0 +1,88 @@
+"""The page goes on by itself after a lost connection, a restart of the server, another life of a name (D1)."""
+
+import re
+from urllib.parse import urlsplit
+
+import httpx
+from playwright.sync_api import expect
+
+from tests.dashboard.agent import Agent
+from tests.dashboard.support import QUIET, Pages, address, messages, row, send
+from tests.server.support import serving
+
+
+def test_nothing_is_missed_or_doubled_while_connections_come_and_go(pages: Pages) -> None:
+    """The server ends each stream after a moment, again and again."""
+    with (
+        serving(*QUIET, "--stream-seconds", "0.3") as server,
+        httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client,
+        Agent(client, "main") as agent,
+    ):
+        agent.begin("Count")
+        page = pages.open(server.url, "conversation/main")
+        expect(page.locator(".message.growing")).to_have_count(1)
+        for number in range(200):
+            agent.say(f"{number} ")
+            if number % 20 == 0:
+                agent.call("wait", seconds=0)
+        expect(page.locator(".message.growing .text").nth(1)).to_have_text(" ".join(map(str, range(200))) + " ")
+        agent.finish("done")
+        expect(messages(page)).to_have_count(12)
+        expect(row(page, "main")).to_have_attribute("data-state", "idle")
+
+
+def test_a_page_without_a_network_catches_up(pages: Pages) -> None:
+    with (
+        serving(*QUIET) as server,
+        httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client,
+        Agent(client, "main") as agent,
+    ):
+        agent.begin("Go")
+        page = pages.open(server.url, "conversation/main")
+        agent.say("before, ")
+        expect(page.locator(".message.growing")).to_contain_text("before, ")
+        page.context.set_offline(True)
+        agent.say("meanwhile, ")
+        client.post("/v1/sessions", json={"id": "main/new"}).raise_for_status()
+        page.context.set_offline(False)
+        agent.say("after")
+        expect(page.locator(".message.growing")).to_contain_text("before, meanwhile, after")
+        expect(row(page, "main")).to_contain_text("1 below")
+
+
+def test_a_restarted_server_is_found_again(pages: Pages) -> None:
+    with serving(*QUIET) as server:
+        port = str(urlsplit(server.url).port)
+        httpx.post(f"{server.url}/v1/sessions", json={"id": "first"}, trust_env=False).raise_for_status()
+        page = pages.open(server.url, "conversation/first")
+        send(page, "before")
+        expect(messages(page)).to_have_count(2)
+        server.signal()
+        assert server.ended()[0] == 0
+    expect(page.locator(".connection")).to_have_attribute("data-state", "lost")
+    with (
+        serving(*QUIET, "--port", port) as server,
+        httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client,
+    ):
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        expect(row(page, "first")).to_have_count(0)  # sessions end with the server
+        expect(page.get_by_text("This session does not exist")).to_be_visible()
+        client.post("/v1/sessions/first/messages", params={"wait": "true"}, json={"content": "another life"})
+        expect(row(page, "first")).to_be_visible()
+        expect(messages(page)).to_have_count(2)
+        expect(messages(page).nth(0)).to_contain_text("another life")
+
+
+def test_the_address_names_what_is_shown(pages: Pages) -> None:
+    with serving(*QUIET) as server:
+        httpx.post(f"{server.url}/v1/sessions", json={"id": "a b/c"}, trust_env=False).raise_for_status()
+        page = pages.open(server.url)
+        page.get_by_role("button", name="New session").click()
+        page.get_by_label("Name").fill("made here")
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(re.compile("#conversation/made%20here$"))
+        page.goto(address(server.url, "settings/a b/c"))
+        expect(page.get_by_role("heading", name="a b / c")).to_be_visible()
+        expect(page.get_by_role("tab", name="Settings")).to_have_attribute("aria-selected", "true")
+        page.go_back()
+        expect(page.get_by_role("heading", name="made here")).to_be_visible()
