@@ -4,7 +4,8 @@
 
 Models answer at once and the tool does nothing, so all that is left is ours: a spawn, and a step (one reply with one
 call) of each of fifty strands, without a server and with one in a process of its own. The prompts of fifty children
-that share 4,000 tokens go to the engine with a random model; counted is what it evaluates. Medians of runs.
+that share 4,000 tokens (the fixed part and the tools, in the tokens of a random model) go to the engine; counted is
+what it evaluates, over what is shared once and the rest of each. Medians of runs.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +27,6 @@ import structlog
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 
 import make_random_gguf
-from cfs.api import count_tokens
-from cfs.completions import TokensRequest
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.fibre.agent import FibreAgent
@@ -36,8 +36,6 @@ from cfs_agents.server_model import ModelSettings, ServerModel
 from cfs_agents.tools import tool
 
 CFS = Path(sys.executable).with_name("cfs")
-RULE = "All agents of this house keep to these rules, word for word, and never to others. "
-SHARED_TOKENS = 4_000
 
 
 class Figure(NamedTuple):
@@ -109,6 +107,18 @@ class Worker:
             yield _calls(made, "sys_finish_task", status="success", summary="done")
 
 
+class Once:
+    """A model whose replies are taken as they are: a random one never comes to an end by itself."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
+        """Ask, and let a reply that was cut off pass for a whole one."""
+        async for item in self._model.stream(messages, tools):
+            yield replace(item, finish_reason="stop") if isinstance(item, Reply) else item
+
+
 def _calls(number: int, name: str, **arguments: Any) -> Reply:
     call = ToolCall(id=f"call_{number}", name=name, arguments=arguments)
     return Reply(Message(role="assistant", content="", tool_calls=(call,)), "tool_calls", Usage())
@@ -128,8 +138,20 @@ async def served(*flags: str) -> AsyncIterator[str]:
         process.communicate()
 
 
-async def tree_ms(children: int, steps: int, url: str | None, number: int) -> tuple[float, float]:
-    """Milliseconds of a spawn (the median), and of each step of each child, which all work at once."""
+class Cost(NamedTuple):
+    """Milliseconds of a spawn (the median) and of a step, by the clock and by the processor of this process.
+
+    The processor's part of a spawn holds the child's beginning, up to its first question.
+    """
+
+    spawn: float
+    step: float
+    spawn_processor: float
+    step_processor: float
+
+
+async def tree_cost(children: int, steps: int, url: str | None, number: int) -> Cost:
+    """What it costs to spawn children, and what each step of each costs, which all work at once."""
     begin = asyncio.Event()
     models: dict[str, Model] = {}
 
@@ -141,7 +163,7 @@ async def tree_ms(children: int, steps: int, url: str | None, number: int) -> tu
         client = AsyncClient(url) if url else None
         async with FibreAgent(folder, model, config, session=f"tree{number}", client=client) as agent:
             agent._orchestrator.guards.after = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
-            spawns, called, start = [], 0.0, 0.0
+            spawns, called, start, began, middle = [], 0.0, 0.0, time.process_time(), 0.0
             async with aclosing(agent.run_stream("Go.")) as chunks:
                 async for chunk in chunks:
                     if chunk.kind == "call" and chunk.name == "sys_spawn_agent":
@@ -149,14 +171,16 @@ async def tree_ms(children: int, steps: int, url: str | None, number: int) -> tu
                     elif chunk.kind == "result" and chunk.name == "sys_spawn_agent":
                         spawns.append(time.perf_counter() - called)
                         if len(spawns) == children:
-                            start = time.perf_counter()
+                            start, middle = time.perf_counter(), time.process_time()
                             begin.set()
-            seconds = time.perf_counter() - start
+            seconds, processor = time.perf_counter() - start, time.process_time() - middle
             assert agent.report is not None
             assert agent.report.ok, agent.report
         if client is not None:
             await client.close()
-    return statistics.median(spawns) * 1000, seconds * 1000 / (children * (steps + 1))
+    made = children * (steps + 1)
+    median = statistics.median(spawns)
+    return Cost(*(1000 * each for each in (median, seconds / made, (middle - began) / children, processor / made)))
 
 
 async def evaluated(children: int) -> tuple[float, int]:
@@ -167,13 +191,12 @@ async def evaluated(children: int) -> tuple[float, int]:
             served("--model", str(weights), "--max-wait-seconds", "3600") as url,
             AsyncClient(url, timeout=600) as client,
         ):
-            asked = ServerModel(client, ModelSettings(max_tokens=4, temperature=0))
+            asked = Once(ServerModel(client, ModelSettings(max_tokens=4, temperature=0)))
 
             def model(name: str) -> Model:
                 return asked if name.startswith("child") else Root(children)
 
-            cost = (await client.call(count_tokens(TokensRequest(texts=(RULE,))))).counts[0]
-            config = FibreConfig(common=RULE * (SHARED_TOKENS // cost), max_turns=1, timeout=None)
+            config = FibreConfig(max_turns=1, timeout=None)
             with tempfile.TemporaryDirectory() as folder:
                 async with FibreAgent(folder, model, config, client=client) as agent:
                     await agent.run("Go.")
@@ -185,14 +208,13 @@ async def evaluated(children: int) -> tuple[float, int]:
 
 async def measure(*, smoke: bool) -> dict[str, float]:
     """Take turns, so that a busy machine slows all alike."""
-    children, steps, rounds = (4, 2, 1) if smoke else (50, 20, 5)
+    children, steps, rounds = (4, 2, 1) if smoke else (50, 10, 3)
     runs: dict[str, list[float]] = {figure.name: [] for figure in FIGURES}
     async with served("--engine", "scripted") as url:
         for number in range(rounds):
             for suffix, place in (("", None), (" served", url)):
-                spawn, step = await tree_ms(children, steps, place, number)
-                runs[f"spawn{suffix}"].append(spawn)
-                runs[f"step{suffix}"].append(step)
+                for name, value in (await tree_cost(children, steps, place, number))._asdict().items():
+                    runs.setdefault(f"{name}{suffix}", []).append(value)
     ratio, shared = await evaluated(children)
     figures = {name: statistics.median(values) for name, values in runs.items() if values}
     return figures | {"evaluated": ratio, "shared": float(shared)}
@@ -201,10 +223,17 @@ async def measure(*, smoke: bool) -> dict[str, float]:
 def table(figures: dict[str, float]) -> str:
     """Write the figures as docs/benchmarks.md has them."""
     rows = [
-        f"| {what} | {figures[name]:.2f} | ≤ {most:g} | {'yes' if figures[name] <= most else '**no**'} |"
+        f"| {what} | {figures[name]:.2f} | {_processor(name, figures)} | ≤ {most:g}"
+        f" | {'yes' if figures[name] <= most else '**no**'} |"
         for what, name, most in FIGURES
     ]
-    return "\n".join(["| what | measured | aim | within |", "|---|---|---|---|", *rows])
+    return "\n".join(["| what | measured | of it our processor | aim | within |", "|---|---|---|---|---|", *rows])
+
+
+def _processor(name: str, figures: dict[str, float]) -> str:
+    kind, _, served = name.partition(" ")
+    value = figures.get(f"{kind}_processor{' ' if served else ''}{served}")
+    return "" if value is None else f"{value:.2f}"
 
 
 def main() -> None:

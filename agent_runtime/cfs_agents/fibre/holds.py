@@ -20,6 +20,8 @@ _FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 5.0
 _TEXT_SECONDS = 0.05
 """How long text collects before it is sent, so that fifty fast agents do not send a request for each token."""
+_MESSAGE_SECONDS = 0.01
+"""The same for whole messages: a call and its quick result come together."""
 
 Lost = Callable[[str], None]
 """Told in words why a turn is not ours any more."""
@@ -140,8 +142,8 @@ class ServerHold:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._lease / 3):
                         await self._woken.wait()
-                if self._pieces and not self._messages and not self._ended:
-                    await asyncio.sleep(_TEXT_SECONDS)
+                if not self._ended:
+                    await asyncio.sleep(_MESSAGE_SECONDS if self._messages else _TEXT_SECONDS)
                 self._woken.clear()
                 await self._deliver()
         except (NotFound, Forbidden, Conflict) as error:

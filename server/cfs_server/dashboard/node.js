@@ -20,7 +20,6 @@ export class Node {
   turns = new Map(); // by turn: { start, end, tokens, reason }
   calls = []; // { time, name, path } of tool calls that were seen
   pastRead = false;
-  #total = null; // of finished turns, as the server counts
   #fresh = 0; // of the running turn
 
   constructor(id) {
@@ -31,9 +30,8 @@ export class Node {
     return this.state === "generating";
   }
 
-  /** Tokens that its turns took, as far as that is known. */
+  /** Tokens that its turns took, those that were seen. */
   get tokens() {
-    if (this.#total !== null) return this.#total + this.#fresh;
     let sum = this.#fresh;
     for (const turn of this.turns.values()) sum += turn.tokens;
     return sum;
@@ -48,7 +46,6 @@ export class Node {
     this.created = info.created_at;
     this.updated = info.updated_at;
     this.event = info.event;
-    this.#total = info.tokens ?? null;
   }
 
   /** Take what a listing does not say from the node that stood here before, if it is the same session. */
@@ -95,7 +92,6 @@ export class Node {
         break;
       case "turn.finished":
       case "turn.failed":
-        if (this.#total !== null) this.#total += spent(data.usage);
         this.#fresh = 0;
         this.tool = null;
         break;

@@ -1,0 +1,31 @@
+"""A tree whose child runs a command that never ends. Run by test_commands_left.py as a program, to be killed.
+
+python commanding_tree.py FOLDER
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from cfs_agents.fibre.agent import FibreAgent
+from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.testing import ScriptedModel, calls
+
+HANGS = "echo $$ > own; sleep 1357 & echo $! > other; sleep 1357"
+TASK = {"role_description": "hangs", "system_instruction": "Hang.", "task_goal": "Hang."}
+
+
+async def main() -> None:
+    """Run it."""
+    models = {
+        "main": ScriptedModel(
+            [calls("sys_spawn_agent", agent_name="a", **TASK), calls("sys_wait_agent", agent_id="a")]
+        ),
+        "a": ScriptedModel([calls("execute_command", command=HANGS)]),
+    }
+    async with FibreAgent(Path(sys.argv[1]), models.__getitem__, FibreConfig(commands=True)) as agent:
+        await agent.run("go")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
