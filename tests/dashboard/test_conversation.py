@@ -107,6 +107,18 @@ def test_a_tree_is_cancelled_at_once(page: Page, server: Process, client: httpx.
         expect(row(page, "c-tree/a")).to_have_attribute("data-state", "idle")
 
 
+def test_a_session_is_paused_and_goes_on(page: Page, server: Process, client: httpx.Client) -> None:
+    client.post("/v1/sessions", json={"id": "c-pause"}).raise_for_status()
+    show(page, server, "conversation/c-pause")
+    page.get_by_role("button", name="Pause").click()
+    expect(page.locator(".badge")).to_have_text("paused")
+    expect(row(page, "c-pause")).to_have_attribute("data-state", "paused")
+    assert client.get("/v1/sessions/c-pause/settings").json()["paused"] is True
+    page.get_by_role("button", name="Go on").click()
+    expect(page.locator(".badge")).to_have_text("idle")
+    expect(row(page, "c-pause")).to_have_attribute("data-state", "idle")
+
+
 def test_fork_rename_and_delete(page: Page, server: Process, client: httpx.Client) -> None:
     client.post("/v1/sessions/c-fork/messages", params={"wait": "true"}, json={"content": "keep this"})
     show(page, server, "conversation/c-fork")
