@@ -4,7 +4,6 @@ import errno
 import os
 import signal
 import socket
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from tests.fuse.support import (
     unmount,
     until,
 )
-from tests.server.support import CFS, Process, environment, run_cfs
+from tests.server.support import Process, run_cfs, serving
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=reason_to_skip() or "")
 
@@ -41,19 +40,8 @@ def free_port() -> int:
 @contextmanager
 def server(port: int, *flags: str) -> Iterator[Process]:
     """Run a server with the scripted engine on a port."""
-    process = subprocess.Popen(
-        [CFS, "serve", "--port", str(port), "--engine", "scripted", "--log-level", "error", *flags],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment(),
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("listening")
-    try:
-        yield Process(process, f"http://127.0.0.1:{port}")
-    finally:
-        process.kill()
-        process.communicate()
+    with serving("--port", str(port), "--engine", "scripted", *flags) as running:
+        yield running
 
 
 def fails(call: object, *numbers: int) -> bool:

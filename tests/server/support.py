@@ -8,11 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 from urllib.parse import urlsplit
 
 import httpx
@@ -244,6 +245,7 @@ class Process:
 
     process: subprocess.Popen[str]
     url: str
+    log: IO[str]
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send it a signal."""
@@ -251,8 +253,9 @@ class Process:
 
     def ended(self) -> tuple[int, str]:
         """Wait for its end; return the exit code and what it wrote to stderr."""
-        _, errors = self.process.communicate(timeout=60)
-        return self.process.returncode, errors
+        self.process.communicate(timeout=60)
+        self.log.seek(0)
+        return self.process.returncode, self.log.read()
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -269,22 +272,25 @@ def run_cfs(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def serving(*flags: str, **env: str) -> Iterator[Process]:
-    """Run `cfs serve` on a free port; it is killed at the end if it has not ended by then."""
-    process = subprocess.Popen(
-        [CFS, "serve", "--port", "0", *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(**env),
-    )
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    if not line.startswith("listening on "):
-        _, errors = process.communicate(timeout=60)
-        raise AssertionError(f"cfs serve ended with {process.returncode}: {errors}")
-    try:
-        yield Process(process, line.removeprefix("listening on ").strip())
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+    """Run `cfs serve` on a free port; it is killed at the end if it has not ended by then.
+
+    Its log goes to a file: a pipe that nobody reads would stop it when full.
+    """
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [CFS, "serve", "--port", "0", *flags],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=environment(**env),
+        )
+        assert process.stdout is not None
+        server = Process(process, process.stdout.readline().removeprefix("listening on ").strip(), log)
+        try:
+            if not server.url.startswith("http"):
+                raise AssertionError("cfs serve ended with {}: {}".format(*server.ended()))
+            yield server
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()

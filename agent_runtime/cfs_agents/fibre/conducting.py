@@ -1,5 +1,6 @@
 """What one strand asks of the tree by its tools (B2): it spawns, writes to, and waits for others, and reports."""
 
+import itertools
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -61,24 +62,35 @@ class StrandConductor:
     async def spawn(self, request: SpawnRequest) -> str:
         """Start a child and return its id at once; the same call does it once only, also after a kill."""
         family, me, place = self._family, self._strand, self._place()
-        known = family.strands.get(request.agent_name)
-        if known is not None:
+        for known in family.strands.values():
             if (known.record.parent_id, known.record.spawned_by) == (me.agent_id, place):
                 return known.agent_id
-            raise ToolError(f"there is an agent called {request.agent_name!r} already: take another name")
+        name = self._free(request.agent_name)
         try:
-            check_id(f"{me.session_id}/{request.agent_name}")
-            child = await family.spawn(me, self._spec(request), place)
+            check_id(f"{me.session_id}/{name}")
+            child = await family.spawn(me, self._spec(request, name), place)
         except InvalidIdentifier as error:
             raise ToolError(error.detail) from None
         except CfsError as error:
             raise ToolError(f"no agent was started: {error.detail}") from None
         return child.agent_id
 
-    def _spec(self, request: SpawnRequest) -> AgentSpec:
+    def _free(self, name: str) -> str:
+        """Return a name, with a number where agents that are done had it; raises `ToolError` where one is at work."""
+        strands, free = self._family.strands, name
+        for number in itertools.count(2):
+            known = strands.get(free)
+            if known is None:
+                return free
+            if self._family.busy(known):
+                raise ToolError(f"there is an agent called {free!r} already: take another name")
+            free = f"{name}-{number}"
+        raise AssertionError
+
+    def _spec(self, request: SpawnRequest, name: str) -> AgentSpec:
         usual = self._family.config
         return AgentSpec(
-            request.agent_name,
+            name,
             request.role_description,
             request.system_instruction,
             request.task_goal,

@@ -82,7 +82,7 @@ class ServerHold:
         self._pieces: list[str] = []
         self._messages: list[Message] = []
         self._sent = 0
-        self._ended = False
+        self.ended = False
         self._woken = asyncio.Event()
         self._sender = asyncio.create_task(self._send())
 
@@ -112,7 +112,7 @@ class ServerHold:
 
     async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:
         """Send what is left, and end the turn. Raises `CfsError` when the server cannot be reached."""
-        self._ended = True
+        self.ended = True
         self._woken.set()
         await asyncio.wait([self._sender])  # it sends what is left: cancelled in a request, it could not say what came
         if self._lost is None:
@@ -137,12 +137,12 @@ class ServerHold:
         try:
             await self._deliver()  # the claim was for a short time only
             while self._lost is not None:
-                if self._ended and not self._messages:
+                if self.ended and not self._messages:
                     return
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._lease / 3):
                         await self._woken.wait()
-                if not self._ended:
+                if not self.ended:
                     await asyncio.sleep(_MESSAGE_SECONDS if self._messages else _TEXT_SECONDS)
                 self._woken.clear()
                 await self._deliver()

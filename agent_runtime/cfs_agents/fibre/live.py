@@ -198,9 +198,12 @@ class ServerLive:
         if session_id not in self._waiting:
             return False
         detail = await self.client.call(api.read(session_id))
-        if not detail.queue:
+        hold, queue = self._holds.get(session_id), detail.queue
+        if hold is not None and not hold.ended and queue and detail.state != "generating":
+            queue = queue[1:]  # no turn runs, so the first is our own: we were late, and nobody else has claimed it
+        if not queue:
             self._waiting.discard(session_id)
-        return bool(detail.queue)
+        return bool(queue)
 
     def paused(self, session_id: str) -> bool:
         """Whether this session, or one above it, is paused, as far as the events have told."""

@@ -97,11 +97,12 @@ def _same(one: str, other: str) -> bool:
 def _lease(session: Session, turn: Turn, seconds: float, secret: str) -> None:
     if turn.lease is not None:
         turn.lease.timer.cancel()
-    timer = asyncio.get_running_loop().call_later(seconds, _expire, session, turn)
+    timer = asyncio.get_running_loop().call_later(seconds, expire, session, turn)
     turn.lease = Lease(secret, time.time() + seconds, timer)
 
 
-def _expire(session: Session, turn: Turn) -> None:
+def expire(session: Session, turn: Turn) -> None:
+    """Put a turn whose lease has run out back to the head of the queue."""
     if session.running is not turn:
         return
     turn.lapsed, turn.lease = (turn.lease.secret if turn.lease is not None else None), None

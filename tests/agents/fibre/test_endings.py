@@ -9,6 +9,7 @@ import pytest
 from cfs.errors import Conflict, EngineError, NotFound
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.testing import raises, says, together
+from cfs_server.sessions.agents import expire
 from tests.agents.fibre.trees import (
     Cast,
     all_chunks,
@@ -23,7 +24,7 @@ from tests.agents.fibre.trees import (
     write,
     writer,
 )
-from tests.server.support import House, until
+from tests.server.support import House
 
 
 def deep() -> Cast:
@@ -184,15 +185,13 @@ async def test_a_server_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
 async def test_a_turn_whose_holder_was_late_goes_on(tmp_path: Path, home: House) -> None:
     """The lease runs out in the middle of a task, and nobody else has claimed the turn."""
     cast = Cast(main=[late(write("a.txt")), says("ok")])
-    async with tree(tmp_path, cast, home.url, lease_seconds=0.05) as agent:
+    async with tree(tmp_path, cast, home.url) as agent:
         working = asyncio.create_task(agent.run("go"))
         await cast.clock.until_asleep()
         session = home.store.get("main")
-        running = session.running
-        assert running is not None
-        assert running.lease is not None
-        running.lease.timer.cancel()
-        await until(lambda: session.running is not None)
+        assert session.running is not None
+        expire(session, session.running)
+        assert session.running is None
         cast.clock.advance(5)
         assert (await working).ok
     assert said((await settled(home))["history"]) == ["ok"]

@@ -130,3 +130,22 @@ async def test_the_same_sessions_are_on_the_server(tmp_path: Path, home: House) 
     assert child["history"][-1]["content"] == "made a.txt"
     assert child["history"][1]["tool_calls"][0]["name"] == "write_file"
     cast.check_finished()
+
+
+async def test_a_name_whose_agent_is_done_gets_a_number(tmp_path: Path, home: House) -> None:
+    """So the same task can be given twice; the first agent's conversation stays as it is."""
+    again = [spawn("a"), wait("a-2"), says("again")]
+    cast = Cast(**{"main": [spawn("a"), wait("a"), says("once"), *again], "a": writer("a"), "a-2": writer("b")})
+    async with tree(tmp_path, cast, home.url) as agent:
+        assert (await agent.run("make it")).summary == "once"
+        assert (await agent.run("make it")).summary == "again"
+    cast.check_finished()
+    assert "a-2" in (await messages(tmp_path))[-4]["content"]
+    assert {session.id for session in home.store} == {"main", "main/a", "main/a-2"}
+
+
+async def test_the_name_of_an_agent_that_is_at_work_is_taken(tmp_path: Path) -> None:
+    cast = Cast(main=[together(spawn("a"), spawn("a")), wait("a"), says("one")], a=writer("a"))
+    async with tree(tmp_path, cast) as agent:
+        assert (await agent.run("make it")).summary == "one"
+    assert "take another name" in (await messages(tmp_path))[3]["content"]
