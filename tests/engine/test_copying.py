@@ -9,8 +9,8 @@ import pytest
 
 from cfs_server.engine.frames import Forget, Options
 from cfs_server.engine.llama.loading import NativeLog, load
+from tests.engine.test_residency import ROUNDING, words
 from tests.engine.test_residency import Desk as Turns
-from tests.engine.test_residency import words
 from tests.engine.test_scheduler import Desk as Steps
 
 
@@ -49,7 +49,7 @@ def test_state_in_pieces_is_the_computed_state(desk: Turns) -> None:
     to_memory(desk)
     assert desk.residency.memory.used == used, "it was copied before, so leaving the device copies nothing"
     before = desk.evaluated
-    assert np.allclose(desk.turn("s", whole), fresh, atol=2e-3)
+    assert np.allclose(desk.turn("s", whole), fresh, atol=ROUNDING)
     assert desk.evaluated == before + 1
 
 
@@ -78,7 +78,7 @@ def test_random_lives_while_state_is_copied(desk: Turns) -> None:
             logits = desk.turn(key, tokens)
             if dice.random() < 0.2:
                 seat = plain.enter(tokens)
-                assert np.allclose(logits, plain.compute(seat, tokens), atol=5e-3)
+                assert np.allclose(logits, plain.compute(seat, tokens), atol=ROUNDING)
                 plain.residency.leave(seat, array("i"), None)
         elif action < 0.8:
             desk.residency.copy_some()

@@ -19,7 +19,7 @@ from cfs_server.engine.disk.archive import Archive
 from cfs_server.engine.disk.folder import NAME, Folder, FolderRefused, Found
 from cfs_server.engine.llama.disk_tier import DiskTier
 from tests.engine.support import ask, running, until
-from tests.engine.test_residency import FAMILIES, Desk, Talk, words
+from tests.engine.test_residency import FAMILIES, ROUNDING, Desk, Talk, words
 
 Make = Callable[..., "DiskDesk"]
 
@@ -108,7 +108,7 @@ def test_state_from_disk_is_the_computed_state(
     desk.to_disk()
     logits, evaluated = desk.again("fork", whole)
     assert evaluated == 1
-    assert np.allclose(logits, expected, atol=2e-3)
+    assert np.allclose(logits, expected, atol=ROUNDING)
     assert first.shape == logits.shape
     for key in ("s", "fork"):
         desk.residency.forget(key)
@@ -291,7 +291,7 @@ def test_random_lives_with_a_disk_leave_nothing(
             logits = desk.compute(seat, talk.tokens)
             if dice.random() < 0.1:
                 other = plain.enter(talk.tokens)
-                assert np.allclose(logits, plain.compute(other, talk.tokens), atol=5e-3)
+                assert np.allclose(logits, plain.compute(other, talk.tokens), atol=ROUNDING)
                 plain.residency.leave(other, None, None)
             desk.residency.leave(seat, array("i", talk.tokens), key)
             shadow[talk.owner].update(tuple(talk.tokens[:end]) for end in range(1, len(talk.tokens) + 1))
