@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cfs_server.engine.disk.archive import Archive
+from cfs_server.engine.disk.archive import Archive, Done
 from cfs_server.engine.disk.folder import NAME, Folder, FolderRefused, Found
 from cfs_server.engine.llama.disk_tier import DiskTier
 from tests.engine.support import ask, running, until
@@ -24,22 +24,35 @@ from tests.engine.test_residency import FAMILIES, ROUNDING, Desk, Talk, words
 Make = Callable[..., "DiskDesk"]
 
 
+class WatchedArchive(Archive):
+    """An archive that tells when it has come to a task."""
+
+    MARK = "a file that there is not"
+
+    def __init__(self, folder: Folder, wake: Callable[[], None]) -> None:
+        self.reached = threading.Event()
+        super().__init__(folder, wake)
+
+    def _tell(self, done: Done) -> None:
+        super()._tell(done)
+        if done.name == self.MARK:
+            self.reached.set()
+
+
 class DiskDesk(Desk):
     """A desk with a folder; a turn waits for the disk as the scheduler lets it."""
 
     def __init__(self, path: Path, folder: Path, limit: int = 1 << 30, mark: str = "this model", **more: Any) -> None:
         self.woken = threading.Semaphore(0)
-        self.archive = Archive(Folder(folder, mark), self.woken.release)
+        self.archive = WatchedArchive(Folder(folder, mark), self.woken.release)
         self.tier = DiskTier(self.archive, limit)
         super().__init__(path, disk=self.tier, **more)
 
     def settle(self) -> None:
         """Wait until the thread has done everything, and take the results in."""
-        done = threading.Event()
-        wake, self.archive.wake = self.archive.wake, done.set
-        self.archive.read("nothing")
-        assert done.wait(60)
-        self.archive.wake = wake
+        self.archive.reached.clear()
+        self.archive.read(WatchedArchive.MARK)
+        assert self.archive.reached.wait(60)
         self.residency.collect()
 
     def fetch(self, tokens: list[int], owner: str = "") -> bool:
@@ -172,8 +185,7 @@ def test_what_is_wrong_is_refused_and_removed(make: Make, tmp_path: Path, damage
         file.write_bytes(data)
     if damage == "open to others":
         file.chmod(0o644)
-    desk.archive = Archive(Folder(tmp_path, "this model"))
-    desk.archive.close()
+    Archive(Folder(tmp_path, "this model")).close()
     desk = make()
     assert bool(desk.files()) == (damage == "state"), "what is behind the head is looked at when it is needed"
     logits, evaluated = desk.again("s", whole)

@@ -17,7 +17,8 @@ export class FilesView {
   #root;
   #conversations = new Map();
   #stored = new Map(); // path: what the server says of it
-  #chosen = null;
+  #chosen = null; // by the reader
+  #open = null; // the chosen one, or the first: files and what agents tell of them come in any order
   #drawn = "";
   #list = el("ul", { className: "files" });
   #told = el("p", { className: "quiet" });
@@ -82,14 +83,14 @@ export class FilesView {
   #update() {
     const changes = changesOf([...this.#conversations.values()].map(({ conversation }) => conversation));
     const paths = [...new Set([...this.#stored.keys(), ...changes.keys()])].sort();
-    const digest = JSON.stringify([this.#chosen, paths.map((path) => [path, this.#stored.get(path)?.version,
+    this.#open = this.#chosen ?? paths[0] ?? null;
+    const digest = JSON.stringify([this.#open, paths.map((path) => [path, this.#stored.get(path)?.version,
       this.#stored.get(path)?.size, changes.get(path)?.length])]);
     if (digest === this.#drawn) return;
     this.#drawn = digest;
-    if (this.#chosen === null && paths.length) this.#chosen = paths[0];
     this.#drawList(paths, changes);
     say(this.#told, paths.length ? "" : "No file has been written in this tree.");
-    this.#drawFile(changes.get(this.#chosen) ?? []);
+    this.#drawFile(changes.get(this.#open) ?? []);
   }
 
   #drawList(paths, changes) {
@@ -101,7 +102,7 @@ export class FilesView {
         const about = [stored ? size(stored.size) : null, writers.join(", ")].filter(Boolean).join(" · ");
         const choose = el("button", { type: "button", className: "choose", "data-path": path,
           onclick: () => this.#choose(path) }, el("span", {}, path), el("span", { className: "quiet" }, about));
-        mark(choose, "aria-current", path === this.#chosen ? "true" : null);
+        mark(choose, "aria-current", path === this.#open ? "true" : null);
         return el("li", {}, choose);
       }),
     );
@@ -116,7 +117,7 @@ export class FilesView {
   }
 
   #drawFile(history) {
-    const path = this.#chosen;
+    const path = this.#open;
     if (path === null) return;
     const content = el("pre", { className: "content" }, "");
     const actual = this.#stored.has(path);
@@ -136,7 +137,7 @@ export class FilesView {
     const place = `/workspaces/${this.#root}/${path}`;
     try {
       const bytes = await this.#context.api.file(place);
-      if (path !== this.#chosen) return;
+      if (path !== this.#open) return;
       const text = new TextDecoder().decode(bytes.subarray(0, MOST_SHOWN));
       const rest = bytes.length - MOST_SHOWN;
       content.textContent = text.includes("\0") ? `(${bytes.length} bytes that are no text)` : text;
