@@ -26,11 +26,9 @@ from cfs_agents.fibre.session_context import (
 from cfs_agents.fibre.state import Letter, StrandRecord
 from cfs_agents.fibre.storage import TreeFolder
 from cfs_agents.fibre.strand import Begin, FibreSubAgent
-from cfs_agents.fibre.warden import Warden
 from cfs_agents.file_agent.keeping import to_the_end
 from cfs_agents.llm import Model
 from cfs_agents.tools.paths import WORKSPACE
-from cfs_agents.tools.shell.process import new_cookie
 from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
 
 _PERMISSION = "read, write and delete below /workspace"
@@ -64,7 +62,6 @@ class FibreAgent:
         self._live: Live = ServerLive(client, self.config.lease_seconds) if client is not None else NoServer()
         self._chunks = ChunkStream()
         self._busy = False
-        self._warden: Warden | None = None
 
     async def __aenter__(self) -> Self:
         await to_the_end(self._open)
@@ -81,16 +78,12 @@ class FibreAgent:
             self._disk = DiskFileSystem(self._folder.workspace, prefix=f"{WORKSPACE}/")
             self._orchestrator = FibreOrchestrator(self._folder, self._models, self.config, self._live, self._chunks)
             self._orchestrator.recall(self._fresh(), self._context())
-            if self.config.commands:
-                self._warden = Warden(new_cookie())
-                self._orchestrator.environment.update(self._warden.environment)
         except BaseException:
             self._folder.close()
             raise
 
     def _close(self) -> None:
-        if self._warden is not None:
-            self._warden.close()
+        self._orchestrator.warden.close()
         self._disk.close()
         self._folder.close()
 

@@ -1,6 +1,5 @@
 """What a strand is given for its work: its tools, its shell, its system prompt (B2, B6, B7)."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from cfs_agents.fibre.config import FibreConfig
@@ -8,12 +7,22 @@ from cfs_agents.fibre.guards.guards import Guards
 from cfs_agents.fibre.prompts import system_prompt
 from cfs_agents.fibre.strand import FibreSubAgent
 from cfs_agents.fibre.toolset import Conductor, FibreTools
-from cfs_agents.tools import AsyncShell, CommandTools, FileTools, Sandbox, ShellSettings, Tool, tool
+from cfs_agents.tools import (
+    AsyncShell,
+    CommandTools,
+    FileTools,
+    Sandbox,
+    ShellSettings,
+    Tool,
+    Warden,
+    tool,
+    usual_limits,
+)
 from cfs_agents.tools.paths import WORKSPACE
 
 
 def equipment(
-    strand: FibreSubAgent, config: FibreConfig, guards: Guards, conductor: Conductor, environment: Mapping[str, str]
+    strand: FibreSubAgent, config: FibreConfig, guards: Guards, conductor: Conductor, warden: Warden
 ) -> tuple[list[Tool], AsyncShell | None]:
     """Make a strand's tools, and the shell that one of them uses; all files go through the guards' gate."""
     files = strand.context.files
@@ -21,7 +30,7 @@ def equipment(
     wanted: list[Tool] = FileTools(files, guards.gate(strand.agent_id)).tools()
     shell = None
     if config.commands:
-        shell = AsyncShell(_shell_settings(strand, config, environment))
+        shell = AsyncShell(_shell_settings(strand, config, warden))
         workspace = strand.context.agent_workspace
         commands = CommandTools(shell, workspace.parent, files, workspace=workspace).tools()
         wanted += [guards.watched(each, strand.agent_id) for each in commands]
@@ -49,7 +58,7 @@ def _text(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _shell_settings(strand: FibreSubAgent, config: FibreConfig, environment: Mapping[str, str]) -> ShellSettings:
+def _shell_settings(strand: FibreSubAgent, config: FibreConfig, warden: Warden) -> ShellSettings:
     workspace = strand.context.agent_workspace
     box = Sandbox(writable=(workspace,), places={WORKSPACE: workspace}) if config.sandbox else None
-    return ShellSettings(directory=workspace, sandbox=box, environment=environment)
+    return ShellSettings(directory=workspace, sandbox=box, limits=usual_limits(), warden=warden)

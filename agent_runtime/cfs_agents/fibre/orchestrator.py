@@ -28,7 +28,7 @@ from cfs_agents.fibre.strand import Begin, FibreSubAgent
 from cfs_agents.fibre.tree import Ending
 from cfs_agents.fibre.words import words
 from cfs_agents.llm import Model
-from cfs_agents.tools import AsyncShell, Tool, ToolError
+from cfs_agents.tools import AsyncShell, Tool, ToolError, Warden
 
 _log = structlog.get_logger(__name__)
 
@@ -49,8 +49,8 @@ class FibreOrchestrator:
         self.guards: Guards
         self._folder = folder
         self._models = models
-        self.environment: dict[str, str] = {}
-        """Variables of the shells of all strands."""
+        self.warden = Warden()
+        """Of the shells of all strands."""
         self._group: asyncio.TaskGroup | None = None
 
     def recall(self, fresh: StrandRecord, context: SessionContext) -> None:
@@ -297,7 +297,7 @@ class FibreOrchestrator:
 
     def tools(self, strand: FibreSubAgent) -> tuple[list[Tool], AsyncShell | None]:
         """Make a strand's tools, and the shell that some of them use."""
-        return equipment(strand, self.config, self.guards, StrandConductor(self, strand), self.environment)
+        return equipment(strand, self.config, self.guards, StrandConductor(self, strand), self.warden)
 
     def system(self, strand: FibreSubAgent) -> str:
         """Write a strand's system prompt (B6)."""

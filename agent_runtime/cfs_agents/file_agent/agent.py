@@ -21,7 +21,17 @@ from cfs_agents.file_agent.sync import NAME as SYNC
 from cfs_agents.file_agent.sync import WINDOW_TOKENS, SyncTool
 from cfs_agents.llm import Model
 from cfs_agents.sentences import Language, sentences
-from cfs_agents.tools import AsyncShell, CommandTools, FileTools, Limits, Tool, agent_grants, agent_shell, usual_limits
+from cfs_agents.tools import (
+    AsyncShell,
+    CommandTools,
+    FileTools,
+    Limits,
+    Tool,
+    Warden,
+    agent_grants,
+    agent_shell,
+    usual_limits,
+)
 
 _CONVERSATION = "conversation"
 
@@ -139,8 +149,9 @@ class FileAgent:
             raise
         sync = SyncTool(counter, most_tokens=config.window_tokens)
         self._keeper = FileKeeper(self._root, self._journal, log, sync, lambda sentence: self._agent.warn(sentence))
-        limits = config.limits or usual_limits()
-        shell = agent_shell(self._root.path, sandbox=config.sandbox, network=config.network, limits=limits)
+        self._warden = Warden()
+        settings = {"limits": config.limits or usual_limits(), "warden": self._warden}
+        shell = agent_shell(self._root.path, sandbox=config.sandbox, network=config.network, **settings)
         self._shell = AsyncShell(shell)
         self._files = ContextFileSystem(self._root.path / OFFLOADED[1:], _CONVERSATION, shown_as=OFFLOADED)
         self._agent = Agent(self._model, self._agent_config(sync, counter), files=self._files, keeper=self._keeper)
@@ -162,6 +173,7 @@ class FileAgent:
         )
 
     def _close(self) -> None:
+        self._warden.close()
         self._files.close()
         self._journal.close()
         self._root.close()

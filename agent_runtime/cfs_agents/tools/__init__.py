@@ -6,7 +6,7 @@ from cfs_agents.tools.files import FileGate, FileTools
 from cfs_agents.tools.paths import agent_grants
 from cfs_agents.tools.registry import Registry
 from cfs_agents.tools.results import ToolResult
-from cfs_agents.tools.shell import AsyncShell, Limits, Sandbox, Shell, ShellResult, ShellSettings, usual_limits
+from cfs_agents.tools.shell import AsyncShell, Limits, Sandbox, Shell, ShellResult, ShellSettings, Warden, usual_limits
 from cfs_agents.tools.tool import Tool, tool
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "ToolDefinitionError",
     "ToolError",
     "ToolResult",
+    "Warden",
     "agent_grants",
     "agent_shell",
     "tool",

@@ -1,16 +1,19 @@
 """Commands of agents end with their agents, and with a runtime that is killed (B8)."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from cfs_agents.testing import calls, says
 from tests.agents.fibre.trees import Cast, finish, messages, spawn, tree, wait
 
-PROGRAM = Path(__file__).with_name("commanding_tree.py")
+PROGRAM = Path(__file__).with_name("commanding_agent.py")
 
 
 def alive(pid: str) -> bool:
@@ -28,17 +31,26 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def test_a_killed_runtime_leaves_no_command_at_work(tmp_path: Path) -> None:
-    workspace = tmp_path / "main/agent_workspace"
-    process = subprocess.Popen([sys.executable, str(PROGRAM), str(tmp_path)], stdout=subprocess.DEVNULL)
+@pytest.mark.parametrize("kind", ["tree", "file-agent"])
+def test_a_killed_runtime_leaves_no_command_at_work_and_no_directory(tmp_path: Path, kind: str) -> None:
+    temporary, root = tmp_path / "temporary", tmp_path / "root"
+    temporary.mkdir()
+    workspace = root / ("main/agent_workspace" if kind == "tree" else "workspace")
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAM), kind, str(root)],
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
     try:
         until(lambda: (workspace / "other").exists() and (workspace / "other").read_text().endswith("\n"))
         pids = [(workspace / name).read_text().strip() for name in ("own", "other")]
         assert all(map(alive, pids))
+        assert list(temporary.iterdir())
     finally:
         process.kill()
         process.wait()
     until(lambda: not any(map(alive, pids)))
+    until(lambda: not list(temporary.iterdir()))
 
 
 async def test_commands_run_in_the_shared_workspace_and_end_with_their_agent(tmp_path: Path) -> None:

@@ -5,5 +5,6 @@ from cfs_agents.tools.shell.limits import usual_limits
 from cfs_agents.tools.shell.results import Job, ShellResult
 from cfs_agents.tools.shell.settings import Limits, Sandbox, ShellSettings
 from cfs_agents.tools.shell.shell import Shell
+from cfs_agents.tools.shell.warden import Warden
 
-__all__ = ["AsyncShell", "Job", "Limits", "Sandbox", "Shell", "ShellResult", "ShellSettings", "usual_limits"]
+__all__ = ["AsyncShell", "Job", "Limits", "Sandbox", "Shell", "ShellResult", "ShellSettings", "Warden", "usual_limits"]

@@ -1,7 +1,16 @@
-"""Which processes belong to a shell, and the ending of them (B8). Linux; elsewhere only the process group is known."""
+"""Which processes belong to a shell, and the ending of them (B8). Linux; elsewhere only the process group is known.
+
+    python -I -S census.py COOKIE DIRECTORY
+
+As a program it waits for the end of its standard input, then kills what has the cookie in its environment and removes
+the directory: see `warden.py`. It needs nothing but the standard library, so it is there at once and small.
+"""
 
 import os
+import secrets
+import shutil
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
@@ -21,6 +30,11 @@ class _Process:
     session: int
     started: int
     alive: bool
+
+
+def new_cookie() -> str:
+    """Make a word that nobody else has."""
+    return secrets.token_hex(16)
 
 
 def boot_ticks() -> int:
@@ -89,3 +103,14 @@ def _environment(pid: int) -> bytes:
     with suppress(OSError):
         return (_PROC / str(pid) / "environ").read_bytes()
     return b""
+
+
+def _main() -> None:
+    while os.read(0, 4096):
+        pass
+    kill_all(frozenset(), sys.argv[1])
+    shutil.rmtree(sys.argv[2], ignore_errors=True)
+
+
+if __name__ == "__main__":
+    _main()

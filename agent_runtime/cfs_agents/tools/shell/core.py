@@ -21,10 +21,10 @@ import structlog
 
 from cfs_agents.tools.errors import ShellClosed, ShellUnavailable
 from cfs_agents.tools.shell import framing
-from cfs_agents.tools.shell.census import kill_all
+from cfs_agents.tools.shell.census import kill_all, new_cookie
 from cfs_agents.tools.shell.exchange import LAST_RESORT_SECONDS, Exchange
 from cfs_agents.tools.shell.outlets import Leftovers, Outlet, is_owned_directory
-from cfs_agents.tools.shell.process import Bash, new_cookie
+from cfs_agents.tools.shell.process import Bash
 from cfs_agents.tools.shell.results import Job, ShellResult
 from cfs_agents.tools.shell.settings import ShellSettings
 from cfs_agents.tools.shell.steps import Readable, Steps, Work
@@ -244,7 +244,8 @@ class ShellCore:
     def _private_directory(self) -> Path:
         """Return the directory of pipes and scripts, which is made again when a command has removed it."""
         if self._private is None or not is_owned_directory(self._private):
-            self._private = Path(tempfile.mkdtemp(prefix="cfs-shell-"))
+            watched = self.settings.warden.directory() if self.settings.warden else None
+            self._private = Path(tempfile.mkdtemp(prefix="cfs-shell-", dir=watched))
             if self.settings.user is not None:
                 shutil.chown(self._private, self.settings.user)
         return self._private

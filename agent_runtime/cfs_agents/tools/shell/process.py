@@ -4,7 +4,6 @@ import fcntl
 import json
 import os
 import pwd
-import secrets
 import shutil
 import signal
 import subprocess
@@ -41,6 +40,7 @@ class Bash:
             raise ShellUnavailable("there is no bash here")
         self._complaints = private / "complaints"
         identity = _identity(settings.user)
+        watched = settings.warden.environment if settings.warden else {}
         self.limits = ulimits(settings.limits, identity.get("user", os.getuid()))
         with ExitStack() as ours, ExitStack() as theirs:
             orders, self._input = _pipe(theirs, ours)
@@ -64,7 +64,7 @@ class Bash:
                     stderr=complaints,
                     cwd=None if settings.sandbox else settings.directory,
                     env=environment(
-                        os.environ, {COOKIE: cookie, **settings.environment}, settings.keep_variables, start
+                        os.environ, {COOKIE: cookie, **watched, **settings.environment}, settings.keep_variables, start
                     ),
                     pass_fds=(self.control_number, tell) if settings.sandbox else (self.control_number,),
                     start_new_session=True,
@@ -138,11 +138,6 @@ class Bash:
         if self.exit is not None:
             os.close(self.exit)
         return status
-
-
-def new_cookie() -> str:
-    """Make a word that nobody else has."""
-    return secrets.token_hex(16)
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cfs_agents.tools.shell.warden import Warden
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -51,7 +53,8 @@ class ShellSettings:
     With `merge` an output holds what came on standard error too, in the order in which it came.
 
     `environment` is added to the inherited one, from which secrets are left out (`environment.py`) but for the names in
-    `keep_variables`. As root, commands can run as another `user`.
+    `keep_variables`. As root, commands can run as another `user`. Should the runtime be killed, a `warden` ends what
+    the shell has started.
     """
 
     directory: Path
@@ -66,6 +69,7 @@ class ShellSettings:
     limits: Limits = Limits()
     sandbox: Sandbox | None = None
     user: str | int | None = None
+    warden: Warden | None = None
 
     @property
     def record_directory(self) -> Path:

@@ -1,0 +1,39 @@
+"""An agent that runs a command that never ends. Run by test_commands_left.py as a program, to be killed.
+
+python commanding_agent.py tree FOLDER          a child of a tree runs it
+python commanding_agent.py file-agent FOLDER
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from cfs_agents.fibre.agent import FibreAgent
+from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.file_agent import FileAgent
+from cfs_agents.testing import ScriptedModel, calls
+
+HANGS = "echo $$ > own; sleep 1357 & echo $! > other; sleep 1357"
+TASK = {"role_description": "hangs", "system_instruction": "Hang.", "task_goal": "Hang."}
+
+
+async def tree(folder: Path) -> None:
+    """Let a child hang."""
+    models = {
+        "main": ScriptedModel(
+            [calls("sys_spawn_agent", agent_name="a", **TASK), calls("sys_wait_agent", agent_id="a")]
+        ),
+        "a": ScriptedModel([calls("execute_command", command=HANGS)]),
+    }
+    async with FibreAgent(folder, models.__getitem__, FibreConfig(commands=True)) as agent:
+        await agent.run("go")
+
+
+async def file_agent(folder: Path) -> None:
+    """Let a file agent hang."""
+    async with FileAgent(folder, ScriptedModel([calls("execute_command", command=HANGS)])) as agent:
+        await agent.run("go")
+
+
+if __name__ == "__main__":
+    asyncio.run({"tree": tree, "file-agent": file_agent}[sys.argv[1]](Path(sys.argv[2])))
