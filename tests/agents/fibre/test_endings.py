@@ -1,12 +1,15 @@
 """How agents end before their time: cancelled, out of time, failed, left; and that the others go on (B7, B8, S12)."""
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
+from cfs import api
 from cfs.errors import Conflict, EngineError, NotFound
+from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.testing import raises, says, together
 from cfs_server.sessions.agents import expire
@@ -24,7 +27,7 @@ from tests.agents.fibre.trees import (
     write,
     writer,
 )
-from tests.server.support import House
+from tests.server.support import House, Process, serving
 
 
 def deep() -> Cast:
@@ -152,6 +155,37 @@ async def test_a_stream_that_is_left_leaves_nothing_at_work_and_can_be_resumed(t
             await agent.resume()
     history = (await settled(home))["history"]
     assert [said(history), said(history, "user")] == [["ok"], ["go"]]
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Process]:
+    """Another server, a process of its own."""
+    with serving("--engine", "scripted", "--log-level", "error") as server:
+        yield server
+
+
+async def test_a_tree_goes_on_at_a_server_that_has_lost_its_sessions(
+    tmp_path: Path, home: House, elsewhere: Process
+) -> None:
+    """They are made again, with what was said before."""
+    cast = Cast(main=[spawn("a"), wait("a"), says("ok")], a=[write("a.txt"), late(finish("made", "a.txt"))])
+    async with tree(tmp_path, cast, home.url) as agent, aclosing(agent.run_stream("go")) as chunks:
+        async for chunk in chunks:
+            if chunk.name == "write_file" and chunk.kind == "result":
+                break
+    again = Cast(main=[wait("a"), says("ok")], a=[finish("made", "a.txt")])
+    async with tree(tmp_path, again, elsewhere.url) as agent:
+        report = await agent.resume()
+        assert (report.summary, outcome(agent, "a")) == ("ok", "success")
+    async with AsyncClient(elsewhere.url) as client:
+        assert (await client.call(api.settings("main"))).driver == "agent"
+        root, child = [
+            (await client.call(api.read(session))).model_dump(mode="json")["history"] for session in ("main", "main/a")
+        ]
+    assert [said(root), said(root, "user")] == [["ok"], ["go"]]
+    called = [call["name"] for message in child for call in message.get("tool_calls", ())]
+    assert called == ["write_file", "sys_finish_task"]
+    assert sum(message["role"] == "tool" for message in child) == 2
 
 
 async def test_one_task_at_a_time_and_one_program_at_a_time(tmp_path: Path) -> None:
