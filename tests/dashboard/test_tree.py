@@ -38,6 +38,9 @@ def test_sub_sessions_are_folded_and_say_what_works(page: Page, client: httpx.Cl
         expect(below).to_contain_text("1.2k")
         expect(below).not_to_contain_text("write_file")
         expect(top).to_contain_text("1 below")
+        page.reload()  # who looks later sees the same
+        top.locator(".twist").click()
+        expect(below).to_contain_text("1.2k")
 
 
 def test_the_keyboard_moves_through_the_tree(page: Page, client: httpx.Client) -> None:

@@ -137,8 +137,10 @@ async def test_an_agent_that_fails_says_so_and_the_next_message_can_be_claimed(h
     await home.say("a", "x")
     await home.say("a", "y")
     held = (await claim(home)).json()
-    failed = (await act(home, held, "finish", error="no tools")).json()
+    spent = {"prompt_tokens": 30, "completion_tokens": 4}
+    failed = (await act(home, held, "finish", error="no tools", usage=spent)).json()
     assert (failed["finish_reason"], failed["error"]) == ("error", "no tools")
+    assert (await home.client.get(URL)).json()["tokens"] == 34
     assert (await claim(home)).json()["message"]["content"] == "y"
 
 

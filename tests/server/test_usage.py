@@ -37,6 +37,8 @@ def test_usage_is_the_same_everywhere_and_adds_up(model_server: Process) -> None
         bodies = [{"content": said, "settings": GREEDY} for said in ("My name is Alice.", "What is my name?")]
         usages = [client.post(MESSAGES, json=body, params={"wait": "true"}).json()["usage"] for body in bodies]
         assert usages_in_events(client, 2) == usages
+        listed = client.get("/v1/sessions/usage").json()["tokens"]
+        assert listed == sum(usage["prompt_tokens"] + usage["completion_tokens"] for usage in usages)
         prompts = sum(usage["prompt_tokens"] for usage in usages)
         while (grown := counters(client) - before)['cfs_tokens_total{kind="prompt"}'] < prompts:
             pass  # the metrics read the same events

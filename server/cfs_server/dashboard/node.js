@@ -17,6 +17,7 @@ export class Node {
   event = 0;
   tool = null;
   paused = false;
+  ended = 0; // tokens of the turns that have ended
   turns = new Map(); // by turn: { start, end, tokens, reason }
   calls = []; // { time, name, path } of tool calls that were seen
   pastRead = false;
@@ -30,11 +31,9 @@ export class Node {
     return this.state === "generating";
   }
 
-  /** Tokens that its turns took, those that were seen. */
+  /** Tokens that its turns took; of the running one those that were seen. */
   get tokens() {
-    let sum = this.#fresh;
-    for (const turn of this.turns.values()) sum += turn.tokens;
-    return sum;
+    return this.ended + this.#fresh;
   }
 
   /** Take what a listing says. */
@@ -43,6 +42,7 @@ export class Node {
     this.state = info.state;
     this.queued = info.queued;
     this.messages = info.messages;
+    this.ended = info.tokens;
     this.created = info.created_at;
     this.updated = info.updated_at;
     this.event = info.event;
@@ -92,6 +92,7 @@ export class Node {
         break;
       case "turn.finished":
       case "turn.failed":
+        this.ended += spent(data.usage);
         this.#fresh = 0;
         this.tool = null;
         break;

@@ -61,7 +61,7 @@ def finish(session: Session, turn_id: str, secret: str, *, reply: str | None, er
     """
     turn = held(session, turn_id, secret)
     if error is not None:
-        session.fail_turn(turn, error)
+        session.fail_turn(turn, error, usage)
         return
     text = turn.text if reply is None else reply
     session.account.require_room(size=len(text.encode()))

@@ -68,6 +68,7 @@ class Session:
         self.queue: deque[Turn] = deque()
         self.running: Turn | None = None
         self.deleted = False
+        self.tokens = 0
         self.created_at = self.updated_at = time.time()
         self.changed = Pulse()
         self._services = services
@@ -108,6 +109,7 @@ class Session:
             state=self.state,
             queued=len(self.queue),
             messages=len(self.history),
+            tokens=self.tokens,
             size=self.history.size,
             created_at=self.created_at,
             updated_at=self.updated_at,
@@ -310,12 +312,12 @@ class Session:
         self._end(turn, reason, content, usage)
         self._after_turn()
 
-    def fail_turn(self, turn: Turn, reason: str) -> None:
+    def fail_turn(self, turn: Turn, reason: str, usage: Usage | None = None) -> None:
         """Append the error as the reply (S5) and go on with the next turn."""
         _log.warning("turn.failed", session=self.id, turn=turn.id, reason=reason)
         content = f"[Error: {reason}]"
         self.add_message(Message(role="assistant", content=content), turn)
-        self._end(turn, "error", content, error=reason)
+        self._end(turn, "error", content, usage, error=reason)
         self._after_turn()
 
     def _end(
@@ -329,6 +331,7 @@ class Session:
         announce: bool = True,
     ) -> None:
         usage = usage or Usage()
+        self.tokens += usage.prompt_tokens + usage.completion_tokens
         self._count_waiting(turn, 0)
         if announce:
             kind: EventType = "turn.failed" if error is not None else "turn.finished"
