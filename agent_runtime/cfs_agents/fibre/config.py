@@ -23,7 +23,8 @@ class FibreConfig:
     `root_`. `tree_budget` is what all agents of the tree may use together. `max_depth` counts the levels below the
     root, `max_alive` and `max_agents` the sub-agents at work and in all. `file_tools` names the tools beside those of
     Fibre, and `tools` are further ones. With `commands` agents have a shell: whoever may write to their sessions then
-    runs programs here. `workflow` is what all agents share.
+    runs programs here. Results of `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where the
+    agent's tools can read them. `workflow` is what all agents share.
     """
 
     language: Language = "en"
@@ -43,6 +44,8 @@ class FibreConfig:
     tick_seconds: float = 0.2
     lease_seconds: float = LEASE_SECONDS
     context_tokens: int | None = None
+    offload_enabled: bool = True
+    offload_token_threshold: int = 2000
     counter: TokenCounter | None = None
     file_tools: Sequence[str] = DEFAULT_FILE_TOOLS
     commands: bool = False

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from cfs.wire import Message
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import Context, ContextFileSystem, ContextItem
+from cfs_agents.tools.paths import WORKSPACE
 from cfs_filesystem import FsHandle
 
 COPIED = ("current_time", "file_workspace", "file_permission", "user_id")
 """What of a system context a child gets as its parent has it."""
+_OFFLOADED = ".cfs/offloaded"
+_SHOWN_OFFLOADED = f"{WORKSPACE}/{_OFFLOADED}"
 
 
 class MessageManager:
@@ -143,6 +146,10 @@ class SessionContext:
             files=self.files.narrow(self.files.grants),
             system_context=copied | added,
         )
+
+    def offloaded(self) -> ContextFileSystem:
+        """Return where its long results are put: among the shared files, where its tools can read them (O1)."""
+        return ContextFileSystem(self.agent_workspace / _OFFLOADED, self.agent_config.name, shown_as=_SHOWN_OFFLOADED)
 
 
 def system_context_of_root(user_id: str, file_workspace: str, file_permission: str) -> dict[str, Any]:

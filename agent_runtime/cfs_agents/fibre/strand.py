@@ -18,7 +18,7 @@ from cfs.errors import CfsError
 from cfs.wire import Message
 from cfs_agents.agent import Agent
 from cfs_agents.config import AgentConfig
-from cfs_agents.context import Context, ContextItem
+from cfs_agents.context import Context, ContextFileSystem, ContextItem
 from cfs_agents.events import CallFinished, CallStarted
 from cfs_agents.fibre.keeping import REPEATABLE, StrandKeeper
 from cfs_agents.fibre.live import Begun
@@ -31,6 +31,7 @@ from cfs_agents.fibre.toolset import FINISH, SPAWN, WAIT, Finish
 from cfs_agents.fibre.tree import Ending, Tree
 from cfs_agents.fibre.voice import Voice, said_since
 from cfs_agents.fibre.words import words
+from cfs_agents.file_agent.keeping import to_the_end
 from cfs_agents.sentences import sentences
 from cfs_agents.tools import AsyncShell
 
@@ -58,6 +59,7 @@ class FibreSubAgent:
         self._last_calls: set[str] = set()
         self._agent: Agent | None = None
         self._shell: AsyncShell | None = None
+        self._files: ContextFileSystem | None = None
         self._finish: Finish | None = None
         self._verdict: Ending | None = None
         self._ending = False
@@ -143,7 +145,7 @@ class FibreSubAgent:
             self.record.seconds_used, self._began_at = self.seconds(), None
             self._at_work = False
             await self.voice.close()
-            await self._close_shell()
+            await self._put_away()
             self.news.set()
 
     async def _ended(self, begin: Begin, letter: Letter | None) -> Ending:
@@ -198,15 +200,18 @@ class FibreSubAgent:
         """Make the loop, its tools and its conversation, which is what was kept."""
         config, record = self.tree.config, self.record
         tools, self._shell = self.tree.tools(self)
+        if config.offload_enabled:
+            self._files = self.context.offloaded()
         limits = AgentConfig(
             tools=tools,
             max_rounds=record.max_turns,
-            offload_enabled=False,
+            offload_enabled=config.offload_enabled,
+            offload_token_threshold=config.offload_token_threshold,
             context_tokens=config.context_tokens,
             counter=config.counter,
             language=config.language,
         )
-        self._agent = agent = Agent(self.tree.model(self), limits, keeper=self.keeper)
+        self._agent = agent = Agent(self.tree.model(self), limits, files=self._files, keeper=self.keeper)
         kept = self.context.session_memory_manager.load(record.items, record.messages)
         newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
         record.inbox = [letter for letter in record.inbox if self._read(letter) not in newest]  # read, then killed
@@ -329,7 +334,7 @@ class FibreSubAgent:
     async def _settle(self, ending: Ending) -> None:
         """Write the report down, end the turn by it, and tell who waits."""
         record, language = self.record, self.tree.config.language
-        await self._close_shell()
+        await self._put_away()
         report = self.report = await self.tree.judge(self, ending)
         record.state, record.report, record.heard = "done", state_of(report), self.is_root
         record.begun, record.finish = None, None
@@ -357,7 +362,11 @@ class FibreSubAgent:
         held = self.record.held
         return said_since(self.context.message_manager.messages, held.content) if held is not None else []
 
-    async def _close_shell(self) -> None:
+    async def _put_away(self) -> None:
+        """Let go of what it had for its work."""
         shell, self._shell = self._shell, None
         if shell is not None:
             await shell.close()
+        files, self._files = self._files, None
+        if files is not None:
+            await to_the_end(files.close)

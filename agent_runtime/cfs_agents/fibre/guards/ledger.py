@@ -71,12 +71,16 @@ class Ledger:
                 self._write({"mark": agent_id})
 
     def since(self, agent_id: str) -> tuple[Change, ...]:
-        """Return what is not as it was at an agent's mark, sorted; where it and others had a hand in, it is named."""
+        """Return what is not as it was at an agent's mark, sorted; where it and others had a hand in, it is named.
+
+        What nobody is known to have done in a folder that is passed over may just have been read for the first time.
+        """
         with self._lock:
             self._look()
             found: dict[str, list[Entry]] = {}
             for entry in self._entries[self._marks.get(agent_id, 0) :]:
-                found.setdefault(entry.path, []).append(entry)
+                if entry.by is not None or _PASSED_OVER.isdisjoint(entry.path.split("/")):
+                    found.setdefault(entry.path, []).append(entry)
         changes = []
         for path, entries in sorted(found.items()):
             if (kind := _kind(entries[0].before, entries[-1].after)) is not None:
