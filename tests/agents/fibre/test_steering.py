@@ -27,14 +27,15 @@ SEND = "sys_send_message"
 
 async def test_a_message_reaches_a_working_child_at_its_next_step(tmp_path: Path) -> None:
     cast = Cast(
-        main=[spawn("a"), calls(SEND, agent_id="a", content="b too"), wait("a"), says("ok")],
+        main=[spawn("a"), late(calls(SEND, agent_id="a", content="b too"), 1), wait("a"), says("ok")],
         a=[late(write("a.txt")), write("b.txt"), finish()],
     )
     async with tree(tmp_path, cast) as agent:
         working = asyncio.create_task(agent.run("go"))
+        await cast.clock.until_asleep(2)
+        cast.clock.advance(1)
         await until(lambda: len(cast.models["main"].asked) == 3)
-        await cast.clock.until_asleep()
-        cast.clock.advance(5)
+        cast.clock.advance(4)
         assert (await working).ok
     assert cast.models["a"].asked[1].last.content == "[Message from main]\nb too"
     assert said(await messages(tmp_path, "a"), "user") == ["do it", "[Message from main]\nb too"]
