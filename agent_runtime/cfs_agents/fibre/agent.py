@@ -172,13 +172,17 @@ class FibreAgent:
             async for chunk in chunks:
                 yield chunk
 
+    async def attach(self) -> None:
+        """Make the session on the server if there is none, and be who answers it. Raises what the server reports."""
+        await self._live.open(self.session)
+
     async def serve(self) -> AsyncGenerator[MessageChunk, None]:
         """Answer the messages of the session on the server, one after the other, until left (B9).
 
         What was broken off is gone on with first. Raises what the server reports.
         """
         root, live = self._orchestrator.root, self._live
-        await live.open(self.session)
+        await self.attach()
         if self.unfinished:
             async with aclosing(self._stream(None)) as chunks:
                 async for chunk in chunks:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cfs.cli.options import DEFAULT_URL, Json, Session, TokenFile, Url, connect, read_token
-from cfs.cli.screen import note, show
+from cfs.cli.screen import show
 
 if TYPE_CHECKING:
     from cfs.wire import SessionTree
@@ -53,7 +53,6 @@ def serve(
     by whatever, is gone on with first.
     """
     with _seat(root, session, instruction, model, temperature, lang, commands, budget, url, token_file) as seat:
-        note(f"[an agent answers in {session}; Ctrl-C ends it]")
         seat.serve()
 
 

@@ -84,9 +84,13 @@ class TreeSeat:
         self._runner.run(self._until_stopped(self._resume()))
 
     async def _serve(self) -> None:
-        told = False
+        told = attached = False
         while True:
             try:
+                if not attached:  # only then: what is written before would have been answered by the server's model
+                    await self._agent.attach()
+                    note(f"[an agent answers in {self._session}; Ctrl-C ends it]")
+                    attached = True
                 async with aclosing(self._agent.serve()) as chunks:
                     async for chunk in chunks:
                         told = False

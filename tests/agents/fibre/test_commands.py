@@ -78,6 +78,14 @@ def wrote(root: Path, session: str) -> str:
     return (root / session / "agent_workspace/note.txt").read_text()
 
 
+def test_the_agent_says_that_it_answers_once_it_does(url: str, client: Client, tmp_path: Path) -> None:
+    """Nobody else answers what is written then, also where there was no session."""
+    with serve(url, "fresh", tmp_path) as running:
+        assert running.process.stderr is not None
+        assert running.process.stderr.readline() == b"[an agent answers in fresh; Ctrl-C ends it]\n"
+        assert client.call(api.settings("fresh")).driver == "agent"
+
+
 def test_an_agent_answers_a_session_and_becomes_two(url: str, client: Client, tmp_path: Path) -> None:
     """The sub-agent has a session of its own, and the tree can be looked at."""
     client.call(api.create("both", SettingsPatch(driver="agent")))
