@@ -39,7 +39,13 @@ FRAMES_BAR = 30.0
 PIXEL_BAR_MS = 100.0
 HEAP_BAR = 1.5
 PROBE = """
-window.figures = {frames: [], delays: []};
+class Row {  // of numbers, with room from the beginning, so that measuring does not grow the heap
+  values = new Float32Array(1 << 19);
+  count = 0;
+  push(value) { this.values[this.count++] = value; }
+  read() { return [...this.values.subarray(0, this.count)]; }
+}
+window.figures = {frames: new Row(), delays: new Row()};
 let before = performance.now();
 const frame = (now) => { figures.frames.push(now - before); before = now; requestAnimationFrame(frame); };
 requestAnimationFrame(frame);
@@ -118,7 +124,7 @@ def watch(page: Page, seconds: float) -> dict[str, Any]:
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
     page.wait_for_timeout(5000)  # the first columns are drawn
-    page.evaluate("() => { figures.frames.length = figures.delays.length = 0 }")
+    page.evaluate("() => { figures.frames.count = figures.delays.count = 0 }")
     before = worked(session)
     heaps = []
     ends = time.monotonic() + seconds
@@ -126,7 +132,7 @@ def watch(page: Page, seconds: float) -> dict[str, Any]:
         heaps.append(heap(session))
         page.wait_for_timeout(min(15_000, seconds * 250))
     after = worked(session)
-    found = page.evaluate("() => figures")
+    found = page.evaluate("() => ({frames: figures.frames.read(), delays: figures.delays.read()})")
     frames, delays = sorted(found["frames"]), sorted(found["delays"])
     return {
         "seconds": seconds,

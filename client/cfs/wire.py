@@ -146,7 +146,7 @@ class SessionInfo(_Wire):
     state: State
     queued: int = Field(description="Turns that wait behind the running one.")
     messages: int
-    tokens: int = Field(description="Of the turns that have ended, read and written ones.")
+    tokens: int = Field(0, description="Of the turns that have ended, read and written ones.")
     size: int = Field(description="Bytes of the transcript in UTF-8.")
     created_at: float
     updated_at: float
