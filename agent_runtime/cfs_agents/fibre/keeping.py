@@ -45,6 +45,8 @@ class StrandKeeper:
         self._before = before
         self._saving = asyncio.Lock()
         self._last: str | None = None
+        self._untold: list[Message] = []
+        """Calls that are written down with their beginning, in one."""
 
     async def save(self) -> None:
         """Write the strand down as it is now."""
@@ -62,6 +64,7 @@ class StrandKeeper:
         self._last = None
         self._messages.add(message)
         await self.save()
+        self._tell()
         self._told(message)
 
     # -- what the loop tells --------------------------------------------------------------------------------------
@@ -81,6 +84,9 @@ class StrandKeeper:
             self._messages.replace_last(item.message)
             await self.save()
             self._told(item.message)
+        elif not broken and any(call.name not in REPEATABLE for call in item.message.tool_calls[:1]):
+            self._messages.add(item.message)
+            self._untold.append(item.message)
         else:
             await self.add(item.message)
         self._last = item.item_id
@@ -94,6 +100,13 @@ class StrandKeeper:
         self.record.begun = call.id
         if call.name not in REPEATABLE:
             await self.save()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell what is on disk by now, and was kept from being told before."""
+        for message in self._untold:
+            self._told(message)
+        self._untold.clear()
 
     async def done(
         self,
