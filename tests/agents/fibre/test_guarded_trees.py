@@ -9,7 +9,8 @@ import pytest
 from cfs.wire import Message
 from cfs_agents.fibre.reports import Change, Report
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
-from tests.agents.fibre.trees import Cast, Script, finish, messages, spawn, tree, wait, write, writer
+from tests.agents.fibre.trees import Cast, Script, finish, late, messages, spawn, tree, wait, write, writer
+from tests.server.support import until
 
 
 def read(path: str) -> Line:
@@ -199,10 +200,14 @@ class TestZombies:
     async def test_the_trees_budget_is_drawn_by_descendants(self, tmp_path: Path) -> None:
         cast = Cast(
             main=[spawn("child"), wait("child"), says("Not said.")],
-            child=[says("word " * 6_000), finish()],
+            child=[late(says("word " * 6_000)), finish()],
         )
         async with tree(tmp_path, cast, tree_budget=6_000) as agent:
-            report = await agent.run("work")
+            working = asyncio.create_task(agent.run("work"))
+            await cast.clock.until_asleep()
+            await until(lambda: len(cast.models["main"].asked) == 2)  # else it would be the first to find it used
+            cast.clock.advance(5)
+            report = await working
             child = agent.agents["child"].report
         assert report.status == "failed"
         assert child is not None
