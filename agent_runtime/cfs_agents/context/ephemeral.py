@@ -34,4 +34,7 @@ class EphemeralPolicy:
         for tool, items in outputs.items():
             count = self.keep[tool] if self.keep_recent is None else self.keep_recent
             old |= {item.item_id for item in items[: max(0, len(items) - count)] if not (item.destroyed or item.pinned)}
-        return [item.item_id for item in context if item.item_id in old - context.unseen]
+        if not old:
+            return []
+        old -= context.unseen
+        return [item.item_id for item in context if item.item_id in old]

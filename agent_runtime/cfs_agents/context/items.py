@@ -1,7 +1,8 @@
 """The items of a context: messages, and what has become of them (O2)."""
 
 import json
-import secrets
+import os
+import random
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Self
 
@@ -29,6 +30,9 @@ _ROLES: dict[ItemType, frozenset[Role]] = {
     "compaction_summary": frozenset({"user"}),
     "system_prompt": frozenset({"system"}),
 }
+_ids = random.Random()
+os.register_at_fork(after_in_child=_ids.seed)
+"""Ids are to be different, not secret; asking the system for each would take 35 µs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +61,9 @@ class ContextItem:
     cut: bool = False
 
     @classmethod
-    def of(cls, message: Message, item_type: ItemType | None = None, *, protected: bool = False) -> Self:
+    def of(
+        cls, message: Message, item_type: ItemType | None = None, *, protected: bool = False, cut: bool = False
+    ) -> Self:
         """Make an item with an id of its own; without a type it has the usual one of the message's role.
 
         Raises `InvalidParameters` for a type that a message of this role cannot have.
@@ -65,7 +71,7 @@ class ContextItem:
         kind = item_type or _USUAL[message.role]
         if message.role not in _ROLES[kind]:
             raise InvalidParameters(f"a message of the role {message.role!r} cannot be a {kind}")
-        return cls(f"item_{secrets.token_hex(8)}", kind, message, protected=protected)
+        return cls(f"item_{_ids.getrandbits(64):016x}", kind, message, protected=protected, cut=cut)
 
     @property
     def tool(self) -> str | None:

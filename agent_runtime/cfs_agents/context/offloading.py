@@ -60,6 +60,8 @@ class Offloader:
 
     async def shrink(self, context: Context, item_ids: Collection[str]) -> Context:
         """Put placeholders where these items are, if they are on disk and that makes the prompt shorter."""
+        if not item_ids:
+            return context
         items = [item for item in context if item.item_id in item_ids]
         offloaded = await self.store(context, items)
         previews = [self._preview, self._preview // 4, 0]
@@ -68,6 +70,8 @@ class Offloader:
 
     async def destroy(self, context: Context, item_ids: Collection[str]) -> Context:
         """Take the content of these items out of the prompt; those that the disk would not take keep theirs."""
+        if not item_ids:
+            return context
         items = [item for item in context if item.item_id in item_ids]
         offloaded = await self.store(context, items)
         changed = []

@@ -41,11 +41,12 @@ class OffloadPolicy:
     def choose(self, context: Context) -> list[str]:
         """Return the ids of the items that are to go now."""
         candidates = [item for item in context if self.may_go(item)]
-        seen = [item for item in candidates if item.item_id not in context.unseen and cost(item) >= self.threshold]
+        large = [item for item in candidates if cost(item) >= self.threshold]
+        seen = [item for item in large if item.item_id not in context.unseen]
         return [item.item_id for item in [*seen, *self._too_much(context, candidates)]]
 
     def _too_much(self, context: Context, candidates: list[ContextItem]) -> list[ContextItem]:
-        if self.unseen_budget is None:
+        if self.unseen_budget is None or context.tokens <= self.unseen_budget:
             return []
         total = sum(cost(item) for item in context if item.item_id in context.unseen)
         chosen = []

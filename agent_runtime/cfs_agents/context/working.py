@@ -86,9 +86,9 @@ class WorkingContext:
         Raises `InvalidParameters` for a result that no call waits for, and `Conflict` for anything but results while
         calls wait.
         """
-        first = message.role == "user" and all(item.item_type != "user_message" for item in self.context)
-        item = ContextItem.of(message, item_type)
-        item = replace(item, protected=item.item_type == "user_message" and (task or first), cut=cut)
+        is_user = message.role == "user" and item_type in (None, "user_message")
+        first = is_user and all(item.item_type != "user_message" for item in self.context)
+        item = ContextItem.of(message, item_type, protected=is_user and (task or first), cut=cut)
         if message.role == "assistant" and (part := self.context.cut_off) is not None:
             item = replace(item, item_id=part.item_id)
         self.context = self.context.with_item(item)
