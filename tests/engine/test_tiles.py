@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from cfs_server.engine.frames import Options
+from cfs_server.engine.llama.budget import looks
+from cfs_server.engine.llama.costs import StepCost
 from cfs_server.engine.llama.loading import NativeLog, load
-from cfs_server.engine.llama.tiles import TILE
+from cfs_server.engine.llama.tiles import ONE_BY_ONE, TILE, counted, padding
 from tests.engine.test_scheduler import Desk
 
 
@@ -47,6 +49,21 @@ def test_few_tokens_behind_many_are_filled_up_to_a_tile(tiny: Path, more: int, s
     assert made.scheduler._residency.pool.cells_used == 300 + more
     assert made.scheduler.check_integrity() == []
     made.run("second")
+
+
+def test_looks_are_counted_as_they_cost() -> None:
+    """Outside of a tile each is dearer, and inside of one those of the tokens that fill it up are looks, too."""
+    assert counted(60, 60, 1000.0) == ONE_BY_ONE * 1000
+    assert counted(64, 64, 1000.0) == counted(200, 200, 1000.0) == 1000
+    assert counted(16, TILE, 1000.0) == 4000
+
+
+def test_a_nearly_full_tile_is_filled_up_after_the_first_prompt() -> None:
+    """A look costs something before any long prompt has told how much."""
+    cost = StepCost()
+    cost.saw(TILE, 0.3, looks(TILE, 0))
+    assert padding(60, looks(60, TILE), cost) == TILE - 60
+    assert padding(20, looks(20, TILE), cost) == 0
 
 
 def test_what_fills_a_tile_changes_no_logits(tiny: Path) -> None:

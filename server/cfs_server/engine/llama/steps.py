@@ -16,7 +16,7 @@ from cfs_server.engine.llama.sampler_pool import Choice, SamplerPool
 from cfs_server.engine.llama.sequences import Generation
 from cfs_server.engine.llama.solo import Solo
 from cfs_server.engine.llama.step_clock import StepClock
-from cfs_server.engine.llama.tiles import padding
+from cfs_server.engine.llama.tiles import counted, padding
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,8 @@ class Steps:
         filling = fill(self._batch, shares)
         tokens, seen = self._batch.size, self._looks(filling)
         padded = self._pad(tokens, seen)
+        if seen is not None and self._context.tiled:
+            seen = counted(tokens, self._batch.size, seen)
         self._log.hold()
         began = time.perf_counter()
         outcome = self._context.decode(self._batch)

@@ -26,3 +26,8 @@ def padding(tokens: int, looks: float, cost: StepCost) -> int:
     more = TILE - tokens
     saved = cost.per_look * looks * (ONE_BY_ONE - TILE / tokens)
     return more if saved > cost.per_token * more else 0
+
+
+def counted(needed: int, size: int, looks: float) -> float:
+    """Count the looks of `needed` tokens, filled up to a step of `size`, in the price of a look inside of a tile."""
+    return looks * (size / needed if size >= TILE else ONE_BY_ONE)
