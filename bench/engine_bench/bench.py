@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from engine_bench.llama_server import LlamaServer
 from engine_bench.models import Models
 from engine_bench.ours import Ours
-from engine_bench.servers import BatchServer, LlamaServer, PackagedServer
+from engine_bench.servers import BatchServer, PackagedServer
 from engine_bench.sides import Setup, Side, SideError
 from engine_bench.tables import Verdict
 

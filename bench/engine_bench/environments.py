@@ -10,7 +10,7 @@ import llama_cpp
 
 from engine_bench.sides import SideError
 
-INSTALL_SECONDS = 900
+INSTALL_SECONDS = 1800
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Environment:
         recipe = "\n".join([sys.version, *self.packages, str(_library_folder()) if self.shared else ""])
         if not (python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == recipe):
             print(f"making the environment of {self.name}: {' '.join(self.packages)}", file=sys.stderr)
-            _run([sys.executable, "-m", "venv", "--clear", str(folder)])
-            _run([str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *self.packages])
+            run([sys.executable, "-m", "venv", "--clear", str(folder)])
+            run([str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *self.packages])
             if self.shared:
                 (_site_packages(python) / "shared.pth").write_text(f"{_library_folder()}\n", encoding="utf-8")
             stamp.write_text(recipe, encoding="utf-8")
@@ -61,11 +61,13 @@ def _site_packages(python: Path) -> Path:
     return Path(subprocess.run([python, "-c", where], capture_output=True, text=True, check=True).stdout.strip())
 
 
-def _run(command: list[str]) -> None:
+def run(command: list[str]) -> str:
+    """Run a program to its end and return what it printed; raises `SideError` with its last line if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SideError(f"{command[0]}: {error}") from error
     if done.returncode:
-        lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         raise SideError(lines[-1] if lines else f"{' '.join(command[:4])} failed")
+    return done.stdout

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -47,7 +48,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-async def spawn(command: Sequence[str | Path], log: Path, *, quiet: bool = False) -> asyncio.subprocess.Process:
+async def spawn(
+    command: Sequence[str | Path], log: Path, *, quiet: bool = False, environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
     """Start a peer. What it says to people goes to a file; with `quiet` what it prints goes there as well."""
     with log.open("ab") as file:
         return await asyncio.create_subprocess_exec(
@@ -56,6 +59,7 @@ async def spawn(command: Sequence[str | Path], log: Path, *, quiet: bool = False
             stdout=file if quiet else subprocess.PIPE,
             stderr=file,
             limit=1 << 20,
+            env={**os.environ, **(environment or {})},
         )
 
 

@@ -6,17 +6,18 @@ import json
 import re
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 from engine_bench import client, processes
 from engine_bench.client import Address, RefusedError
-from engine_bench.environments import BATCH, LLAMA_SERVER, PACKAGED, cache_folder
+from engine_bench.environments import BATCH, PACKAGED, cache_folder
 from engine_bench.ours import system_info
 from engine_bench.sides import Answer, Setup, Side, SideError, Turn
+from engine_bench.source import Source
 
 START_SECONDS = 120.0
-_LLAMA_SERVER = Path(__file__).parents[1] / "peers" / "llama_server.py"
 
 
 class ChatServer(Side):
@@ -75,61 +76,6 @@ class ChatServer(Side):
             answer.tokens, answer.prompt_tokens = usage["completion_tokens"], usage["prompt_tokens"]
 
 
-class LlamaServer(ChatServer):
-    """llama.cpp's own server, out of the xllamacpp wheel."""
-
-    name = "llama.cpp server"
-    # The one sampler that its users would choose for greedy replies: the others would cost it time for nothing.
-    extra: ClassVar[dict[str, Any]] = {"samplers": ["top_k"], "top_k": 1}
-
-    def __init__(self, build: str, process: asyncio.subprocess.Process, address: Address) -> None:
-        super().__init__(build, process, address)
-        self._evaluated = 0
-        self.timings: dict[str, float] = {}
-
-    @classmethod
-    async def start(cls, setup: Setup) -> "LlamaServer":
-        """Start it; raises `SideError`."""
-        wanted = {
-            "model": str(setup.model),
-            "parallel": setup.parallel,
-            "pool": setup.pool_tokens,
-            "threads": setup.threads,
-            "memory_mib": setup.memory_mib,
-            "batch": setup.batch_tokens,
-        }
-        python = await asyncio.to_thread(LLAMA_SERVER.python)
-        log = _log_of("llama-server")
-        process = await processes.spawn([python, _LLAMA_SERVER, json.dumps(wanted)], log)
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                ready = json.loads(await _line(process))
-        except BaseException as error:
-            await processes.end(process)
-            if not isinstance(error, TimeoutError | ValueError):
-                raise
-            raise SideError(f"llama.cpp's server did not start: {processes.last_line(log)}") from error
-        return cls(ready["build"], process, Address.of(ready["address"]))
-
-    def _body(self, turn: Turn) -> dict[str, Any]:
-        return super()._body(turn) | {"ignore_eos": turn.schema is None}
-
-    def _note(self, event: dict[str, Any], answer: Answer) -> None:
-        super()._note(event, answer)
-        if timings := event.get("timings"):
-            self._evaluated += timings["prompt_n"]
-            self.timings = timings
-
-    async def evaluated(self) -> int:
-        """Prompt tokens evaluated for the turns that came to their end."""
-        return self._evaluated
-
-    async def busy(self) -> int:
-        """Slots at work."""
-        slots = await client.fetch(self.address, "/slots")
-        return sum(slot["is_processing"] for slot in slots)
-
-
 class PackagedServer(ChatServer):
     """llama-cpp-python's packaged server, on our own build of the library. It serves one request at a time."""
 
@@ -152,10 +98,11 @@ class PackagedServer(ChatServer):
             "cache": True,
             "cache_size": setup.memory_mib << 20,
             "verbose": False,
+            "interrupt_requests": False,  # else who comes second ends the stream of who came first
             "port": port,
         }
         command = [python, "-m", "llama_cpp.server", *(text for f, v in flags.items() for text in (f"--{f}", str(v)))]
-        process = await _started([str(part) for part in command], port, "packaged", "/v1/models")
+        process = await started([str(part) for part in command], port, "packaged", "/v1/models")
         return cls(f"our own: {system_info()}", process, Address("127.0.0.1", port))
 
     async def evaluated(self) -> None:
@@ -172,15 +119,14 @@ class BatchServer(ChatServer):
     """The batching server among llama-cpp-python's examples, on our own build of the library."""
 
     name = "batch server"
-    source: ClassVar[Path | None] = None
-    """The unpacked source distribution that holds it."""
+    source: ClassVar[Source | None] = None
 
     @classmethod
     async def start(cls, setup: Setup) -> "BatchServer":
         """Start it; raises `SideError`."""
-        script = cls.source / "examples" / "server" / "server.py" if cls.source else None
-        if script is None or not script.is_file():
-            raise SideError("there is no examples/server/server.py: name the source distribution with --batch-server")
+        if cls.source is None:
+            raise SideError("it comes with llama-cpp-python's source: name its folder with --source")
+        script = cls.source.batch_server()
         python = await asyncio.to_thread(BATCH.python)
         port = processes.free_port()
         model = {
@@ -196,7 +142,10 @@ class BatchServer(ChatServer):
             "store_logits": False,
         }
         config = _write({"server": {"port": port}, "model": model}, cache_folder() / "batch.json")
-        process = await _started([str(python), str(script), "-C", str(config)], port, "batch", "/healthz")
+        beside = (await asyncio.to_thread(cls.source.llama_server)).parent
+        command = [str(python), str(script), "-C", str(config)]
+        pictures = {"MTMD_CPP_LIB": str(beside)}  # it wants that library, which ours is built without
+        process = await started(command, port, "batch", "/healthz", pictures)
         return cls(f"our own: {system_info()}", process, Address("127.0.0.1", port))
 
     async def evaluated(self) -> int:
@@ -220,18 +169,17 @@ def _write(config: dict[str, Any], path: Path) -> Path:
     return path
 
 
-def _log_of(name: str) -> Path:
+def log_of(name: str) -> Path:
+    """Where a peer says what it has to say to people."""
     return Path(tempfile.gettempdir()) / f"cfs-bench-{name}.log"
 
 
-async def _line(process: asyncio.subprocess.Process) -> bytes:
-    return await process.stdout.readline() if process.stdout else b""
-
-
-async def _started(command: list[str], port: int, name: str, path: str) -> asyncio.subprocess.Process:
-    """Start a server and wait until it answers; raises `SideError`."""
-    log = _log_of(name)
-    process = await processes.spawn(command, log, quiet=True)
+async def started(
+    command: list[str], port: int, name: str, path: str, environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
+    """Start a server, with more in its environment, and wait until it answers; raises `SideError`."""
+    log = log_of(name)
+    process = await processes.spawn(command, log, quiet=True, environment=environment or {})
     deadline = time.monotonic() + START_SECONDS
     try:
         while process.returncode is None and time.monotonic() < deadline:

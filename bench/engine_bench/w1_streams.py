@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine_bench.bench import Bench
+from engine_bench.llama_server import LlamaServer
 from engine_bench.ours import Ours
 from engine_bench.raw import RawLoop
-from engine_bench.servers import LlamaServer, PackagedServer
+from engine_bench.servers import PackagedServer
 from engine_bench.sides import Setup, Side, Turn
 from engine_bench.tables import Verdict, table
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from cfs.wire import Message
 from engine_bench.bench import Bench
+from engine_bench.llama_server import LlamaServer
 from engine_bench.ours import Ours
 from engine_bench.prompts import Ideal, Prompts, assistant
 from engine_bench.raw import RawLoop
-from engine_bench.servers import LlamaServer
 from engine_bench.sides import Setup, Side, SideError, Turn
 from engine_bench.tables import Verdict, table
 
