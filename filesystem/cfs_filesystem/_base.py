@@ -54,6 +54,8 @@ class FileSystemBase(Layout, StateModule):
 
     match_seconds = 1.0
     """Time limit of one `read_re`, in processor time."""
+    undeletable: tuple[Path, ...] = ()
+    """Prefixes below which no handle deletes, moves away or replaces by a move, whatever its grants say."""
 
     def __init__(self, prefixes: Iterable[Path] = ("/",)) -> None:
         self.prefixes = tuple(prefixes)

@@ -16,14 +16,15 @@ USERINPUT = "/userinput/"
 WORKSPACE = "/workspace/"
 
 _LOOK: frozenset[Operation] = frozenset({"list", "file", "read_binary", "read_file", "read_re"})
-_LAYOUT: dict[Path, frozenset[Operation]] = {INTERNAL: OPERATIONS, USERINPUT: _LOOK, WORKSPACE: OPERATIONS}
+_LAYOUT: dict[Path, frozenset[Operation]] = {INTERNAL: OPERATIONS - {"delete"}, USERINPUT: _LOOK, WORKSPACE: OPERATIONS}
 
 
 def builtin_grant(prefix: Path, ops: Iterable[GrantedOperation] | None = None) -> Grant:
     """Return a grant at or below one of the three prefixes.
 
-    Without `ops`: what the layout allows there, which is everything below `/internal/` and `/workspace/`, and looking
-    and reading below `/userinput/`. To put input there, the framework asks for `write` by name.
+    Without `ops`: what the layout allows there, which is everything below `/workspace/`, everything but deleting below
+    `/internal/`, and looking and reading below `/userinput/`. To put input there, the framework asks for `write` by
+    name. Nothing below `/internal/` can be deleted, whatever is granted.
     """
     for known, usual in _LAYOUT.items():
         if covers(known, prefix):
@@ -50,9 +51,10 @@ class BuiltinFileSystem(RouterFileSystem):
                 WORKSPACE: workspace or InMemoryFileSystem([WORKSPACE]),
             }
         )
+        self.undeletable = (INTERNAL, *self.undeletable)
 
     def create_internal_handle(self) -> FsHandle:
-        """Make the framework's handle: everything below `/internal/`."""
+        """Make the framework's handle: everything but deleting below `/internal/`."""
         return self.create_handle([builtin_grant(INTERNAL)])
 
     def create_userinput_handle(self) -> FsHandle:

@@ -22,7 +22,7 @@ class Gate:
 
     def __init__(self, filesystem: "FileSystemBase", grants: Iterable[Grant]) -> None:
         self._filesystem = filesystem
-        self._rights = Rights(grants)
+        self._rights = Rights(grants, undeletable=filesystem.undeletable)
         self._index: Mapping[Path, EntryMeta] = {}
 
     # -- rights ---------------------------------------------------------------------------------------------------
@@ -46,7 +46,7 @@ class Gate:
         is taken from this handle later is taken from the new one too.
         """
         child = type(self)(self._filesystem, ())
-        child._rights = Rights(grants, self._rights)
+        child._rights = Rights(grants, self._rights, self._rights.undeletable)
         return child
 
     def describe_grants(self) -> str:

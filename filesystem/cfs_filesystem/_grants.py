@@ -19,16 +19,24 @@ _NAMES = OPERATIONS | {"read"}
 
 
 class Rights:
-    """A list of grants, and the rights that they were narrowed from."""
+    """A list of grants, and the rights that they were narrowed from.
 
-    def __init__(self, grants: Iterable[Grant], within: "Rights | None" = None) -> None:
+    Nothing below a prefix of `undeletable` may be deleted, whatever the grants say.
+    """
+
+    def __init__(
+        self, grants: Iterable[Grant], within: "Rights | None" = None, undeletable: Sequence[Path] = ()
+    ) -> None:
         self.within = within
+        self.undeletable = undeletable
         self.grants = checked(grants)
         if within is not None:
             within.require_covers(self.grants)
 
     def allow(self, operation: Operation, path: Path) -> bool:
         """Tell whether some grant here, and some grant of everything above, covers an operation at a valid path."""
+        if operation == "delete" and any(covers(prefix, path) for prefix in self.undeletable):
+            return False
         rights: Rights | None = self
         while rights is not None:
             for grant in rights.grants:
@@ -89,7 +97,11 @@ class Rights:
         if not any(merged.values()):
             return "You have no access to any file."
         lines = [f"- {_place(prefix)}: {_spoken(ops)}" for prefix, ops in sorted(merged.items()) if ops]
+        lines += [f"- {_place(prefix)}: never delete" for prefix in self.undeletable if self._promises_deletion(prefix)]
         return "\n".join(["Files you may use, by absolute path; everything else is refused:", *lines])
+
+    def _promises_deletion(self, undeletable: Path) -> bool:
+        return any("delete" in grant["ops"] and narrower(grant["prefix"], undeletable) for grant in self.effective())
 
 
 def checked(grants: Iterable[Grant]) -> list[Grant]:

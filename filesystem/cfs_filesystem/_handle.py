@@ -63,7 +63,7 @@ class FsHandle(DirectoryOperations):
     def read_re(self, path: Path, pattern: str, overlap: int | None = None) -> builtins.list[str]:
         """Return the text of every match of a regular expression, within the file system's time limit.
 
-        With `overlap` the text is searched in windows that overlap by so many characters, for very long texts.
+        A match may share up to `overlap` characters with the one before; without it, none.
         """
         self._existing("read_re", path)
         _require_number("overlap", overlap, 0)

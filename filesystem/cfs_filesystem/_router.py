@@ -23,6 +23,12 @@ class RouterFileSystem(FileSystemBase):
             if not any(covers(known, prefix) for known in filesystem.prefixes):
                 raise InvalidPathError(f"the file system for {prefix!r} has no entries there", prefix)
         self._mounts = sorted(mounts.items(), key=lambda mount: -len(mount[0]))
+        self.undeletable = tuple(
+            both
+            for prefix, filesystem in self._mounts
+            for each in filesystem.undeletable
+            if (both := narrower(prefix, each)) is not None
+        )
 
     def _mount_of(self, path: Path) -> tuple[Path, FileSystemBase]:
         """The longest registered prefix that covers a path, and the file system there."""

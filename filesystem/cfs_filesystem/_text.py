@@ -12,7 +12,7 @@ import regex
 from cfs_filesystem._errors import InvalidArgumentError, NotFoundError
 from cfs_filesystem._types import Path
 
-WINDOW = 65_536
+MAX_OVERLAPPING = 4_194_304
 MAX_PATTERN = 4_096
 MAX_COMPILED = 250_000
 
@@ -55,10 +55,9 @@ def lines_of(path: Path, text: str, index: int | None, line: int | None) -> str:
 def matches_of(text: str, pattern: str, overlap: int | None, seconds: float) -> list[str]:
     """Return the text of every match, in order, none twice.
 
-    Without `overlap` the text is searched as a whole. With it, in windows of `WINDOW` characters that overlap by so
-    many: work on each is bounded, and every match (with what it looks ahead to) of up to `overlap` characters is found
-    as in a search of the whole; a longer one may be cut. Raises `InvalidArgumentError` for a pattern that is malformed
-    or too costly.
+    A match starts where the one before ended. With `overlap` it may share up to so many characters with it: "aa" is
+    found twice in "aaa" with an overlap of 1. Raises `InvalidArgumentError` for a pattern that is malformed or too
+    costly, and where overlapping matches together have more than `MAX_OVERLAPPING` characters.
 
     Why the `regex` package and not a process: its matcher looks at the clock in its inner loop, so a catastrophic
     pattern ends in time, without a fork of a threaded server and without copying the text; it also lets other threads
@@ -66,9 +65,12 @@ def matches_of(text: str, pattern: str, overlap: int | None, seconds: float) -> 
     not bound, compiling and recursion, is bounded before (`_require_cheap`).
     """
     compiled = _compiled(pattern)
+    if overlap and compiled.flags & regex.REVERSE:
+        raise InvalidArgumentError("a pattern that searches backwards, (?r), has no overlapping matches")
     deadline = time.monotonic() + seconds
+    scan = _overlapping(text, compiled, overlap, deadline) if overlap else _apart(text, compiled, deadline)
     try:
-        return list(_scan(text, compiled, len(text) + 1 if overlap is None else WINDOW, overlap or 0, deadline))
+        return list(scan)
     except (TimeoutError, MemoryError, RecursionError):
         raise InvalidArgumentError(
             f"the pattern was given up: it takes more than {seconds:g} s of processor time or too much memory; "
@@ -76,19 +78,23 @@ def matches_of(text: str, pattern: str, overlap: int | None, seconds: float) -> 
         ) from None
 
 
-def _scan(text: str, compiled: "regex.Pattern[str]", step: int, overlap: int, deadline: float) -> Iterator[str]:
-    """Search window by window: a match belongs to the window in whose first `step` characters it starts."""
-    start = 0
-    while start <= len(text):
-        limit = start + step
-        end = min(len(text), limit + overlap)  # the matcher takes no number that is much larger
-        for match in compiled.finditer(text, start, end, timeout=_left(deadline)):
-            if match.start() >= limit:
-                break
-            yield match[0]
-            start = match.end()
-            _left(deadline)
-        start = max(start, limit)  # `limit` is always ahead: the loop ends
+def _apart(text: str, compiled: "regex.Pattern[str]", deadline: float) -> Iterator[str]:
+    for match in compiled.finditer(text, timeout=_left(deadline)):
+        yield match[0]
+        _left(deadline)
+
+
+def _overlapping(text: str, compiled: "regex.Pattern[str]", overlap: int, deadline: float) -> Iterator[str]:
+    """Search anew from `overlap` characters before the end of each match, but always behind its start."""
+    start, length = 0, 0
+    while start <= len(text) and (match := compiled.search(text, start, timeout=_left(deadline))):
+        length += len(match[0])
+        if length > MAX_OVERLAPPING:
+            raise InvalidArgumentError(
+                f"the overlapping matches have more than {MAX_OVERLAPPING} characters; use a smaller overlap"
+            )
+        yield match[0]
+        start = max(match.start() + 1, match.end() - overlap)
 
 
 def _left(deadline: float) -> float:

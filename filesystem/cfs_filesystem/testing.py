@@ -173,6 +173,15 @@ class FileSystemConformance(StreamTests, DirectoryTests, MoveTests, DirectoryRig
         with pytest.raises(NotFoundError):
             handle.read_file(self.at("a"), len(lines))
 
+    def test_overlapping_matches(self, handle: Handle) -> None:
+        """A match shares at most `overlap` characters with the one before; without it, or with 0, none."""
+        handle.write(self.at("a"), "xyxyxyx zzzz")
+        assert handle.read_re(self.at("a"), "xyx") == handle.read_re(self.at("a"), "xyx", 0) == ["xyx", "xyx"]
+        assert handle.read_re(self.at("a"), "xyx", 1) == handle.read_re(self.at("a"), "xyx", 10**6) == ["xyx"] * 3
+        assert handle.read_re(self.at("a"), "zzz") == ["zzz"]
+        assert handle.read_re(self.at("a"), "zzz", 1) == ["zzz"]
+        assert handle.read_re(self.at("a"), "zzz", 2) == ["zzz", "zzz"]
+
     def test_arguments_out_of_range(self, handle: Handle) -> None:
         """Numbers that mean nothing, patterns that are none, and data that is none are refused."""
         handle.write(self.at("a"), "x")

@@ -1,5 +1,7 @@
 """The three-prefix layout and its three handles (G6)."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from cfs_filesystem import (
     DiskFileSystem,
     InvalidPathError,
     Operation,
+    RouterFileSystem,
     builtin_grant,
 )
 from cfs_filesystem.testing import invoke
@@ -40,12 +43,37 @@ def test_each_handle_works_below_its_own_prefix_only(
     }
     for home, create in handles.items():
         readable = operation in READ_OPERATIONS | {"list", "file"}
-        if home == prefix and (readable or prefix != "/userinput/"):
+        if home == prefix and (readable or home == "/workspace/" or (home, operation) == ("/internal/", "write")):
             invoke(create(), operation, prefix + "a")
             everything(builtin).write(prefix + "a", "x")
         else:
             with pytest.raises(AccessDeniedError):
                 invoke(create(), operation, prefix + "a")
+
+
+def test_what_is_internal_cannot_be_deleted(builtin: BuiltinFileSystem) -> None:
+    """Whatever the grants, and by no way around: a move takes the old name away, or the entry at the new one (G6)."""
+    inside = everything(RouterFileSystem(dict.fromkeys(PREFIXES, builtin)))
+    everything(builtin).make_directory("/internal/empty")
+    handles = [everything(builtin), builtin.create_handle([builtin_grant("/internal/", OPERATIONS)]), inside]
+    for handle in [*handles, *(handle.narrow([builtin_grant("/internal/")]) for handle in handles)]:
+        handle.write("/internal/plan", "one")
+        handle.write("/internal/plan", "two")
+        attempts: list[Callable[[], None]] = [
+            partial(handle.delete, "/internal/plan"),
+            partial(handle.delete, "/internal/none"),
+            partial(handle.remove_directory, "/internal/empty"),
+            partial(handle.move, "/internal/plan", "/internal/new"),
+            partial(handle.move, "/internal/empty", "/internal/new"),
+            partial(handle.move, "/internal/a", "/internal/plan", overwrite=True),
+            partial(handle.move, "/internal/plan", "/workspace/plan"),
+        ]
+        for attempt in attempts:
+            with pytest.raises(AccessDeniedError):
+                attempt()
+        assert handle.read_file("/internal/plan") == "two"
+        assert not handle.allows("delete", "/internal/plan")
+    assert '- below "/internal/": never delete' in everything(builtin).describe_grants()
 
 
 def test_the_framework_asks_for_writing_user_input_by_name(builtin: BuiltinFileSystem) -> None:

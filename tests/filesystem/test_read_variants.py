@@ -8,7 +8,7 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfs_filesystem import FsHandle, InMemoryFileSystem, InvalidArgumentError, NotFoundError, _text
+from cfs_filesystem import FsHandle, InMemoryFileSystem, InvalidArgumentError, NotFoundError
 from cfs_filesystem._text import matches_of
 from tests.filesystem.support import everything, refusal
 
@@ -122,30 +122,41 @@ _PATTERNS = st.sampled_from(
 
 @settings(max_examples=200)
 @given(_PATTERNS, st.text(alphabet="aabbc\n ", max_size=60), st.integers(1, 9))
-def test_windows_find_what_the_whole_has(pattern: str, text: str, window: int) -> None:
-    """With an overlap of more than a match and its surroundings, windows of any size make no difference."""
-    text = re.sub("a{4,}", "aaa", text)
-    whole = [match[0] for match in regex.finditer(pattern, text)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_text, "WINDOW", window)
-        found = matches_of(text, pattern, 12, 10)
-    assert found == whole == matches_of(text, pattern, None, 10)
+def test_overlapping_matches_are_those_of_a_search_from_each_place(pattern: str, text: str, overlap: int) -> None:
+    """Each match is the first that starts late enough to share no more than allowed with the one before."""
+    at_each_place = {match.start(): match for match in regex.finditer(pattern, text, overlapped=True)}
+    expected, earliest = [], 0
+    for start in sorted(at_each_place):
+        if start >= earliest:
+            expected.append(at_each_place[start][0])
+            earliest = max(start + 1, at_each_place[start].end() - overlap)
+    assert matches_of(text, pattern, overlap, 10) == expected
+    apart = [match[0] for match in regex.finditer(pattern, text)]
+    assert matches_of(text, pattern, 0, 10) == apart == matches_of(text, pattern, None, 10)
 
 
-def test_a_match_across_windows_needs_an_overlap(handle: FsHandle) -> None:
-    """Each match is reported once; one that is longer than the overlap may be missed."""
-    text = "." * (_text.WINDOW - 3) + "needle" + "." * 10 + "needle" + "." * _text.WINDOW * 2 + "needle"
-    handle.write("/a", text)
-    assert handle.read_re("/a", "needle") == ["needle"] * 3
-    assert handle.read_re("/a", "needle", 6) == ["needle"] * 3
-    assert handle.read_re("/a", "needle", 10**9) == ["needle"] * 3
-    assert handle.read_re("/a", "needle", 0) == ["needle"] * 2
+def test_a_match_may_share_some_characters_with_the_one_before(handle: FsHandle) -> None:
+    handle.write("/a", "aaaa ababa needle")
+    assert handle.read_re("/a", "aa") == handle.read_re("/a", "aa", 0) == ["aa", "aa"]
+    assert handle.read_re("/a", "aa", 1) == ["aa", "aa", "aa"]
+    assert handle.read_re("/a", "a{2,3}", 1) == ["aaa", "aa"]
+    assert handle.read_re("/a", "a{2,3}", 2) == ["aaa", "aaa", "aa"]
+    assert handle.read_re("/a", "aba", 1) == handle.read_re("/a", "aba", 10**30) == ["aba", "aba"]
+    assert handle.read_re("/a", "needle", 6) == ["needle"]
 
 
-def test_a_huge_overlap_does_not_loop(handle: FsHandle) -> None:
-    handle.write("/a", "ab" + "-" * _text.WINDOW * 3 + "ab")
-    for overlap in (0, 1, _text.WINDOW - 1, _text.WINDOW, _text.WINDOW + 1, 10**12, 10**30):
-        assert handle.read_re("/a", "ab", overlap) == ["ab", "ab"]
+def test_overlapping_matches_are_bounded_in_size_and_time() -> None:
+    """Each of a million overlapping matches can be nearly the whole text."""
+    memory = InMemoryFileSystem()
+    handle = everything(memory)
+    handle.write("/a", "a" * 1_000_000)
+    with pytest.raises(InvalidArgumentError, match="overlapping matches have more than"):
+        handle.read_re("/a", "a+", 10**9)
+    memory.match_seconds = 0.02
+    with pytest.raises(InvalidArgumentError, match="given up"):
+        handle.read_re("/a", "aa", 1)
+    with pytest.raises(InvalidArgumentError, match="backwards"):
+        handle.read_re("/a", "(?r)aa", 1)
 
 
 @pytest.mark.parametrize("overlap", [-1, 1.5, "2", True])
@@ -195,7 +206,7 @@ def test_a_catastrophic_pattern_is_given_up(pattern: str, text: str) -> None:
     handle.write("/a", text)
     for overlap in (None, 50):
         error = refusal(partial(handle.read_re, "/a", pattern, overlap))
-        assert error is None or "given up" in error.detail
+        assert error is None or "given up" in error.detail or (overlap and "backwards" in error.detail)
 
 
 def test_the_limit_is_for_all_matches_together() -> None:

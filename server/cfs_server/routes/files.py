@@ -106,7 +106,7 @@ async def read_file(
     index: Annotated[int | None, Query(description="For `text`: the first line, from 0.")] = None,
     line: Annotated[int | None, Query(description="For `text`: how many lines.")] = None,
     pattern: Annotated[str | None, Query(description="For `matches`: a regular expression.")] = None,
-    overlap: Annotated[int | None, Query(description="For `matches`: characters by which windows overlap.")] = None,
+    overlap: Annotated[int | None, Query(description="For `matches`: characters shared with the match before.")] = None,
     range_: Annotated[str | None, Header(alias="range", description="For `bytes`: one range of them.")] = None,
     if_range: Annotated[str | None, Header(description="Take the range only of this version.")] = None,
     if_none_match: IfNoneMatch = None,
