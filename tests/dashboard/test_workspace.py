@@ -1,11 +1,14 @@
 """Files and who changed them, agents side by side, and who ran when (D2, D3)."""
 
+import os
+from pathlib import Path
+
 import httpx
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.agent import Agent
-from tests.dashboard.support import address, messages
-from tests.server.support import Process
+from tests.dashboard.support import QUIET, Pages, address, messages
+from tests.server.support import Process, serving
 
 
 def test_files_their_contents_and_who_changed_what(page: Page, server: Process, client: httpx.Client) -> None:
@@ -29,6 +32,21 @@ def test_files_their_contents_and_who_changed_what(page: Page, server: Process, 
         page.get_by_role("button", name="kept.txt").click()
         expect(page.locator("pre.content")).to_have_text("as it is\n")
         expect(page.get_by_role("button", name="no.txt")).to_have_count(0)
+
+
+def test_names_that_are_no_paths_hide_no_other_file(pages: Pages, tmp_path: Path) -> None:
+    root = tmp_path / "workspaces/main"
+    root.mkdir(parents=True)
+    for name in (b"\xff", b"a\nb", b"back\\slash", b"100% & <b>.txt", "\u202etxt".encode()):
+        (root / os.fsdecode(name)).write_text("one of them")
+    with serving(*QUIET, "--data-dir", str(tmp_path)) as server:
+        httpx.post(f"{server.url}/v1/sessions", json={"id": "main"}).raise_for_status()
+        page = pages.open(server.url)
+        page.goto(address(server.url, "files/main"))
+        expect(page.locator("button.choose")).to_have_count(2)
+        page.get_by_role("button", name="100% & <b>.txt").click()
+        expect(page.locator("pre.content")).to_have_text("one of them")
+        page.goto("about:blank")  # it would look for a server that has ended
 
 
 def test_agents_stand_side_by_side(page: Page, server: Process, client: httpx.Client) -> None:

@@ -10,9 +10,11 @@ import time
 from collections.abc import Iterable
 from io import BytesIO
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import httpx
 import pytest
+from lxml import etree
 
 from cfs.errors import CfsError, PreconditionFailed, StorageFull, TooLarge
 from cfs_filesystem import (
@@ -42,6 +44,35 @@ def put(server: Process, data: bytes, url: str = NOTE) -> httpx.Response:
 def stopped(server: Process, number: signal.Signals = signal.SIGTERM) -> None:
     server.signal(number)
     assert server.ended()[0] == 0
+
+
+ODD = (b"\xff", b"a\nb", b"\x01", b"\xed\xa0\x80", b"back\\slash", b"star*", "\uff0f".encode(), b"d\xfe/in", b"e/\xfe")
+"""Names of files that no logical path can name: listings pass over them."""
+NAMES = ("plain", "x" * 255, "\u202etxt", "%ff", "#", '"&<', "\ufffe", "e\u0301", " ")
+
+
+def test_names_that_are_no_paths_hide_nothing_else(tmp_path: Path) -> None:
+    files = [tmp_path / "workspaces/main" / os.fsdecode(name) for name in (*ODD, *map(str.encode, NAMES))]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("x")
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path)) as server, httpx.Client(base_url=server.url) as client:
+        paths = [f"/workspaces/main/{name}" for name in NAMES]
+        listed = client.get("/v1/files", params={"prefix": "/workspaces/main/"})
+        assert sorted(file["path"] for file in listed.json()["files"]) == sorted(paths)
+        shown = client.request("PROPFIND", "/dav/workspaces/main/", headers={"Depth": "1"})
+        assert shown.status_code == 207
+        hrefs = {unquote(element.text or "") for element in etree.fromstring(shown.content).iter("{DAV:}href")}
+        assert hrefs == {f"/dav{path}" for path in ["/workspaces/main/", "/workspaces/main/e/", *paths]}
+        for path in map(quote, paths):
+            assert client.get(f"/v1/files{path}").text == "x"
+            assert client.get(f"/dav{path}").text == "x"
+        for name in map(quote, ODD):
+            for face in ("/v1/files", "/dav"):
+                for method in ("GET", "PUT", "DELETE"):
+                    answer = client.request(method, f"{face}/workspaces/main/{name}")
+                    assert answer.status_code in (400, 404), (method, face, name)
+    assert all(file.exists() for file in files)
 
 
 def test_files_below_the_data_folder_outlive_the_server(tmp_path: Path) -> None:

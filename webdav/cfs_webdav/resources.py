@@ -14,6 +14,8 @@ from cfs_webdav.tree import Entry, Tree
 _NOT_THERE = DAVError(HTTP_NOT_FOUND)
 TREE = "cfs_webdav.tree"
 """Key of a request's tree in its WSGI environment."""
+_NO_XML = dict.fromkeys([0xFFFE, 0xFFFF], "\ufffd")
+"""What names and texts may hold, and XML may not: one of them would make the whole listing fail."""
 CONDITIONS = "cfs_webdav.conditions"
 
 
@@ -80,6 +82,8 @@ class _Resource(_DAVResource):  # type: ignore[misc]
                 return error
         else:
             value = None
+        if isinstance(value, str):
+            return value.translate(_NO_XML)
         return _NOT_THERE if value is None else value
 
     def set_property_value(self, name: str, value: Any, *, dry_run: bool = False) -> Any:

@@ -13,6 +13,7 @@ ReportStatus = Literal["success", "failed", "unverified", "cancelled"]
 ChangeKind = Literal["created", "changed", "deleted"]
 
 _MOST_PATHS = 8
+_LONGEST_PATH = 200
 _LONGEST_SUMMARY = 600
 
 _WORDS: dict[Language, Mapping[str, str]] = {
@@ -51,6 +52,7 @@ _WORDS: dict[Language, Mapping[str, str]] = {
 class Change:
     """A file of the workspace that is not as it was: its path relative to the workspace, and who changed it.
 
+    The path is text: what cannot be shown stands as `\\xff` in it (`escaped_name`).
     `by` is an agent's id, and None where nobody knows: a command that several agents may have run, or a person.
     """
 
@@ -105,9 +107,14 @@ def _of_kind(kind: str, facts: Iterable[Change], agent_id: str, say: Mapping[str
 
 
 def _listed(paths: list[str], say: Mapping[str, str]) -> str:
-    shown = ", ".join(paths[:_MOST_PATHS])
+    shown = ", ".join(_path(path) for path in paths[:_MOST_PATHS])
     left_out = len(paths) - _MOST_PATHS
     return f"{shown}, {say['more'].format(left_out)}" if left_out > 0 else shown
+
+
+def _path(path: str) -> str:
+    half = _LONGEST_PATH // 2
+    return path if len(path) <= _LONGEST_PATH else f"{path[:half]}...{path[-half:]}"
 
 
 def _shortened(text: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from cfs_agents.tools.paths import STORAGE, WORKSPACE
+from cfs_agents.tools.paths import STORAGE, WORKSPACE, escaped_name
 
 MOST_LINES = 40
 _MOST_OF_A_FOLDER = 15
@@ -48,5 +48,5 @@ def _below(folder: Path, depth: int) -> Iterator[str]:
 
 def _shown(name: str) -> str:
     """Write a name on one line, whatever is in it."""
-    plain = "".join(char if char.isprintable() else "\ufffd" for char in name)
+    plain = escaped_name(name)
     return plain if len(plain) <= _LONGEST_NAME else plain[:_LONGEST_NAME] + "..."

@@ -1,6 +1,7 @@
 """An agent that runs a command that never ends. Run by test_commands_left.py as a program, to be killed.
 
 python commanding_agent.py tree FOLDER          a child of a tree runs it
+python commanding_agent.py odd-names FOLDER     the same, after it has made files whose names are no text
 python commanding_agent.py file-agent FOLDER
 """
 
@@ -14,19 +15,27 @@ from cfs_agents.file_agent import FileAgent
 from cfs_agents.testing import ScriptedModel, calls
 
 HANGS = "echo $$ > own; sleep 1357 & echo $! > other; sleep 1357"
+ODD_NAMES = (
+    r"echo 1 > $'\xff'; echo 2 > $'a\nb'; echo 3 > $'\u202etxt'; mkdir $'d\xfe'; echo 4 > $'d\xfe/back\\slash*'; "
+)
 TASK = {"role_description": "hangs", "system_instruction": "Hang.", "task_goal": "Hang."}
 
 
-async def tree(folder: Path) -> None:
+async def tree(folder: Path, command: str = HANGS) -> None:
     """Let a child hang."""
     models = {
         "main": ScriptedModel(
             [calls("sys_spawn_agent", agent_name="a", **TASK), calls("sys_wait_agent", agent_id="a")]
         ),
-        "a": ScriptedModel([calls("execute_command", command=HANGS)]),
+        "a": ScriptedModel([calls("execute_command", command=command)]),
     }
     async with FibreAgent(folder, models.__getitem__, FibreConfig(commands=True)) as agent:
         await agent.run("go")
+
+
+async def odd_names(folder: Path) -> None:
+    """Let a child make odd files, and hang."""
+    await tree(folder, ODD_NAMES + HANGS)
 
 
 async def file_agent(folder: Path) -> None:
@@ -36,4 +45,4 @@ async def file_agent(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run({"tree": tree, "file-agent": file_agent}[sys.argv[1]](Path(sys.argv[2])))
+    asyncio.run({"tree": tree, "odd-names": odd_names, "file-agent": file_agent}[sys.argv[1]](Path(sys.argv[2])))

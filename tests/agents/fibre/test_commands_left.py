@@ -53,6 +53,30 @@ def test_a_killed_runtime_leaves_no_command_at_work_and_no_directory(tmp_path: P
     until(lambda: not list(temporary.iterdir()))
 
 
+async def test_names_that_are_no_text_survive_a_kill(tmp_path: Path) -> None:
+    """Such files once killed the runtime at each start, as no report with their names could be written down."""
+    root, made = tmp_path / "root", tmp_path / "root/main/agent_workspace/other"
+    command = [sys.executable, str(PROGRAM), "odd-names", str(root)]
+    process = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.DEVNULL)
+    try:
+        await asyncio.to_thread(until, made.exists)
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+    names = [r"\xff", r"a\x0ab", r"\xe2\x80\xaetxt", r"d\xfe/back\x5cslash*"]
+    cast = Cast(main=[wait("a"), says("ok")], a=[finish("made them", *names)])
+    async with tree(root, cast, commands=True) as agent:
+        assert (await agent.resume()).ok
+        report = agent.agents["a"].report
+        assert report is not None
+        assert report.status == "success", report
+        assert {change.path for change in report.facts} >= set(names)
+    cast.check_finished()
+    for file in ("ledger.jsonl", "messages.json", "session_status.json", "sub_sessions/a/session_status.json"):
+        text = (root / "main" / file).read_bytes().decode()  # valid UTF-8, and no surrogate stands in an escape
+        assert "\\ud" not in text
+
+
 async def test_commands_run_in_the_shared_workspace_and_end_with_their_agent(tmp_path: Path) -> None:
     cast = Cast(
         main=[spawn("a"), wait("a"), says("ok")],

@@ -8,7 +8,7 @@ from cfs_agents.fibre.guards.words import GuardWords, guard_words
 from cfs_agents.fibre.reports import Change
 from cfs_agents.sentences import Language
 from cfs_agents.tools.errors import ToolError
-from cfs_agents.tools.paths import WORKSPACE, file_path
+from cfs_agents.tools.paths import WORKSPACE, escaped_name, file_path, unescaped_name
 
 _MADE = ("created_files", "files_created", "new_files")
 _CHANGED = ("changed_files", "modified_files", "updated_files", "edited_files")
@@ -48,11 +48,12 @@ def relative(path: str) -> str | None:
 
 def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: Ledger, *, deleted: bool) -> str | None:
     """Return the name of the sentence that says what is wrong with one claimed path."""
-    place = relative(path)
+    place = relative(path) or _odd(path)
     if place is None:
         return "no_path"
     size = ledger.size(place)
-    fact = next((change for change in facts if change.path == place), None)
+    named = escaped_name(place)
+    fact = next((change for change in facts if change.path == named), None)
     if deleted:
         return "still_there" if size is not None else "unchanged" if fact is None else None
     if size is None:
@@ -62,6 +63,12 @@ def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: Ledger, 
     if fact is None:
         return "unchanged" if ledger.last_by(place) in (None, agent_id) else "not_its_own"
     return "not_its_own" if fact.by not in (None, agent_id) else None
+
+
+def _odd(path: str) -> str | None:
+    """Read a claimed path that is no logical path, but may be a file: as it stands in reports, or bare."""
+    place = unescaped_name(path).removeprefix(f"{WORKSPACE}/")
+    return None if {"", ".", ".."}.intersection(place.split("/")) else place
 
 
 def _told(wrong: Mapping[str, list[str]], say: GuardWords) -> Iterator[str]:

@@ -3,6 +3,9 @@
 A write by a tool is entered with its agent. What commands and people do is found by looking: it is entered for the one
 agent whose command was running, and else for nobody. An agent's mark is a place in the ledger, so what changed since is
 what stands behind it. All of it is in one file of lines, so that it is still known after a kill.
+
+A path inside is the name on disk, as `os.fsdecode` makes it. In the file of lines and in what `since` returns it is
+escaped (`escaped_name`), as both become JSON.
 """
 
 import json
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cfs_agents.fibre.reports import Change, ChangeKind
+from cfs_agents.tools.paths import escaped_name, unescaped_name
 
 _LARGEST_READ = 8 << 20
 _MOST_FILES = 20_000
@@ -85,7 +89,7 @@ class Ledger:
         for path, entries in sorted(found.items()):
             if (kind := _kind(entries[0].before, entries[-1].after)) is not None:
                 own = any(entry.by == agent_id for entry in entries)
-                changes.append(Change(path, kind, agent_id if own else entries[-1].by))
+                changes.append(Change(escaped_name(path), kind, agent_id if own else entries[-1].by))
         return tuple(changes)
 
     def known_to(self, agent_id: str, path: str) -> str | None:
@@ -117,7 +121,7 @@ class Ledger:
         """Keep that an agent is about to write a file, so that a kill in the middle leaves no doubt who did."""
         with self._lock:
             self._begun[path] = agent_id
-            self._write({"begins": path, "by": agent_id})
+            self._write({"begins": escaped_name(path), "by": agent_id})
 
     def present(self, path: str) -> str | None:
         """Return how a file's content is called now; equal names are equal contents."""
@@ -169,7 +173,7 @@ class Ledger:
             self._now[path] = now
         by = self._begun.pop(path, None) or by
         self._entries.append(Entry(path, before, now, by))
-        self._write({"path": path, "before": before, "after": now, "by": by})
+        self._write({"path": escaped_name(path), "before": before, "after": now, "by": by})
 
     def _paths(self) -> Iterator[str]:
         left = _MOST_FILES
@@ -221,9 +225,9 @@ class Ledger:
             self._marks[line["mark"]] = len(self._entries)
             return
         if "begins" in line:
-            self._begun[line["begins"]] = line["by"]
+            self._begun[unescaped_name(line["begins"])] = line["by"]
             return
-        entry = Entry(line["path"], line["before"], line["after"], line["by"])
+        entry = Entry(unescaped_name(line["path"]), line["before"], line["after"], line["by"])
         self._entries.append(entry)
         self._begun.pop(entry.path, None)
         if entry.after is None:

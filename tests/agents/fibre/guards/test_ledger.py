@@ -1,12 +1,30 @@
 """The ledger: what became of each file of a shared workspace, and through whom, also after a kill."""
 
+import json
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from cfs_agents.fibre.guards.claims import check_claims
 from cfs_agents.fibre.guards.ledger import Ledger
-from cfs_agents.fibre.reports import Change
+from cfs_agents.fibre.recall import report_of, state_of
+from cfs_agents.fibre.reports import Change, Report
+from cfs_agents.fibre.state import StrandRecord
+from cfs_agents.fibre.storage import SessionFolder
+from cfs_agents.file_agent.tree import tree
+from cfs_agents.tools.paths import escaped_name, unescaped_name
+
+ODD = st.sampled_from(
+    [b"\xff", b"\n", b"\x1b[2J", b"\\", b"*", b"?", b"\xed\xa0\x80", b"\\xff", "\u202e".encode(), b"x" * 255]
+)
+NAMES = st.one_of(ODD, st.binary(min_size=1, max_size=255)).filter(
+    lambda name: not {0, ord("/")} & set(name) and not name.startswith(b".")
+)
+"""Names that a disk takes: any bytes but `/` and NUL; pictures of a folder leave out those that begin with a dot."""
 
 
 @pytest.fixture
@@ -150,3 +168,46 @@ def test_a_very_large_file_is_told_by_its_size_and_time(ledger: Ledger, root: Pa
     with large.open("ab") as file:
         file.write(b"x")
     assert ledger.since("a") == (Change("large.bin", "changed"),)
+
+
+@given(st.lists(NAMES, min_size=1, max_size=6, unique=True))
+@settings(max_examples=150, deadline=None)
+def test_any_name_survives_ledger_report_and_reload(names: list[bytes]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        root, file = Path(place, "workspace"), Path(place, "ledger.jsonl")
+        root.mkdir()
+        ledger = Ledger(root, file)
+        ledger.mark("a")
+        ledger.begin_command("a")
+        for name in names:
+            Path(os.fsdecode(os.fsencode(root) + b"/" + name)).write_text("x")
+        ledger.end_command("a")
+
+        facts = ledger.since("a")
+        assert {os.fsencode(unescaped_name(change.path)) for change in facts} == set(names)
+        assert all(change == Change(change.path, "created", "a") for change in facts)
+        assert check_claims({"created_files": [change.path for change in facts]}, "a", facts, ledger) == ()
+        assert len(tree(root.parent).encode().decode().splitlines()) == len(names) + 2
+
+        folder = SessionFolder(Path(place, "session"), link=False)
+        report = Report("a", "success", "made", facts=facts)
+        record = StrandRecord(session_id="main", agent_id="a", agent_name="a", report=state_of(report))
+        folder.save(record.model_dump_json(), [])
+        loaded = SessionFolder(Path(place, "session"), link=False).load()
+        assert loaded is not None
+        assert report_of(loaded[0]) == report
+        report.text().encode()
+        for line in file.read_bytes().splitlines():
+            json.dumps(json.loads(line.decode()), ensure_ascii=False).encode()
+        again = Ledger(root, file)
+        assert again.since("a") == facts
+        Path(os.fsdecode(os.fsencode(root) + b"/" + names[0])).unlink()
+        assert len(again.since("a")) == len(names) - 1
+
+
+@given(NAMES)
+def test_an_escaped_name_is_one_line_of_text_and_can_be_read_back(name: bytes) -> None:
+    text = escaped_name(os.fsdecode(name))
+    text.encode()
+    assert len(text.splitlines()) == 1
+    assert os.fsencode(unescaped_name(text)) == name
