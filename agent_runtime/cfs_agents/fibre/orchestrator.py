@@ -6,6 +6,7 @@ One place starts a strand, in one task group: when `run` is left, no strand is l
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -326,10 +327,12 @@ class FibreOrchestrator:
         return [each.agent_id for each in self._children(strand) if self.busy(each)]
 
     async def judge(self, strand: FibreSubAgent, ending: Ending) -> Report:
-        """Hold what a strand says of its task against the facts."""
+        """Hold what a strand says of its task against the facts; those of its siblings are for their own reports."""
         said, usage = ending.said, strand.record.usage
         report = Report(strand.agent_id, ending.status, said.summary, said.details, (), ending.reasons, usage)
         report = await self.guards.judge(report, reports=max(1, strand.finishes))
+        own = {None, strand.agent_id, *(each.agent_id for each in self._below(strand))}
+        report = replace(report, facts=tuple(change for change in report.facts if change.by in own))
         self.guards.ended(strand.agent_id)
         return report
 

@@ -65,7 +65,8 @@ class Change:
 class Report:
     """How a sub-agent ended: what it claims (`summary`, `details`), what is so (`facts`), and why the status is this.
 
-    `facts` are the changes of the workspace from the spawn to the end, whoever made them. `usage` is in tokens.
+    `facts` are the changes of the workspace from the spawn to the end: its own, those of agents below it, and those
+    that no agent is known to have made. `usage` is in tokens.
     """
 
     agent_id: str

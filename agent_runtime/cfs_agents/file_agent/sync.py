@@ -16,7 +16,7 @@ WINDOW_BYTES = 64 * 1024
 
 _CURRENT_TASK = re.compile(r"^#{1,6}[ \t]*(current task|当前任务)", re.IGNORECASE | re.MULTILINE)
 _DESCRIPTION = (
-    "Replace the context window by a new text, whole, and empty the conversation. The old window is archived."
+    "Replace the context window by a new text and empty the conversation. The old window is archived."
     " Make it the only call of the reply."
 )
 
@@ -38,9 +38,7 @@ class SyncTool:
         taken, self._taken = self._taken, None
         return taken
 
-    async def sync_context(
-        self, new_context_content: Annotated[str, "all of the new context window, in Markdown"]
-    ) -> str:
+    async def sync_context(self, new_context_content: Annotated[str, "the whole window, in Markdown"]) -> str:
         """Accept a window, or say what is wrong with it."""
         self._taken = None
         await self._judge(new_context_content)

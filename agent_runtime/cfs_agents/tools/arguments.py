@@ -8,7 +8,7 @@ import difflib
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
@@ -42,10 +42,11 @@ class Arguments:
         self._name = name
         self._model, self._names = _model_of(name, function)
         try:
-            self.schema = _bare(self._model.model_json_schema())
+            schema = self._model.model_json_schema()
         except PydanticUserError as error:
             raise ToolDefinitionError(f"{name}: its parameters have no JSON schema: {error.message}") from error
-        self.schema.setdefault("properties", {})
+        schema.pop("additionalProperties", None)  # what a tool does not know is refused all the same
+        self.schema = {"properties": {}} | _bare(schema)
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the values as the function wants them; raise `ToolError` where they are not what the schema says."""
@@ -167,16 +168,31 @@ def _told(hint: Any) -> str | None:
 
 
 def _bare(schema: Any) -> Any:
-    """Leave out the titles that pydantic makes of names: a model pays for each word of a schema."""
+    """Leave out what a model need not read, as it pays for each word of a schema.
+
+    That is the titles that pydantic makes of names, that a parameter which may be left out may also be null, and that
+    an object may hold anything.
+    """
     if isinstance(schema, list):
         return [_bare(each) for each in schema]
     if not isinstance(schema, dict):
         return schema
-    bare = {key: _bare(value) for key, value in schema.items() if not (key == "title" and isinstance(value, str))}
+    if schema.get("default", ...) is None and len(kinds := _without_null(schema.get("anyOf", ()))) > 0:
+        kind = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+        schema = kind | {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    bare = {
+        key: _bare(value)
+        for key, value in schema.items()
+        if not (key == "title" and isinstance(value, str)) and (key, value) != ("additionalProperties", True)
+    }
     for names in ("properties", "$defs"):
         if isinstance(schema.get(names), dict):  # here a key is a name, also when it is "title"
             bare[names] = {name: _bare(value) for name, value in schema[names].items()}
     return bare
+
+
+def _without_null(kinds: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [kind for kind in kinds if kind.get("type") != "null"]
 
 
 def _kind_of(schema: Mapping[str, Any]) -> str:

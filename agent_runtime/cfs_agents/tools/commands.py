@@ -18,9 +18,9 @@ LONGEST_TIMEOUT = 3600.0
 _NAMES_WORKSPACE = re.compile(rf"(?<![\w./-]){WORKSPACE}\b")
 
 _DESCRIPTION = (
-    "Run a command in bash. The shell is kept: its directory, variables, functions and options stay from call to call."
-    " It begins in the workspace; use relative paths. Nobody can answer questions: standard input is empty and there is"
-    " no terminal, so use options such as -y. Long outputs are shortened, and kept whole in a file."
+    "Run a command in bash. Directory, variables, functions and options stay from call to call. It begins in the"
+    " workspace; use relative paths. There is no terminal and no input: use options such as -y. Long output is"
+    " shortened, and whole in a file."
 )
 
 
@@ -44,12 +44,10 @@ class CommandTools:
 
     async def execute_command(
         self,
-        command: Annotated[str, "one command, or a script of many lines"],
-        working_dir: Annotated[str | None, "directory for this command only, else where the shell is"] = None,
-        timeout: Annotated[
-            float | None, Field(gt=0, le=LONGEST_TIMEOUT, description="seconds after which it is interrupted")
-        ] = None,
-        background: Annotated[bool, "start it and do not wait; its output goes to a file"] = False,
+        command: Annotated[str, "command or script"],
+        working_dir: Annotated[str | None, "for this command only"] = None,
+        timeout: Annotated[float | None, Field(gt=0, le=LONGEST_TIMEOUT, description="seconds")] = None,
+        background: Annotated[bool, "do not wait; output goes to a file"] = False,
     ) -> str:
         """Return what it wrote, and what there is to say of how it ended."""
         if "\0" in command:

@@ -30,7 +30,7 @@ MOST_CHARACTERS = 60_000
 MOST_ENTRIES = 500
 LARGEST_FILE = 16 << 20
 
-_File = Annotated[str, "path of the file: absolute, or relative to /workspace"]
+_File = Annotated[str, "absolute, or relative to /workspace"]
 
 
 class FileGate(Protocol):
@@ -74,19 +74,18 @@ class FileTools:
         """Return all of them."""
         return [
             tool("Read a text file, or some of its lines.")(self.read_file),
-            tool("Write a text file, whole; directories above it are made.")(self.write_file),
-            tool("Replace a text that stands just once in a file by another one.")(self.edit_file),
+            tool("Write a whole text file; makes directories above it.")(self.write_file),
+            tool("Replace a text that stands just once in a file.")(self.edit_file),
             tool("List a directory.")(self.list_directory),
             tool(
-                "Search text files for a regular expression, line by line; gives path:line: text."
-                " Hidden files and directories are left out."
+                "Search the lines of text files, except hidden ones, for a regular expression; gives path:line: text."
             )(self.search_files),
         ]
 
     def read_file(
         self,
         path: _File,
-        start_line: Annotated[int | None, Field(ge=1, description="first line, counted from 1")] = None,
+        start_line: Annotated[int | None, Field(ge=1, description="first line, from 1")] = None,
         end_line: Annotated[int | None, Field(ge=1, description="last line, included")] = None,
     ) -> str:
         """Return the text, or the lines asked for with a note which of how many they are."""
@@ -104,7 +103,7 @@ class FileTools:
             raise ToolError(f"end_line {end_line} is before start_line {first}")
         return _cut(lines, first, last, whole=start_line is None and end_line is None)
 
-    def write_file(self, path: _File, content: Annotated[str, "all that is to be in the file"]) -> str:
+    def write_file(self, path: _File, content: str) -> str:
         """Store a text, all of it or nothing; return what was done."""
         place = file_path(path)
         with self._changing, self._gate.writing(place, whole=True):
@@ -119,8 +118,8 @@ class FileTools:
     def edit_file(
         self,
         path: _File,
-        old: Annotated[str, "the text to be replaced, exactly as it is in the file, with enough of it to be unique"],
-        new: Annotated[str, "the text to put in its place"],
+        old: Annotated[str, "exactly as in the file, and enough of it to be unique"],
+        new: str,
     ) -> str:
         """Replace one place; nothing is written when there is none, or more than one."""
         place = file_path(path)
@@ -151,9 +150,9 @@ class FileTools:
 
     def search_files(
         self,
-        pattern: Annotated[str, "regular expression"],
-        path: Annotated[str, "file or directory to search"] = WORKSPACE,
-        glob: Annotated[str | None, "only files whose name or path fits, such as *.py"] = None,
+        pattern: str,
+        path: Annotated[str, "file or directory"] = WORKSPACE,
+        glob: Annotated[str | None, "such as *.py"] = None,
         ignore_case: bool = False,
     ) -> str:
         """Return the matching lines, some at most, and how many files were searched."""

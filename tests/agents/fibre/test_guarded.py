@@ -77,11 +77,13 @@ async def test_a_child_that_changed_nothing_says_so_by_its_facts(tmp_path: Path)
     assert report.facts == ()
 
 
-async def test_the_facts_name_what_changed_and_through_whom(tmp_path: Path) -> None:
+async def test_the_facts_of_a_child_are_those_of_its_own_and_of_what_is_below_it(tmp_path: Path) -> None:
+    """What its siblings did is in their reports; the root's name all."""
     cast = Cast(
         main=[spawn("a"), spawn("b"), wait("b"), wait("a"), says("ok")],
         a=[late(write("a.txt")), finish("mine", "a.txt", "b.txt")],
-        b=[write("b.txt"), finish("mine", "b.txt")],
+        b=[spawn("c"), wait("c"), write("b.txt"), finish("mine", "b.txt")],
+        c=[write("c.txt"), finish("mine", "c.txt")],
     )
     async with tree(tmp_path, cast) as agent:
         working = asyncio.create_task(agent.run("go"))
@@ -91,7 +93,11 @@ async def test_the_facts_name_what_changed_and_through_whom(tmp_path: Path) -> N
         assert (await working).ok
         assert report_of(agent, "b").status == "success"
         report = report_of(agent)
-    assert {(change.path, change.by) for change in report.facts} == {("a.txt", "a"), ("b.txt", "b")}
+        made = {
+            name: [(change.path, change.by) for change in report_of(agent, name).facts] for name in ("main", "a", "b")
+        }
+    mine, theirs = [("a.txt", "a")], [("b.txt", "b"), ("c.txt", "c")]
+    assert made == {"a": mine, "b": theirs, "main": mine + theirs}
     assert (report.status, report.reasons) == ("unverified", ("claimed, but made by others: b.txt",))
 
 

@@ -101,7 +101,7 @@ async def test_arguments_reach_the_function_in_their_types() -> None:
             '\'place.line\' is missing. The right form: {"path": "text", "place": {"line": 1}}',
         ),
         ({"path": "a", "names": [None]}, "'names[0]' is not right: null"),
-        ({"path": "a", "limit": []}, "'limit' must be a whole number or null, not []"),
+        ({"path": "a", "limit": []}, "'limit' must be a whole number, not []"),
     ],
 )
 async def test_malformed_arguments_are_told_with_the_right_form(arguments: dict[str, Any], reason: str) -> None:

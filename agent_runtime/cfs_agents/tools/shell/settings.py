@@ -61,7 +61,7 @@ class ShellSettings:
     records: Path | None = None
     timeout: float = 120.0
     grace: float = 1.0
-    keep: int = 32 << 10
+    keep: int = 8 << 10
     most_recorded: int = 64 << 20
     merge: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
