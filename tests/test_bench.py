@@ -111,3 +111,18 @@ def test_longest_gap_counts_from_the_request_to_the_end() -> None:
     answer = Answer(arrivals=[1.0, 2.0, 2.5, 9.0])
     assert answer.longest_gap(1.5, 4.0) == 1.5
     assert answer.longest_gap(0.0, 2.6) == 1.0
+
+
+def test_our_agents_are_driven_through_tasks_and_faults(tmp_path: Path) -> None:
+    """The harness bench with a task, a kill within a command and a broken call: done, and nothing happens twice."""
+    cases = ["write and read back", "kill -9 in a command", "broken arguments"]
+    command = [sys.executable, str(ROOT / "bench/harness.py"), "--smoke", "--cases", ",".join(cases)]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "runs.json")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "runs.json").read_text())
+    assert [(run["side"], run["fault"] or run["task"]) for run in runs] == [
+        (side, case) for side in ("CFS file agent", "CFS Fibre") for case in (cases[0], cases[2], cases[1])
+    ]
+    assert all(run["success"] and run["solved"] and not run["doubled"] for run in runs), done.stderr

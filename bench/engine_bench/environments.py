@@ -15,20 +15,24 @@ INSTALL_SECONDS = 1800
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What a peer needs. `shared` lets it see our own packages as well, and so our very build of the library."""
+    """What a peer needs. `shared` lets it see our own packages as well, and so our very build of the library.
+
+    `base` is the interpreter to make it with.
+    """
 
     name: str
     packages: tuple[str, ...]
     shared: bool = False
+    base: Path = Path(sys.executable)
 
     def python(self) -> Path:
         """Make the environment if it is not there, and return its interpreter; raises `SideError`."""
         folder = cache_folder() / "environments" / self.name
         python, stamp = folder / "bin" / "python", folder / "made-from"
-        recipe = "\n".join([sys.version, *self.packages, str(_library_folder()) if self.shared else ""])
+        recipe = "\n".join([sys.version, str(self.base), *self.packages, str(_library_folder()) if self.shared else ""])
         if not (python.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == recipe):
             print(f"making the environment of {self.name}: {' '.join(self.packages)}", file=sys.stderr)
-            run([sys.executable, "-m", "venv", "--clear", str(folder)])
+            run([str(self.base), "-m", "venv", "--clear", str(folder)])
             run([str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *self.packages])
             if self.shared:
                 (_site_packages(python) / "shared.pth").write_text(f"{_library_folder()}\n", encoding="utf-8")

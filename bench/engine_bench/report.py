@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_bench.bench import Bench, Result
-from engine_bench.tables import verdicts
+from engine_bench.tables import between_markers, verdicts
 
 WORKLOADS = {
     "W1": "w1_streams",
@@ -120,12 +120,7 @@ def write_docs(found: Figures, page: Path) -> None:
             continue
         parts[name] = "\n\n".join(part for part in (result["markdown"], result["verdicts"]) if part)
     for name, part in parts.items():
-        begin, end = f"<!-- engine:{name} -->\n", f"<!-- /engine:{name} -->"
-        before, found_begin, rest = text.partition(begin)
-        _, found_end, after = rest.partition(end)
-        if not (found_begin and found_end):
-            raise SystemExit(f"{page} has no place for {name}")
-        text = f"{before}{begin}{part}\n{end}{after}"
+        text = between_markers(text, f"engine:{name}", part)
     page.write_text(text, encoding="utf-8")
 
 

@@ -45,3 +45,13 @@ def _cell(value: object) -> str:
 def verdicts(found: Iterable[Verdict]) -> str:
     """List verdicts."""
     return "\n".join(f"- {verdict}" for verdict in found)
+
+
+def between_markers(text: str, name: str, part: str) -> str:
+    """Replace what stands between `<!-- NAME -->` and `<!-- /NAME -->`; raises `SystemExit` if they are not there."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, found_begin, rest = text.partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found_begin and found_end):
+        raise SystemExit(f"the page has no place for {name}")
+    return f"{before}{begin}{part}\n{end}{after}"

@@ -1,0 +1,79 @@
+"""The harnesses: what each needs, how it is started, and where it works."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_bench.environments import Environment
+
+RUNNERS = Path(__file__).parent / "runners"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One harness. `packages` are installed for it alone; without, it is ours.
+
+    `oldest` is the oldest Python that it runs on; where there is none, the side is left out.
+    """
+
+    name: str
+    runner: str = ""
+    arguments: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    oldest: tuple[int, int] = (3, 11)
+    directory: str = "work"
+    resumes: bool = False
+
+    def python(self, bases: Sequence[str]) -> Path | None:
+        """Return the interpreter to run it with, its environment made; None where none of `bases` is new enough."""
+        if not self.packages:
+            return Path(sys.executable)
+        base = next((found for name in bases if (found := _interpreter(name, self.oldest))), None)
+        name = self.name.replace(" ", "-").lower()
+        return Environment(name, self.packages, base=base).python() if base else None
+
+    def command(self, python: Path, url: str, place: Path, task: str, *, resume: bool) -> list[str]:
+        """Return the command line that works on a task below `place`."""
+        if self.name == "CFS file agent":
+            program = [str(python), "-m", "cfs", "agent", "run"]
+            rest = ["--root", str(place / "agent"), "--url", url]
+            return [*program, *(["--resume"] if resume else [task]), *rest]
+        work, state = place / self.directory, place / "state"
+        words = [str(python), str(RUNNERS / self.runner), url, str(work), str(state), task, *self.arguments]
+        return [*words, "--resume"] if resume else words
+
+
+def _interpreter(name: str, oldest: tuple[int, int]) -> Path | None:
+    """Return the path of an interpreter that works and is new enough."""
+    script = f"import sys; print(sys.executable) if sys.version_info[:2] >= {oldest} else sys.exit(1)"
+    try:
+        done = subprocess.run([name, "-c", script], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return Path(done.stdout.strip())
+
+
+SIDES = (
+    Side("CFS file agent", directory="agent/workspace", resumes=True),
+    Side("CFS Fibre", "fibre_runner.py", directory="state/main/agent_workspace", resumes=True),
+    Side("smolagents tools", "smolagents_runner.py", ("tools",), ("smolagents[openai]==1.26.0",)),
+    Side("smolagents code", "smolagents_runner.py", ("code",), ("smolagents[openai]==1.26.0",)),
+    Side("mini-swe-agent", "mini_runner.py", (), ("mini-swe-agent==2.4.6",)),
+    Side(
+        "deepagents",
+        "deepagents_runner.py",
+        (),
+        ("deepagents==0.7.32", "langchain-openai==1.7.3", "langgraph-checkpoint-sqlite==3.1.2"),
+        resumes=True,
+    ),
+    Side(
+        "OpenHands SDK",
+        "openhands_runner.py",
+        (),
+        ("openhands-sdk==1.58.0", "openhands-tools==1.58.0"),
+        (3, 12),
+        resumes=True,
+    ),
+)

@@ -1,0 +1,225 @@
+"""What the harnesses are given: tasks as lists of actions, and faults of the model, the network and the process."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+ActionKind = Literal["write", "read", "run", "answer"]
+FaultKind = Literal[
+    "empty reply",
+    "HTTP 500",
+    "HTTP 429",
+    "connection cut",
+    "broken arguments",
+    "unknown tool",
+    "call cut off",
+    "call as text",
+    "kill -9 between steps",
+    "kill -9 in a command",
+    "false claim",
+    "same step for ever",
+    "same words for ever",
+]
+EFFECTS = "effects.log"
+"""The file that commands append to: a line more than planned is an effect that happened twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing for the agent to do: `name` is a path, a command, or the answer."""
+
+    kind: ActionKind
+    name: str
+    content: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task in words, and the replies that solve it: each is a list of actions, and the last one answers.
+
+    `files` is what must be in the directory afterwards, path by path; `before` is what is in it at the beginning.
+    """
+
+    name: str
+    words: str
+    replies: tuple[tuple[Action, ...], ...]
+    files: dict[str, str] = field(default_factory=dict)
+    before: dict[str, str] = field(default_factory=dict)
+
+    def prepare(self, directory: Path) -> None:
+        """Put the files of the beginning there."""
+        for path, content in self.before.items():
+            target = directory / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(content, encoding="utf-8")
+
+    def solved(self, directory: Path) -> bool:
+        """Whether the files are what they must be; a line break at the end more or less does not count."""
+        return all(
+            (directory / path).is_file()
+            and (directory / path).read_text(encoding="utf-8", errors="replace").rstrip("\n") == content.rstrip("\n")
+            for path, content in self.files.items()
+        )
+
+    def doubled(self, directory: Path) -> int:
+        """How many effects happened more often than they should."""
+        log = directory / EFFECTS
+        lines = log.read_text(encoding="utf-8").splitlines() if log.is_file() else []
+        return len(lines) - len(set(lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong, at which reply (from 0), and whether the task can still be solved.
+
+    Where it cannot, the only right end is one that does not report success.
+    """
+
+    kind: FaultKind
+    at: int = 1
+    solvable: bool = True
+
+
+def _write(path: str, content: str) -> Action:
+    return Action("write", path, content)
+
+
+def _read(path: str) -> Action:
+    return Action("read", path)
+
+
+def _run(command: str) -> Action:
+    return Action("run", command)
+
+
+def _answer(text: str) -> Action:
+    return Action("answer", text)
+
+
+def _effect(number: int) -> Action:
+    return _run(f"echo effect-{number} >> {EFFECTS}")
+
+
+def _steps(*actions: Action) -> tuple[tuple[Action, ...], ...]:
+    return tuple((action,) for action in actions)
+
+
+_LONG_TEXT = "".join(f"{number:05d} the quick brown fox jumps over the lazy dog\n" for number in range(4000))
+
+TASKS = (
+    Task(
+        "one file",
+        "Create note.txt containing the word ready.",
+        _steps(_write("note.txt", "ready"), _answer("I created note.txt.")),
+        {"note.txt": "ready"},
+    ),
+    Task(
+        "write and read back",
+        "Save a three line shopping list in list.txt and check what was saved.",
+        _steps(_write("list.txt", "milk\nbread\ntea"), _read("list.txt"), _answer("list.txt holds milk, bread, tea.")),
+        {"list.txt": "milk\nbread\ntea"},
+    ),
+    Task(
+        "several calls in one reply",
+        "Make one.txt, two.txt and three.txt, each with its number in words.",
+        (
+            (_write("one.txt", "one"), _write("two.txt", "two"), _write("three.txt", "three")),
+            (_answer("The three files are there."),),
+        ),
+        {"one.txt": "one", "two.txt": "two", "three.txt": "three"},
+    ),
+    Task(
+        "a command's output",
+        "How many lines has data.csv? Put the number into count.txt.",
+        _steps(_run("wc -l < data.csv"), _write("count.txt", "250"), _answer("250 lines; see count.txt.")),
+        {"count.txt": "250"},
+        {"data.csv": "".join(f"{number},{number * number}\n" for number in range(250))},
+    ),
+    Task(
+        "three effects",
+        f"Append effect-0, effect-1 and effect-2 to {EFFECTS}, one command each.",
+        _steps(*map(_effect, range(3)), _answer(f"All three are in {EFFECTS}.")),
+        {EFFECTS: "effect-0\neffect-1\neffect-2"},
+    ),
+    Task(
+        "fourteen steps",
+        "Write the chapters 0 to 12 into a file each, chapter-N.md.",
+        _steps(
+            *(_write(f"chapter-{number}.md", f"# Chapter {number}") for number in range(13)),
+            _answer("Thirteen chapters are written."),
+        ),
+        {f"chapter-{number}.md": f"# Chapter {number}" for number in range(13)},
+    ),
+    Task(
+        "long output",
+        "Run seq 1 60000, and write the last number into last.txt.",
+        _steps(_run("seq 1 60000"), _write("last.txt", "60000"), _answer("It is 60000, as last.txt says.")),
+        {"last.txt": "60000"},
+    ),
+    Task(
+        "a long file",
+        "Read story.txt and write the number of its first line into first.txt.",
+        _steps(_read("story.txt"), _write("first.txt", "00000"), _answer("first.txt has it.")),
+        {"first.txt": "00000"},
+        {"story.txt": _LONG_TEXT},
+    ),
+    Task(
+        "Chinese names",
+        "在 报告.txt 里写一行问候。",
+        _steps(_write("报告.txt", "你好，世界"), _read("报告.txt"), _answer("报告.txt 已写好。")),
+        {"报告.txt": "你好，世界"},
+    ),
+    Task(
+        "a command that fails",
+        "Show missing.txt; if there is none, create it with the text found.",
+        _steps(_run("cat missing.txt"), _write("missing.txt", "found"), _answer("missing.txt is there now.")),
+        {"missing.txt": "found"},
+    ),
+    Task(
+        "overwrite",
+        "Change state.txt from draft to final.",
+        _steps(_read("state.txt"), _write("state.txt", "final"), _read("state.txt"), _answer("state.txt says final.")),
+        {"state.txt": "final"},
+        {"state.txt": "draft"},
+    ),
+    Task(
+        "directories",
+        "Put hello.py into src/app and list the directory.",
+        _steps(_write("src/app/hello.py", "print('hello')"), _run("ls src/app"), _answer("src/app/hello.py is there.")),
+        {"src/app/hello.py": "print('hello')"},
+    ),
+)
+
+_BASE = Task(
+    "effects and a file",
+    f"Append effect-0 and effect-1 to {EFFECTS}, one command each, then write done.txt.",
+    _steps(_effect(0), _effect(1), _write("done.txt", "done"), _answer("I have written done.txt.")),
+    {EFFECTS: "effect-0\neffect-1", "done.txt": "done"},
+)
+_SLOW = Task(
+    "slow effects and a file",
+    f"Append effect-0 and effect-1 to {EFFECTS}, one command each, then write done.txt.",
+    _steps(_effect(0), _run(f"echo effect-1 >> {EFFECTS}; sleep 3"), *(each[0] for each in _BASE.replies[2:])),
+    _BASE.files,
+)
+_CLAIM = Task(
+    "claims a file",
+    "Write the word ready into out.txt.",
+    _steps(_answer("I have written out.txt.")),
+    {"out.txt": "ready"},
+)
+FAULTS: tuple[tuple[Task, Fault], ...] = (
+    (_BASE, Fault("empty reply")),
+    (_BASE, Fault("HTTP 500")),
+    (_BASE, Fault("HTTP 429")),
+    (_BASE, Fault("connection cut")),
+    (_BASE, Fault("broken arguments")),
+    (_BASE, Fault("unknown tool")),
+    (_BASE, Fault("call cut off")),
+    (_BASE, Fault("call as text")),
+    (_BASE, Fault("kill -9 between steps", at=2)),
+    (_SLOW, Fault("kill -9 in a command")),
+    (_CLAIM, Fault("false claim", at=0, solvable=False)),
+    (_BASE, Fault("same step for ever", solvable=False)),
+    (_BASE, Fault("same words for ever", solvable=False)),
+)
