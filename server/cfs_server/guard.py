@@ -64,8 +64,9 @@ class Guard:
         inner["cfs.head"] = scope["method"] == "HEAD"
         try:
             headers = dict(scope["headers"])
-            check_caller(headers, self._allowed_hosts)
-            inner["path"] = plain_path(_raw_path(scope))
+            inner["path"] = path = plain_path(_raw_path(scope))
+            is_page = inner["method"] == "GET" and (path == "/" or path.startswith(_OPEN_BELOW))
+            check_caller(headers, self._allowed_hosts, is_page=is_page)
             decode_query(scope["query_string"])
             self._admit(exchange, headers, inner)
             body = Body(receive, self._body_limit(scope["method"], inner["path"]))

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import structlog
 import uvicorn
@@ -15,6 +16,7 @@ import uvicorn
 from cfs_server import logs
 from cfs_server.access import tokens
 from cfs_server.app import create_app
+from cfs_server.connections import SWEEPS_A_SECOND, ConnectionLimits, Connections
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
 from cfs_server.engines import make_engine
 from cfs_server.origin import is_loopback
@@ -32,8 +34,9 @@ _BACKLOG = 2048
 class Server(uvicorn.Server):
     """uvicorn without its signal handlers: `serve` has its own, which let turns finish first."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+    def __init__(self, config: "Config", on_started: Callable[[], None]) -> None:
         super().__init__(config)
+        self._connections = config.connections
         self._on_started = on_started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -41,6 +44,12 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._on_started()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look after the connections that do not get on; uvicorn calls this ten times a second."""
+        if counter % (10 // SWEEPS_A_SECOND) == 0:
+            self._connections.sweep(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -136,7 +145,7 @@ def url_of(listener: socket.socket) -> str:
 async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener: socket.socket) -> None:
     app = create_app(settings, engine, model)
     url = url_of(listener)
-    server = Server(server_config(app), lambda: _announce(url, model, settings.ready_file))
+    server = Server(server_config(app, settings.connection_limits), lambda: _announce(url, model, settings.ready_file))
     ending = asyncio.create_task(_end_on_signal(settings, engine, server, app))
     try:
         with contextlib.suppress(SystemExit):  # some versions of uvicorn end the process when the start fails
@@ -151,18 +160,28 @@ async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener:
     _log.info("stopped")
 
 
-def server_config(app: object) -> uvicorn.Config:
-    """Say how uvicorn serves an application: quietly, and closing within seconds when it is told to end."""
-    return uvicorn.Config(
-        app,  # type: ignore[arg-type]
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        lifespan="on",
-        timeout_graceful_shutdown=_CLOSING_SECONDS,
-        timeout_keep_alive=75,
-        backlog=_BACKLOG,
-    )
+class Config(uvicorn.Config):
+    """How uvicorn serves an application: quietly, within bounds, and closing within seconds when it is told to end."""
+
+    def __init__(self, app: object, limits: ConnectionLimits) -> None:
+        self.connections = Connections(limits)
+        super().__init__(
+            app,  # type: ignore[arg-type]
+            http=cast("Any", self.connections.protocol),  # it is called like a class
+            ws="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=_CLOSING_SECONDS,
+            timeout_keep_alive=75,
+            backlog=_BACKLOG,
+        )
+
+
+def server_config(app: object, limits: ConnectionLimits | None = None) -> Config:
+    """Say how uvicorn serves an application."""
+    return Config(app, limits or ConnectionLimits())
 
 
 def _announce(url: str, model: ModelInfo, ready_file: Path | None) -> None:

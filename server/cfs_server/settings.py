@@ -4,14 +4,16 @@ The table is the class `Settings`. The flags of `cfs serve`, the variables `CFS_
 `docs/configuration.md` are all made from it. The first that names a setting wins, in this order.
 """
 
+import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from cfs_server.access.limits import PrincipalLimits
+from cfs_server.connections import ConnectionLimits, Network
 from cfs_server.sessions.limits import Limits
 
 ENV_PREFIX = "CFS_"
@@ -36,6 +38,7 @@ class Settings(BaseSettings):
         env_prefix=ENV_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True, env_parse_none_str="none"
     )
     _limits: ClassVar[Limits] = Limits()
+    _connections: ClassVar[ConnectionLimits] = ConnectionLimits()
 
     host: str = Field("127.0.0.1", description="Address to listen on. Anything but loopback needs `--tokens`.")
     port: int = Field(8000, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and says which.")
@@ -123,6 +126,30 @@ class Settings(BaseSettings):
         None, gt=0, allow_inf_nan=False, description="Requests a second that one token may make in the long run (429)."
     )
     max_streams: Count = Field(10_000, description="Streams open at a time; more are told to come back (429).")
+    max_head_bytes: Count = Field(
+        _connections.head_bytes, description="Largest head of a request: its first line and its header fields (431)."
+    )
+    max_head_fields: Count = Field(_connections.head_fields, description="Header fields of one request (431).")
+    head_seconds: Seconds = Field(
+        _connections.head_seconds,
+        gt=0,
+        description="Longest time for the head of a request, from its first byte or from the connection (408).",
+    )
+    stall_seconds: Seconds = Field(
+        _connections.stall_seconds,
+        gt=0,
+        description="Longest time in which nothing more of a request's body comes (408); a slow upload goes on.",
+    )
+    max_unfinished: Count = Field(
+        _connections.unfinished,
+        description="Connections of one address that have no whole request for over a second; more are closed (429)."
+        " Networks of IPv6 count by their 64 bits.",
+    )
+    trusted_proxies: str = Field(
+        "",
+        description="Addresses and networks, separated by commas, for which `max_unfinished` does not count: proxies"
+        " that bound their own clients.",
+    )
     max_body_bytes: Count = Field(8 << 20, description="Largest body of a request, unless that is a file (413).")
     max_file_bytes: Count = Field(1 << 30, description="Largest file that is put into a workspace (413).")
     max_message_bytes: Count = Field(_limits.message_bytes, description="Largest message (413).")
@@ -144,6 +171,24 @@ class Settings(BaseSettings):
         names = frozenset(name.strip().lower() for name in self.allowed_hosts.split(",") if name.strip())
         anywhere = self.allow_remote_without_tokens or self.tokens is not None
         return None if anywhere and not names else names
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _check_proxies(cls, value: str) -> str:
+        _networks(value)
+        return value
+
+    @property
+    def connection_limits(self) -> ConnectionLimits:
+        """What a connection may cost before its request is there."""
+        return ConnectionLimits(
+            head_bytes=self.max_head_bytes,
+            head_fields=self.max_head_fields,
+            head_seconds=self.head_seconds,
+            stall_seconds=self.stall_seconds,
+            unfinished=self.max_unfinished,
+            trusted_proxies=_networks(self.trusted_proxies),
+        )
 
     @property
     def principal_limits(self) -> PrincipalLimits:
@@ -169,6 +214,10 @@ class Settings(BaseSettings):
         if method == "PUT" and path.startswith(_FILES):
             return self.max_file_bytes
         return _DAV_BYTES if path.startswith(_DAV) else self.max_body_bytes
+
+
+def _networks(names: str) -> tuple[Network, ...]:
+    return tuple(ipaddress.ip_network(name.strip(), strict=False) for name in names.split(",") if name.strip())
 
 
 def flag_of(name: str) -> str:

@@ -41,6 +41,43 @@ def test_programs_send_no_origin() -> None:
     check_caller({}, frozenset())
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site", "Cross-Site", "odd"])
+def test_what_a_page_of_another_site_loads_is_refused_without_an_origin(site: str) -> None:
+    """An image, a script, a frame: the browser sends no `Origin` with them."""
+    headers = {b"host": b"localhost:8000", b"sec-fetch-site": site.encode()}
+    for mode, destination in (("no-cors", "image"), ("navigate", "iframe"), ("cors", "empty"), ("", "")):
+        fetch = headers | {b"sec-fetch-mode": mode.encode(), b"sec-fetch-dest": destination.encode()}
+        for is_page in (False, True):
+            with pytest.raises(Forbidden, match="another site"):
+                check_caller(fetch, None, is_page=is_page)
+    link = headers | {b"sec-fetch-mode": b"navigate", b"sec-fetch-dest": b"document"}
+    check_caller(link, None, is_page=True)
+    with pytest.raises(Forbidden, match="dashboard only"):
+        check_caller(link, None)
+
+
+@pytest.mark.parametrize("site", ["same-origin", "none"])
+def test_our_own_page_and_the_user_are_no_other_site(site: str) -> None:
+    check_caller({b"host": b"localhost:8000", b"sec-fetch-site": site.encode()}, frozenset())
+
+
+async def test_a_link_of_another_site_opens_the_dashboard_and_nothing_else() -> None:
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    async with house() as h:
+        await h.create("a")
+        for path in ("/", "/dashboard/index.html"):
+            page = await h.client.get(path, headers=link | {"Accept": "text/html"}, follow_redirects=True)
+            assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        for path in ("/v1/sessions/a", "/v1/files", "/dav/sessions/", "/metrics", "/v1/events"):
+            assert (await h.client.get(path, headers=link)).status_code == 403, path
+        for path in ("/", "/v1/sessions/a", "/v1/sessions/a/messages"):
+            refused = await h.client.post(path, content="hi", headers={"Sec-Fetch-Site": "cross-site"})
+            assert refused.status_code == 403, path
+            refused = await h.client.get(path, headers={"Sec-Fetch-Site": "cross-site"})
+            assert refused.status_code == 403, path
+        assert len(h.store.get("a").history) == 0
+
+
 def test_the_names_come_from_the_settings() -> None:
     assert Settings().host_names == frozenset()
     assert Settings(allowed_hosts=" A.example, b.example ").host_names == frozenset({"a.example", "b.example"})
