@@ -15,6 +15,7 @@ from cfs_filesystem._errors import (
 )
 from cfs_filesystem._handle import FsHandle
 from cfs_filesystem._memory import InMemoryFileSystem
+from cfs_filesystem._openat import open_beneath
 from cfs_filesystem._paths import validate_path, validate_prefix
 from cfs_filesystem._router import RouterFileSystem
 from cfs_filesystem._types import (
@@ -55,6 +56,7 @@ __all__ = [
     "VersionedEntryMeta",
     "builtin_grant",
     "error_for_status",
+    "open_beneath",
     "validate_path",
     "validate_prefix",
 ]

@@ -23,7 +23,7 @@ from cfs_filesystem._types import EntryMeta, Grant, Path
 
 
 class DiskFileSystem(DiskEntries, FileSystemBase):
-    """The files below a directory of the disk, which is made if it does not exist.
+    """The files below a directory of the disk: a path, made if it does not exist, or a descriptor, which is not kept.
 
     `prefix` is the logical path of that directory. With `durable` a change returns when the disk has it, not just the
     operating system. With `hard_links` files that have several names are entries; otherwise they are refused, for the
@@ -32,7 +32,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
     def __init__(
         self,
-        root: str | os.PathLike[str],
+        root: str | os.PathLike[str] | int,
         *,
         prefix: Path = "/",
         durable: bool = False,

@@ -23,7 +23,7 @@ _PATIENCE = 10
 class DiskEntries:
     """Looks at what is below a root; changes nothing."""
 
-    def __init__(self, root: str | os.PathLike[str], prefix: Path, *, hard_links: bool, private: bool) -> None:
+    def __init__(self, root: str | os.PathLike[str] | int, prefix: Path, *, hard_links: bool, private: bool) -> None:
         self._prefix = prefix
         self._hard_links = hard_links
         self._tree = Tree(root, private=private)

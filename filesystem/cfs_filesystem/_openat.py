@@ -30,10 +30,11 @@ class Tree:
     With `private` every directory that is made, the root too, is its owner's alone.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, private: bool = False) -> None:
+    def __init__(self, root: str | os.PathLike[str] | int, *, private: bool = False) -> None:
         self.directory_mode = 0o700 if private else 0o777
-        Path(root).mkdir(mode=self.directory_mode, parents=True, exist_ok=True)
-        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not isinstance(root, int):
+            Path(root).mkdir(mode=self.directory_mode, parents=True, exist_ok=True)
+        self._root = open_beneath(root, ())
         self._closed = False
         self._finalize = weakref.finalize(self, os.close, self._root)
 
@@ -182,6 +183,28 @@ class Tree:
         for names in leftovers:
             with suppress(OSError), self.parent(names) as (directory, name):
                 _remove_unlocked(directory, name)
+
+
+def open_beneath(
+    base: str | os.PathLike[str] | int, parts: Sequence[str], *, make: bool = False, mode: int = 0o777
+) -> int:
+    """Open a directory below one that is trusted, one component at a time; the caller closes it.
+
+    `base` is a path or a descriptor, which stays open. With `make` directories that are missing are made, with `mode`.
+    Raises `OSError`: `ELOOP` where a component is a link, `ENOTDIR` where it is anything else.
+    """
+    above = base if isinstance(base, int) else None
+    directory = os.open("." if isinstance(base, int) else base, _DIRECTORY & ~os.O_NOFOLLOW, dir_fd=above)
+    for part in parts:
+        try:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, mode, dir_fd=directory)
+            below = _open_below(directory, part)
+        finally:
+            os.close(directory)
+        directory = below
+    return directory
 
 
 def read_all(descriptor: int, size: int) -> bytes:

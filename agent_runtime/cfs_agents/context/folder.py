@@ -11,7 +11,7 @@ from pathlib import Path
 from cfs.errors import Conflict, StorageFull, Unavailable
 from cfs_agents.context.index import INDEX, Index, decoded, recovered
 from cfs_agents.context.records import Unreadable
-from cfs_filesystem import DiskFileSystem, FileSystemError, Grant
+from cfs_filesystem import DiskFileSystem, FileSystemError, Grant, open_beneath
 
 _EVERYTHING = Grant(prefix="/", ops={"list", "file", "read", "write", "delete"})
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -21,19 +21,24 @@ _SLACK = 65_536
 class Folder:
     """Makes a folder if need be, locks it, and reads its index or makes it anew from the files.
 
+    What lies between `trusted` and the folder may be changed by others (an agent's commands) at any time: it is opened
+    step by step and never through a link, and the folder itself is used by its descriptor only.
     `handle` writes what must survive a crash of the machine (if `durable`), `hasty` what can be made again, or what is
     waited for by `settle` afterwards. Raises
     `Conflict` if somebody else has it open, `Unavailable` or `StorageFull` if the disk does not let us.
     """
 
-    def __init__(self, path: Path, *, durable: bool) -> None:
+    def __init__(self, path: Path, trusted: Path, *, durable: bool) -> None:
         self.path = path
+        self.descriptor = -1
+        self._trusted = trusted
+        self._parts = path.relative_to(trusted).parts
         self._disks: list[DiskFileSystem] = []
         self._durable = durable
         with in_our_words(path):
             self._lock()
             try:
-                self._disks = [DiskFileSystem(path, durable=wait, private=True) for wait in (durable, False)]
+                self._disks = [DiskFileSystem(self.descriptor, durable=wait, private=True) for wait in (durable, False)]
                 self.handle, self.hasty = (disk.create_handle([_EVERYTHING]) for disk in self._disks)
                 self.index = self._true_index()
             except BaseException:
@@ -57,13 +62,30 @@ class Folder:
         for its directories then finds them there already. That takes half the time of waiting before and after.
         """
         if self._durable:
-            _wait_for(self.path / path)
-            for folder in (self.path / path).relative_to(self.path).parents:
-                _wait_for(self.path / folder)
+            *folders, name = Path(path).parts
+            for depth in range(len(folders), -1, -1):
+                folder = open_beneath(self.descriptor, folders[:depth])
+                try:
+                    if depth == len(folders):
+                        _wait_for(name, folder)
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+
+    def remove(self) -> None:
+        """Remove the folder with the directories in it; raises `OSError` if there is a file in one of them."""
+        for _, folders, _, here in os.fwalk(".", topdown=False, dir_fd=self.descriptor):
+            for name in folders:
+                os.rmdir(name, dir_fd=here)
+        above = open_beneath(self._trusted, self._parts[:-1])
+        try:
+            os.rmdir(self._parts[-1], dir_fd=above)
+        finally:
+            os.close(above)
 
     def require_space(self, size: int, reserve: int) -> None:
         """Raise `StorageFull` if so many bytes more would leave less than the reserve free."""
-        status = os.statvfs(self.path)
+        status = os.statvfs(self.descriptor)
         free = status.f_bavail * status.f_frsize
         if free < size + _SLACK + reserve:
             raise StorageFull(
@@ -73,8 +95,8 @@ class Folder:
 
     def _lock(self) -> None:
         while True:
-            _make_private(self.path)
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            _make_private(self._trusted)
+            descriptor = self.descriptor = open_beneath(self._trusted, self._parts, make=True, mode=0o700)
             self._release = weakref.finalize(self, os.close, descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,8 +121,8 @@ class Folder:
         return self.index
 
 
-def _wait_for(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _wait_for(name: str, directory: int) -> None:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
     try:
         os.fsync(descriptor)
     finally:

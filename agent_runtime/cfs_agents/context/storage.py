@@ -8,6 +8,7 @@ index before it is removed, so the index never leads to nothing, whenever the pr
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,7 +60,8 @@ class ContextFileSystem:
     Nothing is made on disk before the first item is off-loaded. `shown_as` is what the model sees in place of the
     root, where its file tools have paths of their own; without it a placeholder names the path on the disk. `durable`
     waits for the disk; without it a crash of the machine (not of the process) can lose the last items. `reserve` is
-    how many bytes of the disk stay free.
+    how many bytes of the disk stay free. Where others may change what is around the folder (an agent's commands may),
+    `trusted` is the directory above it that they cannot replace: no link below it is followed. Else that is the root.
 
     Whatever touches the disk raises `Conflict` if somebody else has the session open, `Unavailable` or `StorageFull` if
     the disk does not let us; only `offload` says the last two in its result.
@@ -71,6 +73,7 @@ class ContextFileSystem:
         session_id: str | None = None,
         *,
         shown_as: str | None = None,
+        trusted: Path | None = None,
         durable: bool = True,
         reserve: int = RESERVE,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -80,6 +83,7 @@ class ContextFileSystem:
         self.path = self.root / self.session_id
         self.shown = f"{str(self.root) if shown_as is None else shown_as.rstrip('/')}/{self.session_id}"
         self.now = now
+        self._trusted = self.root if trusted is None else trusted.absolute()
         self._durable = durable
         self._reserve = reserve
         self._folder: Folder | None = None
@@ -102,7 +106,7 @@ class ContextFileSystem:
 
     def _open(self) -> Folder:
         if self._folder is None:
-            self._folder = Folder(self.path, durable=self._durable)
+            self._folder = Folder(self.path, self._trusted, durable=self._durable)
         return self._folder
 
     def _look(self) -> Folder | None:
@@ -138,14 +142,15 @@ class ContextFileSystem:
                             records[item.item_id] = known
             except (StorageFull, Unavailable) as error:
                 refused = error
+                self.close()  # should somebody have taken the folder away, the next one makes it again
             offloaded = Offloaded(records, contents, refused)
             return self._settle(offloaded, replaced) if contents else offloaded
 
     def _settle(self, offloaded: Offloaded, replaced: list[Record]) -> Offloaded:
         """Write the index; if that fails, nothing was off-loaded."""
-        folder = self._open()
         try:
             with in_our_words(self.path):
+                folder = self._open()
                 folder.save(wait=False)
                 for record in replaced:
                     remove_files(folder.handle, record)
@@ -204,10 +209,9 @@ class ContextFileSystem:
             if (folder := self._look()) is not None:
                 for record in folder.index:
                     remove_files(folder.handle, record)
-                (self.path / INDEX).unlink(missing_ok=True)
-                for inner in sorted((path for path in self.path.rglob("*") if path.is_dir()), reverse=True):
-                    inner.rmdir()
-                self.path.rmdir()
+                with suppress(FileSystemError):  # there is none
+                    folder.handle.delete(f"/{INDEX}")
+                folder.remove()
                 self.close()
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -245,10 +249,10 @@ class ContextFileSystem:
 
         Raises `InvalidPathError` if those are no logical paths (say, a root with a `*` in its name).
         """
-        with self._lock:
-            self._open()
         prefix = self.shown + "/"
-        return DiskFileSystem(self.path, prefix=prefix), Grant(prefix=prefix, ops={"list", "file", "read"})
+        with self._lock:
+            files = DiskFileSystem(self._open().descriptor, prefix=prefix)
+        return files, Grant(prefix=prefix, ops={"list", "file", "read"})
 
     def check_integrity(self) -> list[str]:
         """Compare the index with the files; every line is a violation."""

@@ -149,7 +149,12 @@ class SessionContext:
 
     def offloaded(self) -> ContextFileSystem:
         """Return where its long results are put: among the shared files, where its tools can read them (O1)."""
-        return ContextFileSystem(self.agent_workspace / _OFFLOADED, self.agent_config.name, shown_as=_SHOWN_OFFLOADED)
+        return ContextFileSystem(
+            self.agent_workspace / _OFFLOADED,
+            self.agent_config.name,
+            shown_as=_SHOWN_OFFLOADED,
+            trusted=self.agent_workspace,
+        )
 
 
 def system_context_of_root(user_id: str, file_workspace: str, file_permission: str) -> dict[str, Any]:

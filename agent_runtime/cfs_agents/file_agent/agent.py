@@ -32,6 +32,7 @@ from cfs_agents.tools import (
     agent_shell,
     usual_limits,
 )
+from cfs_agents.tools.paths import STORAGE
 
 _CONVERSATION = "conversation"
 
@@ -153,7 +154,10 @@ class FileAgent:
         settings = {"limits": config.limits or usual_limits(), "warden": self._warden}
         shell = agent_shell(self._root.path, sandbox=config.sandbox, network=config.network, **settings)
         self._shell = AsyncShell(shell)
-        self._files = ContextFileSystem(self._root.path / OFFLOADED[1:], _CONVERSATION, shown_as=OFFLOADED)
+        storage = self._root.path / STORAGE[1:]
+        self._files = ContextFileSystem(
+            self._root.path / OFFLOADED[1:], _CONVERSATION, shown_as=OFFLOADED, trusted=storage
+        )
         self._agent = Agent(self._model, self._agent_config(sync, counter), files=self._files, keeper=self._keeper)
 
     def _agent_config(self, sync: SyncTool, counter: TokenCounter) -> AgentConfig:

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import stat
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cfs.errors import Conflict, InvalidIdentifier, NotFound
+from cfs.errors import Conflict, InvalidIdentifier, NotFound, Unavailable
 from cfs.wire import Message, ToolCall
 from cfs_agents.context import CleaningPolicy, ContextFileSystem, ContextItem, clean
 from tests.agents.context.support import assistant, call, item, paths_below, read_as_tool, result, user
@@ -407,3 +408,33 @@ def test_an_index_cannot_lead_elsewhere(files: ContextFileSystem, elsewhere: str
         assert again.check_integrity() == []
     assert (files.root.parent / "outside.json").read_text() == "nobody may read or write this"
     assert not (files.root.parent / "outside.txt").exists()
+
+
+@pytest.mark.parametrize("swapped", [".cfs", ".cfs/offloaded", ".cfs/offloaded/one"])
+def test_no_link_that_commands_have_made_is_followed(tmp_path: Path, swapped: str) -> None:
+    """Below the directory that is trusted. Nothing is off-loaded then, and nothing appears elsewhere."""
+    workspace, outside = tmp_path / "workspace", tmp_path / "outside"
+    (outside / "one").mkdir(parents=True)
+    (outside / "offloaded/one").mkdir(parents=True)
+    (workspace / swapped).parent.mkdir(parents=True)
+    (workspace / swapped).symlink_to(outside)
+    before = paths_below(outside)
+    with ContextFileSystem(workspace / ".cfs/offloaded", "one", trusted=workspace) as files:
+        offloaded = files.offload([item(user("b"))])
+        assert "symbolic links" in str(offloaded.refused)
+        with pytest.raises(Unavailable):
+            files.discard()
+        (workspace / swapped).unlink()
+        stored(files, item(user("b")))
+    assert paths_below(outside) == before
+
+
+def test_folder_that_a_command_has_taken_away_is_made_again(tmp_path: Path) -> None:
+    """What was in it is gone; the next one is off-loaded as if nothing had been."""
+    with ContextFileSystem(tmp_path / ".cfs/offloaded", "one", trusted=tmp_path) as files:
+        stored(files, item(user("a")))
+        shutil.rmtree(tmp_path / ".cfs")
+        for text in "bc":
+            files.offload([item(user(text))])
+        stored(files, item(user("d")))
+        assert [record.summary for record in files.history()]

@@ -4,12 +4,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cfs_agents.tools import ShellUnavailable
 from cfs_agents.tools.shell import Limits, Sandbox, Shell, ShellSettings
+from cfs_agents.tools.shell.framing import Mark, MarkReader
 from tests.agents.tools.shells import KINDS, AnyShell, until, with_argument
 from tests.agents.tools.test_shell_endings import SLEEP
 from tests.census import Census
@@ -50,7 +52,9 @@ def root(tmp_path: Path) -> Path:
 def boxed(root: Path) -> ShellSettings:
     """Settings for a shell in a sandbox."""
     workspace = root / "workspace"
-    sandbox = Sandbox(writable=(root,), places={"/workspace": workspace, "/storage": root / "storage"})
+    sandbox = Sandbox(
+        writable=(workspace, root / "storage"), places={"/workspace": workspace, "/storage": root / "storage"}
+    )
     return ShellSettings(directory=workspace, sandbox=sandbox, grace=0.4)
 
 
@@ -191,3 +195,90 @@ def test_limits_hold_each_process(settings: ShellSettings, limits: Limits, comma
         assert result.status in (0, 1, 137, 152)
         assert not result.timed_out
         assert shell.run("ulimit -c; echo alive").output == "0\nalive\n"
+
+
+SHARED = "$(dirname $(readlink /proc/self/fd/2))"
+"""The directory of the shell's pipes and scripts, as commands find it."""
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        f"ln -sf CANARY {SHARED}/complaints; ln -sf CANARY /tmp/cfs-shells-*/*/complaints; exit",
+        f"ln -sf CANARY {SHARED}/new",
+        f"rm -f {SHARED}/command && ln -s CANARY {SHARED}/command",
+        f"for pipe in {SHARED}/output-*; do mv $pipe {SHARED}/moved && ln -s CANARY $pipe; done",
+        f"echo overwritten >{SHARED}/command",
+        f"chmod 777 {SHARED}; mkdir {SHARED}/new",
+        f"rm -rf {SHARED}",
+        "rm -rf /workspace/.cfs; ln -s OUTSIDE /workspace/.cfs; seq 1 200000",
+        "rm -rf /workspace/.cfs; ln -s OUTSIDE/new /workspace/.cfs; seq 1 200000",
+        "rm -rf /workspace/.cfs; mkfifo /workspace/.cfs; seq 1 200000",
+        "mkdir -p .cfs; (sleep 0.1; seq 200000) & rm -rf .cfs; ln -s OUTSIDE .cfs; exit",
+    ],
+)
+def test_runtime_opens_nothing_that_a_command_has_replaced(box: AnyShell, root: Path, attempt: str) -> None:
+    """What is outside is neither written nor read, and the shell works as before."""
+    canary, outside = root.parent / "secret", root.parent / "outside"
+    outside.mkdir()
+    box.run(attempt.replace("CANARY", str(canary)).replace("OUTSIDE", str(outside)))
+    for _ in range(3):
+        result = box.run("echo hi; seq 20000 >/dev/null; (exit 3)")
+        assert (result.output, result.status) == ("hi\n", 3)
+    box.run("seq 20000")
+    with suppress(ShellUnavailable):
+        box.background("echo job")
+    assert canary.read_text() == "secret"
+    assert list(outside.iterdir()) == []
+
+
+@needs_bubblewrap
+def test_directory_of_scripts_and_pipes_is_read_only_in_a_sandbox(box: AnyShell) -> None:
+    """A file that is made there by somebody else, or removed, would be opened by the runtime."""
+    for attempt in ("touch D/new", "rm D/command", "mv D/command D/x", "ln D/command D/x", "mkfifo D/x", "chmod 777 D"):
+        result = box.run(attempt.replace("D", SHARED))
+        assert result.status != 0, attempt
+        assert "Read-only file system" in result.output, attempt
+
+
+@needs_bubblewrap
+def test_descriptors_of_the_runtime_are_not_in_a_sandbox(box: AnyShell, root: Path) -> None:
+    """Bash has its orders and what it answers on; a command has its input and its output."""
+    files = root / "workspace"
+    told = box.run("for each in self $$ 1; do for fd in /proc/$each/fd/*; do readlink $fd; done >$each; done").output
+    assert told == ""
+    found = {line.partition("[")[0] for each in ("self", "1", "2") for line in (files / each).read_text().splitlines()}
+    assert found <= {"/dev/null", "pipe:", "anon_inode:", "/workspace/self", "/workspace/1", "/workspace/2"} | {
+        line for line in found if line.startswith("/run/cfs-shell/output-")
+    }
+
+
+def test_long_flood_on_the_control_descriptor_is_dropped() -> None:
+    """A command can write there what it likes: memory stays bounded, nonsense ends nothing, and the mark is found."""
+    reader = MarkReader("token")
+    for _ in range(200):
+        assert reader.feed(b"x" * 65536 + b"\ntoken") is None
+        assert reader.feed(b"\ntoken 9999999999 -1 y\ntoken\n") is None
+        assert len(reader._data) <= 65536
+    assert MarkReader("token").feed(b"noise\ntoken 3 77 /there\ntoken\n") == Mark(3, "/there", 77)
+
+
+def test_directory_inside_a_writable_one_is_refused(root: Path) -> None:
+    """Commands could put a link in its place, which the next shell would bind."""
+    with pytest.raises(ValueError, match="could replace it"):
+        Sandbox(writable=(root,), places={"/workspace": root / "workspace"})
+    with pytest.raises(ValueError, match="could replace it"):
+        Sandbox(writable=(root,), readable=(root / "workspace",))
+
+
+def test_leftovers_have_a_bound(settings: ShellSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that all leave something behind do not use up descriptors or threads: the oldest is let go."""
+    monkeypatch.setattr("cfs_agents.tools.shell.outlets._MOST_LEFTOVERS", 5)
+    before = Census.now()
+    with Shell(settings) as shell:
+        for _ in range(12):
+            assert shell.run(f"sleep {SLEEP} & echo hi").still_running
+        until(lambda: len([line for line in before.added() if "output.txt" in line]) <= 5)
+        assert sum(line.startswith("thread") for line in before.added()) == 1
+    assert before.added() == []

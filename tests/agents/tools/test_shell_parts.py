@@ -123,7 +123,7 @@ def test_what_bash_takes_orders_from_is_left_out(settings: ShellSettings, monkey
 
 def test_sandbox_knows_places_by_both_names() -> None:
     """The machine's directories, as commands see them."""
-    sandbox = Sandbox(writable=(Path("/srv/a"),), places={"/workspace": Path("/srv/a/workspace")})
+    sandbox = Sandbox(readable=(Path("/srv/a"),), places={"/workspace": Path("/srv/a/workspace")})
     assert sandbox.inside(Path("/srv/a/workspace/b")) == "/workspace/b"
     assert sandbox.inside(Path("/srv/a/workspace")) == "/workspace"
     assert sandbox.inside(Path("/srv/a/storage")) == "/srv/a/storage"

@@ -22,6 +22,7 @@ from typing import Any
 
 from cfs_agents.fibre.reports import Change, ChangeKind
 from cfs_agents.tools.paths import escaped_name, unescaped_name
+from cfs_filesystem import open_beneath
 
 _LARGEST_READ = 8 << 20
 _MOST_FILES = 20_000
@@ -131,7 +132,11 @@ class Ledger:
 
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes; None where there is no file."""
-        status = _status(self._root / path)
+        try:
+            with self._folder_of(path) as (folder, name):
+                status = _status(folder, name)
+        except (OSError, ValueError):
+            return None
         return status.st_size if status is not None else None
 
     def begin_command(self, agent_id: str) -> None:
@@ -156,7 +161,7 @@ class Ledger:
 
     def _look(self) -> None:
         by = self._suspect()
-        there = {path: self._print(path) for path in self._paths()}
+        there = {path: self._print_in(path, folder, name) for path, folder, name in self._files()}
         for path in [path for path in self._now if path not in there]:
             there[path] = self._print(path)  # it may be in a folder that is passed over, or too far back
         for path, now in there.items():
@@ -175,30 +180,51 @@ class Ledger:
         self._entries.append(Entry(path, before, now, by))
         self._write({"path": escaped_name(path), "before": before, "after": now, "by": by})
 
-    def _paths(self) -> Iterator[str]:
+    def _files(self) -> Iterator[tuple[str, int, str]]:
+        """Yield path, folder and name of each file. By descriptors: commands may put links in the way meanwhile."""
         left = _MOST_FILES
-        for folder, folders, files in os.walk(self._root):
-            folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
-            for name in sorted(files):
-                if left == 0:
-                    return
-                left -= 1
-                yield Path(folder, name).relative_to(self._root).as_posix()
+        root = open_beneath(self._root, ())
+        try:
+            for place, folders, files, folder in os.fwalk(".", dir_fd=root):
+                folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
+                for name in sorted(files):
+                    if left == 0:
+                        return
+                    left -= 1
+                    yield Path(place, name).as_posix(), folder, name
+        finally:
+            os.close(root)
+
+    @contextmanager
+    def _folder_of(self, path: str) -> Iterator[tuple[int, str]]:
+        """Open the folder that a file is in, through no link; raises `OSError`."""
+        *folders, name = path.split("/")
+        folder = open_beneath(self._root, folders)
+        try:
+            yield folder, name
+        finally:
+            os.close(folder)
 
     def _print(self, path: str) -> str | None:
+        try:
+            with self._folder_of(path) as (folder, name):
+                return self._print_in(path, folder, name)
+        except (OSError, ValueError):
+            return None
+
+    def _print_in(self, path: str, folder: int, name: str) -> str | None:
         """Name a file's content by its hash, read again only when the file is not the one that it was.
 
         The clock of files is coarse and their numbers are used again, so of a file that has just been written nothing
         is remembered: another one might look the same.
         """
-        place = self._root / path
-        if (status := _status(place)) is None:
+        if (status := _status(folder, name)) is None:
             return None
         stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
         known = self._stamps.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
-        named = _hash(place, status)
+        named = _hash(folder, name, status)
         if named is not None and time.time_ns() - status.st_ctime_ns > _SETTLED:
             self._stamps[path] = (stamp, named)
         return named
@@ -247,22 +273,27 @@ def _kind(before: str | None, after: str | None) -> ChangeKind | None:
     return "created" if before is None else "deleted" if after is None else "changed"
 
 
-def _status(place: Path) -> os.stat_result | None:
+def _status(folder: int, name: str) -> os.stat_result | None:
     """Look at a plain file; links lead out of the workspace and are none."""
     try:
-        status = place.lstat()
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (OSError, ValueError):
         return None
     return status if stat.S_ISREG(status.st_mode) else None
 
 
-def _hash(place: Path, status: os.stat_result) -> str | None:
+def _hash(folder: int, name: str, status: os.stat_result) -> str | None:
     if status.st_size > _LARGEST_READ:
         return f"{status.st_size}-{status.st_mtime_ns}"
     digest = blake2b(digest_size=12)
     try:
-        with place.open("rb") as file:
-            while chunk := file.read(_CHUNK):
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        with os.fdopen(descriptor, "rb") as file:
+            if not os.path.samestat(os.fstat(descriptor), status):
+                return None  # it was replaced just now, perhaps by a pipe
+            left = _LARGEST_READ  # it may grow all the time
+            while left > 0 and (chunk := file.read(min(_CHUNK, left))):
+                left -= len(chunk)
                 digest.update(chunk)
     except OSError:
         return None

@@ -10,9 +10,8 @@ How a command can end, and what then happens:
    of bash): its input is closed, so that it ends after the command, which makes it case 3.
 """
 
+import os
 import secrets
-import shutil
-import tempfile
 import time
 from functools import partial
 from pathlib import Path
@@ -23,11 +22,12 @@ from cfs_agents.tools.errors import ShellClosed, ShellUnavailable
 from cfs_agents.tools.shell import framing
 from cfs_agents.tools.shell.census import kill_all, new_cookie
 from cfs_agents.tools.shell.exchange import LAST_RESORT_SECONDS, Exchange
-from cfs_agents.tools.shell.outlets import Leftovers, Outlet, is_owned_directory
-from cfs_agents.tools.shell.process import Bash
+from cfs_agents.tools.shell.outlets import INSIDE, Leftovers, Outlet, PrivateDirectory, Records
+from cfs_agents.tools.shell.process import Bash, identity
 from cfs_agents.tools.shell.results import Job, ShellResult
 from cfs_agents.tools.shell.settings import ShellSettings
 from cfs_agents.tools.shell.steps import Readable, Steps, Work
+from cfs_filesystem import open_beneath
 
 _log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ class ShellCore:
         self._bash: Bash | None = None
         self._directory = ""
         self._newest: int | None = None
-        self._private: Path | None = None
+        self._private: PrivateDirectory | None = None
         self._leftovers = Leftovers()
         self._cookie = new_cookie()
         self._number = 0
@@ -91,7 +91,7 @@ class ShellCore:
         """Start a command as a background job, in the present state of the shell, of which it gets a copy."""
         log = self._record("job")
         script = yield Work(partial(self._write_job, command))
-        order = framing.background(str(script), self.settings.inside(log))
+        order = framing.background(script, self.settings.inside(log))
         result = yield from self.run(order, None, directory)
         if self._newest is None or result.ended:
             raise ShellUnavailable(f"the job was not started: {result.ended or result.output}")
@@ -115,21 +115,20 @@ class ShellCore:
     def _begin(self, exchange: Exchange, command: str, directory: Path | None) -> None:
         """Open the outlets, write the script, and give the order."""
         bash, settings = exchange.bash, self.settings
-        if directory is not None and not directory.is_dir():
-            raise NotADirectoryError(f"there is no directory {directory}")
+        if directory is not None:
+            self._require_directory(directory)
         private = self._private_directory()
+        create = self._records().create
         self._number += 1
         for name in ["output"] if settings.merge else ["output", "errors"]:
-            pipe = private / f"{name}-{self._number}"
-            exchange.outlets.append(Outlet(pipe, self._record(name), settings.keep, settings.most_recorded))
-        # A new file for each, as some file systems wait for the disk when a file is cut and written again.
-        script = private / "command"
-        script.unlink(missing_ok=True)
-        script.write_text(command + "\n", "utf-8", "surrogateescape")
+            pipe = f"{name}-{self._number}-{secrets.token_hex(4)}"
+            outlet = Outlet(private, pipe, self._record(name), create, settings.keep, settings.most_recorded)
+            exchange.outlets.append(outlet)
+        private.script("command", command + "\n")
         there, back = (settings.inside(directory), self._directory) if directory else (None, None)
-        pipes = [str(outlet.pipe) for outlet in exchange.outlets]
+        pipes = [self._shared(outlet.pipe) for outlet in exchange.outlets]
         exchange.report = framing.report(exchange.token, bash.control_number, back)
-        bash.send(framing.order(str(script), pipes, bash.control_number, there) + exchange.report)
+        bash.send(framing.order(self._shared("command"), pipes, bash.control_number, there) + exchange.report)
 
     def _settle(self, exchange: Exchange, *, timed_out: bool = False, fresh: bool = False) -> ShellResult:
         """Close the outlets, or hand them on where something still writes to them; and say how it was."""
@@ -168,12 +167,15 @@ class ShellCore:
         self._bury(exchange.bash)
         return exchange.mark.status, "it could not run the command: it may open no files, or has no descriptors left"
 
-    def _write_job(self, command: str) -> Path:
+    def _write_job(self, command: str) -> str:
         """Write the script of a background job, which bash may read only later: it stays until the end."""
-        script = self._private_directory() / f"job-{secrets.token_hex(4)}"
-        script.write_text(command + "\n", "utf-8", "surrogateescape")
-        self._make_records()
-        return script
+        script = f"job-{secrets.token_hex(4)}"
+        self._private_directory().script(script, command + "\n")
+        try:
+            self._records().make()
+        except OSError as error:
+            raise ShellUnavailable(f"the job was not started: no log can be written: {error.strerror}") from None
+        return self._shared(script)
 
     # -- life and death -------------------------------------------------------------------------------------------
 
@@ -199,15 +201,14 @@ class ShellCore:
                 self._bash.kill()
                 yield Work(partial(self._bury, self._bash))
         if started.mark is None:
-            complaints = yield Work(bash.complaints)
-            raise ShellUnavailable(f"bash did not start: {complaints or 'it said nothing'}")
+            raise ShellUnavailable(f"bash did not start: {bash.complaints or 'it said nothing'}")
         self._directory, self._newest = started.mark.directory, None
         _log.debug("shell.started", pid=bash.process.pid)
         return bash
 
     def _spawn(self) -> Bash:
-        self._make_records()
-        self._bash = Bash(self.settings, self._private_directory(), self._cookie)
+        self._below(self.settings.directory).make()
+        self._bash = Bash(self.settings, self._private_directory().path, self._cookie)
         return self._bash
 
     def _bury(self, bash: Bash) -> tuple[int, str]:
@@ -237,26 +238,38 @@ class ShellCore:
             self._bury(self._bash)
         self._leftovers.close()
         if self._private is not None:
-            shutil.rmtree(self._private, ignore_errors=True)
+            self._private.close()
 
     # -- places ---------------------------------------------------------------------------------------------------
 
-    def _private_directory(self) -> Path:
-        """Return the directory of pipes and scripts, which is made again when a command has removed it."""
-        if self._private is None or not is_owned_directory(self._private):
+    def _private_directory(self) -> PrivateDirectory:
+        """Return the directory of pipes and scripts, which is made again when somebody has removed it."""
+        if self._private is None or not self._private.is_whole():
+            if self._private is not None:
+                self._private.close()
             watched = self.settings.warden.directory() if self.settings.warden else None
-            self._private = Path(tempfile.mkdtemp(prefix="cfs-shell-", dir=watched))
-            if self.settings.user is not None:
-                shutil.chown(self._private, self.settings.user)
+            self._private = PrivateDirectory(watched, identity(self.settings.user).get("group"))
         return self._private
 
-    def _make_records(self) -> None:
-        """Make the directory of records; as root for another user, one that this user can write to."""
-        records = self.settings.record_directory
-        if not records.is_dir():
-            records.mkdir(parents=True, exist_ok=True)
-            if self.settings.user is not None:
-                shutil.chown(records, self.settings.user)
+    def _shared(self, name: str) -> str:
+        """Return the path by which bash finds something in the private directory."""
+        return f"{INSIDE if self.settings.sandbox else self._private_directory().path}/{name}"
+
+    def _records(self) -> Records:
+        """Return the directory of records; as root for another user, one that this user can write to."""
+        return self._below(self.settings.record_directory, identity(self.settings.user).get("user"))
+
+    def _below(self, directory: Path, owner: int | None = None) -> Records:
+        base = self.settings.unmovable(directory)
+        return Records(base, directory.relative_to(base).parts, owner)
+
+    def _require_directory(self, directory: Path) -> None:
+        """Raise `NotADirectoryError` unless there is such a directory; links in a sandbox lead nowhere else."""
+        base = self.settings.unmovable(directory) if self.settings.sandbox else directory
+        try:
+            os.close(open_beneath(base, directory.relative_to(base).parts))
+        except OSError:
+            raise NotADirectoryError(f"there is no directory {directory}") from None
 
     def _record(self, name: str) -> Path:
         return self.settings.record_directory / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}-{name}.txt"

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 
+_LONGEST_MARK = 64 << 10
+_MARK = re.compile(rb"(\d{1,3}) (\d{0,10}) (.*)", re.DOTALL)
 _SPECIAL = re.compile(r'([\\"$`])')
 
 
@@ -30,7 +32,10 @@ class Mark:
 
 
 class MarkReader:
-    """Finds the mark of one command in what comes on the control descriptor, cut anywhere."""
+    """Finds the mark of one command in what comes on the control descriptor, cut anywhere.
+
+    A command can write there, too, as much as it likes: what is no mark is dropped, and a mark has a bound.
+    """
 
     def __init__(self, token: str) -> None:
         self._begin, self._end = f"\n{token} ".encode(), f"\n{token}\n".encode()
@@ -39,11 +44,13 @@ class MarkReader:
     def feed(self, data: bytes) -> Mark | None:
         """Take what was read; return the mark when it is complete."""
         self._data += data
-        _, found, rest = self._data.partition(self._begin)
-        told, ended, _ = rest.rpartition(self._end)
-        if not (found and ended):
+        begin = self._data.find(self._begin)
+        self._data = self._data[begin if begin >= 0 else 1 - len(self._begin) :][-_LONGEST_MARK:]
+        told, ended, _ = self._data.removeprefix(self._begin).rpartition(self._end)
+        found = _MARK.fullmatch(told) if begin >= 0 and ended else None
+        if found is None:
             return None
-        status, background, directory = told.decode("utf-8", "surrogateescape").split(" ", 2)
+        status, background, directory = (part.decode("utf-8", "surrogateescape") for part in found.groups())
         return Mark(int(status), directory, int(background) if background else None)
 
 

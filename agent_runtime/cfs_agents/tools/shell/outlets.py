@@ -1,42 +1,147 @@
-"""Where a command writes to: a named pipe of its own, what is kept of it, and the file that gets all of it."""
+"""What the runtime shares with the commands of a shell: pipes and scripts, and the files that get long outputs (A5).
+
+Commands are not trusted, and the runtime is not confined as they are. So it opens nothing by a path that they could
+have replaced: pipes and scripts are in a directory that it has open and that a sandbox sees read-only; records are
+written below a directory that commands cannot replace, through no link.
+"""
 
 import fcntl
 import os
 import select
+import shutil
 import stat
+import tempfile
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
 from cfs_agents.tools.shell.capture import Capture
+from cfs_filesystem import open_beneath
 
 _PIECE = 1 << 18
 PIPE_SIZE = 1 << 20
 _F_SETPIPE_SZ = 1031
 
+INSIDE = "/run/cfs-shell"
+"""Where a sandbox has the private directory."""
+
+_MOST_LEFTOVERS = 200
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class PrivateDirectory:
+    """The directory of one shell's pipes and scripts: commands may use them, and only the runtime makes and removes.
+
+    `group` is that of another user whose processes use it. `within` is the directory that it is made in.
+    """
+
+    def __init__(self, within: Path | None, group: int | None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="cfs-shell-", dir=within))
+        self._descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._others = group is not None
+        if group is not None:
+            os.fchown(self._descriptor, -1, group)
+            os.fchmod(self._descriptor, 0o710)
+
+    def is_whole(self) -> bool:
+        """Whether it is still where it was."""
+        with suppress(OSError):
+            return os.path.samestat(self.path.lstat(), os.fstat(self._descriptor))
+        return False
+
+    def pipe(self, name: str) -> int:
+        """Make a named pipe; return the end to read from."""
+        os.mkfifo(name, dir_fd=self._descriptor)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(name, flags, dir_fd=self._descriptor)
+        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise FileExistsError("a command has put something in the place of its pipe")
+        if self._others:
+            os.fchmod(descriptor, 0o622)
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, _F_SETPIPE_SZ, PIPE_SIZE)  # so that a writer waits less for its reader
+        return descriptor
+
+    def script(self, name: str, text: str) -> None:
+        """Write a file, a new one, as some file systems wait for the disk when a file is cut and written again."""
+        self.remove(name)
+        descriptor = os.open(name, _NEW, 0o644 if self._others else 0o600, dir_fd=self._descriptor)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8", "surrogateescape"))
+
+    def remove(self, name: str) -> None:
+        """Remove a pipe or a script, if it is there."""
+        with suppress(OSError):
+            os.unlink(name, dir_fd=self._descriptor)
+
+    def close(self) -> None:
+        """Remove it with all that is in it."""
+        os.close(self._descriptor)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Records:
+    """The directory for long outputs: `parts` below `base`, which commands cannot replace, whatever they do below it.
+
+    Each use opens it anew, and makes it if it is missing, for the user `owner` unless that is None.
+    """
+
+    def __init__(self, base: Path, parts: Sequence[str], owner: int | None) -> None:
+        self._base = base
+        self._parts = parts
+        self._owner = owner
+
+    def make(self) -> None:
+        """See to it that it is there; raises `OSError`."""
+        os.close(self._open())
+
+    def create(self, name: str) -> FileIO:
+        """Create a file in it; raises `OSError`."""
+        directory = self._open()
+        try:
+            return FileIO(os.open(name, _NEW, 0o666, dir_fd=directory), "wb")
+        finally:
+            os.close(directory)
+
+    def _open(self) -> int:
+        with suppress(FileNotFoundError):
+            return open_beneath(self._base, self._parts)
+        self._base.mkdir(parents=True, exist_ok=True)
+        made = open_beneath(self._base, self._parts, make=True)
+        if self._owner is not None:
+            os.fchown(made, self._owner, -1)
+        return made
+
 
 class Outlet:
-    """One standard descriptor of one command, read from here.
+    """One standard descriptor of one command, read from here: a pipe, and the record at `record` that `create` opens.
 
     It blocks only to write the record: what reads from it does so where blocking is allowed, once `overflows` says so.
     """
 
-    def __init__(self, pipe: Path, record: Path, keep: int, most_recorded: int) -> None:
-        os.mkfifo(pipe)
-        with suppress(OSError):
-            pipe.chmod(0o622)  # its directory is the owner's alone, who may be another user
+    def __init__(
+        self,
+        private: PrivateDirectory,
+        pipe: str,
+        record: Path,
+        create: Callable[[str], FileIO],
+        keep: int,
+        most_recorded: int,
+    ) -> None:
         self.pipe = pipe
         self.record = record
         self.capture = Capture(keep)
-        self.descriptor: int | None = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.descriptor: int | None = private.pipe(pipe)
         self.recorded = False
         self.opened = False
         """Whether a writer has been seen."""
+        self._private = private
+        self._create = create
         self._room = most_recorded
         self._file: FileIO | None = None
-        with suppress(OSError):
-            _widen(self.descriptor)
 
     def read(self) -> bytes | None:
         """Read what is there without waiting; None when nothing is, b"" at the end."""
@@ -69,8 +174,7 @@ class Outlet:
         if self._file is not None:
             self._file.close()
             self._file = None
-        with suppress(OSError):
-            self.pipe.unlink()
+        self._private.remove(self.pipe)
 
     def go_on(self) -> None:
         """Put all that was written on record, for more will come."""
@@ -80,8 +184,7 @@ class Outlet:
     def _open(self) -> None:
         """Begin the record with all that was written so far. A disk that takes none does not end the command."""
         with suppress(OSError):
-            self.record.parent.mkdir(parents=True, exist_ok=True)
-            self._file = FileIO(self.record, "xb")
+            self._file = self._create(self.record.name)
             self.recorded = True
             self._write(self.capture.held())
 
@@ -95,43 +198,63 @@ class Outlet:
 class Leftovers:
     """Reads on where commands have ended but processes that they started still write.
 
-    A thread for each of them: a program whose output nobody takes would stand still, or end of SIGPIPE.
+    A program whose output nobody takes would stand still, or end of SIGPIPE; that befalls the oldest of too many.
     """
 
     def __init__(self) -> None:
-        self._ended, self._end = os.pipe()
-        self._threads: list[threading.Thread] = []
+        self._woken, self._wake = os.pipe()
+        self._outlets: dict[int, Outlet] = {}
+        self._closed = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
 
     def adopt(self, outlet: Outlet) -> None:
         """Read an outlet to its end, onto its record."""
         outlet.go_on()
-        self._threads = [thread for thread in self._threads if thread.is_alive()]
-        self._threads.append(threading.Thread(target=self._drain, args=(outlet,), name="shell leftovers", daemon=True))
-        self._threads[-1].start()
+        with self._lock:
+            if outlet.descriptor is not None:
+                self._outlets[outlet.descriptor] = outlet
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._drain, name="shell leftovers", daemon=True)
+                self._thread.start()
+        os.write(self._wake, b".")
 
     def close(self) -> None:
         """Stop reading."""
-        os.close(self._end)
-        for thread in self._threads:
+        with self._lock:
+            self._closed, thread = True, self._thread
+        os.write(self._wake, b".")
+        if thread is not None:
             thread.join()
-        os.close(self._ended)
+        for descriptor in (self._woken, self._wake):
+            os.close(descriptor)
 
-    def _drain(self, outlet: Outlet) -> None:
-        poll = select.poll()
-        for descriptor in filter(None, (outlet.descriptor, self._ended)):
-            poll.register(descriptor, select.POLLIN)
-        while self._ended not in dict(poll.poll()) and (data := outlet.read()) != b"":
-            if data:
-                outlet.take(data)
-        outlet.close()
+    def _drain(self) -> None:
+        """Read until there is nothing left to read from; only this thread closes what it reads."""
+        while watched := self._next():
+            poll = select.poll()
+            for descriptor in (self._woken, *watched):
+                poll.register(descriptor, select.POLLIN)
+            for descriptor, _ in poll.poll():
+                if descriptor == self._woken:
+                    os.read(descriptor, _PIECE)
+                elif (data := watched[descriptor].read()) == b"":
+                    self._drop(descriptor)
+                elif data:
+                    watched[descriptor].take(data)
 
+    def _next(self) -> dict[int, Outlet]:
+        with self._lock:
+            surplus = len(self._outlets) - (0 if self._closed else _MOST_LEFTOVERS)
+            for descriptor in list(self._outlets)[: max(0, surplus)]:
+                self._outlets.pop(descriptor).close()
+            if not self._outlets:
+                self._thread = None
+            return dict(self._outlets)
 
-def is_owned_directory(path: Path) -> bool:
-    """Whether a directory is there and only its owner may use it."""
-    with suppress(OSError):
-        status = path.lstat()
-        return stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
-    return False
+    def _drop(self, descriptor: int) -> None:
+        with self._lock:
+            self._outlets.pop(descriptor).close()
 
 
 def _has_hung_up(descriptor: int) -> bool:
@@ -139,8 +262,3 @@ def _has_hung_up(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, 0)
     return bool(poll.poll(0))
-
-
-def _widen(descriptor: int) -> None:
-    """Give a pipe more room (Linux), so that a writer waits less for its reader."""
-    fcntl.fcntl(descriptor, _F_SETPIPE_SZ, PIPE_SIZE)

@@ -30,7 +30,7 @@ class Bash:
 
     `group` is the process group (and session) of its commands: the shell's own, as it has no job control.
     `exit` is readable when it has ended, where the system can say so (Linux); else None. `signs` are the descriptors
-    that are worth watching.
+    that are worth watching. `complaints` is the last line of what it said when it did not start.
     """
 
     def __init__(self, settings: ShellSettings, private: Path, cookie: str) -> None:
@@ -38,10 +38,10 @@ class Bash:
         program = shutil.which("bash")
         if program is None:
             raise ShellUnavailable("there is no bash here")
-        self._complaints = private / "complaints"
-        identity = _identity(settings.user)
+        self.complaints = ""
+        who = identity(settings.user)
         watched = settings.warden.environment if settings.warden else {}
-        self.limits = ulimits(settings.limits, identity.get("user", os.getuid()))
+        self.limits = ulimits(settings.limits, who.get("user", os.getuid()))
         with ExitStack() as ours, ExitStack() as theirs:
             orders, self._input = _pipe(theirs, ours)
             self.control, low = _pipe(ours, theirs)
@@ -49,19 +49,18 @@ class Bash:
             theirs.callback(os.close, self.control_number)
             teller = theirs.enter_context(ExitStack())
             told, tell = _pipe(theirs, teller)
+            self._said, say = _pipe(ours, theirs)
             start = settings.inside(settings.directory)
             command = ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"]
             if settings.sandbox:
                 command = [*bubblewrap(settings.sandbox, start, private, tell), *command]
             try:
-                settings.directory.mkdir(parents=True, exist_ok=True)
-                complaints = theirs.enter_context(self._complaints.open("wb"))
                 self.process = subprocess.Popen(  # noqa: S603 - running commands is what it is for
                     command,
                     executable=None if settings.sandbox else program,
                     stdin=orders,
                     stdout=subprocess.DEVNULL,
-                    stderr=complaints,
+                    stderr=say,
                     cwd=None if settings.sandbox else settings.directory,
                     env=environment(
                         os.environ, {COOKIE: cookie, **watched, **settings.environment}, settings.keep_variables, start
@@ -69,7 +68,7 @@ class Bash:
                     pass_fds=(self.control_number, tell) if settings.sandbox else (self.control_number,),
                     start_new_session=True,
                     preexec_fn=_resetting(),
-                    **identity,
+                    **who,
                 )
             except OSError as error:
                 raise ShellUnavailable(f"bash does not start: {error.strerror}") from error
@@ -78,6 +77,7 @@ class Bash:
             self.group = _inner_process(told) or self.process.pid
         os.set_blocking(self.control, False)
         os.set_blocking(self._input, False)
+        os.set_blocking(self._said, False)
         self.exit = os.pidfd_open(self.process.pid) if hasattr(os, "pidfd_open") else None
         self.signs = [each for each in (self.control, self.exit) if each is not None]
 
@@ -111,6 +111,7 @@ class Bash:
 
         Background processes ignore it: without job control bash starts them so.
         """
+        self.take_complaints()  # where nobody reads them, bash would wait one day
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.group, signal.SIGINT)
 
@@ -124,16 +125,17 @@ class Bash:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)
 
-    def complaints(self) -> str:
-        """Return the last that was said while it started, to explain why it did not."""
-        with suppress(OSError):
-            return self._complaints.read_text("utf-8", "replace").strip().rpartition("\n")[2]
-        return ""
+    def take_complaints(self) -> None:
+        """Read what it has said apart from its commands: why it does not start, or a line for each Ctrl-C."""
+        with suppress(OSError):  # it said nothing
+            self.complaints = os.read(self._said, 65536).decode("utf-8", "replace").strip().rpartition("\n")[2]
 
     def release(self) -> int:
         """Let go of it once it has ended, or is about to; returns its exit status, negative for a signal."""
         self.hang_up()
         status = self.process.wait()
+        self.take_complaints()
+        os.close(self._said)
         os.close(self.control)
         if self.exit is not None:
             os.close(self.exit)
@@ -158,7 +160,7 @@ def _inner_process(descriptor: int) -> int | None:
         return None
 
 
-def _identity(user: str | int | None) -> dict[str, Any]:
+def identity(user: str | int | None) -> dict[str, Any]:
     """Say as whom a process runs: a user with its own group, and no other; nothing for ourselves."""
     if user is None:
         return {}

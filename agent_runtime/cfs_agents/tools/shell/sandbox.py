@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 from cfs_agents.tools.errors import ShellUnavailable
+from cfs_agents.tools.shell.outlets import INSIDE
 from cfs_agents.tools.shell.settings import Sandbox
 
 _SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -12,7 +13,7 @@ _RESOLVER = ("/run/systemd/resolve", "/run/NetworkManager")
 
 
 def bubblewrap(sandbox: Sandbox, directory: str, private: Path, report: int) -> list[str]:
-    """Return what stands before the command; `private` is shared with the runtime, `report` a descriptor for its pid.
+    """Return what stands before the command; `private` has pipes and scripts in it, `report` a descriptor for its pid.
 
     Raises `ShellUnavailable` where there is no bubblewrap.
 
@@ -42,7 +43,8 @@ def bubblewrap(sandbox: Sandbox, directory: str, private: Path, report: int) -> 
             options += ["--ro-bind-try", name, name]
     for each in sandbox.readable:
         options += ["--ro-bind", str(each), str(each)]
-    for each in (*sandbox.writable, private):
+    options += ["--ro-bind", str(private), INSIDE]  # its pipes can be written to all the same
+    for each in sandbox.writable:
         options += ["--bind", str(each), str(each)]
     for place, real in sandbox.places.items():
         options += ["--bind", str(real), place]

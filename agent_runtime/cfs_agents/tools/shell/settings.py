@@ -35,6 +35,14 @@ class Sandbox:
     places: Mapping[str, Path] = field(default_factory=dict)
     network: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse a writable directory with another directory of the sandbox in it: commands could replace that one."""
+        writable = {*self.writable, *self.places.values()}
+        for above in writable:
+            for each in {*writable, *self.readable} - {above}:
+                if each.is_relative_to(above):
+                    raise ValueError(f"{each} is inside {above}, which commands can write to: they could replace it")
+
     def inside(self, path: Path) -> str:
         """Return the path under which commands see a directory of the machine."""
         for place, real in self.places.items():
@@ -75,6 +83,11 @@ class ShellSettings:
     def record_directory(self) -> Path:
         """Where outputs are written."""
         return self.records or self.directory / ".cfs"
+
+    def unmovable(self, path: Path) -> Path:
+        """Return the directory above (or at) a path that commands cannot replace, while they can what is below it."""
+        mounts = (*self.sandbox.writable, *self.sandbox.places.values()) if self.sandbox else ()
+        return next((base for base in (*mounts, self.directory) if path.is_relative_to(base)), path)
 
     def inside(self, path: Path) -> str:
         """Return the path under which commands see a directory of the machine."""

@@ -211,3 +211,27 @@ def test_an_escaped_name_is_one_line_of_text_and_can_be_read_back(name: bytes) -
     text.encode()
     assert len(text.splitlines()) == 1
     assert os.fsencode(unescaped_name(text)) == name
+
+
+def test_link_in_the_place_of_a_folder_leads_the_ledger_nowhere(ledger: Ledger, root: Path) -> None:
+    """A file that was in a folder is gone when the folder is a link: what is outside is neither read nor told."""
+    write(ledger, root, "a", "sub/secret", "inside")
+    outside = root.parent / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("outside")
+    (outside / "other").write_text("outside")
+    ledger.mark("a")
+    (root / "sub").rename(root / "moved")
+    (root / "sub").symlink_to(outside)
+    assert ledger.present("sub/secret") is None
+    assert ledger.size("sub/secret") is None
+    assert {change.path for change in ledger.since("a")} == {"moved/secret", "sub/secret"}
+    assert [change.kind for change in ledger.since("a") if change.path == "sub/secret"] == ["deleted"]
+
+
+def test_pipe_in_the_place_of_a_file_does_not_hold_up_the_ledger(ledger: Ledger, root: Path) -> None:
+    """Nobody writes to it."""
+    write(ledger, root, "a", "file", "text")
+    (root / "file").unlink()
+    os.mkfifo(root / "file")
+    assert ledger.present("file") is None
