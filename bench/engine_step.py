@@ -153,7 +153,7 @@ class Bench:
         self.scheduler.take_work()
         self.scheduler.step()
 
-    def _send(self, frame: frames.Step | frames.Stats | frames.Log) -> None:
+    def _send(self, frame: frames.FromWorker) -> None:
         frames.send(self._connection, frame)
         if isinstance(frame, frames.Step):
             self._ended |= {ended.id for ended in frame.ended}

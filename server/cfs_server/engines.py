@@ -22,10 +22,12 @@ def make_engine(settings: Settings) -> Engine:
         return make_upstream(settings)
     if settings.engine == "scripted":
         return ScriptedEngine(interval=settings.scripted_interval)
+    from cfs_server.engine.process import Heartbeat
     from cfs_server.engine.supervisor import LlamaEngine
 
     disk = str(settings.engine_disk.absolute()) if settings.engine_disk is not None else ""
-    return LlamaEngine(settings.model, Options(disk=disk, disk_bytes=settings.engine_disk_bytes))
+    options = Options(disk=disk, disk_bytes=settings.engine_disk_bytes)
+    return LlamaEngine(settings.model, options, heartbeat=Heartbeat(limit=settings.engine_hang_seconds))
 
 
 def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:

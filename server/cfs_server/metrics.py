@@ -13,7 +13,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _RATES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"})
-_ENGINE_COUNTERS = ("prompt_tokens_evaluated", "tokens_generated", "recomputed_tokens", "steps", "restarts")
+_ENGINE_COUNTERS = ("prompt_tokens_evaluated", "tokens_generated", "recomputed_tokens", "steps")
 _ENGINE_GAUGES = ("running", "waiting", "sequences_resident", "sequences_parked", "cells_used")
 
 
@@ -56,6 +56,12 @@ class Metrics:
             name: Gauge(f"cfs_engine_{name}", f"The engine's {name.replace('_', ' ')}.", registry=self.registry)
             for name in (*_ENGINE_GAUGES, *(f"{name}_total" for name in _ENGINE_COUNTERS))
         }
+        self._restarts = Gauge(
+            "cfs_engine_restarts_total",
+            "Worker processes that were replaced because they crashed or hung.",
+            ["reason"],
+            registry=self.registry,
+        )
         self._more = Gauge("cfs_engine_gauge", "Further figures of the engine.", ["name"], registry=self.registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -101,5 +107,7 @@ class Metrics:
             self._engine[name].set(getattr(stats, name))
         for name in _ENGINE_COUNTERS:
             self._engine[f"{name}_total"].set(getattr(stats, name))
+        for reason, count in stats.restarts_by_reason.items():
+            self._restarts.labels(reason).set(count)
         for name, value in stats.gauges.items():
             self._more.labels(name).set(value)

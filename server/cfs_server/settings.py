@@ -67,6 +67,12 @@ class Settings(BaseSettings):
         " unless set. The files hold what the sessions are about, and outlive the server.",
     )
     engine_disk_bytes: Count = Field(4 << 30, description="Bytes that the engine may keep on disk.")
+    engine_hang_seconds: Seconds = Field(
+        6.0,
+        ge=3,
+        description="Seconds without a sign of life from the engine after which its worker process is replaced;"
+        " steps that are predicted to take long get more.",
+    )
     upstream: str | None = Field(
         None, description="URL of another server that answers instead: `http://127.0.0.1:8080/v1`."
     )

@@ -47,6 +47,9 @@ SAMPLES: list[frames.Frame] = [
         logs=[frames.Told("s", "me", "t", 1, ["2:ab:t:", "3:cd:r:AAAA"])],
     ),
     frames.Stats(3, frames.Counters(), 1, 2, 3, 4, 5, {"a": 0.5}, ["bad"]),
+    frames.Ping(),
+    frames.Alive(),
+    frames.Computing(12.5),
     frames.Log("error", "x" * 70_000),
 ]
 

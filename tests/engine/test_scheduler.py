@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cfs.wire import Settings
-from cfs_server.engine.frames import Cancel, Ended, Forget, Log, Options, Pause, Resume, Stats, Step
+from cfs_server.engine.frames import Cancel, Ended, Forget, FromWorker, Log, Options, Pause, Resume, Step
 from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.scheduler import Scheduler
@@ -19,7 +19,7 @@ class Desk:
 
     def __init__(self, model: LoadedModel) -> None:
         self.model = model
-        self.said: list[Step | Stats | Log] = []
+        self.said: list[FromWorker] = []
         self.scheduler = Scheduler(model, self.said.append)
 
     def put(self, name: str, prompt: int, tokens: int, *, first: int = 20, last: int = 0, solo: bool = False) -> None:

@@ -7,16 +7,21 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
 from cfs.errors import EngineError, Unavailable, WorkerCrashed
+from cfs_server.engine import frames
 from cfs_server.engine.interface import Delta, ModelLoadError
 from cfs_server.engine.llama import probe
+from cfs_server.engine.process import COMMAND, Heartbeat
 from cfs_server.engine.supervisor import LlamaEngine, ProbePolicy
 from tests.census import Census
+from tests.engine import hanging_worker
 from tests.engine.support import Answer, ask, collect, request, running, until
 
 
@@ -122,6 +127,64 @@ async def test_a_worker_that_hangs_is_not_waited_for_without_end(tiny: Path) -> 
                 break
     finally:
         await engine.stop()
+
+
+QUICK = Heartbeat(limit=2.0, busy=0.25, idle=0.5)
+
+
+@asynccontextmanager
+async def watched(model: Path, command: Sequence[str] = COMMAND) -> AsyncIterator[LlamaEngine]:
+    """Run an engine whose heartbeat is quick."""
+    engine = LlamaEngine(str(model), frames.Options(threads=1), heartbeat=QUICK, command=command)
+    await engine.start()
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+async def test_a_worker_that_hangs_is_replaced(tiny: Path) -> None:
+    """`kill -STOP` in the middle of a stream: the turn fails as after a crash, others go on, and the reason is said."""
+    async with watched(tiny) as engine:
+        speaking = await begin(engine, "first")
+        first = await kill_worker(engine, signal.SIGSTOP)
+        waiting = asyncio.create_task(ask(engine, "second", max_tokens=5))
+        with pytest.raises(WorkerCrashed, match=r"hung: no sign of life for \d s"):
+            await speaking
+        assert not engine.ready
+        assert "no sign of life" in (await engine.stats()).reason
+        assert (await waiting).finished.usage.completion_tokens == 5
+        stats = await engine.stats()
+        assert (stats.restarts, stats.restarts_by_reason, stats.reason) == (1, {"crash": 0, "hang": 1}, "")
+        assert not psutil.pid_exists(first)
+
+
+async def test_an_idle_worker_that_hangs_is_replaced_before_it_is_needed(tiny: Path) -> None:
+    async with watched(tiny) as engine:
+        pid = (await engine.stats()).worker_pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        await asyncio.to_thread(psutil.Process(pid).wait, 30)
+        assert (await ask(engine, "hello", max_tokens=3)).finished.usage.completion_tokens == 3
+        assert (await engine.stats()).restarts_by_reason == {"crash": 0, "hang": 1}
+
+
+async def test_a_step_that_never_ends_is_noticed_although_other_threads_live(tiny: Path, tmp_path: Path) -> None:
+    """It is the engine's thread that must make progress; nobody but that turn fails."""
+    command = (sys.executable, "-P", hanging_worker.__file__, "hang", str(tmp_path / "mark"))
+    async with watched(tiny, command) as engine:
+        with pytest.raises(WorkerCrashed, match="hung"):
+            await ask(engine, "first", max_tokens=50)
+        assert (await ask(engine, "second", max_tokens=50)).finished.usage.completion_tokens == 50
+        assert (await engine.stats()).restarts_by_reason["hang"] == 1
+
+
+async def test_steps_that_are_known_to_be_long_are_waited_for(tiny: Path, tmp_path: Path) -> None:
+    """Each takes longer than the heartbeat's limit; the first is not predicted, and has its time as well."""
+    command = (sys.executable, "-P", hanging_worker.__file__, "slow", str(tmp_path / "mark"))
+    async with watched(tiny, command) as engine:
+        assert (await ask(engine, "hello", max_tokens=2)).finished.usage.completion_tokens == 2
+        assert (await engine.stats()).restarts == 0
 
 
 async def test_a_model_that_vanished_is_told_to_those_who_wait(tiny: Path, tmp_path: Path) -> None:

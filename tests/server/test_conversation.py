@@ -210,3 +210,35 @@ async def test_the_worker_dies_during_ten_streams_and_nothing_else_does() -> Non
             assert code == 0
             assert '"plan": "attention, kept as ranges, ' in log
         assert not psutil.pid_exists(worker.pid)
+
+
+@pytest.mark.timeout(120)
+async def test_a_worker_that_hangs_is_replaced_and_one_of_a_suspended_machine_is_not() -> None:
+    """`kill -STOP` is noticed within ten seconds, and shown; a server that stood still itself draws no conclusions."""
+    with serving("--engine-hang-seconds", "3") as process:
+        async with httpx.AsyncClient(base_url=process.url, timeout=60) as client:
+            (worker,) = psutil.Process(process.process.pid).children()
+            worker.suspend()
+            await asyncio.sleep(1.3)  # it has been asked for a sign of life by now
+            psutil.Process(process.process.pid).suspend()
+            await asyncio.sleep(5)
+            psutil.Process(process.process.pid).resume()
+            worker.resume()
+            assert (await client.post("/v1/sessions/a/messages?wait=30", content="Hello!")).json()["error"] is None
+            assert (await client.get("/readyz")).json()["restarts"] == 0
+
+            body = json.dumps({"content": "Tell me a long story.", "settings": {**ENDLESS, "max_tokens": 600}}).encode()
+            headers = {"Content-Type": "application/json"}
+            async with await EventStream.open(process.url, "/v1/sessions/b/messages", headers, body) as stream:
+                await stream.until("token")
+                worker.suspend()
+                ready = await client.get("/readyz")
+                assert ready.status_code == 503
+                assert "the engine is restarting: the engine's worker process hung" in ready.json()["detail"]
+                answer = await client.post("/v1/sessions/c/messages?wait=30", content="Hello!")
+                failed = (await stream.rest())[-1]
+            assert failed.event == "turn.failed"
+            assert "no sign of life for" in data(failed)["reply"]
+            assert answer.json()["error"] is None, "it was replayed"
+            assert (await client.get("/readyz")).json()["restarts"] == 1
+            assert 'cfs_engine_restarts_total{reason="hang"} 1.0' in (await client.get("/metrics")).text.splitlines()

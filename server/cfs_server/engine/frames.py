@@ -165,6 +165,23 @@ class AskTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    """To the worker: its engine thread answers with `Alive` between two steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """From the worker's engine thread: it makes progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """From the worker's engine thread: a long step begins; it may take so many seconds before the next frame."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """From the worker: the model is loaded."""
 
@@ -314,8 +331,9 @@ ToWorker = (
     | Expect
     | AskStats
     | AskTokens
+    | Ping
 )
-FromWorker = Ready | LoadFailed | Step | Stats | Tokens | Log
+FromWorker = Ready | LoadFailed | Step | Stats | Tokens | Log | Alive | Computing
 Frame = ToWorker | FromWorker
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}

@@ -14,6 +14,7 @@ Kind = Literal["interactive", "agent", "background"]
 Hint = Literal["waiting_for_children", "children_done", "tool_call", "user_turn"]
 ToolChoice = Literal["auto", "none", "required"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
+RestartReason = Literal["crash", "hang"]
 
 TOO_LONG = "the turn took longer than {:g} seconds"
 """What the error says of a turn that was not over at its deadline."""
@@ -150,6 +151,9 @@ class EngineStats:
     sequences_parked: int = 0
     cells_used: int = 0
     restarts: int = 0
+    restarts_by_reason: dict[RestartReason, int] = field(default_factory=dict)
+    reason: str = ""
+    """Why the engine is not ready, where that is known."""
     worker_pid: int | None = None
     gauges: dict[str, float] = field(default_factory=dict)
 

@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
@@ -21,6 +22,17 @@ LAST_MOMENT = 0.5
 """Seconds that a worker has to end by itself, which it does when its socket is closed, and to say why it ended."""
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """How a worker's engine thread is watched; seconds."""
+
+    limit: float = 6.0
+    """A worker that has been silent for so long after a question hangs, unless it announced a longer step."""
+    busy: float = 1.0
+    """Between two questions while turns are in flight."""
+    idle: float = 3.0
 
 
 class WorkerProcess:
@@ -37,6 +49,10 @@ class WorkerProcess:
         self._writer = writer
         self._histories = SentHistories()
         self._last_words: deque[str] = deque(maxlen=20)
+        self._asked = False
+        self._silent = self._may_take = 0.0
+        self.hung = ""
+        """Why `watch` ended the process, if it did."""
         self._listener = asyncio.create_task(self._listen(), name="engine worker's stderr")
 
     @classmethod
@@ -100,16 +116,45 @@ class WorkerProcess:
         if not self._writer.is_closing():
             self._writer.write(data)
 
+    def _heard(self, frame: frames.Frame) -> None:
+        """Note what the engine's thread says; other threads of the worker say nothing about it."""
+        match frame:
+            case frames.Computing(seconds):
+                self._silent, self._may_take = 0.0, seconds
+            case frames.Step() | frames.Stats() | frames.Alive():
+                self._asked, self._may_take = False, 0.0
+
     async def frames(self) -> AsyncIterator[frames.Frame]:
         """Yield frames until the worker ends; lines for the log are logged on the way. Raises `BadFrame`."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 size = frames.length(await self._reader.readexactly(frames.HEADER.size))
                 frame = frames.decode(await self._reader.readexactly(size))
+                self._heard(frame)
                 if isinstance(frame, frames.Log):
                     _log.log(30 if frame.level == "warning" else 40, "engine worker", message=frame.text)
-                else:
+                elif not isinstance(frame, frames.Alive | frames.Computing):
                     yield frame
+
+    async def watch(self, heartbeat: Heartbeat, in_flight: Callable[[], bool]) -> None:
+        """Kill the process when its engine thread makes no progress, and set `hung`; to be cancelled before that.
+
+        Silence is added up from one look to the next, and no look counts for more than twice its time: when this
+        process stood still itself (a suspended machine, a busy event loop), the worker had no chance to be heard.
+        """
+        clock = asyncio.get_running_loop().time
+        while not self.hung:
+            pause = heartbeat.busy if self._asked or in_flight() else heartbeat.idle
+            looked = clock()
+            await asyncio.sleep(pause)
+            if not self._asked:
+                self._asked, self._silent = True, 0.0
+                self.send(frames.Ping())
+                continue
+            self._silent += min(clock() - looked, 2 * pause)
+            if self._silent >= max(heartbeat.limit, self._may_take) and self._process.returncode is None:
+                self.hung = f"the engine's worker process hung: no sign of life for {self._silent:.0f} s; it was killed"
+                self._process.kill()
 
     async def reap(self) -> str:
         """End the process if it still runs, release everything, and say how it ended."""
@@ -123,7 +168,7 @@ class WorkerProcess:
         await self._listener
         with contextlib.suppress(ConnectionError):
             await self._writer.wait_closed()
-        return _explain(code, self._last_words)
+        return self.hung or _explain(code, self._last_words)
 
     async def _listen(self) -> None:
         stderr = self._process.stderr

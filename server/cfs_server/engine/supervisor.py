@@ -7,6 +7,7 @@ the next worker, in their order. A worker that dies again and again is started l
 import asyncio
 import contextlib
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -29,11 +30,12 @@ from cfs_server.engine.interface import (
     Kind,
     ModelInfo,
     ModelLoadError,
+    RestartReason,
     TokenCounts,
 )
 from cfs_server.engine.llama import probe
 from cfs_server.engine.logbook import LogBook
-from cfs_server.engine.process import COMMAND, WorkerProcess, in_thread
+from cfs_server.engine.process import COMMAND, Heartbeat, WorkerProcess, in_thread
 from cfs_server.engine.questions import ANSWER_SECONDS, Answer, Question, Questions
 from cfs_server.engine.streams import NOTHING, Patience, TurnStream
 
@@ -65,6 +67,7 @@ class LlamaEngine:
         patience: Patience | None = None,
         answer_seconds: float = ANSWER_SECONDS,
         command: Sequence[str] = COMMAND,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
         """Take `model` as `models.resolve` does, and the command that starts a worker; nothing is started yet."""
         self._patience = patience or Patience()
@@ -81,7 +84,10 @@ class LlamaEngine:
         self._logs = LogBook()
         self._past = frames.Counters()
         self._counters = frames.Counters()
-        self._restarts = 0
+        self._heartbeat = heartbeat or Heartbeat()
+        self._restarts: Counter[RestartReason] = Counter({"crash": 0, "hang": 0})
+        self._why: RestartReason = "crash"
+        self._last_end = ""
         self._backlog = Backlog()
         self._useless = 0
         self._broken: str | None = None
@@ -168,7 +174,13 @@ class LlamaEngine:
         answer = None
         with contextlib.suppress(Unavailable):  # of a worker that hangs we say what is known here
             answer = await self._ask_stats(check=False)
-        base = EngineStats(state=self._state, restarts=self._restarts, waiting=len(self._streams))
+        base = EngineStats(
+            state=self._state,
+            restarts=self._restarts.total(),
+            restarts_by_reason=dict(self._restarts),
+            reason="" if self._state == "ready" else self._last_end,
+            waiting=len(self._streams),
+        )
         if answer is not None and self._worker is not None:
             base = replace(
                 base,
@@ -239,11 +251,16 @@ class LlamaEngine:
             await self._restart()
 
     async def _listen(self, worker: WorkerProcess) -> None:
+        watch = asyncio.create_task(worker.watch(self._heartbeat, lambda: bool(self._streams)), name="engine heartbeat")
         try:
             async for frame in worker.frames():
                 self._receive(frame)
         except Exception:  # noqa: BLE001 - whatever it is, this worker is of no more use
             _log.exception("engine worker said something that is no frame")
+        finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
 
     def _receive(self, frame: frames.Frame) -> None:
         match frame:
@@ -273,8 +290,13 @@ class LlamaEngine:
     async def _bury(self) -> None:
         """Take leave of a dead worker: account for it, fail the turns that spoke, keep the others."""
         self._state = "restarting"
-        reason = await self._worker.reap() if self._worker else "the engine's worker process is gone"
+        reason, hung = "the engine's worker process is gone", False
+        if self._worker is not None:
+            hung = bool(self._worker.hung)
+            reason = await self._worker.reap()
         self._worker = None
+        self._last_end = reason
+        self._why = "hang" if hung else "crash"
         _log.error("engine worker ended", reason=reason)
         self._past += self._counters
         self._counters, self._backlog = frames.Counters(), Backlog()
@@ -295,7 +317,7 @@ class LlamaEngine:
                     self._broken = f"the engine's worker process cannot be started again: {error}"
                     self._fail_all(WorkerCrashed(self._broken))
                 continue
-            self._restarts += 1
+            self._restarts[self._why] += 1
             self._broken = None
             self._worker, self._state = worker, "ready"
             self._hand_over(worker)

@@ -62,7 +62,8 @@ async def readyz(parts: Parts) -> Response:
     stats = await parts.engine.stats()
     if not parts.engine.ready or parts.store.draining:
         state = "stopping" if parts.store.draining else stats.state
-        raise Unavailable(f"the engine is {state}", retry_after=1, model=_model(parts))
+        why = f": {stats.reason}" if stats.reason else ""
+        raise Unavailable(f"the engine is {state}{why}", retry_after=1, model=_model(parts))
     return JSONResponse({"status": "ready", "model": _model(parts), "restarts": stats.restarts})
 
 

@@ -78,6 +78,13 @@ class PromptBudget:
         """Predict how long prompts of so many tokens take, in steps without streams."""
         return tokens * (self.cost.per_token + self.cost.fixed / max(1, self._fitting(self._seconds(0), 0)))
 
+    def step_seconds(self, shares: Mapping[Turn, int], depth: Callable[[Turn], int]) -> float:
+        """Predict how long a step of these tokens takes; 0 before anything is known."""
+        streams = self.reply_seconds(len(shares)) * len(shares)
+        if all(count == 1 for count in shares.values()):
+            return streams
+        return self.cost.seconds(sum(shares.values()), sum(looks(count, depth(turn)) for turn, count in shares.items()))
+
     def reply_seconds(self, streams: int) -> float:
         """Predict how long a token of a reply takes among so many; before the first, as long as one of a prompt."""
         known = self.streams if self.streams.seconds(1) else self.cost

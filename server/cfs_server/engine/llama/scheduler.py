@@ -12,7 +12,22 @@ from collections.abc import Callable
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
-from cfs_server.engine.frames import AskStats, Cancel, Counters, Ended, Expect, Forget, Log, Pause, Resume, Stats, Step
+from cfs_server.engine.frames import (
+    Alive,
+    AskStats,
+    Cancel,
+    Computing,
+    Counters,
+    Ended,
+    Expect,
+    Forget,
+    FromWorker,
+    Log,
+    Pause,
+    Ping,
+    Resume,
+    Stats,
+)
 from cfs_server.engine.interface import TOO_LONG
 from cfs_server.engine.llama.audit import Audit
 from cfs_server.engine.llama.compaction import Compaction
@@ -33,13 +48,20 @@ from cfs_server.engine.llama.solo import STEP_FAILED
 from cfs_server.engine.llama.steps import Computed, Steps
 from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
 
-Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats | Woken
+PATIENCE = 10.0
+"""A step may take so many times longer than predicted before it counts as one that never ends."""
+FIRST_STEP_SECONDS = 120.0
+"""What a step may take before any has told how long they take: it may read the whole model from the disk."""
+LONG_SECONDS = 2.0
+"""Steps that may take less are not announced; the least silence that the supervisor minds is longer."""
+
+Work = Generation | Refused | Cancel | Pause | Resume | Forget | Expect | AskStats | Ping | Woken
 
 
 class Scheduler:
     """Runs generations; `inbox` takes work from other threads, `send` takes frames away."""
 
-    def __init__(self, model: LoadedModel, send: Callable[[Step | Stats | Log], None]) -> None:
+    def __init__(self, model: LoadedModel, send: Callable[[FromWorker], None]) -> None:
         options = model.options
         self.inbox: queue.SimpleQueue[Work] = queue.SimpleQueue()
         self._send = send
@@ -74,7 +96,9 @@ class Scheduler:
             for problem in self._audit.when_idle():
                 self._send(Log("error", f"engine invariant broken: {problem}"))
             with contextlib.suppress(queue.Empty):
-                self._handle(self.inbox.get(timeout=self._deadlines.seconds_left))
+                while isinstance(work := self.inbox.get(timeout=self._deadlines.seconds_left), Ping):
+                    self._send(Alive())  # and nothing else: an idle engine stays idle
+                self._handle(work)
         while not self.inbox.empty():
             self._handle(self.inbox.get())
 
@@ -95,6 +119,8 @@ class Scheduler:
             self._residency.evict_rested()
             self._compaction.look()
             self._compute()
+        if (seconds := self._steps.seconds_alone()) is not None:
+            self._excuse(seconds)
         if (alone := self._steps.compute_alone()) is not None:
             if alone.reason:
                 self._send(Log("error", alone.reason))
@@ -130,6 +156,8 @@ class Scheduler:
                 self._residency.expect(key, SECONDS_UNTIL[hint])
             case Woken():
                 pass
+            case Ping():
+                self._send(Alive())
             case AskStats():
                 self._flush()
                 self._send(self._stats(work))
@@ -193,6 +221,7 @@ class Scheduler:
     def _compute(self) -> None:
         while self._running:
             shares = self._fitting_shares()
+            self._excuse(self._steps.budget.step_seconds(shares, _depth))
             computed = self._steps.compute(shares)
             if computed.outcome is Outcome.DONE:
                 return self._take(computed)
@@ -204,6 +233,12 @@ class Scheduler:
             if not self._park_one():  # the books said that it fits, the pool says that it does not
                 return self._fail(list(shares), EngineError("the pool has no room for this turn"))
         return None
+
+    def _excuse(self, seconds: float) -> None:
+        """Say so before a step that takes so long that the supervisor would give this process up; 0 is unknown."""
+        may_take = seconds * PATIENCE if seconds else FIRST_STEP_SECONDS
+        if may_take > LONG_SECONDS:
+            self._send(Computing(may_take))
 
     @property
     def _busy(self) -> bool:

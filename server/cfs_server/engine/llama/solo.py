@@ -88,6 +88,10 @@ class Solo:
         """Who is here."""
         return [own.turn for own in self._turns]
 
+    def next_size(self) -> int:
+        """Tokens of the next step; 0 when nobody is here."""
+        return self._turns[0].next_size() if self._turns else 0
+
     @property
     def full(self) -> bool:
         """Whether nobody else can come in."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from cfs_server.engine.frames import Counters
 from cfs_server.engine.llama.budget import PromptBudget, looks
+from cfs_server.engine.llama.costs import StepCost
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.filling import Filling, fill
 from cfs_server.engine.llama.forecast import Forecast
@@ -45,6 +46,7 @@ class Steps:
         self._batch = Batch(model.context.batch_size)
         self._lobby = lobby
         self._residency = residency
+        self._cost_alone = StepCost()
         self._steps = self._prompt_tokens = self._tokens_generated = 0
 
     def counters(self, recomputed_tokens: int) -> Counters:
@@ -91,6 +93,7 @@ class Steps:
         if pace is None:
             return None
         seconds = time.perf_counter() - began
+        self._cost_alone.saw(pace.tokens, seconds)
         self.clock.decoded(seconds)
         self._steps += 1
         self._prompt_tokens += pace.prompt
@@ -100,6 +103,11 @@ class Steps:
         self._tokens_generated += isinstance(pace.choice, int)
         reason = _failure([pace.turn], pace.tokens, why) if why else ""
         return Computed(Outcome.DONE, [(pace.turn, pace.choice)], reason)
+
+    def seconds_alone(self) -> float | None:
+        """Predict how long `compute_alone` takes, 0 before it was seen; `None` when there is nothing to compute."""
+        tokens = self.solo.next_size()
+        return self._cost_alone.seconds(tokens) if tokens else None
 
     def close(self) -> None:
         """Free what turns have to themselves, and end the threads that were started."""

@@ -86,15 +86,17 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
         )
     )
     threading.Thread(
-        target=_or_die, args=(connection, "reader", lambda: _read(connection, intake, counter)), daemon=True
+        target=_or_die, args=(connection, "reader", lambda: _read(connection, scheduler, intake, counter)), daemon=True
     ).start()
     # The engine has the main thread: OpenMP's threads under any other one cost a decode a third more time (measured).
     _or_die(connection, "engine", scheduler.run_forever)
 
 
-def _read(connection: Connection, intake: Intake, counter: Counter) -> None:
+def _read(connection: Connection, scheduler: Scheduler, intake: Intake, counter: Counter) -> None:
     while (frame := connection.read()) is not None:
-        if isinstance(frame, frames.AskTokens):
+        if isinstance(frame, frames.Ping):
+            scheduler.inbox.put(frame)  # past the intake, which may be busy with long prompts
+        elif isinstance(frame, frames.AskTokens):
             counter.put(frame)
         elif isinstance(frame, Order):
             intake.put(frame)

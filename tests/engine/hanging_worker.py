@@ -1,0 +1,46 @@
+"""The real worker with a model that never ends a step, or is slow.
+
+    python hanging_worker.py FAULT MARK FD
+
+With `hang` the twentieth step of the first life never returns, as in a deadlock of native code; MARK is a file that
+this life leaves. With `slow` every step takes 2.5 s longer.
+"""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+from cfs_server.engine.llama import ffi, worker
+from cfs_server.engine.process import COMMAND
+
+SLOW_SECONDS = 2.5
+
+
+def main() -> None:
+    """Serve with this fault."""
+    fault, mark, descriptor = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+    if mark.exists():
+        os.execv(sys.executable, [*COMMAND, descriptor])  # noqa: S606 - the same process goes on as the real worker
+    if fault == "hang":
+        mark.touch()
+    decode = ffi.Context.decode
+    steps = 0
+
+    def faulty(context: ffi.Context, batch: ffi.Batch) -> ffi.Outcome:
+        nonlocal steps
+        steps += 1
+        if fault == "slow":
+            time.sleep(SLOW_SECONDS)
+        elif steps == 20:
+            threading.Event().wait()
+        return decode(context, batch)
+
+    ffi.Context.decode = faulty  # type: ignore[method-assign,assignment]
+    sys.argv = [sys.argv[0], descriptor]
+    worker.main()
+
+
+if __name__ == "__main__":
+    main()
