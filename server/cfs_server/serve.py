@@ -99,21 +99,25 @@ def check_access(settings: Settings) -> None:
 
 
 async def serve(settings: Settings) -> None:
-    """Start the engine, then listen, then serve until told to end; raises `ModelLoadError` before it listens."""
-    engine = make_engine(settings)
-    try:
-        model = await engine.start()
-        if model.engine is not None:
-            _log.info("engine started", model=model.name, plan=str(model.engine))
-        listener = listen(settings.host, settings.port, settings.send_timeout)
-        with listener:
+    """Take the address, start the engine, then listen and serve until told to end.
+
+    Raises `ConfigurationError` or `ModelLoadError` before it listens: an address that cannot be had is known before a
+    model is loaded, and nobody can connect before there is one.
+    """
+    with bind(settings.host, settings.port, settings.send_timeout) as listener:
+        engine = make_engine(settings)
+        try:
+            model = await engine.start()
+            if model.engine is not None:
+                _log.info("engine started", model=model.name, plan=str(model.engine))
+            listen_on(listener)
             await _serve(settings, engine, model, listener)
-    finally:
-        await engine.stop()
+        finally:
+            await engine.stop()
 
 
-def listen(host: str, port: int, send_timeout: float) -> socket.socket:
-    """Bind the socket; raises `ConfigurationError` when the address cannot be had.
+def bind(host: str, port: int, send_timeout: float) -> socket.socket:
+    """Take an address without listening there yet; raises `ConfigurationError` when it cannot be had.
 
     Connections inherit the time-out: the kernel ends those that take nothing for so long, with what waits for them.
     """
@@ -127,13 +131,32 @@ def listen(host: str, port: int, send_timeout: float) -> socket.socket:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(send_timeout * 1000) + 1)
         listener.bind(address)
-        listener.listen(_BACKLOG)
     except OSError as error:
         listener.close()
-        hint = " (another server may be running; choose another --port)" if port else ""
-        raise ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror or error}{hint}") from None
+        raise _taken(host, port, error) from None
     listener.setblocking(False)
     return listener
+
+
+def listen_on(listener: socket.socket) -> None:
+    """Listen; raises `ConfigurationError` when somebody else has begun to do so there meanwhile."""
+    try:
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        host, port = listener.getsockname()[:2]
+        raise _taken(host, port, error) from None
+
+
+def listen(host: str, port: int, send_timeout: float) -> socket.socket:
+    """Take an address and listen there; raises `ConfigurationError` when it cannot be had."""
+    listener = bind(host, port, send_timeout)
+    listen_on(listener)
+    return listener
+
+
+def _taken(host: str, port: int, error: OSError) -> ConfigurationError:
+    hint = " (another server may be running; choose another --port)" if port else ""
+    return ConfigurationError(f"cannot listen on {host}:{port}: {error.strerror or error}{hint}")
 
 
 def url_of(listener: socket.socket) -> str:

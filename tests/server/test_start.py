@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 from importlib import resources
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import pytest
 
 from cfs_server.engine.interface import ModelLoadError
 from cfs_server.origin import is_loopback
+from cfs_server.serve import bind, listen_on
 from cfs_server.settings import ConfigurationError, Settings, load
-from tests.server.support import run_cfs, serving
+from tests.server.support import CFS, environment, run_cfs, serving
 
 SCRIPTED = ("--engine", "scripted")
 MODEL = resources.files("cfs_server.models") / "cfs-demo.gguf"
@@ -65,15 +67,58 @@ def test_a_model_that_cannot_be_loaded_is_told_in_one_line_before_anything_liste
     assert not ready.exists()
 
 
-def test_a_port_in_use_is_told_in_one_line() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_a_port_in_use_is_told_in_one_line_before_a_model_is_looked_for(host: str) -> None:
+    """The model that is named does not exist, and nothing is said about it."""
+    address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    with socket.socket(address[0]) as taken:
+        try:
+            taken.bind(address[4])
+        except OSError as error:
+            pytest.skip(f"this machine has no {host}: {error}")
         taken.listen()
         port = taken.getsockname()[1]
-        ended = run_cfs("serve", *SCRIPTED, "--port", str(port))
+        ended = run_cfs("serve", "--model", "/no/such/model.gguf", "--host", host, "--port", str(port))
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith(f"cfs: cannot listen on 127.0.0.1:{port}: ")
+    assert ended.stderr.startswith(f"cfs: cannot listen on {host}:{port}: ")
     assert ended.stderr.count("\n") == 1
+
+
+def test_an_address_of_another_machine_is_told_before_a_model_is_looked_for() -> None:
+    flags = ("--model", "/no/such/model.gguf", "--allow-remote")
+    for host in ("192.0.2.1", "no-such-host.invalid"):
+        ended = run_cfs("serve", *flags, "--host", host)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert ended.stderr.splitlines()[-1].startswith(f"cfs: cannot listen on {host}")
+
+
+def test_a_port_that_another_begins_to_use_meanwhile_is_told_in_one_line() -> None:
+    """Two that have taken it and do not listen yet do not see each other."""
+    with bind("127.0.0.1", 0, 30) as first, bind("127.0.0.1", first.getsockname()[1], 30) as second:
+        listen_on(first)
+        with pytest.raises(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:\d+: .*choose another --port"):
+            listen_on(second)
+
+
+def test_nobody_can_connect_before_the_model_is_there(tmp_path: Path) -> None:
+    """A hub that does not answer stands for a model that takes long."""
+    log = tmp_path / "log"
+    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as hub, log.open("w") as err:
+        endpoint = f"http://127.0.0.1:{hub.getsockname()[1]}"
+        starting = subprocess.Popen(
+            [CFS, "serve", "--model", "hf:maker/model:slow.gguf", "--port", str(port)],
+            stderr=err,
+            env=environment(HF_ENDPOINT=endpoint, HF_HOME=str(tmp_path)),
+        )
+        try:
+            hub.accept()[0].close()  # the port was taken before the model was asked for
+            assert nobody_listens(port)
+            assert starting.wait(60) == 2
+        finally:
+            starting.kill()
+            starting.wait()
+    assert log.read_text().count("cannot be reached and there is no local copy") == 1
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])  # noqa: S104 - refused, that is the point

@@ -37,7 +37,8 @@ def pull(
 ) -> None:
     """Fetch a model from the hub, unless it is here already, and print where it is.
 
-    HF_HOME is where models are kept, HF_TOKEN what opens repositories that need it, HF_ENDPOINT another hub.
+    HF_HOME is where models are kept, HF_TOKEN what opens repositories that need it, HF_ENDPOINT another hub,
+    HF_HUB_ETAG_TIMEOUT how many seconds the hub may take to answer (3 unless set).
     """
     from cfs_server.engine import models
 

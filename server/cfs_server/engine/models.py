@@ -1,8 +1,10 @@
 """Finds the model file that `--model` names, and refuses in one line what cannot be a model (E2, E5)."""
 
+import os
 import re
 import stat
 import struct
+import threading
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -10,6 +12,10 @@ from pathlib import Path
 from cfs_server.engine.interface import ModelLoadError
 
 EMBEDDED = "cfs-demo"
+_PATIENCE = 3.0
+"""Seconds in which the hub must answer before anything is fetched."""
+_PATIENCE_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
+"""The hub's own variable for it."""
 _HUB = "hf:"
 _HUB_SPEC = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<repo>[\w.-]+):(?P<file>[\w./-]+)", re.ASCII)
 _START = struct.Struct("<4sIQQ")
@@ -94,16 +100,43 @@ def _embedded() -> Path:
     return path
 
 
+def _answers(url: str) -> bool:
+    """Tell whether the hub answers within seconds.
+
+    Its client's own time-outs hold for each step of each of six attempts, and for the look-up of the name not at all.
+    """
+    from huggingface_hub import errors, get_hf_file_metadata
+
+    answers: list[bool] = []
+
+    def ask() -> None:
+        try:
+            get_hf_file_metadata(url, timeout=seconds, retry_on_errors=False)
+        except errors.HfHubHTTPError:
+            pass  # a refusal is an answer; the download says which one
+        except Exception:  # noqa: BLE001 - each library below has errors of its own
+            return
+        answers.append(True)
+
+    seconds = float(os.environ.get(_PATIENCE_VARIABLE) or _PATIENCE)
+    asking = threading.Thread(target=ask, daemon=True)  # where it hangs for good, it keeps nobody from ending
+    asking.start()
+    asking.join(seconds)
+    return bool(answers)
+
+
 def _download(spec: str, *, fetch: bool) -> Path:
     parts = _HUB_SPEC.fullmatch(spec)
     if parts is None or ".." in parts["file"]:
         raise ModelLoadError(f"{spec}: a model of the hub is written hf:OWNER/REPO:FILE")
     # Imported here: it takes half a second that nobody with a local model should wait for.
-    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import constants, hf_hub_download, hf_hub_url
     from huggingface_hub import errors as hub
 
+    repo, file = f"{parts['owner']}/{parts['repo']}", parts["file"]
     try:
-        return Path(hf_hub_download(f"{parts['owner']}/{parts['repo']}", parts["file"], local_files_only=not fetch))
+        reached = fetch and _answers(hf_hub_url(repo, file))
+        return Path(hf_hub_download(repo, file, local_files_only=not reached))
     except hub.GatedRepoError as error:
         raise ModelLoadError(f"{spec}: access must be requested on the hub, and HF_TOKEN set") from error
     except hub.RepositoryNotFoundError as error:
