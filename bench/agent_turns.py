@@ -31,6 +31,7 @@ from cfs_agents.events import ContextShortened, RoundStarted
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
 from cfs_agents.llm import Item, Reply
 from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
+from cfs_agents.tools import CommandMode
 
 CONTEXT = 1_300
 """Tokens of the conversation: with the tools and the reply that is what the embedded model has room for."""
@@ -93,7 +94,10 @@ async def run(turns: int) -> Told:
         async with AsyncClient(url) as client:
             model = Tethered(ServerModel(client, ModelSettings(temperature=0, max_tokens=1)), turns)
             config = FileAgentConfig(
-                max_rounds=turns + 1, context_tokens=CONTEXT, counter=CachedCounter(ServerCounter(client))
+                max_rounds=turns + 1,
+                context_tokens=CONTEXT,
+                counter=CachedCounter(ServerCounter(client)),
+                commands=CommandMode.HOST,
             )
             async with FileAgent(root, model, config) as agent:
                 start, number = time.perf_counter(), 0

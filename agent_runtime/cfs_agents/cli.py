@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cfs.cli.options import DEFAULT_URL, TokenFile, Url, read_token
-from cfs_agents.fibre import commands
+from cfs_agents.fibre import commands as trees
+from cfs_agents.fibre.commands import CommandModeName, Commands, questions_of
 
 if TYPE_CHECKING:
+    from cfs_agents.console.question import CommandQuestions
     from cfs_agents.file_agent import FileAgentConfig
     from cfs_agents.seat import Seat
     from cfs_agents.server_model import ModelSettings
@@ -36,12 +38,17 @@ Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often the mode
 Language = Annotated[
     Literal["en", "zh"], typer.Option("--lang", help="Language of the guideline and of the runtime's own words.")
 ]
-Box = Annotated[
-    Literal["none", "bwrap"],
-    typer.Option(
-        "--sandbox", help="Where commands run: as you, or in bubblewrap, which shows them the directory only."
-    ),
-]
+
+
+def _no_sandbox(value: str | None) -> None:
+    if value is not None:
+        raise typer.BadParameter(
+            "this option has become --commands none|ask|bwrap|host:"
+            " say --commands bwrap for --sandbox bwrap, --commands host for --sandbox none"
+        )
+
+
+Sandbox = Annotated[str | None, typer.Option("--sandbox", hidden=True, callback=_no_sandbox)]
 Longest = Annotated[
     int | None,
     typer.Option(
@@ -50,7 +57,7 @@ Longest = Annotated[
 ]
 
 
-for _command in (commands.serve, commands.resume, commands.tree, commands.pause, commands.unpause, commands.cancel):
+for _command in (trees.serve, trees.resume, trees.tree, trees.pause, trees.unpause, trees.cancel):
     agent.command()(_command)
 
 
@@ -64,7 +71,8 @@ def run(
     max_tokens: MaxTokens = None,
     rounds: Rounds = 10,
     lang: Language = "en",
-    sandbox: Box = "none",
+    commands: Commands = "none",
+    sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     context: Longest = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -78,9 +86,10 @@ def run(
         raise typer.BadParameter("either a task or --resume")
     if task is not None and not task.strip():
         raise typer.BadParameter("the task is empty")
-    config = _config(rounds, lang, sandbox, context)
+    questions = questions_of(commands)
+    config = _config(rounds, lang, commands, questions, context)
     settings = _settings(model, temperature, max_tokens)
-    with _seat(root, config, settings, url, token_file) as seat:
+    with _seat(root, config, settings, url, token_file, questions) as seat:
         if task is None:
             seat.resume()
         else:
@@ -95,7 +104,8 @@ def chat(
     max_tokens: MaxTokens = None,
     rounds: Rounds = 10,
     lang: Language = "en",
-    sandbox: Box = "none",
+    commands: Commands = "none",
+    sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     context: Longest = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -110,9 +120,10 @@ def chat(
     from cfs.cli.screen import is_terminal
 
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
-    config = _config(rounds, lang, sandbox, context)
+    questions = questions_of(commands)
+    config = _config(rounds, lang, commands, questions, context)
     settings = _settings(model, temperature, max_tokens)
-    with _seat(root, config, settings, url, token_file) as seat:
+    with _seat(root, config, settings, url, token_file, questions) as seat:
         if interactive:
             seat.greet()
         read_line = prompt.LineEditor(prompt.history_file("agent")).read_line if interactive else prompt.read_input
@@ -124,11 +135,18 @@ def chat(
 
 
 def _config(
-    rounds: int, language: Literal["en", "zh"], sandbox: Literal["none", "bwrap"], context: int | None
+    rounds: int,
+    language: Literal["en", "zh"],
+    commands: CommandModeName,
+    questions: "CommandQuestions | None",
+    context: int | None,
 ) -> "FileAgentConfig":
     from cfs_agents.file_agent import FileAgentConfig
+    from cfs_agents.tools import CommandMode
 
-    return FileAgentConfig(language=language, max_rounds=rounds, sandbox=sandbox == "bwrap", context_tokens=context)
+    return FileAgentConfig(
+        language=language, max_rounds=rounds, commands=CommandMode(commands), ask=questions, context_tokens=context
+    )
 
 
 def _settings(name: str, temperature: float | None, max_tokens: int | None) -> "ModelSettings":
@@ -137,8 +155,15 @@ def _settings(name: str, temperature: float | None, max_tokens: int | None) -> "
     return ModelSettings(name=name, temperature=temperature, max_tokens=max_tokens)
 
 
-def _seat(root: Path, config: "FileAgentConfig", model: "ModelSettings", url: str, token_file: Path | None) -> "Seat":
+def _seat(
+    root: Path,
+    config: "FileAgentConfig",
+    model: "ModelSettings",
+    url: str,
+    token_file: Path | None,
+    questions: "CommandQuestions | None",
+) -> "Seat":
     # Everything heavy comes in here, so that --help is quick.
     from cfs_agents.seat import Seat
 
-    return Seat(root, config, model=model, url=url, token=read_token(token_file))
+    return Seat(root, config, model=model, url=url, token=read_token(token_file), questions=questions)

@@ -18,6 +18,7 @@ from cfs.errors import CfsError, InvalidRequest, NotFound
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.config import Outcome
 from cfs_agents.console import Console
+from cfs_agents.console.question import CommandQuestions
 from cfs_agents.context import CachedCounter
 from cfs_agents.events import AgentEvent, Finished
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
@@ -48,12 +49,14 @@ class Seat:
         model: ModelSettings | None = None,
         url: str | None = None,
         token: str | None = None,
+        questions: CommandQuestions | None = None,
     ) -> None:
         self._root = root
         self._config = config
         self._model = model
         self._url = url
         self._token = token
+        self._questions = questions
         self._console = Console()
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
@@ -141,6 +144,8 @@ class Seat:
         with self._interrupting():
             async with aclosing(events):
                 async for event in events:
+                    if self._questions is not None:
+                        await self._questions.quiet()
                     if not isinstance(event, Finished) or event.reason == "answered":
                         self._console.show(event)
         self._console.reset()

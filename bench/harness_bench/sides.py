@@ -38,7 +38,7 @@ class Side:
         """Return the command line that works on a task below `place`."""
         if self.name == "CFS file agent":
             program = [str(python), "-m", "cfs", "agent", "run"]
-            rest = ["--root", str(place / "agent"), "--url", url]
+            rest = ["--commands", "host", "--root", str(place / "agent"), "--url", url]
             return [*program, *(["--resume"] if resume else [task]), *rest]
         work, state = place / self.directory, place / "state"
         words = [str(python), str(RUNNERS / self.runner), url, str(work), str(state), task, *self.arguments]

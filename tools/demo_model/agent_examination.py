@@ -13,12 +13,13 @@ from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.storage import WORKSPACE
 from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
 from cfs_agents.llm import Model
+from cfs_agents.tools import CommandMode
 from demo_model.agent_jobs import MAKERS, Desk, Job
 from demo_model.agent_life import Script, put
 from demo_model.scenes import Cast
 from demo_model.tree_tasks import Part, asked, part_steps, parts_of, root_steps
 
-TREE = "tree"
+TREE, COMMAND = "tree", "run"
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,9 @@ async def _done(work: Work, models: "dict[str, Model] | dict[str, Script]", fold
     workspace = folder / "workspace"
     workspace.mkdir(parents=True)
     put(workspace, work.files)
-    async with FileAgent(folder, models["main"], FileAgentConfig(language=work.language)) as agent:
+    commands = CommandMode.HOST if work.kind == COMMAND else CommandMode.NONE  # the rest as users have it
+    usual = FileAgentConfig(language=work.language, commands=commands)
+    async with FileAgent(folder, models["main"], usual) as agent:
         outcome = await agent.run(work.job.task)
     return Done(_left(workspace), outcome.text)
 

@@ -22,6 +22,7 @@ from cfs_agents.fibre.storage import WORKSPACE
 from cfs_agents.fibre.toolset import DEFAULT_FILE_TOOLS
 from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
 from cfs_agents.llm import Reply
+from cfs_agents.tools import CommandMode
 from demo_model import agent_tasks, window_tasks  # noqa: F401 - they enter their tasks
 from demo_model.agent_jobs import MAKERS, Desk, Job, Steps
 from demo_model.chat_format import Message, Tool, ToolCall
@@ -126,7 +127,7 @@ async def file_agent_dialogues(cast: Cast, language: Language, folder: Path) -> 
     jobs = _jobs(cast, desk)
     (folder / "workspace").mkdir(parents=True)
     put(folder / "workspace", desk.files)
-    async with FileAgent(folder, script, FileAgentConfig(language=language)) as agent:
+    async with FileAgent(folder, script, FileAgentConfig(language=language, commands=CommandMode.HOST)) as agent:
         for job in jobs:
             script.play(job.steps)
             await agent.run(job.task)

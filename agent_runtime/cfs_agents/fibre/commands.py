@@ -10,6 +10,7 @@ from cfs.cli.screen import show
 
 if TYPE_CHECKING:
     from cfs.wire import SessionTree
+    from cfs_agents.console.question import CommandQuestions
     from cfs_agents.fibre.seat import TreeSeat
 
 Root = Annotated[
@@ -25,9 +26,15 @@ Temperature = Annotated[
 Language = Annotated[
     Literal["en", "zh"], typer.Option("--lang", help="Language of the prompts and of the runtime's own words.")
 ]
+CommandModeName = Literal["none", "ask", "bwrap", "host"]
 Commands = Annotated[
-    Literal["none", "bwrap", "host"],
-    typer.Option("--commands", help="Let agents run commands: in bubblewrap, or as you. Who writes to them then can."),
+    CommandModeName,
+    typer.Option(
+        "--commands",
+        help="Whether agents may run commands. none: they cannot; ask: as you, each when you agree to it at this"
+        " terminal; bwrap: unasked, confined by bubblewrap; host: unasked, as you. Whoever writes to an agent can make"
+        " it run what it may.",
+    ),
 ]
 Budget = Annotated[
     int | None, typer.Option("--budget", min=1, metavar="TOKENS", help="What all agents may use together.")
@@ -131,7 +138,7 @@ def _seat(
     name: str,
     temperature: float | None,
     language: Literal["en", "zh"],
-    commands: Literal["none", "bwrap", "host"],
+    commands: CommandModeName,
     budget: int | None,
     url: str,
     token_file: Path | None,
@@ -140,13 +147,28 @@ def _seat(
     from cfs_agents.fibre.config import FibreConfig
     from cfs_agents.fibre.seat import TreeSeat
     from cfs_agents.server_model import ModelSettings
+    from cfs_agents.tools import CommandMode
 
     config = FibreConfig(
         language=language,
         instruction=instruction,
         tree_budget=budget,
-        commands=commands != "none",
-        sandbox=commands == "bwrap",
+        commands=CommandMode(commands),
+        ask=(questions := questions_of(commands)),
     )
     settings = ModelSettings(name=name, temperature=temperature)
-    return TreeSeat(root, session, config, model=settings, url=url, token=read_token(token_file))
+    return TreeSeat(root, session, config, model=settings, url=url, token=read_token(token_file), questions=questions)
+
+
+def questions_of(commands: CommandModeName) -> "CommandQuestions | None":
+    """Return what asks before each command, for `ask`; raises `typer.BadParameter` where there is no terminal."""
+    from cfs_agents.console.question import CommandQuestions, can_ask
+
+    if commands != "ask":
+        return None
+    if not can_ask():
+        raise typer.BadParameter(
+            "--commands ask asks at a terminal, and standard input or standard error is none:"
+            " choose none, bwrap or host, or run it at a terminal"
+        )
+    return CommandQuestions()

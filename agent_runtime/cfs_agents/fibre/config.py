@@ -8,7 +8,7 @@ from cfs_agents.config import MAX_ROUNDS
 from cfs_agents.context import TokenCounter
 from cfs_agents.fibre.toolset import DEFAULT_FILE_TOOLS
 from cfs_agents.sentences import Language
-from cfs_agents.tools import Tool
+from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
 
 LEASE_SECONDS = 30.0
 """For how long a turn is held without a sign of life; a third of it is the time between two signs."""
@@ -23,8 +23,9 @@ class FibreConfig:
     `root_`. `tree_budget` is what all agents of the tree may use together. `max_depth` counts the levels below the
     root, `max_alive` and `max_agents` the sub-agents at work and in all. `file_tools` names the tools beside those of
     Fibre, and `tools` are further ones. With `commands` agents have a shell: whoever may write to their sessions then
-    runs programs here. Results of `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where the
-    agent's tools can read them. `workflow` is what all agents share.
+    runs programs here; `CommandMode.ASK` awaits `ask` before each command, one at a time. Results of
+    `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where the agent's tools can read them.
+    `workflow` is what all agents share.
     """
 
     language: Language = "en"
@@ -48,7 +49,11 @@ class FibreConfig:
     offload_token_threshold: int = 2000
     counter: TokenCounter | None = None
     file_tools: Sequence[str] = DEFAULT_FILE_TOOLS
-    commands: bool = False
-    sandbox: bool = False
+    commands: CommandMode = CommandMode.NONE
+    ask: Ask | None = None
     tools: Iterable[Tool | Callable[..., Any]] = ()
     workflow: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check it."""
+        object.__setattr__(self, "commands", command_mode(self.commands, self.ask))

@@ -29,7 +29,7 @@ from cfs_agents.fibre.strand import Begin, FibreSubAgent
 from cfs_agents.fibre.tree import Ending
 from cfs_agents.fibre.words import words
 from cfs_agents.llm import Model
-from cfs_agents.tools import AsyncShell, Tool, ToolError, Warden
+from cfs_agents.tools import AsyncShell, CommandMode, Consent, Tool, ToolError, Warden
 
 _log = structlog.get_logger(__name__)
 
@@ -52,6 +52,7 @@ class FibreOrchestrator:
         self._models = models
         self.warden = Warden()
         """Of the shells of all strands."""
+        self._consent = Consent(config.ask) if config.commands is CommandMode.ASK and config.ask is not None else None
         self._group: asyncio.TaskGroup | None = None
 
     def recall(self, fresh: StrandRecord, context: SessionContext) -> None:
@@ -298,7 +299,7 @@ class FibreOrchestrator:
 
     def tools(self, strand: FibreSubAgent) -> tuple[list[Tool], AsyncShell | None]:
         """Make a strand's tools, and the shell that some of them use."""
-        return equipment(strand, self.config, self.guards, StrandConductor(self, strand), self.warden)
+        return equipment(strand, self.config, self.guards, StrandConductor(self, strand), self.warden, self._consent)
 
     def system(self, strand: FibreSubAgent) -> str:
         """Write a strand's system prompt (B6)."""

@@ -14,6 +14,7 @@ import structlog
 from cfs.cli.screen import note, show, visible
 from cfs.errors import CfsError, Timeout, Unavailable
 from cfs.transports.async_http import AsyncClient
+from cfs_agents.console.question import CommandQuestions
 from cfs_agents.context import CachedCounter
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.chunks import MessageChunk
@@ -39,6 +40,7 @@ class TreeSeat:
         model: ModelSettings | None = None,
         url: str | None = None,
         token: str | None = None,
+        questions: CommandQuestions | None = None,
     ) -> None:
         self._root = root
         self._session = session
@@ -46,6 +48,7 @@ class TreeSeat:
         self._model = model
         self._url = url
         self._token = token
+        self._questions = questions
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
 
@@ -94,7 +97,7 @@ class TreeSeat:
                 async with aclosing(self._agent.serve()) as chunks:
                     async for chunk in chunks:
                         told = False
-                        _tell(chunk)
+                        await self._show(chunk)
             except (Unavailable, Timeout) as error:
                 if not told:
                     note(f"[waiting for the server: {error.detail}]")
@@ -105,10 +108,15 @@ class TreeSeat:
         self._agent.require_unfinished()
         async with aclosing(self._agent.run_stream()) as chunks:
             async for chunk in chunks:
-                _tell(chunk)
+                await self._show(chunk)
         report = self._agent.report
         if report is not None and not report.ok:
             raise CfsError("; ".join(report.reasons) or f"it ended as {report.status}")
+
+    async def _show(self, chunk: MessageChunk) -> None:
+        if self._questions is not None:
+            await self._questions.quiet()
+        _tell(chunk)
 
     async def _until_stopped(self, work: Coroutine[None, None, None]) -> None:
         """Do the work until a signal comes; then it is left where it is."""

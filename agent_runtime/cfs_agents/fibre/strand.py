@@ -7,8 +7,8 @@ was killed goes on from its last step.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import asdict, replace
 from typing import TypeAlias
 
@@ -91,6 +91,15 @@ class FibreSubAgent:
     def seconds(self) -> float:
         """How long it has worked on its task, in all processes together."""
         return self.record.seconds_used + (time.monotonic() - self._began_at if self._began_at is not None else 0.0)
+
+    @asynccontextmanager
+    async def time_stopped(self) -> AsyncIterator[None]:
+        """Wait for a person in it: that time does not count as its own."""
+        self.record.seconds_used, self._began_at = self.seconds(), None
+        try:
+            yield
+        finally:
+            self._began_at = time.monotonic()
 
     # -- from outside ---------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,24 +23,31 @@ from cfs_agents.file_agent.sync import WINDOW_TOKENS, SyncTool
 from cfs_agents.llm import Model
 from cfs_agents.sentences import Language, sentences
 from cfs_agents.tools import (
+    Ask,
     AsyncShell,
+    CommandMode,
     CommandTools,
+    Consent,
     FileTools,
     Limits,
     Tool,
     Warden,
     agent_grants,
     agent_shell,
+    command_mode,
     usual_limits,
 )
 from cfs_agents.tools.paths import STORAGE
+from cfs_filesystem import FsHandle
 
 _CONVERSATION = "conversation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileAgentConfig:
-    """How a file agent works; `tools` are further ones. `sandbox` holds its commands in bubblewrap.
+    """How a file agent works; `tools` are further ones.
+
+    Without `commands` it can run none. `CommandMode.ASK` awaits `ask` before each one.
 
     `window_tokens` is the most that a context window may have. `context_tokens` is how long a conversation may become
     before it is compacted; without it only the model's own limit counts. `limits` bound what commands use; None leaves
@@ -53,12 +61,17 @@ class FileAgentConfig:
     offload_enabled: bool = True
     offload_token_threshold: int = 2000
     ephemeral_keep_recent: int | None = None
-    sandbox: bool = False
+    commands: CommandMode = CommandMode.NONE
+    ask: Ask | None = None
     network: bool = False
     limits: Limits | None = None
     counter: TokenCounter | None = None
     tools: Iterable[Tool | Callable[..., Any]] = ()
     warn: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        """Check it."""
+        object.__setattr__(self, "commands", command_mode(self.commands, self.ask))
 
 
 class FileAgent:
@@ -84,7 +97,8 @@ class FileAgent:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._shell.close()
+        if self._shell is not None:
+            await self._shell.close()
         await to_the_end(self._close)
 
     # -- tasks ----------------------------------------------------------------------------------------------------
@@ -151,21 +165,37 @@ class FileAgent:
         sync = SyncTool(counter, most_tokens=config.window_tokens)
         self._keeper = FileKeeper(self._root, self._journal, log, sync, lambda sentence: self._agent.warn(sentence))
         self._warden = Warden()
-        settings = {"limits": config.limits or usual_limits(), "warden": self._warden}
-        shell = agent_shell(self._root.path, sandbox=config.sandbox, network=config.network, **settings)
-        self._shell = AsyncShell(shell)
+        self._shell = self._make_shell()
         storage = self._root.path / STORAGE[1:]
         self._files = ContextFileSystem(
             self._root.path / OFFLOADED[1:], _CONVERSATION, shown_as=OFFLOADED, trusted=storage
         )
         self._agent = Agent(self._model, self._agent_config(sync, counter), files=self._files, keeper=self._keeper)
 
+    def _make_shell(self) -> AsyncShell | None:
+        config = self.config
+        if config.commands is CommandMode.NONE:
+            return None
+        limits = config.limits or usual_limits()
+        box = config.commands is CommandMode.BWRAP
+        return AsyncShell(
+            agent_shell(self._root.path, sandbox=box, network=config.network, limits=limits, warden=self._warden)
+        )
+
+    def _commands(self, handle: FsHandle) -> list[Tool]:
+        config = self.config
+        if self._shell is None:
+            return []
+        require = None
+        if config.commands is CommandMode.ASK and config.ask is not None:
+            require = partial(Consent(config.ask).require, self._root.path.name)
+        return CommandTools(self._shell, self._root.path, handle, require=require).tools()
+
     def _agent_config(self, sync: SyncTool, counter: TokenCounter) -> AgentConfig:
         config = self.config
         handle = self._root.handle(agent_grants())
-        commands = CommandTools(self._shell, self._root.path, handle)
         return AgentConfig(
-            tools=[*FileTools(handle).tools(), *commands.tools(), sync.tool(), *config.tools],
+            tools=[*FileTools(handle).tools(), *self._commands(handle), sync.tool(), *config.tools],
             max_rounds=config.max_rounds,
             offload_enabled=config.offload_enabled,
             offload_token_threshold=config.offload_token_threshold,

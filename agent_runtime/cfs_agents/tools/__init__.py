@@ -1,6 +1,15 @@
 """Tools: what an agent can do, described to a model and done for it."""
 
-from cfs_agents.tools.commands import CommandTools, agent_shell
+from cfs_agents.tools.commands import (
+    Answer,
+    Ask,
+    CommandMode,
+    CommandRequest,
+    CommandTools,
+    Consent,
+    agent_shell,
+    command_mode,
+)
 from cfs_agents.tools.errors import ShellClosed, ShellError, ShellUnavailable, ToolDefinitionError, ToolError
 from cfs_agents.tools.files import FileGate, FileTools
 from cfs_agents.tools.paths import agent_grants
@@ -10,8 +19,13 @@ from cfs_agents.tools.shell import AsyncShell, Limits, Sandbox, Shell, ShellResu
 from cfs_agents.tools.tool import Tool, tool
 
 __all__ = [
+    "Answer",
+    "Ask",
     "AsyncShell",
+    "CommandMode",
+    "CommandRequest",
     "CommandTools",
+    "Consent",
     "FileGate",
     "FileTools",
     "Limits",
@@ -30,6 +44,7 @@ __all__ = [
     "Warden",
     "agent_grants",
     "agent_shell",
+    "command_mode",
     "tool",
     "usual_limits",
 ]

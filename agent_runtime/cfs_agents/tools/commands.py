@@ -1,6 +1,14 @@
-"""The tool that runs commands in an agent's shell (A3, A5)."""
+"""The tool that runs commands in an agent's shell, and the consent that it needs (A3, A5).
 
+No command runs without consent: `CommandMode.NONE`, the default of every agent, leaves the tool out.
+"""
+
+import asyncio
+import math
 import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,23 +32,107 @@ _DESCRIPTION = (
 )
 
 
+class CommandMode(StrEnum):
+    """Whether an agent may run commands, and how. The default is `NONE` everywhere.
+
+    `NONE`: there is no tool for it. `ASK`: as you, each after a person has agreed to it. `BWRAP`: unasked, confined by
+    bubblewrap. `HOST`: unasked, as you.
+    """
+
+    NONE = "none"
+    ASK = "ask"
+    BWRAP = "bwrap"
+    HOST = "host"
+
+
+class Answer(StrEnum):
+    """What a person says to a command. `ALWAYS` holds for an equal request, for as long as the agent is open."""
+
+    YES = "yes"
+    NO = "no"
+    ALWAYS = "always"
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRequest:
+    """A command that an agent wants to run, exactly as it would run, and the directory in which it would."""
+
+    command: str
+    directory: str
+    background: bool = False
+
+
+Ask = Callable[[str, CommandRequest], Awaitable[Answer]]
+"""Asks a person; gets the name of the agent. Whatever it returns but `YES` and `ALWAYS` is a no."""
+
+
+def command_mode(mode: CommandMode, ask: Ask | None) -> CommandMode:
+    """Check the two settings of an agent that belong together; raises `ValueError`."""
+    mode = CommandMode(mode)
+    if mode is CommandMode.ASK and ask is None:
+        raise ValueError("commands='ask' needs `ask`, a coroutine function that asks a person")
+    return mode
+
+
+class Consent:
+    """Asks a person before each command, but for those that always may run; one for all agents of a tree.
+
+    One question at a time: further ones wait.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._always: set[CommandRequest] = set()
+        self._turn = asyncio.Lock()
+
+    async def require(self, agent: str, request: CommandRequest) -> None:
+        """Return if the command may run; raises `ToolError` if not."""
+        async with self._turn:
+            if request in self._always:
+                return
+            answer = await self._ask(agent, request)
+        if answer == Answer.ALWAYS:
+            self._always.add(request)
+        elif answer != Answer.YES:
+            raise ToolError(
+                "the user did not allow this command, and it was not run. Do not try it again: do without it, or say"
+                " in your answer what you would need it for"
+            )
+
+
+Require = Callable[[CommandRequest], Awaitable[None]]
+"""Raises `ToolError` for a command that may not run; `Consent.require` of one agent."""
+
+
 class CommandTools:
     """The tool `execute_command` of one agent: its shell, and its directory of the machine, which is `/` to it.
 
     `handle` judges the directories that the model names. The shell itself is held by nothing but its settings
     (user, limits, sandbox). `workspace` is the directory of the machine that is /workspace, if it is called otherwise.
+    `require` is awaited before each command; without it none needs consent.
     """
 
-    def __init__(self, shell: AsyncShell, root: Path, handle: FsHandle, *, workspace: Path | None = None) -> None:
+    def __init__(
+        self,
+        shell: AsyncShell,
+        root: Path,
+        handle: FsHandle,
+        *,
+        workspace: Path | None = None,
+        require: Require | None = None,
+    ) -> None:
         self._shell = shell
         self._root = root
         self._workspace = workspace or root / WORKSPACE[1:]
         self._handle = handle
+        self._require = require
 
     def tools(self) -> list[Tool]:
         """Return it."""
         # The shell keeps the time, and its result tells what was written until then; the tool's own is for defects.
-        return [tool(_DESCRIPTION, timeout=LONGEST_TIMEOUT + 60)(self.execute_command)]
+        # A person who is asked may take any time.
+        timeout = LONGEST_TIMEOUT + 60 if self._require is None else math.inf
+        return [tool(_DESCRIPTION, timeout=timeout)(self.execute_command)]
 
     async def execute_command(
         self,
@@ -53,6 +145,9 @@ class CommandTools:
         if "\0" in command:
             raise ToolError("a command cannot hold NUL")
         directory = None if working_dir is None else await in_thread(lambda: self._directory(working_dir))
+        if self._require is not None:
+            place = str(directory or self._shell.directory)
+            await self._require(CommandRequest(command, place, background))
         if background:
             job = await self._shell.background(command, directory=directory)
             place = self._logical(job.log)

@@ -9,6 +9,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.server_model import ServerModel
+from cfs_agents.tools import CommandMode
 
 
 async def main(url: str, state: str, task: str, *, resume: bool) -> bool:
@@ -18,6 +19,6 @@ async def main(url: str, state: str, task: str, *, resume: bool) -> bool:
         return report.ok
 
 
-CONFIG = FibreConfig(commands=True)
+CONFIG = FibreConfig(commands=CommandMode.HOST)
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
 sys.exit(0 if asyncio.run(main(sys.argv[1], sys.argv[3], sys.argv[4], resume="--resume" in sys.argv)) else 1)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.file_agent import FileAgent
+from cfs_agents.file_agent import FileAgent, FileAgentConfig
 from cfs_agents.testing import ScriptedModel, calls
+from cfs_agents.tools import CommandMode
 
 HANGS = "echo $$ > own; sleep 1357 & echo $! > other; sleep 1357"
 ODD_NAMES = (
@@ -29,7 +30,7 @@ async def tree(folder: Path, command: str = HANGS) -> None:
         ),
         "a": ScriptedModel([calls("execute_command", command=command)]),
     }
-    async with FibreAgent(folder, models.__getitem__, FibreConfig(commands=True)) as agent:
+    async with FibreAgent(folder, models.__getitem__, FibreConfig(commands=CommandMode.HOST)) as agent:
         await agent.run("go")
 
 
@@ -40,7 +41,8 @@ async def odd_names(folder: Path) -> None:
 
 async def file_agent(folder: Path) -> None:
     """Let a file agent hang."""
-    async with FileAgent(folder, ScriptedModel([calls("execute_command", command=HANGS)])) as agent:
+    model = ScriptedModel([calls("execute_command", command=HANGS)])
+    async with FileAgent(folder, model, FileAgentConfig(commands=CommandMode.HOST)) as agent:
         await agent.run("go")
 
 

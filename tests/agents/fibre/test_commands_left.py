@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from cfs_agents.testing import calls, says
+from cfs_agents.tools import CommandMode
 from tests.agents.fibre.trees import Cast, finish, messages, spawn, tree, wait
 
 PROGRAM = Path(__file__).with_name("commanding_agent.py")
@@ -65,7 +66,7 @@ async def test_names_that_are_no_text_survive_a_kill(tmp_path: Path) -> None:
         await asyncio.to_thread(process.wait)
     names = [r"\xff", r"a\x0ab", r"\xe2\x80\xaetxt", r"d\xfe/back\x5cslash*"]
     cast = Cast(main=[wait("a"), says("ok")], a=[finish("made them", *names)])
-    async with tree(root, cast, commands=True) as agent:
+    async with tree(root, cast, commands=CommandMode.HOST) as agent:
         assert (await agent.resume()).ok
         report = agent.agents["a"].report
         assert report is not None
@@ -82,7 +83,7 @@ async def test_commands_run_in_the_shared_workspace_and_end_with_their_agent(tmp
         main=[spawn("a"), wait("a"), says("ok")],
         a=[calls("execute_command", command="sleep 1357 & echo $! > pid; echo made > a.txt"), finish("made", "a.txt")],
     )
-    async with tree(tmp_path, cast, commands=True) as agent:
+    async with tree(tmp_path, cast, commands=CommandMode.HOST) as agent:
         assert (await agent.run("go")).ok
         report = agent.agents["a"].report
         assert report is not None

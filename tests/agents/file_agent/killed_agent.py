@@ -27,6 +27,7 @@ from cfs_agents.file_agent.operations import OperationLog
 from cfs_agents.file_agent.root import AgentRoot, default
 from cfs_agents.llm import Item
 from cfs_agents.testing import Line, ScriptedModel, calls, cut_off, says
+from cfs_agents.tools import CommandMode
 from cfs_agents.tools.shell import AsyncShell
 
 STEPS = 10
@@ -125,7 +126,9 @@ def set_points(point: Callable[[], None]) -> None:
 
 async def live(root: Path, point: Callable[[], None]) -> None:
     """Begin the task, or go on with it."""
-    async with FileAgent(root, SteppingModel(point), FileAgentConfig(offload_token_threshold=150)) as agent:
+    async with FileAgent(
+        root, SteppingModel(point), FileAgentConfig(offload_token_threshold=150, commands=CommandMode.HOST)
+    ) as agent:
         ended = not agent.unfinished and any(b'"task_ended"' in log.read_bytes() for log in (root / "logs").iterdir())
         if ended:
             return

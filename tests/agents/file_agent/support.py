@@ -10,6 +10,7 @@ from cfs.wire import Message
 from cfs_agents.events import AgentEvent
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
 from cfs_agents.testing import Line, ScriptedModel
+from cfs_agents.tools import CommandMode
 
 WINDOW = """# Current Task
 Count to three.
@@ -25,9 +26,9 @@ Three.
 
 
 def agent(root: Path, *script: Line, **config: Any) -> tuple[FileAgent, ScriptedModel]:
-    """Make an agent whose model plays a script."""
+    """Make an agent whose model plays a script; it may run commands unless `config` says otherwise."""
     model = ScriptedModel(script)
-    return FileAgent(root, model, FileAgentConfig(**config)), model
+    return FileAgent(root, model, FileAgentConfig(**{"commands": CommandMode.HOST} | config)), model
 
 
 async def events_of(made: FileAgent, task: str | None) -> list[AgentEvent]:

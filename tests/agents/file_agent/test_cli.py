@@ -29,6 +29,8 @@ def call(name: str, **arguments: str) -> str:
 SLEEP = call("execute_command", command="touch begun; until test -e end; do sleep 0.1; done; touch over")
 """It ends when a file `end` is there, for it outlives an agent that is killed."""
 
+HOST = ("--commands", "host")
+
 
 def test_a_task_is_done_and_shown(url: str, tmp_path: Path) -> None:
     """The exit code is 0, the work is in the workspace, and calls, results and answer are on standard output."""
@@ -87,7 +89,7 @@ def test_no_server_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_task_is_kept_and_goes_on(url: str, tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C saves the state first; the next start goes on, and the model is told what may have happened."""
-    with Running(url, "agent", "run", SLEEP, "--root", str(tmp_path)) as running:
+    with Running(url, "agent", "run", SLEEP, *HOST, "--root", str(tmp_path)) as running:
         wait_for(tmp_path / "workspace/begun")
         running.process.send_signal(number)
         code, output, errors = running.end()
@@ -103,7 +105,7 @@ def test_an_interrupted_task_is_kept_and_goes_on(url: str, tmp_path: Path, numbe
 
 def test_a_killed_program_goes_on_where_it_was(url: str, tmp_path: Path) -> None:
     """Without any saving: what was on the disk before the kill is enough."""
-    with Running(url, "agent", "run", SLEEP, "--root", str(tmp_path)) as running:
+    with Running(url, "agent", "run", SLEEP, *HOST, "--root", str(tmp_path)) as running:
         wait_for(tmp_path / "workspace/begun")
         running.process.kill()
     (tmp_path / "workspace/end").touch()
@@ -114,7 +116,7 @@ def test_a_killed_program_goes_on_where_it_was(url: str, tmp_path: Path) -> None
 
 def test_two_programs_cannot_be_the_same_agent(url: str, tmp_path: Path) -> None:
     """The second one is told, and the first goes on."""
-    with Running(url, "agent", "run", SLEEP, "--root", str(tmp_path)) as running:
+    with Running(url, "agent", "run", SLEEP, *HOST, "--root", str(tmp_path)) as running:
         wait_for(tmp_path / "workspace/begun")
         code, _, errors = ended(cfs(url, "agent", "run", "hello", "--root", str(tmp_path)))
         assert (code, "another agent is at work in" in errors) == (1, True)
@@ -134,7 +136,8 @@ def test_a_piped_chat_takes_a_task_from_each_line(url: str, tmp_path: Path) -> N
 
 def test_ctrl_c_in_a_chat_stops_the_task_and_not_the_chat(url: str, tmp_path: Path) -> None:
     """It says how to go on, takes the next task, and Ctrl-D ends."""
-    with terminal(url, "agent", "chat", "--root", str(tmp_path / "root"), **home_in(tmp_path)) as screen:
+    arguments = ("agent", "chat", *HOST, "--root", str(tmp_path / "root"))
+    with terminal(url, *arguments, **home_in(tmp_path)) as screen:
         screen.expect("> ")
         screen.line(SLEEP)
         wait_for(tmp_path / "root/workspace/begun")

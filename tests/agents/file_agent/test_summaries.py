@@ -10,6 +10,7 @@ from cfs_agents.events import ContextShortened, Warned
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
 from cfs_agents.llm import Item, Reply
 from cfs_agents.testing import calls, raises, says
+from cfs_agents.tools import CommandMode
 from tests.agents.file_agent.support import agent, events_of, texts
 
 
@@ -43,7 +44,8 @@ class Talker:
 
 def talking(root: Path, model: Talker, **config: Any) -> FileAgent:
     """An agent whose newest four calls alone are too long for it."""
-    return FileAgent(root, model, FileAgentConfig(max_rounds=40, context_tokens=1_300, **config))
+    usual: dict[str, Any] = {"max_rounds": 40, "context_tokens": 1_300, "commands": CommandMode.HOST}
+    return FileAgent(root, model, FileAgentConfig(**(usual | config)))
 
 
 async def test_the_model_sums_up_what_nothing_else_shortens(tmp_path: Path) -> None:

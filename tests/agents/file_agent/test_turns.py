@@ -10,6 +10,7 @@ from cfs_agents.events import ContextShortened, RoundStarted
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
 from cfs_agents.llm import Item, Reply
 from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
+from cfs_agents.tools import CommandMode
 from tests.server.support import Process
 
 STEPS = 24
@@ -47,7 +48,7 @@ async def test_only_what_is_new_is_computed(model_server: Process, tmp_path: Pat
     async with AsyncClient(model_server.url) as client:
         model = Tethered(ServerModel(client, ModelSettings(temperature=0, max_tokens=1)), STEPS)
         counter = ServerCounter(client)
-        config = FileAgentConfig(max_rounds=STEPS + 1, context_tokens=1_200, counter=counter)
+        config = FileAgentConfig(max_rounds=STEPS + 1, context_tokens=1_200, counter=counter, commands=CommandMode.HOST)
         async with FileAgent(tmp_path, model, config) as agent:
             async for event in agent.run_stream("Count."):
                 if isinstance(event, RoundStarted):

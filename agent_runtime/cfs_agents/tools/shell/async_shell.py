@@ -43,6 +43,11 @@ class AsyncShell:
         async with self._turn:
             return await async_take(self._core.background(command, directory))
 
+    @property
+    def directory(self) -> Path:
+        """Where the next command runs."""
+        return self._core.directory
+
     async def close(self) -> None:
         """End the shell and every process that it started, also a command that another task waits for."""
         self._core.closed = True

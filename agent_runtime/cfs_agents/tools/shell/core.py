@@ -50,6 +50,12 @@ class ShellCore:
         self._number = 0
         self._destroyed = False
 
+    @property
+    def directory(self) -> Path:
+        """Where the next command runs: where the last one has left the shell, or where a fresh one begins."""
+        alive = self._bash is not None and self._bash.process.poll() is None
+        return Path(self._directory) if alive and self._directory else self.settings.directory
+
     # -- what can be done -----------------------------------------------------------------------------------------
 
     def run(self, command: str, timeout: float | None, directory: Path | None) -> Steps[ShellResult]:
