@@ -51,6 +51,7 @@ def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
                 thinking_tokens=options.thinking_of(settings.upstream_thinking_tokens, kind),
                 silence=settings.upstream_timeout,
                 parallel=settings.upstream_parallel,
+                reply_bytes=settings.max_reply_bytes,
                 check=settings.upstream_check if check is None else check,
                 retries=Retries(settings.upstream_retries, first=settings.upstream_retry_pause),
             )

@@ -159,6 +159,10 @@ class Settings(BaseSettings):
     max_body_bytes: Count = Field(8 << 20, description="Largest body of a request, unless that is a file (413).")
     max_file_bytes: Count = Field(1 << 30, description="Largest file that is put into a workspace (413).")
     max_message_bytes: Count = Field(_limits.message_bytes, description="Largest message (413).")
+    max_reply_bytes: Count = Field(
+        4 << 20,
+        description="Largest reply of an upstream, with its thinking and calls of tools; a longer one fails its turn.",
+    )
     max_sessions: Count = Field(_limits.sessions, description="Sessions that the server holds (507).")
     max_total_bytes: Count = Field(_limits.total_bytes, description="Bytes of all transcripts together (507).")
     max_queued_turns: Count = Field(_limits.queued_turns, description="Turns that wait in one session (429).")

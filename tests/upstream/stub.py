@@ -59,8 +59,8 @@ class Speech:
     """An act: answer with a reply, whole or not. Without words it echoes the last message.
 
     `hidden` is the data of a block of thinking that only the upstream can read. `cut` ends the answer after so many
-    events: "hard" hangs up, "clean" ends the body. `failing` is an error event after the words; `junk` stands in the
-    place of the event of that number.
+    events: "hard" hangs up, "clean" ends the body, "flood" sends `flood` for ever. `failing` is an error event after
+    the words; `junk` stands in the place of the event of that number.
     """
 
     words: Iterable[str] | None = None
@@ -70,6 +70,7 @@ class Speech:
     stop: str | None = None
     cut: int | None = None
     how: str = "hard"
+    flood: str = ""
     failing: tuple[str, str] | None = None
     junk: tuple[int, str] | None = None
     pings: bool = False
@@ -199,6 +200,9 @@ class Stub(ABC):
             if number == act.cut:
                 if act.how == "clean":
                     break
+                while act.how == "flood":
+                    await send({"type": "http.response.body", "body": act.flood.encode(), "more_body": True})
+                    await asyncio.sleep(0)  # or a client that left would not be noticed
                 return  # without the end of the body: the connection is closed
             if act.junk is not None and number == act.junk[0]:
                 event = act.junk[1]

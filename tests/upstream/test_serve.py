@@ -14,7 +14,7 @@ from cfs_server.settings import ConfigurationError, Settings
 from tests.server.support import Process, run_cfs, serving
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.process import upstream
-from tests.upstream.stub import KEY, MODEL, Refusal, Stub, served_aside
+from tests.upstream.stub import KEY, MODEL, Refusal, Speech, Stub, served_aside
 from tests.upstream.support import STUBS
 
 TEXT = {"Accept": "text/plain"}
@@ -51,6 +51,16 @@ def test_a_session_is_answered_by_the_upstream(kind: str) -> None:
         assert (ready["status"], ready["model"]["name"], ready["model"]["context_tokens"]) == ("ready", MODEL, 4096)
         assert "cfs_engine_tokens_generated_total 4.0" in client.get("/metrics").text
         assert stub.refused == []
+
+
+def test_a_reply_beyond_the_limit_fails_its_turn() -> None:
+    """The flag counts, and the session goes on."""
+    flood = 'data: {"choices": [{"index": 0, "delta": {"content": "and on "}}]}\n\n'
+    stub = STUBS["openai"](Speech(words=["on "], cut=2, how="flood", flood=flood))
+    with in_front_of(stub, "--max-reply-bytes", "1000") as (_, client):
+        text = say(client, "hello")
+        assert text.endswith("Assistant: [Error: the upstream's reply has more than 1000 bytes (--max-reply-bytes)]\n")
+        assert say(client, "and again").endswith("User: and again\nAssistant: and again\n")
 
 
 def test_an_upstream_that_is_killed_fails_its_turn_and_answers_again_when_it_is_back() -> None:

@@ -1,6 +1,7 @@
 """What goes wrong with an upstream, when it is tried again, and what a session is told in the end (S5)."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -131,6 +132,75 @@ async def test_an_upstream_that_says_nothing_for_too_long_fails_the_turn(kind: K
         with pytest.raises(EngineError, match=r"said nothing for 0\.05 seconds"):
             await ask(both.engine, "hello")
         assert (await both.settled()).running == 0
+
+
+def chunk(**delta: object) -> str:
+    """Write a piece of a reply as OpenAI does."""
+    return f"data: {json.dumps({'choices': [{'index': 0, 'delta': delta}]})}\n\n"
+
+
+def change(kind: str, **delta: str) -> str:
+    """Write a piece of a reply as Anthropic does."""
+    return f"data: {json.dumps({'type': 'content_block_delta', 'index': 0, 'delta': {'type': kind, **delta}})}\n\n"
+
+
+MUCH = "x" * 700
+CALL = {"index": 0, "function": {"arguments": MUCH}}
+TOO_MUCH: dict[str, tuple[Kind, str]] = {
+    "text": ("openai", chunk(content=MUCH)),
+    "thinking": ("openai", chunk(reasoning_content=MUCH)),
+    "arguments": ("openai", chunk(tool_calls=[CALL | {"id": "a", "function": {"name": "f", "arguments": MUCH}}])),
+    "calls": ("openai", chunk(tool_calls=[{"index": 0, "id": n, "function": {"name": "f"}} for n in "abab"])),
+    "text of anthropic": ("anthropic", change("text_delta", text=MUCH)),
+    "thinking of anthropic": ("anthropic", change("thinking_delta", thinking=MUCH)),
+}
+BLOCK = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+EMPTY = f"data: {json.dumps(BLOCK)}\n\n"
+NO_WORD: dict[str, tuple[Kind, str]] = {
+    "comments": ("openai", ": still here\n\n"),
+    "comments to anthropic": ("anthropic", ": still here\n\n"),
+    "a line": ("openai", MUCH),
+    "data without an end": ("anthropic", f"data: {MUCH}\n"),
+    "empty pieces": ("openai", chunk(content="")),
+    "no choices": ("openai", 'data: {"choices": []}\n\n'),
+    "pings": ("anthropic", 'event: ping\ndata: {"type": "ping"}\n\n'),
+    "empty blocks": ("anthropic", EMPTY),
+}
+
+
+@pytest.mark.parametrize("flood", TOO_MUCH)
+async def test_a_reply_that_never_ends_is_cut_off(flood: str) -> None:
+    """Not every upstream keeps to `max_tokens`; what was said is passed on, and the connection is closed."""
+    kind, piece = TOO_MUCH[flood]
+    speech = Speech(words=["a ", "b ", "c "], cut=4, how="flood", flood=piece)
+    async with pair(kind, speech, reply_bytes=20_000) as both:
+        said: list[str] = []
+        with pytest.raises(EngineError, match=r"more than 20000 bytes \(--max-reply-bytes\)"):
+            await listen(both.engine, said)
+        assert "".join(said).startswith("a ")
+        assert len("".join(said)) <= 20_000
+        assert (await both.settled()).running == 0
+        assert (both.stub.left_early, both.naps.taken) == (1, [])
+        assert (await ask(both.engine, "again")).text == "again"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("flood", NO_WORD)
+async def test_what_says_nothing_without_end_is_cut_off(flood: str, begun: bool) -> None:
+    kind, piece = NO_WORD[flood]
+    speech = Speech(words=["a ", "b ", "c "], cut=4 if begun else 2, how="flood", flood=piece)
+    async with pair(kind, speech, reply_bytes=20_000) as both:
+        with pytest.raises(EngineError, match=r"sent \d+ bytes without a word of its reply"):
+            await ask(both.engine, "hello")
+        assert (await both.settled()).running == 0
+        assert (both.stub.left_early, both.naps.taken) == (1, [])
+
+
+@BOTH
+async def test_a_reply_within_its_bytes_is_whole(kind: Kind) -> None:
+    """Also one in a single event, whose characters take more bytes in JSON than in UTF-8."""
+    async with pair(kind, Speech(words=["é" * 10_000]), reply_bytes=20_000) as both:
+        assert (await ask(both.engine, "hello")).text == "é" * 10_000
 
 
 async def test_a_server_may_leave_out_the_last_marker() -> None:

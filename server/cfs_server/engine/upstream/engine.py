@@ -26,7 +26,7 @@ from cfs_server.engine.upstream import catalogue
 from cfs_server.engine.upstream.anthropic import AnthropicDialect
 from cfs_server.engine.upstream.dialect import Dialect
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.link import Link, rest
+from cfs_server.engine.upstream.link import Link, ReplyLimit, rest
 from cfs_server.engine.upstream.openai import OpenAIDialect
 from cfs_server.engine.upstream.options import Kind, Options
 from cfs_server.engine.upstream.places import Places
@@ -197,11 +197,13 @@ class UpstreamEngine:
     async def _listen(self, turn: Turn, body: dict[str, Any]) -> None:
         reply = self._dialect.reply(turn.request)
         self._requests += 1
-        events = self._connected().events(self._dialect.path, body, self._model)
+        limit = ReplyLimit(self._options.reply_bytes)
+        events = self._connected().events(self._dialect.path, body, self._model, limit)
         async with contextlib.aclosing(events):
             try:
                 async for event in events:
                     for delta in reply.feed(event):
+                        limit.said(delta)
                         turn.add(delta)
                     if reply.over:
                         await rest(events)

@@ -10,6 +10,7 @@ import httpx
 
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs_server.engine.interface import Delta
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.options import Options, is_here
 
@@ -17,6 +18,12 @@ CONNECT_SECONDS = 10.0
 _REST_SECONDS = 0.2
 """How long to wait for the end of a body whose last event has come, so that the connection can be used again."""
 _ERROR_BYTES = 64 << 10
+_LIST_BYTES = 4 << 20
+"""A list of models is read so far."""
+_ESCAPED = 3
+"""Bytes that a byte of a reply may take in JSON; a server may send all of it in one event."""
+_CALL_BYTES = 64
+"""What a call counts for beside its words: a million empty ones would fill the memory."""
 _NO_STREAM = ("application/json", "text/html")
 
 
@@ -31,6 +38,36 @@ class Answer:
     def failure(self, model: str) -> failures.Failure:
         """Say what a status that is no success means."""
         return failures.of_status(self.status, self.body, self.retry_after, model)
+
+
+class ReplyLimit:
+    """Bounds one answer: the bytes of its text, thinking and calls, and those that come without any of that."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._said = self._idle = 0
+
+    def received(self, data: bytes) -> None:
+        """Count what came over the line; raises `Failure` for endless comments, lines and empty events."""
+        self._idle += len(data)
+        if self._idle > _ESCAPED * self._most + _ERROR_BYTES:
+            raise failures.Failure(EngineError(f"the upstream sent {self._idle} bytes without a word of its reply"))
+
+    def said(self, delta: Delta) -> None:
+        """Count a piece of the reply; raises `Failure` beyond the limit."""
+        size = _size(delta.text) + _size(delta.thinking)
+        for call in delta.calls:
+            size += _size(call.arguments) + (_CALL_BYTES + _size(call.id) + _size(call.name or "") if call.id else 0)
+        self._said += size
+        self._idle = 0 if size else self._idle
+        if self._said > self._most:
+            raise failures.Failure(
+                EngineError(f"the upstream's reply has more than {self._most} bytes (--max-reply-bytes)")
+            )
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 class Link:
@@ -51,19 +88,22 @@ class Link:
     async def get(self, path: str) -> Answer:
         """Ask for something that is no turn; raises `Failure` when there is no answer."""
         with self._told():
-            answer = await self._http.get(path)
-        return self._answer(answer, answer.text)
+            async with self._http.stream("GET", path) as answer:
+                return self._answer(answer, await _beginning(answer, _LIST_BYTES))
 
-    async def events(self, path: str, body: dict[str, Any], model: str) -> AsyncGenerator[ServerSentEvent]:
+    async def events(
+        self, path: str, body: dict[str, Any], model: str, limit: ReplyLimit
+    ) -> AsyncGenerator[ServerSentEvent]:
         """Send a turn's request and yield the events of its answer; leave it through `contextlib.aclosing`."""
         with self._told():
             async with self._http.stream("POST", path, json=body) as answer:
                 if answer.status_code != httpx.codes.OK:
-                    raise self._answer(answer, await _beginning(answer)).failure(model)
+                    raise self._answer(answer, await _beginning(answer, _ERROR_BYTES)).failure(model)
                 if (kind := answer.headers.get("content-type", "")).startswith(_NO_STREAM):
                     raise failures.Failure(EngineError(f"the upstream does not stream: it answers with {kind}"))
                 decoder = SSEDecoder()
                 async for data in answer.aiter_bytes():
+                    limit.received(data)
                     for event in decoder.feed(data):
                         yield replace(event, data=self._options.masked(event.data))
 
@@ -98,10 +138,10 @@ async def rest(events: AsyncIterator[ServerSentEvent]) -> None:
                 pass
 
 
-async def _beginning(answer: httpx.Response) -> str:
+async def _beginning(answer: httpx.Response, most: int) -> str:
     body = b""
     async for data in answer.aiter_bytes():
         body += data
-        if len(body) > _ERROR_BYTES:
+        if len(body) > most:
             break
-    return body[:_ERROR_BYTES].decode("utf-8", "replace")
+    return body[:most].decode("utf-8", "replace")

@@ -28,8 +28,9 @@ class InvalidOptions(ValueError):
 class Options:
     """An upstream and how to use it.
 
-    `silence` is the longest time in seconds that it may say nothing; `parallel` turns are sent to it at a time.
-    `sampling` names the settings of a session that it is told; a setting that it refuses is left out from then on.
+    `silence` is the longest time in seconds that it may say nothing; `parallel` turns are sent to it at a time. A reply
+    has at most `reply_bytes`: not all keep to a number of tokens. `sampling` names the settings of a session that it is
+    told; a setting that it refuses is left out from then on.
     """
 
     url: str
@@ -40,6 +41,7 @@ class Options:
     thinking_tokens: int = 0
     silence: float = 120.0
     parallel: int = 8
+    reply_bytes: int = 4 << 20
     check: bool = True
     retries: Retries = field(default_factory=Retries)
 
