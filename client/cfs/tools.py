@@ -13,8 +13,8 @@ MAX_ROUNDS = 8
 """How often in a row a model may call tools before it must answer."""
 
 _HOW = (
-    "To call one, write [CALL:name(arguments)] with plain values as arguments, such as 1, 'text' or key=[1, 2]."
-    " The next message brings the result as [RESULT:name]. Answer without a call when you know enough."
+    "To call one, write [CALL:<tool>(<arguments>)] with plain values as arguments, such as 1, 'text' or key=[1, 2]."
+    " The next message brings the result as [RESULT:<tool>]. Answer without a call when you know enough."
 )
 
 

@@ -17,6 +17,8 @@ from cfs.errors import InvalidTranscript
 
 PREFIXES = {"system": "System: ", "user": "User: ", "assistant": "Assistant: ", "tool": "Tool: "}
 
+_ROLE_STOPS = tuple(f"\n{prefix.rstrip()}" for prefix in PREFIXES.values())
+
 _PREFIX = f"(?:{'|'.join(PREFIXES.values())})"
 _GUARDED = re.compile(rf"\n(?=\\*{_PREFIX})")
 _ESCAPED = re.compile(rf"\n\\(?=\\*{_PREFIX})")
@@ -63,6 +65,18 @@ def render_one(message: _Said) -> str:
 def render(messages: Iterable[_Said]) -> str:
     """Render messages as a transcript; no messages make an empty text."""
     return "".join(render_one(message) + "\n" for message in messages)
+
+
+def reply_stops(own: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Say which strings end a reply that a model writes into a transcript: `own` ones, or else `User:`.
+
+    So does every role's prefix at the beginning of a line, as the model would go on with another one's message there.
+    An empty `own` means that nothing does.
+    """
+    if own == ():
+        return ()
+    own = ("User:",) if own is None else own
+    return own + tuple(stop for stop in _ROLE_STOPS if not any(each in stop for each in own))
 
 
 def parse(text: str) -> list[Turn]:

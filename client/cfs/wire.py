@@ -98,9 +98,10 @@ class Settings(_Wire):
     """How a session's turns are made (S8, S9).
 
     `stop` left at null means the style's own: `["User:"]` for transcripts, none for chats, whose template ends turns
-    by a token. `seed` left at null means a new one each turn. A seed alone gives nearly always the same text: rounding
-    depends on who else computes. With `reproducible` a turn that has a seed, or a temperature of 0, is computed by
-    itself and from its first token on: the same model, machine and options then give the same text, but more slowly.
+    by a token. In transcripts the prefix of any role at the beginning of a line ends a reply, too. `seed` left at
+    null means a new one each turn. A seed alone gives nearly always the same text: rounding depends on who else
+    computes. With `reproducible` a turn that has a seed, or a temperature of 0, is computed by itself and from its
+    first token on: the same model, machine and options then give the same text, but more slowly.
     An agent in whose session, or in one above it, `paused` is set waits before its next step.
     """
 

@@ -21,7 +21,8 @@ TOOLS = [
                 "properties": {"path": {"type": "string"}, "count": {"type": "integer"}, "deep": {"type": "object"}},
             },
         },
-    }
+    },
+    *({"type": "function", "function": {"name": name}} for name in ("a", "b")),
 ]
 
 
@@ -95,7 +96,7 @@ FORMS = [
 
 @pytest.mark.parametrize(("reply", "calls"), FORMS)
 def test_forms_of_calls(reply: str, calls: list[tuple[str, str]]) -> None:
-    """As one piece, and character by character; unknown names are calls, too."""
+    """As one piece, and character by character."""
     assert read([reply]) == read(list(reply)) == Read(calls=tuple(calls))
 
 
@@ -130,6 +131,9 @@ NO_CALLS = [
     '{"name": "Ada", "age": 36}',
     '{"name": "Ada"}',
     '{"name": "read", "arguments": {}, "why": "because"}',
+    '{"name": "unknown", "arguments": {}}',
+    '[{"name": "read", "arguments": {}}, {"name": "unknown", "arguments": {}}]',
+    '```json\n{"name": "unknown", "arguments": {}}\n```',
     '{"name": "read", "arguments": {"path": "cut off',
     "{",
     "[1, 2]",
@@ -177,6 +181,9 @@ def test_thinking_is_kept_apart() -> None:
     assert read(["so, it"], opened=True) == Read("", "so, it")
     assert read(["a <think>b</think>"]) == Read("a <think>b</think>")
     assert read(["<think>so</think>yes"], tools=False) == Read("yes", "so")
+    call_a = '<tool_call>{"name": "a"}</tool_call>'
+    assert read([f"<think>so</think>{call_a}\n<think>now", "</think>yes"]) == Read("yes", "sonow", (call("a"),))
+    assert read([f"so</think>{call_a}yes"], opened=True) == Read("yes", "so", (call("a"),))
     assert read(['<think>{"name": "a", "arguments": {}}</think>']) == Read("", '{"name": "a", "arguments": {}}')
 
 
@@ -255,3 +262,11 @@ def test_text_among_calls_is_neither_lost_nor_doubled(parts: list[str | tuple[st
     assert "".join(found.text.split()) == "".join(texts.split())
     wanted = dict(FORMS)
     assert list(found.calls) == [one for part in parts if isinstance(part, tuple) for one in wanted[part[0]]]
+
+
+@given(replies, cuts)
+def test_json_without_a_mark_calls_tools_that_there_are_only(reply: str, places: list[int]) -> None:
+    """What is marked as a call is passed on under any name: what to say to that is its reader's affair."""
+    known = {"read", "a", "b"}
+    marked = any(mark in reply for mark in ("<tool_call>", "[TOOL_CALLS]", "[CALL:", "<|python_tag|>"))
+    assert marked or all(name in known for name, _ in read(pieces_of(reply, places)).calls)

@@ -42,16 +42,22 @@ def test_a_transcript_is_the_history_and_the_beginning_of_the_reply() -> None:
     assert prompt.text == "User: hi\nAssistant: hello\nUser: bye\nAssistant: "
     assert [piece.text for piece in prompt.pieces] == ["User: hi\nAssistant: ", "hello\nUser: bye\nAssistant: "]
     assert not any(piece.trusted for piece in prompt.pieces)
-    assert prompt.stops == ("User:",)
+    assert prompt.stops == ("User:", "\nSystem:", "\nAssistant:", "\nTool:")
 
 
 @pytest.mark.parametrize(
-    ("style", "stop", "stops"), [("chat", ("x",), ("x",)), ("transcript", (), ()), ("transcript", ("y",), ("y",))]
+    ("style", "stop", "stops"),
+    [
+        ("chat", ("x",), ("x",)),
+        ("transcript", (), ()),
+        ("transcript", ("q",), ("q", "\nSystem:", "\nUser:", "\nAssistant:", "\nTool:")),
+        ("transcript", ("Tool:", "\n"), ("Tool:", "\n")),
+    ],
 )
-def test_stop_strings_of_the_settings_replace_those_of_the_style(
+def test_stop_strings_of_the_settings_come_before_those_of_the_style(
     style: str, stop: tuple[str, ...], stops: tuple[str, ...]
 ) -> None:
-    """An empty list means none."""
+    """In a transcript a line that begins as another role's message ends a reply; an empty list means none."""
     settings = Settings.model_validate({"prompt_style": style, "stop": stop})
     assert CHATML.build([user("hi")], settings).stops == stops
 

@@ -1,19 +1,26 @@
 """Every model can be told of tools: by its template, or else in our words (H4)."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import make_random_gguf
+from cfs import FunctionTool
 from cfs.errors import EngineError
+from cfs.tool_calls import find_calls
+from cfs.tools import Toolbox
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.abilities import Abilities, abilities_of
 from cfs_server.engine.chat.forcing import forced, reply_schema
 from cfs_server.engine.chat.rendering import ChatTemplate
 from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.chat.templates import PromptBuilder
+from cfs_server.engine.chat.tool_prompts import described_for_transcripts, described_with_tags
 from cfs_server.engine.llama.grammar import Grammars
 from cfs_server.engine.llama.loading import NativeLog, load_weights
 from cfs_server.engine.llama.vocabulary import Vocabulary
@@ -161,7 +168,7 @@ def test_transcripts_describe_and_show_calls_in_their_own_form() -> None:
     assert prompt.text.endswith(
         "User: hi\nAssistant: I look.\n[CALL:read(path='a', n=1)]\nTool: found\nUser: thanks\nAssistant: "
     )
-    assert prompt.stops == ("User:", "\nTool:")
+    assert prompt.stops == ("User:", "\nSystem:", "\nAssistant:", "\nTool:")
 
 
 def test_a_prompt_that_opens_the_thinking_is_known() -> None:
@@ -243,3 +250,54 @@ def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
         path: Path = make_random_gguf.make(tmp_path_factory.mktemp("marks") / "marks.gguf")
     model = load_weights(str(path), NativeLog(lambda _level, _text: None), extra_buffers=True)
     return Vocabulary(model)
+
+
+# -- what a model says again of the instruction -----------------------------------------------------------------------
+
+CALL_SHAPED = [
+    '<tool_call>{"name": "read", "arguments": {}}</tool_call>',
+    "[CALL:read('a')]",
+    '[TOOL_CALLS]read[ARGS]{"path": "a"}',
+    '<|python_tag|>{"name": "read", "parameters": {}}',
+    '\n```json\n{"name": "read", "arguments": {}}\n```',
+    '\n{"name": "read", "arguments": {}}',
+]
+descriptions = st.lists(
+    st.sampled_from([*CALL_SHAPED, "Reads a file.", "\n", "<", '"', "["]) | st.text(max_size=4)
+).map("".join)
+kinds = st.sampled_from(["string", "integer", "object"]).map(lambda kind: {"type": kind}) | st.builds(
+    lambda *words: {"enum": [*words]}, st.text(max_size=8), st.sampled_from(CALL_SHAPED)
+)
+described: st.SearchStrategy[dict[str, Any]] = st.builds(
+    lambda name, description, properties: {
+        "type": "function",
+        "function": {"name": name}
+        | ({"description": description} if description else {})
+        | {"parameters": {"type": "object", "properties": properties}},
+    },
+    st.sampled_from(["read", "name", "tool", "a-b", "KEY"]),
+    descriptions,
+    st.dictionaries(st.sampled_from(["path", "name", "arguments", "parameters", "x-y"]), kinds, max_size=3),
+)
+tool_sets = st.lists(described, min_size=1, max_size=3, unique_by=lambda each: each["function"]["name"])
+
+
+@settings(deadline=None, max_examples=50)
+@given(tool_sets)
+@example([{"type": "function", "function": {"name": "name"}}, TOOL])
+def test_no_part_of_an_instruction_is_a_call(tools: list[dict[str, Any]]) -> None:
+    """A weak model says lines of it again, and begins anywhere: at a mark, a brace or a line."""
+    for text in (described_with_tags(tools), described_for_transcripts(tools)):
+        starts = [match.start() for match in re.finditer(r"^|[{\[<`]", text, re.MULTILINE)]
+        for start in starts:
+            for end in (text.find("\n", start), len(text)):
+                said = text[start : end if end > 0 else len(text)]
+                reader = ReplyReader(tools)
+                found = [delta for delta in (reader.feed(said), reader.finish()) if delta is not None]
+                assert not any(delta.calls for delta in found), said
+                assert find_calls(said) == []
+
+
+def test_the_instruction_of_the_sdk_is_no_call() -> None:
+    box = Toolbox([FunctionTool("read", "Read a file.", lambda path: path)])
+    assert find_calls(box.describe("Hello.")) == []

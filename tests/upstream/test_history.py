@@ -102,8 +102,13 @@ def test_a_transcript_is_one_message_that_the_model_goes_on_with() -> None:
         ("assistant", "two"),
         ("user", "three\nUser: four"),
     ]
-    assert (talk.system, talk.stops) == ("", ("User:",))
-    assert conversation_of(request("a", prompt_style="transcript", stop=("x",))).stops == ("x",)
+    assert (talk.system, talk.stops) == ("", ("User:", "\nSystem:", "\nAssistant:", "\nTool:"))
+    assert conversation_of(request("a", prompt_style="transcript", stop=("x",))).stops == (
+        "x",
+        "\nSystem:",
+        "\nUser:",
+        "\nAssistant:",
+    )  # four are the most that OpenAI takes
     assert conversation_of(request("a")).stops == ()
 
 

@@ -36,6 +36,10 @@ class Parameters:
             if isinstance(function, Mapping):
                 self._known[str(function.get("name"))] = dict(properties) if isinstance(properties, Mapping) else {}
 
+    def known(self, calls: Sequence[FoundCall]) -> bool:
+        """Whether all of some calls are of these tools."""
+        return all(call.name in self._known for call in calls)
+
     def named(self, tool: str, values: Sequence[Any]) -> dict[str, Any]:
         """Give values that came without names those of the tool's parameters, in their order."""
         if len(values) == 1 and isinstance(values[0], dict):
@@ -77,6 +81,12 @@ class Form:
 
     def _some(self, end: int) -> Verdict:
         return Verdict(tuple(self._calls), end) if self._calls else self._none()
+
+    def _unmarked(self, text: str) -> None:
+        """Read JSON that no mark calls a call: it is one only of tools that were given."""
+        found = calls_in(text, strict=True)
+        if self.parameters.known(found):
+            self._calls += found
 
     def _json(self, text: str, start: int) -> int | None:
         """Look for the end of the JSON that begins at a place."""
@@ -258,7 +268,7 @@ class Plain(Form):
         end = self._json(text, 0)
         if end is None:
             return self._none() if last else None
-        self._calls += calls_in(text[:end], strict=True)
+        self._unmarked(text[:end])
         return self._some(end)
 
 
@@ -281,7 +291,7 @@ class Fenced(Form):
             end = self._json(text, head.end())
             if end is None:
                 return self._none() if last else None
-            self._calls += calls_in(text[head.end() : end], strict=True)
+            self._unmarked(text[head.end() : end])
             self._at = end
         start = _skip(text, self._at)
         rest = text[start : start + len(self.MARK)]

@@ -93,7 +93,7 @@ class ReplyReader:
     # -- stages: each takes something off what is held, and says whether to go on ---------------------------------
 
     def _begin(self, last: bool) -> bool:
-        """A reply may begin with thinking."""
+        """A reply may begin with thinking, and so may what follows a call."""
         text = self._held.lstrip()
         if text.startswith(THINK):
             self._held = text[len(THINK) :]
@@ -108,7 +108,7 @@ class ReplyReader:
         before, mark, after = self._held.partition(END_THINK)
         if mark:
             self._held = after
-            self._stage = self._start
+            self._stage = self._unmarked = self._start
         else:
             certain = len(before) - (0 if last else _tail(before, (END_THINK,)))
             before, self._held = before[:certain], before[certain:]
@@ -157,7 +157,8 @@ class ReplyReader:
         for call in verdict.calls:
             if not self.full:
                 self._call(call)
-        self._stage = self._start if not self._answer.begun else self._text
+        self._unmarked = self._start
+        self._stage = self._text if self._answer.begun else self._begin
         return True
 
     # -- parts ----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cfs.errors import EngineError
-from cfs.transcript import PREFIXES, render
+from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.abilities import Abilities, abilities_of
 from cfs_server.engine.chat.rendering import ChatTemplate
@@ -28,9 +28,6 @@ from cfs_server.engine.chat.tool_prompts import (
     with_system,
 )
 
-TRANSCRIPT_STOPS = ("User:",)
-RESULT_STOP = "\nTool:"
-"""Where a model begins to make up what its tool found."""
 _Rows = list[dict[str, Any]]
 
 
@@ -88,9 +85,8 @@ class PromptBuilder:
             style = "chat" if self._template else "transcript"
         if style == "chat":
             return Prompt(self._chat(messages, settings, tools), settings.stop or ())
-        stops = TRANSCRIPT_STOPS + ((RESULT_STOP,) if tools else ()) if settings.stop is None else settings.stop
         told = with_system(messages, described_for_transcripts(tools)) if tools else messages
-        return Prompt(transcript_pieces(told, settings.system), stops)
+        return Prompt(transcript_pieces(told, settings.system), reply_stops(settings.stop))
 
     def _chat(
         self, messages: Sequence[Message], settings: Settings, tools: Sequence[dict[str, Any]]

@@ -1,10 +1,17 @@
 """Conversations with tools, told to models whose template knows no tools, or none of their parts. Pure: no I/O."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cfs.wire import Message, ToolCall
+from cfs_server.engine.chat.call_forms import ANYWHERE, Fenced
+
+# What a model says again of these must not read as a call: the reader of replies refuses what stands in angle brackets,
+# JSON with a description and no mark, and marks that are broken.
+_MARKS = re.compile("|".join(re.escape(mark) for mark in (*(form.MARK for form in ANYWHERE), Fenced.MARK)))
+_MARKS_IN_TEXT = re.compile(_MARKS.pattern + r'|\{(?=\s*")')
 
 _TAGGED = """\
 You can call functions. They are described here, one JSON object a line:
@@ -12,26 +19,28 @@ You can call functions. They are described here, one JSON object a line:
 {tools}
 </tools>
 To call one, write a JSON object with its name and its arguments between two tags, and nothing after it:
-<tool_call>{{"name": "NAME", "arguments": {{"KEY": "VALUE"}}}}</tool_call>
+<tool_call>{{"name": <tool>, "arguments": {{<key>: <value>}}}}</tool_call>
 For several calls write several of these. The results come with the next message. Call a function only when it helps; \
 otherwise just answer."""
 
 _BRACKETED = """\
 You can call these tools:
 {tools}
-To call one, write [CALL:name(key='text', other=1)] with plain values, and nothing after it. The next message brings \
+To call one, write [CALL:<tool>(<key>=<value>)] with plain values, and nothing after it. The next message brings \
 the result. Answer without a call when you know enough."""
 
 
 def described_with_tags(tools: Iterable[Mapping[str, Any]]) -> str:
     """Describe tools, and the form of calls that most models have seen."""
-    lines = [json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools]
+    lines = [json.dumps(_described(tool), ensure_ascii=False) for tool in tools]
+    lines = [_MARKS.sub(lambda mark: f"\\u{ord(mark[0][0]):04x}{mark[0][1:]}", line) for line in lines]
     return _TAGGED.format(tools="\n".join(lines))
 
 
 def described_for_transcripts(tools: Iterable[Mapping[str, Any]]) -> str:
     """Describe tools, and calls in the form in which transcripts show them (S6, C8)."""
-    return _BRACKETED.format(tools="\n".join(map(_line, tools)))
+    lines = [_MARKS_IN_TEXT.sub(lambda mark: f"{mark[0][0]}\u2060{mark[0][1:]}", _line(tool)) for tool in tools]
+    return _BRACKETED.format(tools="\n".join(lines))
 
 
 def with_system(messages: Sequence[Message], text: str) -> list[Message]:
@@ -108,6 +117,11 @@ def _tagged(call: ToolCall) -> str:
     return f"<tool_call>{body}</tool_call>"
 
 
+def _described(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = tool.get("function", tool)
+    return {"name": function.get("name"), "description": function.get("description") or "", **function}
+
+
 def _line(tool: Mapping[str, Any]) -> str:
     function = tool.get("function", tool)
     schema = function.get("parameters") or {}
@@ -116,7 +130,8 @@ def _line(tool: Mapping[str, Any]) -> str:
     shown = ", ".join(
         f"{name}: {_kind(of)}{'' if name in required else ' (optional)'}" for name, of in properties.items()
     )
-    return f"- {function.get('name')}({shown}): {function.get('description') or ''}".rstrip(": ")
+    description = " ".join(str(function.get("description") or "").split())
+    return f"- {function.get('name')}({shown}): {description}".rstrip(": ")
 
 
 def _kind(schema: Any) -> str:

@@ -52,11 +52,12 @@ class Intake:
         prompts: PromptBuilder,
         deliver: Callable[[Work], None],
         interrupt: Callable[[str], None],
+        report: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self._context_tokens = model.context_tokens
         self._vocabulary = model.vocabulary
         self._prompts = prompts
-        self._grammars = Grammars(model.vocabulary)
+        self._grammars = Grammars(model.vocabulary, report)
         self._recalled = Recalled(self._tokenize, model.vocabulary.spell)
         self._logs = TokenLogs(self._tokenize, model.vocabulary.cuts, recalled=self._recalled)
         self._histories = KnownHistories()
@@ -141,13 +142,15 @@ class Intake:
         if room < 1:
             limit = self._context_tokens
             raise ContextTooLong(f"the prompt takes {len(tokens)} tokens; the model's context holds {limit}")
+        # A schema says how the whole of a reply is written, calls included (`forcing`).
+        constraint = self._grammars.get(order.json_schema) or self._grammars.of_calls(order.tools, thinks=prompt.thinks)
         return Generation(
             id=order.id,
             cache_key=order.cache_key,
             log=array("i", tokens.tobytes()),
             prompt_tokens=len(tokens),
             max_tokens=min(settings.max_tokens, room),
-            sampler=Sampler(settings, self._grammars.get(order.json_schema), order.logprobs),
+            sampler=Sampler(settings, constraint, order.logprobs),
             text=TextStream(prompt.stops),
             thinks=prompt.thinks,
             reported=Reported(self._vocabulary) if order.logprobs is not None else None,

@@ -14,7 +14,7 @@ from llama_cpp import llama_cpp as lib
 from cfs.errors import EngineError
 from cfs.wire import Settings
 from cfs_server.engine.llama.candidates import Candidates, Ids, Logits, most_probable, nucleus
-from cfs_server.engine.llama.grammar import Grammar
+from cfs_server.engine.llama.grammar import Constraint
 from cfs_server.engine.llama.logprobs import Ranked, rank
 
 _RANDOM_SEED = 0xFFFF_FFFF
@@ -30,7 +30,7 @@ class Sampler:
     would do it unasked, also for a token that a grammar then refuses).
     """
 
-    def __init__(self, settings: Settings, grammar: Grammar | None = None, logprobs: int | None = None) -> None:
+    def __init__(self, settings: Settings, grammar: Constraint | None = None, logprobs: int | None = None) -> None:
         self._settings = settings
         self._grammar = grammar
         self._logprobs = logprobs
@@ -53,7 +53,8 @@ class Sampler:
     def weight(self, vocabulary: int) -> int:
         """Tokens that are looked at one by one, for a vocabulary of this size: what makes a choice slow."""
         wide = self._chain is not None and not self._settings.top_k
-        return vocabulary if wide or self._grammar is not None or self._logprobs is not None else 0
+        asked = self._grammar is not None and self._grammar.costly
+        return vocabulary if wide or asked or self._logprobs is not None else 0
 
     def free(self) -> None:
         """Release the native samplers; calling it twice is harmless."""
@@ -70,7 +71,7 @@ class Sampler:
         buffer.apply(self._chain)
         return buffer.selected
 
-    def _choose_allowed(self, grammar: Grammar, logits: Logits, buffer: Candidates) -> int:
+    def _choose_allowed(self, grammar: Constraint, logits: Logits, buffer: Candidates) -> int:
         """Choose again among what the grammar allows: of the candidates, or else of the vocabulary."""
         if self._chain is None:
             buffer.fill(logits, most_probable(logits, _GREEDY_TRIES))

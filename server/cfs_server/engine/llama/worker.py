@@ -15,6 +15,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from cfs.errors import EngineError
 from cfs_server.engine import frames
@@ -72,7 +73,7 @@ def main() -> None:
 def _serve(connection: Connection, model: LoadedModel) -> None:
     prompts = _prompt_builder(connection, model)
     scheduler = Scheduler(model, connection.send)
-    intake = Intake(model, prompts, scheduler.inbox.put, scheduler.interrupt)
+    intake = Intake(model, prompts, scheduler.inbox.put, scheduler.interrupt, partial(connection.log, "warning"))
     counter = Counter(model.vocabulary, prompts, connection.send)
     for name, work in (("intake", intake.run_forever), ("counter", counter.run_forever)):
         threading.Thread(target=_or_die, args=(connection, name, work), name=name, daemon=True).start()

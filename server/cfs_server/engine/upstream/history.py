@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cfs.errors import EngineError
-from cfs.transcript import PREFIXES, render
+from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.wire import Message, ToolCall
 from cfs_server.engine.interface import GenerationRequest
 
 NO_RESULT = "(there is no result: the call did not come to its end)"
-_TRANSCRIPT_STOPS = ("User:",)
+_MOST_STOPS = 4
+"""How many strings that end a reply some servers take; those that were asked for come first."""
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -39,7 +40,7 @@ def conversation_of(request: GenerationRequest) -> Conversation:
             raise EngineError("tools need prompt_style=chat")
         leading = (Message(role="system", content=settings.system),) if settings.system else ()
         text = render([*leading, *request.messages]) + PREFIXES["assistant"]
-        stops = _TRANSCRIPT_STOPS if settings.stop is None else settings.stop
+        stops = reply_stops(settings.stop)[: max(_MOST_STOPS, len(settings.stop or ()))]
         return Conversation("", (Message(role="user", content=text),), stops)
     leading_messages, rest = _split(request.messages)
     system = "\n\n".join(text for text in (settings.system or "", *(m.content for m in leading_messages)) if text)
