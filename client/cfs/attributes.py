@@ -17,7 +17,7 @@ PREFIX = "user.cfs."
 CANCEL = PREFIX + "cancel"
 """Setting it to 1 cancels the running turn."""
 
-_TEXTS = frozenset({"system", "prompt_style", "driver"})
+_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow"})
 
 
 def write_settings(patch: SettingsPatch) -> dict[str, bytes | None]:

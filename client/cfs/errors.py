@@ -222,9 +222,26 @@ class EngineError(Unavailable):
 
 
 class ContextTooLong(EngineError):
-    """The prompt leaves no room for a reply in the model's context."""
+    """The prompt leaves no room for a reply in the model's context.
+
+    `fits` is how many of the newest exchanges a prompt would hold, and `leaving` about how many tokens the older ones
+    have; None and 0 where that is not known.
+    """
 
     title = "Context too long"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        retry_after: float | None = None,
+        fits: int | None = None,
+        leaving: int = 0,
+        **extra: Any,
+    ) -> None:
+        super().__init__(detail, retry_after=retry_after, **extra)
+        self.fits = fits
+        self.leaving = leaving
 
 
 class SchemaRefused(EngineError):

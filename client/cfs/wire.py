@@ -19,12 +19,16 @@ EventType = Literal[
     "turn.finished",
     "turn.failed",
     "history.replaced",
+    "context.shifted",
     "settings.changed",
     "state.changed",
     "session.deleted",
     "stale",
     "goodbye",
 ]
+
+Overflow = Literal["shift", "error", "summarize"]
+"""What becomes of a conversation that is longer than the model's context (S8)."""
 
 MAX_SESSION_ID_BYTES = 255
 """Longest component of a session id, as for a file name (S1)."""
@@ -85,6 +89,7 @@ class TurnSettings(_Wire):
     system: Annotated[str, StringConstraints(max_length=262_144)] | None = None
     prompt_style: Literal["auto", "chat", "transcript"] | None = None
     reproducible: bool | None = None
+    overflow: Overflow | None = None
 
 
 class SettingsPatch(TurnSettings):
@@ -102,7 +107,8 @@ class Settings(_Wire):
     null means a new one each turn. A seed alone gives nearly always the same text: rounding depends on who else
     computes. With `reproducible` a turn that has a seed, or a temperature of 0, is computed by itself and from its
     first token on: the same model, machine and options then give the same text, but more slowly.
-    An agent in whose session, or in one above it, `paused` is set waits before its next step.
+    A history that the context does not hold is cut from its oldest messages on in the prompt (`overflow`), never in the
+    transcript. An agent in whose session, or in one above it, `paused` is set waits before its next step.
     """
 
     max_tokens: int = 512
@@ -117,6 +123,7 @@ class Settings(_Wire):
     driver: Literal["model", "agent"] = "model"
     paused: bool = False
     reproducible: bool = False
+    overflow: Overflow = "shift"
 
     def patched(self, patch: SettingsPatch) -> "Settings":
         """Apply a change: keys set to null go back to their defaults."""

@@ -60,6 +60,7 @@ def test_settings_hold_for_this_turn(http_door: HttpDoor) -> None:
     [
         (["chat1", "x", "--set", "colour=red"], "there is no setting 'colour'"),
         (["chat1", "x", "--set", "temperature=hot"], "temperature: "),
+        (["chat1", "x", "--set", "overflow=explode"], "overflow: "),
         (["chat1", "x", "--set", "temperature"], "write KEY=VALUE"),
         (["chat1", " "], "the message is empty"),
         (["chat1"], "the message is empty"),

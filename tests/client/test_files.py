@@ -131,7 +131,8 @@ def test_settings_are_attributes_that_the_shell_can_read(directory: AnsweringDir
 
 
 @pytest.mark.parametrize(
-    "settings", [Settings(), Settings(seed=7, stop=("1", "null"), system='"7"', prompt_style="chat", top_p=1.0)]
+    "settings",
+    [Settings(), Settings(seed=7, stop=("1", "null"), system='"7"', prompt_style="chat", top_p=1.0, overflow="error")],
 )
 def test_settings_come_back_from_their_attributes(settings: Settings) -> None:
     attributes = write_settings(SettingsPatch(**settings.model_dump()))

@@ -35,6 +35,7 @@ def test_null_puts_a_setting_back_to_its_default() -> None:
         {"stop": [""]},
         {"stop": ["x"] * 17},
         {"prompt_style": "poem"},
+        {"overflow": "explode"},
         {"reproducible": "perhaps"},
         {"driver": "human"},
         {"temprature": 0.5},

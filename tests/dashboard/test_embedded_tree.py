@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
 from tests.client.terminal import Running, cfs, ended
-from tests.dashboard.support import Pages, messages, row
+from tests.dashboard.support import Pages, messages, row, send
 from tests.fuse.support import reason_to_skip
 from tests.server.support import Process, serving
 
@@ -68,3 +69,12 @@ def test_a_tree_is_watched_from_echo_to_cat(embedded: Process, mount: Path, tmp_
     assert read.stdout.splitlines()[-1] == f"Assistant: {ANSWER}"
     workspace = tmp_path / "agents/main/agent_workspace"
     assert {path.name: path.read_text() for path in workspace.iterdir()} == FILES
+
+
+def test_a_prompt_that_was_cut_says_so_quietly(pages: Pages, embedded: Process) -> None:
+    """Beside what the turn cost; the messages are all there."""
+    text = "User: Hello!\nAssistant: Hello! How can I help you?\n" * 200
+    httpx.post(f"{embedded.url}/v1/sessions", json={"id": "long", "transcript": text}).raise_for_status()
+    page = pages.open(embedded.url, "conversation/long")
+    send(page, "Thank you!")
+    expect(messages(page).last).to_contain_text("old messages left the prompt")

@@ -148,6 +148,20 @@ async def test_a_prompt_that_is_too_long_is_a_bad_request(model_server: Process)
     assert caught.value.code == "context_length_exceeded"
 
 
+async def test_a_recorded_conversation_is_not_cut_either(model_server: Process) -> None:
+    """The program decides what it sends; a message of another face in the same session has the prompt cut."""
+    messages: list[Any] = []
+    for number in range(60):
+        messages += [{"role": "user", "content": f"word {number} " * 15}, {"role": "assistant", "content": "Well."}]
+    messages.append({"role": "user", "content": "Hello!"})
+    async with speaking(model_server.url) as client:
+        with pytest.raises(openai.BadRequestError, match="the prompt takes") as caught:
+            await client.chat.completions.create(messages=messages, **GREEDY, extra_headers={"X-CFS-Session": "whole"})
+    assert caught.value.code == "context_length_exceeded"
+    async with AsyncSession("whole", url=model_server.url) as session:
+        assert (await session.send("Hello!")).error is None
+
+
 async def test_log_probabilities_come_with_the_tokens(model_server: Process) -> None:
     """Whole and in chunks, directly and recorded; the likeliest is the one that a greedy model takes."""
     async with speaking(model_server.url) as client:

@@ -136,10 +136,10 @@ class AnthropicStub(Stub):
         _check_tools(found)
         if json.dumps(body).count('"cache_control"') > 4:
             raise NotAllowed("A maximum of 4 blocks with cache_control may be provided.")
-        words = [word for block in found.messages[-1].content for word in _text(block).split()]
-        if len(words) > WINDOW:
-            raise NotAllowed(f"prompt is too long: {len(words)} tokens > {WINDOW} maximum")
-        return words
+        words = [[word for block in message.content for word in _text(block).split()] for message in found.messages]
+        if (total := sum(map(len, words))) > WINDOW:
+            raise NotAllowed(f"prompt is too long: {total} tokens > {WINDOW} maximum")
+        return words[-1]
 
     def _check_thinking(self, body: Body) -> None:
         if body.thinking is None:

@@ -267,8 +267,10 @@ async def test_settings_are_properties() -> None:
             "{cfs:}driver": "model",
             "{cfs:}paused": "false",
             "{cfs:}reproducible": "false",
+            "{cfs:}overflow": "shift",
         }
         changes = {"temperature": "0.2", "seed": "7", "stop": '["a", "ü"]', "system": "be 7", "driver": "agent"}
+        changes["overflow"] = "summarize"
         changes["reproducible"] = changes["paused"] = "true"
         for name, value in changes.items():
             before = ann.everything()

@@ -11,7 +11,7 @@ from cfs.wire import TurnSettings
 
 Patch = TypeVar("Patch", bound=TurnSettings)
 
-_TEXTS = frozenset({"system", "prompt_style", "driver"})
+_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow"})
 
 
 def read(assignments: Iterable[str], kind: type[Patch]) -> Patch:

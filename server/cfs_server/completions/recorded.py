@@ -1,6 +1,7 @@
 """Completions that a session records: a turn like any other, whether anybody reads it or not (S4, H4)."""
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from cfs.errors import Conflict, EngineError
 from cfs.wire import Settings, SettingsPatch
@@ -64,7 +65,11 @@ async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> Asy
 
 
 def _patch(patch: SettingsPatch, settings: Settings) -> SettingsPatch:
-    """Let a reply be as long as a program expects of one, unless the session was given a length of its own."""
-    if patch.max_tokens is not None or settings.max_tokens != Settings().max_tokens:
-        return patch
-    return patch.model_copy(update={"max_tokens": DEFAULT_TOKENS})
+    """Let a reply be as long as a program expects of one, unless the session was given a length of its own.
+
+    A program that brings the conversation decides itself what leaves it: a prompt that is too long is an error.
+    """
+    changes: dict[str, Any] = {"overflow": "error"}
+    if patch.max_tokens is None and settings.max_tokens == Settings().max_tokens:
+        changes["max_tokens"] = DEFAULT_TOKENS
+    return patch.model_copy(update=changes)

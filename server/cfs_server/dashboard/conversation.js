@@ -18,6 +18,7 @@ export class Conversation {
   error = null;
   #api;
   #event = 0;
+  #left = 0; // messages that left the prompt in the running turn
   #loading = null;
   #again = false;
   #waiting = [];
@@ -132,7 +133,11 @@ export class Conversation {
       case "turn.finished":
       case "turn.failed":
         this.partial = null;
-        this.usage.set(this.messages.length - 1, { ...data.usage, reason: data.finish_reason });
+        this.usage.set(this.messages.length - 1, { ...data.usage, reason: data.finish_reason, left: this.#left });
+        this.#left = 0;
+        break;
+      case "context.shifted":
+        this.#left = data.messages;
         break;
       case "settings.changed":
         this.settings = data.settings;

@@ -69,5 +69,6 @@ function costOf(cost) {
   if (cost.cached_tokens) parts.push(`${short(cost.cached_tokens)} cached`);
   if (cost.total_seconds) parts.push(duration(cost.total_seconds));
   if (cost.reason === "length") parts.push("cut off");
+  if (cost.left) parts.push(`${cost.left} old messages left the prompt`);
   return parts.join(" · ");
 }

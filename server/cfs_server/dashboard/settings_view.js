@@ -3,7 +3,11 @@
 import { el, say } from "./dom.js";
 import { never, soon } from "./frame.js";
 
-const CHOICES = { driver: ["model", "agent"], prompt_style: ["auto", "chat", "transcript"] };
+const CHOICES = {
+  driver: ["model", "agent"],
+  prompt_style: ["auto", "chat", "transcript"],
+  overflow: ["shift", "error", "summarize"],
+};
 const LONG = new Set(["system"]);
 
 /** A form of all settings; an empty field is the default. */

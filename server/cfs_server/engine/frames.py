@@ -85,6 +85,7 @@ class Generate:
     waited_seconds: float = 0.0
     """How much of the deadline has passed: a turn that is tried again keeps it."""
     logprobs: int | None = None
+    may_shorten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,8 @@ class Ready:
     has_chat_template: bool
     parameters: int
     plan: EnginePlan
+    longest_token: int = 256
+    """Characters of it: no token of this model's stands for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,13 +236,19 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A turn is over: with a finish reason, or with an error (`kind` names its class)."""
+    """A turn is over: with a finish reason, or with an error (`kind` names its class).
+
+    When the prompt was too long, `fits` is how many of its newest exchanges would fit, and `leaving` about how many
+    tokens the others have.
+    """
 
     id: str
     reason: FinishReason
     completion_tokens: int = 0
     kind: str = ""
     error: str = ""
+    fits: int | None = None
+    leaving: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ def _encode(request: GenerationRequest, keep: int, waited: float) -> bytes:
                 logprobs=request.logprobs,
                 deadline_seconds=request.deadline_seconds,
                 waited_seconds=waited,
+                may_shorten=request.may_shorten,
             )
         )
     except (TypeError, ValueError, RecursionError) as error:

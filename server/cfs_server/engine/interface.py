@@ -80,6 +80,9 @@ class GenerationRequest:
     model's raw logits: before temperature, filters and grammar. A turn that is not over after `deadline_seconds`, in
     which the time that it waited counts, fails with `EngineError`.
 
+    `may_shorten`: whoever asks can leave out old exchanges. A prompt is then refused that leaves no room for the reply,
+    as far as there are older exchanges than the last.
+
     `tools` are described to the model in the form of the OpenAI API; `tool_choice` says whether it may, must not or
     must call one. A caller who wants one certain tool called gives that one only. Without `parallel_calls` a reply
     makes one call at most.
@@ -98,6 +101,7 @@ class GenerationRequest:
     account: str = ""
     kind: Kind = "interactive"
     deadline_seconds: float | None = None
+    may_shorten: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +206,11 @@ class Engine(Protocol):
         """Whether a turn handed over now would start."""
         ...
 
+    @property
+    def context_tokens(self) -> int:
+        """How many tokens a prompt and its reply can have; 0 where that is not known."""
+        ...
+
     def predicted_wait(self, owner: str, kind: Kind) -> float:
         """Seconds that an owner's turn of a kind would wait for its place if it were handed over now.
 
@@ -213,7 +222,8 @@ class Engine(Protocol):
         """Yield text as it is made, then exactly one `Finished`.
 
         After `cancel(request.id)` it ends with `Finished("cancelled")`; closing the iterator cancels as well.
-        Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails.
+        Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails; `ContextTooLong` before any text,
+        and where the engine knows with the number of exchanges that fit.
         """
         ...
 

@@ -78,6 +78,11 @@ class ScriptedEngine:
         """Whether `start` has been called and `stop` has not."""
         return self._state == "ready"
 
+    @property
+    def context_tokens(self) -> int:
+        """Not known: what is too long is for the script to say."""
+        return 0
+
     def predicted_wait(self, owner: str, kind: Kind) -> float:
         """What a test has set, for everybody or for an owner's work of this kind."""
         return self.waits.get((owner, kind), self.wait)

@@ -107,7 +107,10 @@ class TurnStream:
         """The worker says that the turn is over, and how."""
         if ended.kind:
             kind = getattr(errors, ended.kind, EngineError)
-            self.fail(kind(ended.error) if issubclass(kind, EngineError) else EngineError(ended.error))
+            if kind is errors.ContextTooLong:
+                self.fail(errors.ContextTooLong(ended.error, fits=ended.fits, leaving=ended.leaving))
+            else:
+                self.fail(kind(ended.error) if issubclass(kind, EngineError) else EngineError(ended.error))
         else:
             self.end(ended.reason, ended.completion_tokens)
 

@@ -19,6 +19,7 @@ from cfs.wire import Message
 from cfs_server.engine import frames, models
 from cfs_server.engine.backlog import Backlog
 from cfs_server.engine.chat.forcing import forced
+from cfs_server.engine.fitting import check_bound
 from cfs_server.engine.gbnf.keeping import unkept
 from cfs_server.engine.interface import (
     Delta,
@@ -79,6 +80,7 @@ class LlamaEngine:
         self._worker: WorkerProcess | None = None
         self._supervision: asyncio.Task[None] | None = None
         self._load: frames.Load | None = None
+        self._context = (0, 1)
         self._streams: dict[str, TurnStream] = {}
         self._questions = Questions(answer_seconds)
         self._logs = LogBook()
@@ -103,6 +105,7 @@ class LlamaEngine:
             _log.warning(note)
         self._load = frames.Load(str(model.path), model.name, self._options, fast)
         self._worker, ready = await WorkerProcess.spawn(self._load, self._command)
+        self._context = ready.context_tokens, ready.longest_token
         self._state = "ready"
         self._supervision = asyncio.create_task(self._supervise(), name="engine supervisor")
         return ModelInfo(model.name, ready.context_tokens, ready.has_chat_template, ready.parameters, notes, ready.plan)
@@ -124,6 +127,11 @@ class LlamaEngine:
     def ready(self) -> bool:
         """Whether a turn handed over now would start."""
         return self._state == "ready"
+
+    @property
+    def context_tokens(self) -> int:
+        """How many tokens a prompt and its reply can have."""
+        return self._context[0]
 
     def predicted_wait(self, owner: str, kind: Kind) -> float:
         """Seconds that an owner's turn of a kind would wait for its place if it were handed over now."""
@@ -225,6 +233,7 @@ class LlamaEngine:
             raise WorkerCrashed(self._broken)
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
+        check_bound(request.messages, request.settings.system, *self._context)
         request = forced(request)
         self._logs.begun(request.cache_key)
         if self._worker is not None:

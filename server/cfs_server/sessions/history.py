@@ -2,10 +2,39 @@
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from cfs.transcript import render, render_one
 from cfs.wire import Message
+from cfs_server.engine.fitting import exchanges, leading_systems
 from cfs_server.sessions.accounts import Account
+
+_ERROR = "[Error: "
+_SUMMARY = "Summary of the conversation before this point:\n"
+
+
+def error_reply(reason: str) -> Message:
+    """Make the reply of a turn that failed (S5)."""
+    return Message(role="assistant", content=f"{_ERROR}{reason}]")
+
+
+def is_error_reply(message: Message) -> bool:
+    """Whether a message only says that its turn failed: no prompt has it (S5)."""
+    content = message.content
+    return message.role == "assistant" and content.startswith(_ERROR) and content.endswith("]")
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What of a history is in prompts: the leading system messages, and what follows the message `cut`.
+
+    `summary` stands for what is before the cut; `oversized` are messages that no prompt can hold.
+    """
+
+    cut: int = 0
+    summary: str = ""
+    oversized: frozenset[int] = frozenset()
 
 
 class History:
@@ -13,6 +42,8 @@ class History:
 
     `version` grows by one with every change, which was at `changed_at`: equal versions are equal texts. A change adds
     one message, or puts others in the place of all.
+
+    The `window` is what prompts have of it; when the messages are replaced, that is everything again.
     """
 
     def __init__(self, account: Account, messages: Iterable[Message] = ()) -> None:
@@ -21,6 +52,7 @@ class History:
         self._text, self._rendered = "", 0
         self.size = 0
         self.version = 0
+        self.window = Window()
         self._put(messages)
 
     def __len__(self) -> int:
@@ -30,6 +62,50 @@ class History:
     def messages(self) -> tuple[Message, ...]:
         """All messages, oldest first."""
         return tuple(self._messages)
+
+    def prompt(self, window: Window) -> tuple[Message, ...]:
+        """The messages of a prompt (S8): those of a window, without replies that are errors."""
+        first = self._messages[: leading_systems(self._messages)]
+        kept = islice(enumerate(self._messages), max(window.cut, len(first)), None)
+        said = [message for at, message in kept if at not in window.oversized and not is_error_reply(message)]
+        if window.summary:
+            before = f"{first.pop().content}\n\n" if first else ""
+            first.append(Message(role="system", content=f"{before}{_SUMMARY}{window.summary}"))
+        return (*first, *said)
+
+    def exchanges(self, window: Window) -> list[int]:
+        """Say where the exchanges of a window begin, but for those that no prompt can hold."""
+        starts = exchanges(self._messages, max(window.cut, leading_systems(self._messages)))
+        return [start for start in starts if start not in window.oversized]
+
+    def leaving(self, window: Window, cut: int, characters: int) -> list[Message]:
+        """List what leaves the prompts when a window is cut anew: its newest messages, of so much text."""
+        found: list[Message] = []
+        for at in range(cut - 1, max(window.cut, leading_systems(self._messages)) - 1, -1):
+            message = self._messages[at]
+            characters -= len(message.content)
+            if characters < 0:
+                break
+            if at not in window.oversized and not is_error_reply(message):
+                found.append(message)
+        return found[::-1]
+
+    def count_between(self, window: Window, cut: int) -> int:
+        """Count the messages that leave the prompts when a window is cut anew."""
+        return cut - max(window.cut, leading_systems(self._messages))
+
+    def bounded(self, window: Window, most: int) -> Window:
+        """Cut a window so that it has no more messages than a prompt can: the rest is not even looked at."""
+        begin = len(self._messages) - most
+        if begin <= window.cut or begin <= leading_systems(self._messages):
+            return window
+        cut = next((at for at in range(begin, len(self._messages)) if self._messages[at].role == "user"), begin)
+        return replace(window, cut=cut)
+
+    def take_window(self, other: "History") -> None:
+        """Let prompts begin where those of another history do, of which this one is a copy."""
+        if other.window.cut < len(self._messages):
+            self.window = other.window
 
     @property
     def last(self) -> Message | None:
@@ -85,6 +161,7 @@ class History:
 
     def _put(self, messages: Iterable[Message]) -> None:
         self._messages = list(messages)
+        self.window = Window()
         self._text, self._rendered = "", 0
         self._since = (self.version, len(self._messages))
         self._resized(sum(map(_size, self._messages)) - self.size)

@@ -22,7 +22,7 @@ from cfs_server.pulse import Pulse
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.answering import answer
 from cfs_server.sessions.events import Event, EventBus
-from cfs_server.sessions.history import History
+from cfs_server.sessions.history import History, Window, error_reply
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.turns import Turn, TurnResult, kind_of
 
@@ -299,6 +299,13 @@ class Session:
         said = message.model_dump(exclude_defaults=True)
         return self.publish("message.added", turn=turn.id, index=index, message=said, size=self.history.size)
 
+    def shift(self, turn: Turn, window: Window, tokens: int) -> None:
+        """Begin prompts at another message from now on, and say what has left them (S8)."""
+        left = self.history.count_between(self.history.window, window.cut)
+        self.history.window = window
+        summary = {"summary": window.summary} if window.summary else {}
+        self.publish("context.shifted", turn=turn.id, messages=left, tokens=tokens, begin=window.cut, **summary)
+
     def note_tools(self) -> None:
         """Note that an agent has called tools, or has their results."""
         self._services.tools_changed(self)
@@ -315,9 +322,9 @@ class Session:
     def fail_turn(self, turn: Turn, reason: str, usage: Usage | None = None) -> None:
         """Append the error as the reply (S5) and go on with the next turn."""
         _log.warning("turn.failed", session=self.id, turn=turn.id, reason=reason)
-        content = f"[Error: {reason}]"
-        self.add_message(Message(role="assistant", content=content), turn)
-        self._end(turn, "error", content, usage, error=reason)
+        reply = error_reply(reason)
+        self.add_message(reply, turn)
+        self._end(turn, "error", reply.content, usage, error=reason)
         self._after_turn()
 
     def _end(
@@ -331,7 +338,7 @@ class Session:
         announce: bool = True,
     ) -> None:
         usage = usage or Usage()
-        self.tokens += usage.prompt_tokens + usage.completion_tokens
+        self.spend(usage)
         self._count_waiting(turn, 0)
         if announce:
             kind: EventType = "turn.failed" if error is not None else "turn.finished"
@@ -343,6 +350,10 @@ class Session:
             self.running = None
         if not turn.result.done():
             turn.result.set_result(TurnResult(reply, reason, usage, self.log.last, len(self.history), error))
+
+    def spend(self, usage: Usage) -> None:
+        """Count the tokens of a finished generation."""
+        self.tokens += usage.prompt_tokens + usage.completion_tokens
 
     def _count_waiting(self, turn: Turn, size: int) -> None:
         self.account.add(size=size - turn.waiting_bytes)

@@ -162,7 +162,10 @@ class SessionStore:
         if at is not None and at > len(source.history):
             raise Conflict(f"session {session_id!r} has {len(source.history)} messages; it cannot fork at {at}")
         history = source.settled_history() if at is None else source.history.messages[:at]
-        return self._create(name, source.settings, history, account, forked_from=source.id)
+        copy = self._create(name, source.settings, history, account, forked_from=source.id)
+        if at is None or at >= len(source.history):
+            copy.history.take_window(source.history)
+        return copy
 
     def rename(self, session_id: str, new: str) -> Session:
         """Give a session and everything below it another name (S14); raises `AlreadyExists`."""

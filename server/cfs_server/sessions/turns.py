@@ -97,11 +97,12 @@ class Turn:
         self, session_id: str, key: str, messages: tuple[Message, ...], settings: Settings, owner: str, seconds: float
     ) -> GenerationRequest:
         """Say to an engine what it is to do within some seconds: answer these messages, which end with the turn's."""
+        settings = settings.patched(self.settings)
         return GenerationRequest(
             self.id,
             key,
             messages,
-            settings.patched(self.settings),
+            settings,
             json_schema=self.json_schema,
             logprobs=self.logprobs,
             tools=self.tools,
@@ -111,6 +112,7 @@ class Turn:
             account=family_of(session_id),
             kind=kind_of(session_id),
             deadline_seconds=seconds,
+            may_shorten=settings.overflow != "error",
         )
 
     def reply(self, content: str, *, cut: bool) -> Message:

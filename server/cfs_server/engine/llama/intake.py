@@ -15,6 +15,7 @@ import numpy as np
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.templates import PromptBuilder
+from cfs_server.engine.fitting import TARGET, check_bound, count_fitting, exchanges, leading_systems
 from cfs_server.engine.frames import (
     AskStats,
     Cancel,
@@ -129,19 +130,21 @@ class Intake:
             failure = error
         except Exception as error:  # noqa: BLE001 - one bad request must not end the worker
             failure = EngineError(f"the request cannot be prepared: {type(error).__name__}: {error}")
-        return Refused(Ended(order.id, "error", 0, type(failure).__name__, failure.detail))
+        fits, leaving = (failure.fits, failure.leaving) if isinstance(failure, ContextTooLong) else (None, 0)
+        return Refused(Ended(order.id, "error", 0, type(failure).__name__, failure.detail, fits, leaving))
 
     def _generation(self, order: Generate, messages: Sequence[Message]) -> Generation:
         settings = Settings.model_validate(order.settings)
+        check_bound(messages, settings.system, self._context_tokens, self._vocabulary.longest)
         prompt = self._prompts.build(messages, settings, order.tools)
         solo = settings.reproducible and (settings.seed is not None or settings.temperature == 0)
         # What was cut into tokens before, and how, must not matter to a turn that is to be the same each time.
         known = self._logs.read(prompt.pieces) if solo else self._logs.next(order.cache_key, prompt.pieces, order.owner)
         tokens = self._tokens(known)
         room = self._context_tokens - len(tokens)
-        if room < 1:
-            limit = self._context_tokens
-            raise ContextTooLong(f"the prompt takes {len(tokens)} tokens; the model's context holds {limit}")
+        reserve = min(settings.max_tokens, self._context_tokens // 4) if order.may_shorten else 1
+        if room < reserve:
+            self._check_room(order, messages, settings, len(tokens), reserve)
         # A schema says how the whole of a reply is written, calls included (`forcing`).
         constraint = self._grammars.get(order.json_schema) or self._grammars.of_calls(order.tools, thinks=prompt.thinks)
         return Generation(
@@ -158,6 +161,28 @@ class Intake:
             owner=order.owner,
             solo=solo,
             share=(order.owner, order.kind, order.account),
+        )
+
+    def _check_room(
+        self, order: Generate, messages: Sequence[Message], settings: Settings, tokens: int, reserve: int
+    ) -> None:
+        """Raise `ContextTooLong` for a prompt of so many tokens, unless it fits and nothing can be left out of it."""
+        context, limit = self._context_tokens, self._context_tokens - reserve
+        if tokens < context and len(exchanges(messages, leading_systems(messages))) <= 1:
+            return
+        fits, leaving = None, 0
+        if order.may_shorten:
+
+            def whole(some: Sequence[Message]) -> int:
+                return len(self._tokens(self._logs.read(self._prompts.build(some, settings, order.tools).pieces)))
+
+            def count(text: str) -> int:
+                return len(self._tokenize(text, trusted=False))
+
+            fits = count_fitting(messages, limit=limit, most=context - 1, whole=whole, count=count)
+            leaving = max(0, tokens - round(TARGET * limit))
+        raise ContextTooLong(
+            f"the prompt takes {tokens} tokens; the model's context holds {context}", fits=fits, leaving=leaving
         )
 
     def _tokens(self, log: TokenLog) -> Tokens:

@@ -27,6 +27,8 @@ class Vocabulary:
         self._shown = {token for token in controls if self.text_of(token) in MARKS}
         self.special_text = self._pattern(controls)
         self.cuts = self._pattern(self._controls(without=_STRIPS))
+        self.longest = max(len(lib.llama_vocab_get_text(self.raw, token).decode()) for token in range(self.size))
+        """Characters of the longest token, or its bytes where a vocabulary writes each byte as a character."""
 
     def text_of(self, token: int) -> str:
         """Return how a token, special ones too, is written in a template; empty for "none"."""

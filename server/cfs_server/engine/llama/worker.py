@@ -84,6 +84,7 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
             has_chat_template=prompts.has_template,
             parameters=model.parameters,
             plan=model.plan,
+            longest_token=model.vocabulary.longest,
         )
     )
     threading.Thread(

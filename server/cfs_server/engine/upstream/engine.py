@@ -10,6 +10,7 @@ import structlog
 
 from cfs.errors import EngineError
 from cfs.wire import Usage
+from cfs_server.engine.fitting import LONGEST_UNKNOWN, check_bound
 from cfs_server.engine.interface import (
     TOO_LONG,
     Delta,
@@ -52,6 +53,7 @@ class UpstreamEngine:
         self._places = Places(options.parallel)
         self._dialect = dialect_of(options, options.model or "")
         self._model = options.model or ""
+        self._context_tokens = 0
         self._link: Link | None = None
         self._state: EngineState = "starting"
         self._turns: dict[str, Turn] = {}
@@ -66,7 +68,7 @@ class UpstreamEngine:
         key = self._options.key.get_secret_value() if self._options.key else None
         self._link = await asyncio.to_thread(Link, self._options, self._dialect.headers(key))
         model = await self._find()
-        self._model = model.id
+        self._model, self._context_tokens = model.id, model.context_tokens
         self._dialect = dialect_of(self._options, model.id)
         self._state = "ready"
         notes = (f"another server answers, by the protocol of {_NAMES[self._options.kind]}",)
@@ -86,6 +88,11 @@ class UpstreamEngine:
     def ready(self) -> bool:
         """Whether the upstream was there when it was last needed."""
         return self._state == "ready"
+
+    @property
+    def context_tokens(self) -> int:
+        """How many tokens a prompt and its reply can have; 0 where the upstream does not say."""
+        return self._context_tokens
 
     def predicted_wait(self, owner: str, kind: KindOfWork) -> float:
         """Seconds that an owner's turn of a kind would wait for its place if it were handed over now."""
@@ -156,6 +163,8 @@ class UpstreamEngine:
         self._connected()
         if request.id in self._turns:
             raise EngineError(f"a turn with the id {request.id} is already running")
+        if self._context_tokens:
+            check_bound(request.messages, request.settings.system, self._context_tokens, LONGEST_UNKNOWN)
         turn = self._turns[request.id] = Turn(request)
         turn.task = asyncio.create_task(self._run(turn), name=f"upstream turn {request.id}")
         return turn

@@ -1,0 +1,94 @@
+"""How much of a conversation a prompt can hold (S8). Pure: no tokenizer, no I/O.
+
+What leaves a prompt leaves in whole exchanges, the oldest first: a user's message with everything up to the next one,
+so that calls of tools and their results stay together. The system messages at the beginning always stay.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from cfs.errors import ContextTooLong
+from cfs.transcript import render_one
+from cfs.wire import Message
+
+TARGET = 0.75
+"""How full a prompt is after a cut. The room above lets the next turns keep the beginning that is computed already."""
+LONGEST_UNKNOWN = 16
+"""Characters of a token at most, for models whose vocabulary is not known here; means over real texts are 3 to 5."""
+MESSAGE_TOKENS = 8
+"""What a message takes in a prompt beside its text, as a guess; a wrong one only moves the cut."""
+_THOUGHT = "</think>"
+
+
+def leading_systems(messages: Sequence[Message]) -> int:
+    """Count the system messages that a history begins with."""
+    return next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
+
+
+def exchanges(messages: Sequence[Message], begin: int) -> list[int]:
+    """Say where the exchanges begin, from an index on that is the beginning of one."""
+    starts = [index for index in range(begin, len(messages)) if messages[index].role == "user"]
+    return starts if starts[:1] == [begin] or begin >= len(messages) else [begin, *starts]
+
+
+def least_tokens(messages: Iterable[Message], longest: int) -> int:
+    """Say how many tokens a prompt of messages has at least, when no token has more characters than `longest`.
+
+    Templates may leave out white space around a content, and what a model thought.
+    """
+    total = 0
+    for message in messages:
+        text = message.content
+        if message.role == "assistant" and _THOUGHT in text:
+            text = text.rpartition(_THOUGHT)[2]
+        total += 1 + len(text.strip()) // longest
+    return total
+
+
+def check_bound(messages: Sequence[Message], system: str | None, context_tokens: int, longest: int) -> None:
+    """Raise `ContextTooLong` for what surely does not fit, before it is sent, rendered or cut into tokens.
+
+    It looks at the messages from the end on, and stops when the context is full.
+    """
+    head = leading_systems(messages)
+    room = context_tokens - len(system or "") // longest - least_tokens(messages[:head], longest)
+    above = (1 - TARGET) * room
+    fits, begin = 0, len(messages)
+    for index in range(len(messages) - 1, head - 1, -1):
+        room -= least_tokens((messages[index],), longest)
+        if room < 0:
+            break
+        if messages[index].role == "user" and (not fits or room >= above):
+            fits, begin = fits + 1, index
+    if room < 0:
+        leaving = sum(len(message.content) for message in messages[head:begin]) // 4
+        detail = f"the prompt takes far more than {context_tokens} tokens; the model's context holds {context_tokens}"
+        raise ContextTooLong(detail, fits=fits, leaving=leaving)
+
+
+def count_fitting(
+    messages: Sequence[Message],
+    *,
+    limit: int,
+    most: int,
+    whole: Callable[[Sequence[Message]], int],
+    count: Callable[[str], int],
+) -> int:
+    """Count the newest exchanges that a prompt holds when it is filled to `TARGET` of `limit` tokens.
+
+    `whole` counts a prompt and `count` a text. The last exchange may take up to `most` tokens; 0 when it takes more.
+    """
+    head = leading_systems(messages)
+    starts = exchanges(messages, head)
+    if not starts:
+        return 0
+    total = whole((*messages[:head], *messages[starts[-1] :]))
+    if total > most:
+        return 0
+    fits, end = 1, starts[-1]
+    for start in reversed(starts[:-1]):
+        for message in messages[start:end]:
+            total += MESSAGE_TOKENS + count(render_one(message))
+            if total > TARGET * limit:
+                return fits
+        fits, end = fits + 1, start
+    return max(1, min(fits, len(starts) - 1))
