@@ -45,26 +45,32 @@ BARS = [
 
 
 @tool("Do nothing")
-async def nothing() -> str:
+async def nothing(number: int) -> str:  # noqa: ARG001 - or the step would be the last one again
     """Return a word."""
     return "done"
 
 
 class SteppingModel:
-    """Calls the tool so many times, then answers."""
+    """Calls the tool so many times, then answers; it syncs when it can do nothing else."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
+        self._made = 0
 
     async def stream(
         self,
-        messages: Sequence[Message],
-        tools: Sequence[dict[str, Any]] = (),  # noqa: ARG002 - the signature is the protocol's
+        messages: Sequence[Message],  # noqa: ARG002 - the signature is the protocol's
+        tools: Sequence[dict[str, Any]] = (),
     ) -> AsyncGenerator[Item]:
         """Reply at once."""
-        made = sum(message.role == "tool" for message in messages)
-        if made < self._steps:
-            call = ToolCall(id=f"call_{made}", name="nothing", arguments={})
+        if self._made < self._steps:
+            call = ToolCall(id=f"call_{self._made}", name="nothing", arguments={"number": self._made})
+            if tools[0]["function"]["name"] == "sync_context":
+                call = ToolCall(
+                    id="sync", name="sync_context", arguments={"new_context_content": "# Current Task\nGo."}
+                )
+            else:
+                self._made += 1
             yield Reply(Message(role="assistant", content="", tool_calls=(call,)), "tool_calls", Usage())
         else:
             yield Reply(Message(role="assistant", content="Done."), "stop", Usage())
@@ -82,7 +88,7 @@ async def agent_ms(steps: int) -> float:
 async def file_agent_ms(steps: int, folder: Path | None) -> float:
     """The same with a directory, on the disk of temporary files or in a folder."""
     with tempfile.TemporaryDirectory(dir=folder) as root:
-        config = FileAgentConfig(tools=[nothing], max_rounds=steps + 1)
+        config = FileAgentConfig(tools=[nothing], max_rounds=2 * steps)
         async with FileAgent(root, SteppingModel(steps), config) as agent:
             start = time.perf_counter()
             assert (await agent.run("Go.")).ok

@@ -5,6 +5,7 @@ anything else is for the model. So a task that was broken off anywhere goes on b
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import cast
@@ -12,8 +13,9 @@ from typing import cast
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents import continuation
-from cfs_agents.config import AgentConfig, LastTurn, Outcome, working_context
+from cfs_agents.config import AgentConfig, Outcome, SyncTurn, working_context
 from cfs_agents.context import Change, CleaningPolicy, Context, ContextFileSystem, clean_root
+from cfs_agents.continuation import MOST_FAULTS, REASONS, WARNINGS, Fault
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -31,12 +33,14 @@ from cfs_agents.events import (
 from cfs_agents.interrupts import Interrupted, Interrupts
 from cfs_agents.keeper import Keeper, NoKeeper
 from cfs_agents.llm import Chunk, Item, Model, Reply, Retrying
+from cfs_agents.repetition import RepeatedSteps, RepeatedText, ends_repeating
+from cfs_agents.replies import with_calls_in_text
 from cfs_agents.sentences import sentences
 from cfs_agents.summaries import Summaries
 from cfs_agents.tools import Registry, ToolResult
 from cfs_agents.usage import added
 
-__all__ = ["Agent", "AgentConfig", "LastTurn", "Outcome"]
+__all__ = ["Agent", "AgentConfig", "Outcome", "SyncTurn"]
 
 _SHORTER = 0.7
 _MOST_SHORTENINGS = 8
@@ -71,7 +75,15 @@ class Agent:
         self._broken: Mapping[str, str] = {}
         self._begun = False
         self._syncs = 0
-        self._cuts = 0
+        self._unsynced = 0
+        """Steps since the last sync, or since the model was last asked for one."""
+        self._fault: Fault | None = None
+        self._faults: Counter[Fault] = Counter()
+        """Replies in a row that were at fault, by what was wrong with them."""
+        self._unkept = Usage()
+        """What replies cost that were not taken into the conversation."""
+        self.repeated = RepeatedSteps(config.language)
+        """Watches the steps; whoever tells the agent something clears it."""
         self._cleans = files is None
         self._warnings: list[str] = []
         self._told = 0
@@ -104,7 +116,10 @@ class Agent:
         """
         before, self.outcome = self.outcome, Outcome()
         self._interrupts.clear()
-        self._syncs = self._cuts = 0
+        self._syncs = self._unsynced = 0
+        self._fault = None
+        self._faults.clear()
+        self.repeated.clear()
         try:
             await self._open(task, before)
             async with aclosing(self._rounds()) as events:
@@ -160,47 +175,49 @@ class Agent:
     # -- rounds ---------------------------------------------------------------------------------------------------
 
     async def _rounds(self) -> AsyncGenerator[AgentEvent, None]:
-        """Do what the conversation asks for next, until there is an answer or the rounds are over."""
-        last, synced_at = False, -1
+        """Do what the conversation asks for next, until there is an answer or the steps are over."""
+        last, turn = False, self.config.sync_turn
         tools = self.tools
         while True:
-            syncs = self._syncs
             if self.context.context.open_calls:
                 steps = self._calls(tools)
-            elif last or self._answered():
+            elif last or (self._has_last_word() and not self._refuses_sync()):
                 break
-            elif self.outcome.rounds < self.config.max_rounds:
-                steps = self._ask(tools)
-            elif self.config.last_turn is None or synced_at == self.outcome.rounds:
-                last = True
-                continue
             else:
-                last = True
-                tools = self.tools.narrow(self.config.last_turn.tools)
-                await self._add(Message(role="user", content=self.config.last_turn.prompt))
+                tools = self.tools
+                if self._has_last_word():
+                    await self._add(Message(role="user", content=self._say.go_on))
+                last = self.outcome.rounds >= self.config.max_rounds
+                if last and (turn is None or self._unsynced == 0):
+                    break
+                if turn is not None and (last or self._unsynced >= turn.every):
+                    tools, self._unsynced = self.tools.narrow(turn.tools), -1
+                    await self._add(Message(role="user", content=turn.prompt))
+                self._unsynced += 1
                 steps = self._ask(tools)
             async with aclosing(steps):
                 async for event in steps:
                     yield event
-            if self._syncs > syncs:
-                synced_at = self.outcome.rounds
         if last:
-            self._end("rounds", f"no answer after {self.config.max_rounds} rounds")
+            self._end("rounds", f"no answer after {self.config.max_rounds} steps")
         else:
+            self.outcome.text = self.context.context.items[-1].message.content
             self._end("answered", self.outcome.detail)
 
-    def _answered(self) -> bool:
-        """Whether the model has the last word."""
+    def _has_last_word(self) -> bool:
+        """Whether the conversation ends with a whole message of the model."""
         items = self.context.context.items
-        if not items or items[-1].message.role != "assistant" or items[-1].cut:
-            return False
-        self.outcome.text = items[-1].message.content
-        return True
+        return bool(items) and items[-1].message.role == "assistant" and not items[-1].cut
+
+    def _refuses_sync(self) -> bool:
+        """Whether the model's last word is said in the place of a sync, so that it is no answer to the task."""
+        turn, before = self.config.sync_turn, self.context.context.items[-2:-1]
+        return turn is not None and [item.message.content for item in before] == [turn.prompt]
 
     # -- the model ------------------------------------------------------------------------------------------------
 
     async def _ask(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
-        """Ask the model, and for the rest of a reply that was cut off in words."""
+        """Ask the model, and again where its reply is no use, or for the rest of one that was cut off in words."""
         self.outcome.rounds += 1
         await self._keeper.before_round()
         for warning in self._news():
@@ -210,9 +227,9 @@ class Agent:
             async with aclosing(self._fitting_reply(tools)) as events:
                 async for event in events:
                     yield event
-            if self.context.context.cut_off is None:
+            if self._fault not in WARNINGS or self.context.context.open_calls:
                 return
-            yield Warned("the reply was cut off at its limit of tokens; the model is asked for the rest")
+            yield Warned(WARNINGS[self._fault])
 
     async def _fitting_reply(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Ask the model once, with a shorter conversation when this one is too long for it."""
@@ -252,11 +269,12 @@ class Agent:
         return [*told, *self._news()]
 
     async def _reply(self, messages: Sequence[Message], tools: Registry) -> AsyncGenerator[AgentEvent, None]:
-        """Let the model answer, and take its reply in."""
+        """Let the model answer, and take its reply in; one that repeats itself is stopped."""
         part = self.context.context.cut_off
-        if part is not None:
-            messages = continuation.asking(messages, self.config.language)
+        if part is not None or self._fault in (Fault.EMPTY, Fault.REPEATED):
+            messages = continuation.asking(messages, self._fault or Fault.CUT_OFF, self.config.language)
         reply: Reply | None = None
+        said, thought, stopped = RepeatedText(), RepeatedText(), False
         stream = cast("AsyncGenerator[Item, None]", self._llm.stream(messages, tools.schemas()))
         async with aclosing(stream):
             while (item := await self._interrupts.guard(anext(stream, None))) is not None:
@@ -266,24 +284,42 @@ class Agent:
                             yield Thinking(thinking)
                         if text:
                             yield Text(text)
+                        if stopped := said.feed(text) or thought.feed(thinking):
+                            break
                     case Retrying():
+                        said, thought = RepeatedText(), RepeatedText()
                         yield item
                     case Reply():
                         reply = item
+        if stopped:
+            self._note(Fault.REPEATED)
+            yield Retrying("the reply repeated itself", 0.0)
+            return
         if reply is None or reply.finish_reason in ("error", "cancelled"):
             raise EngineError("the model's reply ended before it was complete")
         self._count(reply.usage)
+        self._unkept = added(self._unkept, reply.usage)
         yield TurnUsage(reply.usage)
         cut = reply.finish_reason == "length"
-        if not (cut or reply.message.content.strip() or reply.message.tool_calls):
-            raise EngineError("the model said nothing, and called nothing")
+        if not cut:
+            reply = with_calls_in_text(reply, tools.names)
         message = reply.message if part is None else continuation.joined(part.message, reply.message)
-        await self._add(message, reply.broken, reply.usage, cut=cut and not message.tool_calls)
-        self._cuts = self._cuts + 1 if cut else 0
-        if self._cuts == continuation.MOST_CUTS:
+        fault = _fault_of(reply, message, tools)
+        if fault not in (Fault.EMPTY, Fault.REPEATED):
+            usage, self._unkept = self._unkept, Usage()
+            await self._add(message, reply.broken, usage, cut=cut and not message.tool_calls)
+        self._note(fault, next(iter(reply.broken.values()), ""))
+
+    def _note(self, fault: Fault | None, detail: str = "") -> None:
+        """Remember what was wrong with a reply; raises `EngineError` where that is so once too often in a row."""
+        self._fault = fault
+        if fault is None:
+            self._faults.clear()
+            return
+        self._faults[fault] += 1
+        if (times := self._faults[fault]) >= MOST_FAULTS[fault]:
             raise EngineError(
-                f"the model's reply was cut off at its limit of tokens {self._cuts} times in a row:"
-                " allow longer replies, or ask for less at once; what was done is kept"
+                REASONS[fault].format(times) + (f": {detail}" if detail and fault is Fault.MALFORMED else "")
             )
 
     async def _add(
@@ -305,14 +341,19 @@ class Agent:
     # -- tools ----------------------------------------------------------------------------------------------------
 
     async def _calls(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
-        """Run the open calls in their order; those behind an interrupted one are not run."""
+        """Run the open calls in their order; those behind an interrupted one are not run.
+
+        Raises `EngineError` where the agent has only repeated itself for some steps.
+        """
         lost = self._begun
+        step: list[tuple[ToolCall, ToolResult]] = []
         while calls := self.context.context.open_calls:
             call = calls[0]
             if lost:
                 result = self._lost(call, begun=self._begun)
             elif call.id in self._broken:
-                result = ToolResult(call.id, call.name, f"Error: {self._broken[call.id]}", ok=False, seconds=0.0)
+                text = f"Error: {self._broken[call.id]}. {tools.right_form(call.name)}"
+                result = ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
             else:
                 yield CallStarted(call)
                 await self._keeper.begins(call)
@@ -320,8 +361,13 @@ class Agent:
                 result = await self._interrupts.guard(tools.call(call))
             if lines := await self._finish(calls, result):
                 self._syncs += 1
+                self._unsynced = 0
                 yield ContextUpdated(lines, self._syncs)
             yield CallFinished(call, result)
+            if call.name not in self.config.may_repeat:
+                step.append((call, result))
+        if (reason := self.repeated.see(step)) is not None:
+            raise EngineError(reason)
 
     async def _finish(self, calls: Sequence[ToolCall], result: ToolResult) -> int:
         """Take in the result of the first of these calls; return the lines of the window that it wrote, if it did."""
@@ -337,3 +383,14 @@ class Agent:
         """Make the result of a call that has none: one that was begun, or one that was not."""
         text = (self._say.perhaps_run if begun else self._say.not_run).format(call.name)
         return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
+
+
+def _fault_of(reply: Reply, message: Message, tools: Registry) -> Fault | None:
+    """Say what is wrong with a reply; `message` is all of it, where it is the rest of one that was cut off."""
+    calls = reply.message.tool_calls
+    if reply.finish_reason == "length":
+        repeats = not calls and (ends_repeating(message.content) or ends_repeating(message.thinking or ""))
+        return Fault.REPEATED if repeats else Fault.CUT_OFF
+    if not calls:
+        return None if reply.message.content.strip() else Fault.EMPTY
+    return Fault.MALFORMED if all(call.id in reply.broken or call.name not in tools for call in calls) else None

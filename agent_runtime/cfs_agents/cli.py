@@ -34,7 +34,7 @@ MaxTokens = Annotated[
     int | None,
     typer.Option("--max-tokens", min=1, help="How long a reply may be; what is cut off is gone on with."),
 ]
-Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How often the model is asked for a task, at most.")]
+Rounds = Annotated[int, typer.Option("--steps", "--rounds", min=1, help="Most steps of a task: replies of the model.")]
 Language = Annotated[
     Literal["en", "zh"], typer.Option("--lang", help="Language of the guideline and of the runtime's own words.")
 ]
@@ -69,7 +69,7 @@ def run(
     model: ModelName = "",
     temperature: Temperature = None,
     max_tokens: MaxTokens = None,
-    rounds: Rounds = 10,
+    rounds: Rounds = 100,
     lang: Language = "en",
     commands: Commands = "none",
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
@@ -102,7 +102,7 @@ def chat(
     model: ModelName = "",
     temperature: Temperature = None,
     max_tokens: MaxTokens = None,
-    rounds: Rounds = 10,
+    rounds: Rounds = 100,
     lang: Language = "en",
     commands: Commands = "none",
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it

@@ -1,7 +1,7 @@
 """How an agent works, and how a task ended (O6)."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,15 +20,21 @@ from cfs_agents.events import EndReason
 from cfs_agents.sentences import Language
 from cfs_agents.tools import Registry, Tool
 
-MAX_ROUNDS = 10
+MAX_ROUNDS = 100
+
+SYNC_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LastTurn:
-    """What the model is asked for when the rounds are over, and the only tools that it may use for it (A4)."""
+class SyncTurn:
+    """What the model is asked for after so many steps without a sync, and at the end of the steps (A4).
+
+    `tools` names the only ones that it may use for it.
+    """
 
     prompt: str
     tools: Sequence[str]
+    every: int = SYNC_EVERY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +43,9 @@ class AgentConfig:
 
     `offload_token_threshold`: results of so many tokens go to disk, below `offload_root_path` (`~/.agent/context`
     unless given). `ephemeral_keep_recent` overrides how many results ephemeral tools keep. `context_tokens` is how
-    long a conversation may become before it is compacted; without it only the model's own limit counts. `language` is
-    that of what the loop itself says to the model.
+    long a conversation may become before it is compacted; without it only the model's own limit counts. `max_rounds` is
+    how often the model is asked for a task; a task that repeats its steps ends before, but for the tools of
+    `may_repeat`. `language` is that of what the loop itself says to the model.
     """
 
     tools: Iterable[Tool | Callable[..., Any]] = ()
@@ -50,7 +57,8 @@ class AgentConfig:
     ephemeral_keep_recent: int | None = None
     context_tokens: int | None = None
     counter: TokenCounter | None = None
-    last_turn: LastTurn | None = None
+    sync_turn: SyncTurn | None = None
+    may_repeat: Collection[str] = ()
     language: Language = "en"
 
 

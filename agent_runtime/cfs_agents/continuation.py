@@ -1,27 +1,56 @@
-"""Replies that were cut off at their limit of tokens, and how the rest of them is come by. Pure: no I/O.
+"""Replies that are no use as they are, and how the model is asked again. Pure: no I/O.
 
 A reply that is cut off in words is gone on with, and the parts are joined. One that is cut off within a call cannot
 be: half a call is no call, and what a model writes next would not continue it. Such a call is told as cut off, and
 leaves the conversation with the next reply. So a conversation never has half a reply for long, and never as an answer.
+A reply that is empty, or repeats itself, never comes into it.
 """
 
 import re
 from collections.abc import Sequence
+from enum import Enum
 
 from cfs.wire import Message
 from cfs_agents.sentences import Language, sentences
 
-MOST_CUTS = 4
-"""How often in a row a reply may be cut off before the task fails."""
+
+class Fault(Enum):
+    """What is wrong with a reply."""
+
+    CUT_OFF = "cut off"
+    MALFORMED = "malformed"
+    EMPTY = "empty"
+    REPEATED = "repeated"
+
+
+MOST_FAULTS = {Fault.CUT_OFF: 4, Fault.MALFORMED: 3, Fault.EMPTY: 3, Fault.REPEATED: 2}
+"""How many such replies in a row end the task as failed; after each before that the model is asked again."""
+
+REASONS = {
+    Fault.CUT_OFF: "the model's reply was cut off at its limit of tokens {} times in a row:"
+    " allow longer replies, or ask for less at once; what was done is kept",
+    Fault.MALFORMED: "the model called tools in a way that cannot be carried out {} times in a row",
+    Fault.EMPTY: "the model said nothing, and called nothing, {} times in a row",
+    Fault.REPEATED: "the model's reply repeated itself and was stopped, {} times in a row",
+}
+
+WARNINGS = {
+    Fault.CUT_OFF: "the reply was cut off at its limit of tokens; the model is asked for the rest",
+    Fault.EMPTY: "the reply was empty; the model is asked again",
+    Fault.REPEATED: "the reply repeated itself and was stopped; the model is asked again",
+}
 
 _CALL = re.compile(r"<tool_call>(?!.*</tool_call>)|\[TOOL_CALLS\]|\[CALL:|<\|python_tag\|>", re.DOTALL)
 _BARE_CALL = re.compile(r'\A\s*\[?\s*\{\s*"(?:name|function|type)"')
 _WORD = re.compile(r"[!-~]")
 
 
-def asking(messages: Sequence[Message], language: Language) -> list[Message]:
-    """Ask for the rest of the reply that these messages end with."""
+def asking(messages: Sequence[Message], fault: Fault, language: Language) -> list[Message]:
+    """Ask again after a reply that was no use, or for the rest of one that was cut off, with which the messages end."""
     say = sentences(language)
+    if fault is not Fault.CUT_OFF:
+        note = say.empty if fault is Fault.EMPTY else say.repeated
+        return [*messages, Message(role="user", content=note)]
     *before, part = messages
     if not part.content.strip():
         note = say.think_less

@@ -1,15 +1,25 @@
-"""From a finished completion to a reply: its message, its cost, and which of its calls cannot be made. Pure: no I/O."""
+"""From a finished completion to a reply: its message, its cost, and which of its calls cannot be made. Pure: no I/O.
+
+A server that cannot read a call passes it on as text. That is no answer: such a call is a broken one, too.
+"""
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from uuid import uuid4
 
 from cfs.completions import UNREADABLE, ChatCompletion, ChatToolCall, CompletionUsage, read_arguments
-from cfs.wire import Usage
+from cfs.wire import ToolCall, Usage
 from cfs_agents.llm import Reply
 
 _SHOWN = 200
 """Characters of unreadable arguments that are said back to the model, of each end half."""
+
+_MARK = re.compile(r"(?<![`'\"])(?:<tool_call>|\[TOOL_CALLS\]|\[CALL:|<\|python_tag\|>|<function=)(?![`'\"])")
+_BARE = re.compile(r'\A\s*(?:```(?:json|tool_calls?)?\s*)?\[?\s*(?=\{\s*"(?:name|function|type|id)")')
+_NAME = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"|<function=([\w.-]{1,64})|\[CALL:\s*([\w.-]{1,64})')
+_NAMELESS = "unknown"
 
 
 def reply_of(completion: ChatCompletion) -> Reply:
@@ -39,6 +49,39 @@ def fault_of(name: str, text: str, *, cut_off: bool) -> str | None:
             f"the call is cut off, as the reply reached its limit of tokens: write less at once. It was: {_short(text)}"
         )
     return f"the arguments are no JSON object: {_problem(text)}. They were: {_short(text)}"
+
+
+def with_calls_in_text(reply: Reply, names: Collection[str]) -> Reply:
+    """Make a broken call of the call that a reply holds as text, if it does; `names` are those of the tools.
+
+    A text that only speaks of calls has their marks between quotes or backticks. What looks like a call without a mark
+    is one only if it names a tool.
+    """
+    text = reply.message.content
+    begun = _MARK.search(text) or _BARE.match(text)
+    if begun is None or not names:
+        return reply
+    said, call = text[: begun.start()].rstrip(), text[begun.start() :].strip()
+    found = _NAME.search(call)
+    name = next(filter(None, found.groups()), "") if found else next((each for each in names if each in call), "")
+    if begun.re is _BARE and name not in names:
+        return reply
+    made = ToolCall(id=f"call_{uuid4().hex[:16]}", name=name or _NAMELESS, arguments={UNREADABLE: call})
+    message = reply.message.model_copy(update={"content": said, "tool_calls": (*reply.message.tool_calls, made)})
+    fault = f"the call cannot be read: {_problem_of_call(call[begun.end() - begun.start() :])}. It was: {_short(call)}"
+    return replace(reply, message=message, broken={**reply.broken, made.id: fault})
+
+
+def _problem_of_call(text: str) -> str:
+    """Say what is wrong with a call, given what stands behind its mark."""
+    text = text.lstrip()
+    if not text.startswith(("{", "[")):
+        return "it has not the form of a call"
+    try:
+        json.JSONDecoder(strict=False).raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        return f"it is no JSON: {error}"
+    return "it stands in the text, where it is none"
 
 
 def _problem(text: str) -> str:

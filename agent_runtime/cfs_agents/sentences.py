@@ -22,7 +22,9 @@ class Sentences:
     - `no_result`: the result of a call that has none (the reason).
     - `taken_out` (how many), `summary`, `on_disk` (where their list is): what stands for messages that left.
     - `window`, `files`: headings of the file agent's prompt. `synced`, `dropped` (names of calls): after a sync.
-    - `last_turn`: the rounds are over, and a sync is all that is left.
+    - `sync_turn`: nothing but a sync is possible now.
+    - `empty`, `repeated`, `malformed` (what is wrong, the right form): a reply was of no use, and is asked for again.
+    - `repeats` (calls, how often), `same_error` (how often): why a task is ended.
     - `finish`: a sub-agent answered without a report, and is asked for it once.
     """
 
@@ -41,7 +43,12 @@ class Sentences:
     files: str
     synced: str
     dropped: str
-    last_turn: str
+    sync_turn: str
+    empty: str
+    repeated: str
+    malformed: str
+    repeats: str
+    same_error: str
     finish: str
 
 
@@ -65,8 +72,12 @@ _ENGLISH = Sentences(
     files="[Files]",
     synced="[The context window is replaced. Go on with the current task.]",
     dropped="These calls came after the sync and were not run: {}.",
-    last_turn="[The limit of rounds is reached. Call sync_context now: write what is done, what was found, and the"
-    " next steps. Nothing else is kept.]",
+    sync_turn="[Call sync_context now: write what is done, what was found, and the next steps. Nothing else is kept.]",
+    empty="[Your reply was empty. Call a tool, or answer.]",
+    repeated="[Your reply repeated itself and was stopped. Answer shorter, or call a tool.]",
+    malformed="[Your reply holds a tool call that could not be read, so nothing was run: {} The right form: {}]",
+    repeats="it repeated itself: {}, {} times without anything new",
+    same_error="it got the same error {} times",
     finish="[Call sys_finish_task now: status, summary, details.]",
 )
 
@@ -88,7 +99,12 @@ _CHINESE = Sentences(
     files="[文件]",
     synced="[上下文窗口已替换。请继续当前任务。]",
     dropped="这些调用在同步之后，没有执行：{}。",
-    last_turn="[轮数已用完。现在请调用 sync_context：写明已完成的事、发现和下一步。其他内容不会保留。]",
+    sync_turn="[现在请调用 sync_context：写明已完成的事、发现和下一步。其他内容不会保留。]",
+    empty="[你的回复是空的。请调用工具，或作答。]",
+    repeated="[你的回复在重复，已被停止。请简短作答，或调用工具。]",
+    malformed="[你的回复中有一次无法读取的工具调用，因此没有执行：{} 正确的形式：{}]",
+    repeats="它在重复：{}，{} 次，没有任何新结果",
+    same_error="它 {} 次得到同样的错误",
     finish="[现在请调用 sys_finish_task：status、summary、details。]",
 )
 

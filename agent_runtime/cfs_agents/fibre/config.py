@@ -35,10 +35,10 @@ class FibreConfig:
     max_depth: int = 2
     max_alive: int = 64
     max_agents: int = 256
-    max_turns: int = MAX_ROUNDS
+    max_turns: int = 10
     timeout: float | None = 600.0
     budget: int | None = None
-    root_max_turns: int = 100
+    root_max_turns: int = MAX_ROUNDS
     root_timeout: float | None = None
     tree_budget: int | None = None
     lock_seconds: float = 120.0

@@ -12,7 +12,7 @@ import structlog
 
 from cfs.errors import CfsError, Conflict
 from cfs_agents.agent import Agent
-from cfs_agents.events import AgentEvent, CallFinished, TurnUsage
+from cfs_agents.events import AgentEvent, TurnUsage
 from cfs_agents.fibre.chunks import ChunkStream
 from cfs_agents.fibre.conducting import StrandConductor
 from cfs_agents.fibre.config import FibreConfig
@@ -312,16 +312,14 @@ class FibreOrchestrator:
     async def before_round(self, strand: FibreSubAgent, agent: Agent, *, told: bool) -> None:
         """Look before a strand's model is asked; raises `TooMany` when a budget does not have so much."""
         if told:
-            self.guards.told(strand.agent_id)
+            agent.repeated.clear()
         context = agent.context.context
         agent.context.context = self.guards.before_round(strand.agent_id, context, context.tokens)
 
     def after(self, strand: FibreSubAgent, event: AgentEvent) -> None:
-        """Look at what a strand did; it is ended for doing the same again and again."""
+        """Look at what a strand did: what it asked is paid for."""
         if isinstance(event, TurnUsage):
             self.guards.asked(strand.agent_id, event.usage)
-        elif isinstance(event, CallFinished) and (reason := self.guards.after(strand.agent_id, event)) is not None:
-            strand.kill("failed", reason)
 
     def at_work(self, strand: FibreSubAgent) -> list[str]:
         """Name the children of a strand that are at work."""

@@ -214,6 +214,7 @@ class FibreSubAgent:
         limits = AgentConfig(
             tools=tools,
             max_rounds=record.max_turns,
+            may_repeat=(WAIT, FINISH),
             offload_enabled=config.offload_enabled,
             offload_token_threshold=config.offload_token_threshold,
             context_tokens=config.context_tokens,

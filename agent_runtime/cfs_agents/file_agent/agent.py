@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from cfs.errors import CfsError, NotFound
 from cfs_agents.agent import Agent
-from cfs_agents.config import MAX_ROUNDS, AgentConfig, LastTurn, Outcome
+from cfs_agents.config import MAX_ROUNDS, AgentConfig, Outcome, SyncTurn
 from cfs_agents.context import Context, ContextFileSystem, ContextItem, EstimatingCounter, TokenCounter
 from cfs_agents.events import AgentEvent, Warned
 from cfs_agents.file_agent.journal import NAME as JOURNAL
@@ -202,7 +202,7 @@ class FileAgent:
             ephemeral_keep_recent=config.ephemeral_keep_recent,
             context_tokens=config.context_tokens,
             counter=counter,
-            last_turn=LastTurn(prompt=sentences(config.language).last_turn, tools=[SYNC]),
+            sync_turn=SyncTurn(prompt=sentences(config.language).sync_turn, tools=[SYNC]),
             language=config.language,
         )
 

@@ -60,7 +60,7 @@ class Arguments:
         details = error.errors(include_url=False)
         problems = list(dict.fromkeys(self._problem(detail) for detail in details))
         wrong = [str(detail["loc"][0]) for detail in details if detail["loc"]]
-        return f"{self._name} was not run: {'; '.join(problems)}. The right form: {self._example(wrong)}"
+        return f"{self._name} was not run: {'; '.join(problems)}. The right form: {self.example(wrong)}"
 
     def _problem(self, detail: ErrorDetails) -> str:
         place = _place(detail["loc"])
@@ -82,7 +82,8 @@ class Arguments:
             return ""
         return _kind_of(self._resolved(self.schema["properties"].get(str(location[0]), {})))
 
-    def _example(self, wrong: list[str]) -> str:
+    def example(self, wrong: Sequence[str] = ()) -> str:
+        """Write arguments in the right form: those that must be given, and others that were `wrong`."""
         wanted = [
             name for name in self.schema["properties"] if name in self.schema.get("required", []) or name in wrong
         ]

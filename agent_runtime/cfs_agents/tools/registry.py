@@ -63,6 +63,13 @@ class Registry:
         """Make a registry of some of these tools; raises `ToolDefinitionError` for a name that is not here."""
         return type(self)([self.get(name) for name in names], timeout=self._timeout)
 
+    def right_form(self, name: str) -> str:
+        """Show the arguments of a tool, or of the one whose name is most like it; else say which tools there are."""
+        near = self._nearest(name)
+        if near is None:
+            return f"The tools are: {', '.join(self._tools) or 'none'}"
+        return f"The right form of {near}: {self._tools[near].arguments.example()}"
+
     def schemas(self) -> list[dict[str, Any]]:
         """Describe all tools as OpenAI's interface wants them."""
         return [each.schema() for each in self]
@@ -84,7 +91,8 @@ class Registry:
 
     async def _run(self, call: ToolCall) -> str:
         if call.name not in self._tools:
-            raise ToolError(self._unknown(call.name))
+            form = f". {self.right_form(call.name)}" if self._nearest(call.name) else ""
+            raise ToolError(self._unknown(call.name) + form)
         wanted = self._tools[call.name]
         values = wanted.arguments.check(call.arguments)
         seconds = self._timeout if wanted.timeout is None else wanted.timeout
@@ -100,9 +108,12 @@ class Registry:
         raise ToolError(f"{call.name} took longer than {seconds:g} s; it {ended}")
 
     def _unknown(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._tools, n=1)
-        hint = f", did you mean {near[0]!r}?" if near else ""
+        near = self._nearest(name)
+        hint = f", did you mean {near!r}?" if near else ""
         return f"there is no tool {name[:80]!r}{hint} (there are: {', '.join(self._tools) or 'none'})"
+
+    def _nearest(self, name: str) -> str | None:
+        return name if name in self._tools else next(iter(difflib.get_close_matches(name, self._tools, n=1)), None)
 
     def _reason(self, call: ToolCall, error: BaseException) -> str:
         """Say in a sentence what went wrong; of what nobody foresaw, the traceback goes to the log."""

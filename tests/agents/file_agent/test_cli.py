@@ -51,9 +51,9 @@ def test_the_directory_comes_from_the_environment_too(url: str, tmp_path: Path) 
 def test_a_task_without_an_answer_is_a_failure(url: str, tmp_path: Path) -> None:
     """One line says why."""
     task = call("list_directory", path="/workspace")
-    code, _, errors = ended(cfs(url, "agent", "run", task, "--rounds", "1", "--root", str(tmp_path)))
+    code, _, errors = ended(cfs(url, "agent", "run", task, "--steps", "1", "--root", str(tmp_path)))
     assert code == 1
-    assert errors == "cfs: no answer after 1 rounds; what was done is kept: resume to go on\n"
+    assert errors == "cfs: no answer after 1 steps; what was done is kept: resume to go on\n"
 
 
 def test_an_answer_that_is_always_cut_off_is_a_failure(url: str, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_piped_chat_ends_with_the_first_failure(url: str, tmp_path: Path) -> N
     data = "\n".join([*tasks, ""]).encode()
     done = cfs(url, "agent", "chat", "--rounds", "1", "--root", str(tmp_path), data=data)
     code, output, errors = ended(done)
-    assert (code, errors) == (1, "cfs: no answer after 1 rounds; what was done is kept: resume to go on\n")
+    assert (code, errors) == (1, "cfs: no answer after 1 steps; what was done is kept: resume to go on\n")
     assert "hello" in output
     assert not (tmp_path / "workspace/late").exists()
 

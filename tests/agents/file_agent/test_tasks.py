@@ -12,8 +12,9 @@ from cfs_agents.context.items import text_of
 from cfs_agents.context.tokens import estimate
 from cfs_agents.events import CallFinished, CallStarted, Finished, RoundStarted, Text, TurnUsage
 from cfs_agents.file_agent.root import default
+from cfs_agents.sentences import sentences
 from cfs_agents.testing import calls, garbles, raises, says, together
-from tests.agents.file_agent.support import agent, events_of, operations, texts, until_there
+from tests.agents.file_agent.support import agent, events_of, history, operations, texts, until_there
 
 
 async def test_a_task_is_worked_on_until_the_model_answers(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ async def test_the_limit_of_rounds_asks_for_one_last_sync(tmp_path: Path) -> Non
     )
     async with made:
         events = await events_of(made, "List for ever.")
-        assert events[-1] == Finished("rounds", "no answer after 2 rounds")
+        assert events[-1] == Finished("rounds", "no answer after 2 steps")
         assert [tool["function"]["name"] for tool in model.asked[2].tools] == ["sync_context"]
         assert "sync_context" in model.asked[2].last.content
         assert made.unfinished
@@ -158,6 +159,68 @@ async def test_the_limit_of_rounds_asks_for_one_last_sync(tmp_path: Path) -> Non
         assert again.unfinished
         assert (await again.resume()).ok
     assert "# Current Task\nList." in model.asked[0].messages[0].content
+
+
+async def test_every_ten_steps_without_a_sync_it_is_asked_for(tmp_path: Path) -> None:
+    """In a step in which the model can do nothing else; then the task goes on, with the new window (A4)."""
+    window = "# Current Task\nCount to 25.\n"
+    steps = [calls("execute_command", command=f"echo {number}") for number in range(25)]
+    sync = calls("sync_context", new_context_content=window)
+    made, model = agent(tmp_path, *steps[:10], sync, *steps[10:20], sync, *steps[20:], says("25."))
+    async with made:
+        assert (await made.run("Count to 25.")).text == "25."
+        assert made.outcome.rounds == 28
+    asked_for = [number for number, asked in enumerate(model.asked) if len(asked.tools) == 1]
+    assert asked_for == [10, 21]
+    assert model.asked[10].last.content == sentences("en").sync_turn
+    assert [message.role for message in model.asked[11].messages] == ["system", "user"]
+    assert window.strip() in model.asked[11].messages[0].content
+    assert len(history(tmp_path)) == 2
+    model.check_finished()
+
+
+async def test_a_sync_of_its_own_begins_the_ten_steps_anew(tmp_path: Path) -> None:
+    """Whoever keeps the window up to date is not asked to."""
+    steps = [calls("execute_command", command=f"echo {number}") for number in range(27)]
+    sync = calls("sync_context", new_context_content="# Current Task\nCount.\n")
+    made, model = agent(tmp_path, *steps[:9], sync, *steps[9:18], sync, *steps[18:], says("Done."))
+    async with made:
+        assert (await made.run("Count.")).ok
+    assert all(len(asked.tools) > 1 for asked in model.asked)
+
+
+async def test_words_in_the_place_of_a_sync_are_no_answer(tmp_path: Path) -> None:
+    """Whatever the model says there, it is asked to go on; so is one whose new window is refused."""
+    steps = [calls("execute_command", command=f"echo {number}") for number in range(20)]
+    refused = calls("sync_context", new_context_content="no heading")
+    made, model = agent(tmp_path, *steps[:10], says("I had rather not."), *steps[10:], refused, says("20."))
+    async with made:
+        assert (await made.run("Count.")).text == "20."
+    assert model.asked[11].last.content == "[Go on with the task.]"
+    assert len(model.asked[11].tools) > 1
+    assert "has no heading" in model.asked[-1].last.content
+    model.check_finished()
+
+
+async def test_a_hundred_steps_are_the_most(tmp_path: Path) -> None:
+    """Unless told otherwise; the same step again and again ends a task long before."""
+    window = calls("sync_context", new_context_content="# Current Task\nCount.\n")
+    steps = [calls("execute_command", command=f"echo {number}") for number in range(100)]
+    script = [
+        line
+        for number, step in enumerate(steps)
+        for line in ([window, step] if number and number % 10 == 0 else [step])
+    ]
+    made, model = agent(tmp_path, *script)
+    async with made:
+        outcome = await made.run("Count for ever.")
+    assert (outcome.reason, outcome.detail) == ("rounds", "no answer after 100 steps")
+    assert len(model.asked) == 101, "and the last sync"
+    made, model = agent(tmp_path, *[calls("list_directory")] * 100)
+    async with made:
+        outcome = await made.run("List for ever.")
+    assert (outcome.reason, outcome.rounds) == ("failed", 4)
+    assert outcome.detail == "it repeated itself: list_directory, 4 times without anything new"
 
 
 async def test_a_model_that_does_not_sync_at_the_end_loses_nothing(tmp_path: Path) -> None:
@@ -220,13 +283,32 @@ async def test_an_error_of_the_model_ends_the_task_and_nothing_else(tmp_path: Pa
     ]
 
 
-async def test_a_reply_of_nothing_is_a_failure(tmp_path: Path) -> None:
-    """Neither words nor calls: that is no answer, and is not kept as one."""
-    made, _ = agent(tmp_path, says(""), says("Here."))
+async def test_a_reply_of_nothing_is_no_answer(tmp_path: Path) -> None:
+    """It is asked for again, twice; then the task fails, and can be resumed. Nothing of it is kept but its cost."""
+    cost = Usage(prompt_tokens=10, completion_tokens=1)
+    made, model = agent(
+        tmp_path,
+        says(" ", usage=cost),
+        says("\n", usage=cost),
+        says("Here.", usage=cost),
+        *[says("")] * 3,
+        says("There."),
+    )
     async with made:
-        outcome = await made.run("Say something.")
-        assert (outcome.reason, outcome.detail) == ("failed", "the model said nothing, and called nothing")
-        assert (await made.resume()).text == "Here."
+        assert (await made.run("Say something.")).text == "Here."
+        assert made.outcome.rounds == 1
+        assert [asked.last.content for asked in model.asked[1:3]] == [
+            "[Your reply was empty. Call a tool, or answer.]"
+        ] * 2
+        assert [record["params"]["prompt_tokens"] for record in operations(tmp_path, "model")] == [30]
+        outcome = await made.run("Again.")
+        assert (outcome.reason, outcome.detail) == (
+            "failed",
+            "the model said nothing, and called nothing, 3 times in a row",
+        )
+        assert (await made.resume()).text == "There."
+        assert "empty" not in texts(model.asked[-1].messages)
+    model.check_finished()
 
 
 async def test_a_conversation_that_is_too_long_loses_its_oldest_messages(tmp_path: Path) -> None:
@@ -360,7 +442,7 @@ async def test_a_long_conversation_stays_under_its_threshold(tmp_path: Path) -> 
     paths = re.compile(r"/storage/offloaded/\S+?\.txt")
     every = sorted({path for asked in model.asked for path in paths.findall(texts(asked.messages))})
     assert len(every) > 100
-    named = every[::10]
+    named = every[::25]
     reading = [calls("read_file", path=path) for path in named]
     again, reader = agent(tmp_path, *reading, says("Read."), max_rounds=len(named) + 1)
     async with again:

@@ -134,7 +134,8 @@ async def test_unknown_tool_is_told_with_what_there_is() -> None:
     """A near miss is guessed."""
     registry = Registry([look, give])
     assert (await result_of(registry, "lok")).text == (
-        "Error: there is no tool 'lok', did you mean 'look'? (there are: look, give)"
+        "Error: there is no tool 'lok', did you mean 'look'? (there are: look, give)."
+        ' The right form of look: {"path": "text"}'
     )
     assert len((await result_of(registry, "x" * 100_000)).text) < 300
 

@@ -9,18 +9,16 @@ from typing import Any
 
 from cfs.wire import Usage
 from cfs_agents.context import Context, ContextItem
-from cfs_agents.events import CallFinished
 from cfs_agents.fibre.guards.claims import check_claims
 from cfs_agents.fibre.guards.digest import digested
 from cfs_agents.fibre.guards.ledger import Ledger
 from cfs_agents.fibre.guards.limits import Limits
 from cfs_agents.fibre.guards.locks import Locks
-from cfs_agents.fibre.guards.repetition import Repetitions
 from cfs_agents.fibre.guards.stale_writes import StaleWrites
 from cfs_agents.fibre.guards.tree_budget import TreeBudget, tokens
 from cfs_agents.fibre.guards.words import guard_words
 from cfs_agents.fibre.reports import Change, Report
-from cfs_agents.fibre.toolset import FINISH, WAIT
+from cfs_agents.fibre.toolset import WAIT
 from cfs_agents.file_agent.disk import disk_errors
 from cfs_agents.file_agent.keeping import to_the_end
 from cfs_agents.sentences import Language
@@ -52,13 +50,11 @@ class Guards:
         self._workspace = workspace
         self._language: Language = language
         self._gates: dict[str, StaleWrites] = {}
-        self._repetitions: dict[str, Repetitions] = {}
 
     # -- the life of an agent -------------------------------------------------------------------------------------
 
     async def began(self, agent_id: str, *, again: bool) -> None:
         """An agent begins with a task, or, not `again`, goes on with one after a kill."""
-        self._repetitions[agent_id] = Repetitions(self._language)
         self.gate(agent_id).open()
 
         def mark() -> None:
@@ -72,12 +68,6 @@ class Guards:
         self.gate(agent_id).close()
         self.locks.release_all(agent_id)
         self.budget.release(agent_id)
-        self._repetitions.pop(agent_id, None)
-
-    def told(self, agent_id: str) -> None:
-        """Somebody has told an agent something: what it repeats now may be new."""
-        if agent_id in self._repetitions:
-            self._repetitions[agent_id].clear()
 
     # -- its tools ------------------------------------------------------------------------------------------------
 
@@ -114,13 +104,6 @@ class Guards:
     def asked(self, agent_id: str, usage: Usage) -> None:
         """A model was asked, and this is what it cost."""
         self.budget.draw(agent_id, tokens(usage))
-
-    def after(self, agent_id: str, event: CallFinished) -> str | None:
-        """Look at a call; return in words why the agent is to be ended, if it is. Waiting is no repetition."""
-        watch = self._repetitions.get(agent_id)
-        if watch is None or event.call.name in (WAIT, FINISH):
-            return None
-        return watch.see(event.call, event.result)
 
     async def judge(self, report: Report, *, reports: int = 1) -> Report:
         """Hold what an agent says against the facts: a success that they do not bear out is none.

@@ -13,7 +13,6 @@ class GuardWords:
       wrong with a claim. `finished_twice`: a second report came, and does not count.
     - `stale` (path, who): a write is refused. `somebody`: who is not known. `over`: the agent has ended.
     - `locked`, `renewed` (path, seconds), `held` (path, who, seconds), `unlocked`, `not_locked` (path).
-    - `repeats` (calls, how often), `same_error` (how often): why an agent was ended.
     - `too_deep` (levels), `too_many_alive`, `too_many` (how many): why a spawn is refused.
     - `budget` (who, used, limit): why the model is not asked.
     """
@@ -34,8 +33,6 @@ class GuardWords:
     held: str
     unlocked: str
     not_locked: str
-    repeats: str
-    same_error: str
     too_deep: str
     too_many_alive: str
     too_many: str
@@ -59,8 +56,6 @@ _ENGLISH = GuardWords(
     held="{} is reserved by {} for {:g} s more at most: do something else, then try again",
     unlocked="{} is free",
     not_locked="{} was not reserved by you",
-    repeats="it repeated itself: {}, {} times without anything new",
-    same_error="it got the same error {} times",
     too_deep="no agent was started: {} levels of agents are the most. Do it yourself.",
     too_many_alive="no agent was started: {} are at work, which is the most. Wait for one of them.",
     too_many="no agent was started: there have been {} already, which is the most. Do it yourself.",
@@ -84,8 +79,6 @@ _CHINESE = GuardWords(
     held="{} 已被 {} 占用，最多还有 {:g} 秒：请先做别的，再重试",
     unlocked="{} 已释放",
     not_locked="{} 并未被你占用",
-    repeats="它在重复：{}，{} 次，没有任何新结果",
-    same_error="它 {} 次得到同样的错误",
     too_deep="没有启动智能体：最多 {} 层。请自己完成。",
     too_many_alive="没有启动智能体：已有 {} 个在工作，达到上限。请先等待其中一个。",
     too_many="没有启动智能体：总共已有 {} 个，达到上限。请自己完成。",

@@ -1,0 +1,182 @@
+"""Repetition: a model that takes the same steps again and again (B7), or writes the same words. Pure: no I/O.
+
+Both watches take a bounded time for each step, or each piece of text, and a bounded memory.
+"""
+
+import json
+import re
+from collections import deque
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from cfs.wire import ToolCall
+from cfs_agents.sentences import Language, sentences
+from cfs_agents.tools.results import ToolResult
+
+LONGEST_CYCLE = 8
+"""Steps of the longest cycle that is noticed."""
+
+SAME_STEPS = 4
+"""How often the same step may come in a row."""
+
+SAME_CYCLES = 3
+"""How often a cycle of several steps may."""
+
+SAME_ERRORS = 5
+"""How often the same tool may fail in the same way in a row, whatever it is called with."""
+
+_LONGEST_MASKED = 20_000
+_MOST_NAMED = 4
+
+_KEY = (
+    r"(?:[\w-]*[-_])?(?:(?:request|req|trace|span|correlation)[-_]?id|nonce|uuid|guid|timestamp|datetime|now|uptime"
+    r"|elapsed|duration|latency|took|(?:created|updated|modified|started|finished|ended|generated|served|checked"
+    r"|expires|issued|received|sent)[-_]?at|ts|time)(?:[-_](?:ns|us|ms|s|sec|seconds|utc))?"
+)
+_MASKS = (
+    # A key that says what its value is: as in JSON, also JSON in a text of JSON, a query or a header.
+    (
+        re.compile(
+            rf"""(?i)(?<![\w-])({_KEY}\\{{0,4}}["']?\s{{0,9}}[:=]\s{{0,9}})(?:(\\{{0,4}}["']).*?\2|[^\s,;&}}\])"'\\]+)"""
+        ),
+        r"\1<any>",
+    ),
+    (re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"), "<id>"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<time>"),
+    (re.compile(r"\b\d\d?:\d\d:\d\d(?:[.,]\d+)?\b"), "<time>"),
+    (re.compile(r"\b1\d{9}(?:\d{3}|\.\d+)?\b"), "<time>"),
+    (re.compile(r"\b\d+(?:\.\d+)? ?(?:ns|us|µs|ms|s|sec|seconds)\b"), "<time>"),
+    (re.compile(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b"), "<id>"),
+    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<id>"),
+    (re.compile(r"\b(?:pid|process|PID) ?=?:? ?\d+\b"), "<id>"),
+)
+
+
+def masked(text: str) -> str:
+    """Replace ids, times and durations by marks, in the first part of a long text; the rest stays as it is."""
+    head, rest = text[:_LONGEST_MASKED], text[_LONGEST_MASKED:]
+    for pattern, mark in _MASKS:
+        head = pattern.sub(mark, head)
+    return head + rest
+
+
+class RepeatedSteps:
+    """Watches the steps of an agent on one task. A step is what the calls of one reply came to.
+
+    What changes by itself, such as ids and times, is masked, so that it does not pass for something new. Numbers are
+    not: an answer that counts up is progress, and who polls for it does no wrong.
+    """
+
+    def __init__(self, language: Language = "en") -> None:
+        self._say = sentences(language)
+        self._steps: deque[tuple[bytes, str]] = deque(maxlen=LONGEST_CYCLE)
+        self._same = [0] * (LONGEST_CYCLE + 1)
+        self._error: tuple[bytes, int] = (b"", 0)
+
+    def clear(self) -> None:
+        """Begin anew: somebody has told the agent something."""
+        self._steps.clear()
+        self._same = [0] * (LONGEST_CYCLE + 1)
+        self._error = (b"", 0)
+
+    def see(self, step: Sequence[tuple[ToolCall, ToolResult]]) -> str | None:
+        """Take a step in; return in words why it is one too many, if it is."""
+        if not step:
+            return None
+        results = [_digest(call.name, str(result.ok), masked(result.text)) for call, result in step]
+        calls = [masked(json.dumps(call.arguments, sort_keys=True)) for call, _ in step]
+        digest = _digest(*calls, *(result.hex() for result in results))
+        before = list(self._steps)
+        for length in range(1, len(before) + 1):  # how many steps in a row are as those a cycle ago
+            self._same[length] = self._same[length] + 1 if before[-length][0] == digest else 0
+        names = [call.name for call, _ in step]
+        self._steps.append((digest, ", ".join(names[:_MOST_NAMED]) + ("..." if len(names) > _MOST_NAMED else "")))
+        return self._cycle() or self._same_error(step, results)
+
+    def _cycle(self) -> str | None:
+        for length in range(1, LONGEST_CYCLE + 1):
+            often = SAME_STEPS if length == 1 else SAME_CYCLES
+            if self._same[length] >= length * (often - 1):
+                names = [name for _, name in self._steps][-length:]
+                return self._say.repeats.format(", ".join(names), often)
+        return None
+
+    def _same_error(self, step: Sequence[tuple[ToolCall, ToolResult]], results: Sequence[bytes]) -> str | None:
+        for (_, result), digest in zip(step, results, strict=True):
+            error, count = self._error
+            self._error = (b"", 0) if result.ok else (digest, count + 1 if digest == error else 1)
+            if self._error[1] >= SAME_ERRORS:
+                return self._say.same_error.format(self._error[1])
+        return None
+
+
+def _digest(*parts: str) -> bytes:
+    made = blake2b(digest_size=16)
+    for part in parts:
+        made.update(part.encode("utf-8", "surrogatepass") + b"\0")
+    return made.digest()
+
+
+# -- within a reply ---------------------------------------------------------------------------------------------------
+
+_WINDOW = 8_192
+"""Characters of a text that are remembered."""
+
+_LOOK_EVERY = 64
+_PROBE = 24
+_MOST_PROBES = 4
+_LEAST, _LEAST_CUT_OFF, _LEAST_WITHOUT_WORDS = 1_000, 200, 4_000
+_WORD = re.compile(r"\b[A-Za-z]*([A-Za-z])(?!\1)[A-Za-z]+\b")
+_IDEOGRAPHS = re.compile(r"[\u2e80-\uffdc]+")
+
+
+class RepeatedText:
+    """Watches a text that comes in pieces for a passage that it ends with, word for word, again and again.
+
+    Only what is repeated exactly, and without anything in between, counts: tables, lists and code have lines that are
+    alike, and none of them is the same. Of words about a thousand characters are needed, and six times the passage, or
+    fewer of a long one; of rulers, zeros and other things that are no words four thousand.
+    """
+
+    def __init__(self) -> None:
+        self._tail = ""
+        self._new: list[str] = []
+        self._size = 0
+
+    def feed(self, piece: str) -> bool:
+        """Take the next piece in; tell whether the text only repeats itself now."""
+        self._new.append(piece)
+        self._size += len(piece)
+        if self._size < _LOOK_EVERY:
+            return False
+        self._tail = (self._tail + "".join(self._new))[-_WINDOW:]
+        self._new, self._size = [], 0
+        return _repeats(self._tail)
+
+
+def ends_repeating(text: str) -> bool:
+    """Tell whether a text that was cut off ends with a passage that is there three times in a row, or more."""
+    return _repeats(text[-_WINDOW:], cut_off=True)
+
+
+def _repeats(text: str, *, cut_off: bool = False) -> bool:
+    """Look for a passage with which a text ends many times; where its last characters were before tells its length."""
+    probe, place = text[-_PROBE:], len(text) - _PROBE
+    for _ in range(_MOST_PROBES):
+        place = text.rfind(probe, 0, max(0, place + _PROBE - 1))
+        if place < 0:
+            return False
+        length = len(text) - _PROBE - place
+        often = 3 * length if cut_off else min(6 * length, 2 * length + 2_000)
+        needed = max(often, _least(text[-length:], _LEAST_CUT_OFF if cut_off else _LEAST))
+        if len(text) >= needed and text[-needed:-length] == text[length - needed :]:
+            return True
+    return False
+
+
+def _least(passage: str, usual: int) -> int:
+    """Return how many characters a repetition of this passage must have; ideographs say more in fewer of them."""
+    if sum(map(len, _IDEOGRAPHS.findall(passage))) * 2 > len(passage) > 1:
+        return usual // 3
+    has_words = any(map(str.isspace, passage)) and _WORD.search(passage * 2)
+    return usual if has_words else _LEAST_WITHOUT_WORDS
