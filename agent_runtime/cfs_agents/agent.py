@@ -6,8 +6,9 @@ anything else is for the model. So a task that was broken off anywhere goes on b
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from itertools import takewhile
 from typing import cast
 
 from cfs.errors import CfsError, ContextTooLong, EngineError
@@ -73,7 +74,8 @@ class Agent:
         self._keeper = keeper or NoKeeper()
         self._interrupts = Interrupts()
         self._broken: Mapping[str, str] = {}
-        self._begun = False
+        self._begun: set[str] = set()
+        """Ids of the open calls that were begun."""
         self._syncs = 0
         self._unsynced = 0
         """Steps since the last sync, or since the model was last asked for one."""
@@ -88,10 +90,12 @@ class Agent:
         self._warnings: list[str] = []
         self._told = 0
 
-    def resume_at(self, context: Context, *, begun: bool = False, broken: Mapping[str, str] | None = None) -> None:
-        """Take over a conversation; `begun` says that its next open call was started before."""
+    def resume_at(
+        self, context: Context, *, begun: Iterable[str] = (), broken: Mapping[str, str] | None = None
+    ) -> None:
+        """Take over a conversation; `begun` are the ids of open calls that were started before."""
         self.context.context = context
-        self._begun, self._broken = begun, broken or {}
+        self._begun, self._broken = set(begun), broken or {}
 
     def interrupt(self) -> None:
         """Stop the running task at the next place where it waits; from the thread of its event loop."""
@@ -152,7 +156,7 @@ class Agent:
         """Begin a task, or see to it that the model goes on with the last one."""
         if task is not None:
             while calls := self.context.context.open_calls:
-                await self._finish(calls, self._lost(calls[0], begun=self._begun))
+                await self._finish(calls[0], self._lost(calls[0]))
             self.context.context = self.context.context.released()
             await self._add(Message(role="user", content=task), task=True)
         elif before.reason == "rounds":
@@ -332,7 +336,7 @@ class Agent:
         cut: bool = False,
     ) -> None:
         item = self.context.add(message, task=task, cut=cut)
-        self._begun, self._broken = False, broken or {}
+        self._begun, self._broken = set(), broken or {}
         await self._keeper.added(item, self._broken, usage)
 
     def _count(self, usage: Usage) -> None:
@@ -341,48 +345,74 @@ class Agent:
     # -- tools ----------------------------------------------------------------------------------------------------
 
     async def _calls(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
-        """Run the open calls in their order; those behind an interrupted one are not run.
+        """Run the open calls in their order, side by side where none waits for another (`Registry.together`).
 
-        Raises `EngineError` where the agent has only repeated itself for some steps.
+        Where one was begun before, none is run: the model is told of each. Raises `EngineError` where the agent has
+        only repeated itself for some steps.
         """
-        lost = self._begun
+        lost = bool(self._begun)
         step: list[tuple[ToolCall, ToolResult]] = []
         while calls := self.context.context.open_calls:
-            call = calls[0]
+            readable = list(takewhile(lambda call: call.id not in self._broken, calls))
             if lost:
-                result = self._lost(call, begun=self._begun)
-            elif call.id in self._broken:
-                text = f"Error: {self._broken[call.id]}. {tools.right_form(call.name)}"
-                result = ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
+                results = _one(calls[0], self._lost(calls[0]))
+            elif not readable:
+                text = f"Error: {self._broken[calls[0].id]}. {tools.right_form(calls[0].name)}"
+                results = _one(calls[0], ToolResult(calls[0].id, calls[0].name, text, ok=False, seconds=0.0))
             else:
-                yield CallStarted(call)
-                await self._keeper.begins(call)
-                self._begun = True
-                result = await self._interrupts.guard(tools.call(call))
-            if lines := await self._finish(calls, result):
-                self._syncs += 1
-                self._unsynced = 0
-                yield ContextUpdated(lines, self._syncs)
-            yield CallFinished(call, result)
-            if call.name not in self.config.may_repeat:
-                step.append((call, result))
+                batch = tools.together(readable)
+                for call in batch:
+                    yield CallStarted(call)
+                await self._keeper.begins(batch)
+                self._begun.update(call.id for call in batch)
+                results = self._run(batch, tools)
+            async with aclosing(results):
+                async for call, result in results:
+                    if lines := await self._finish(call, result):
+                        self._syncs += 1
+                        self._unsynced = 0
+                        yield ContextUpdated(lines, self._syncs)
+                    yield CallFinished(call, result)
+                    if call.name not in self.config.may_repeat:
+                        step.append((call, result))
         if (reason := self.repeated.see(step)) is not None:
             raise EngineError(reason)
 
-    async def _finish(self, calls: Sequence[ToolCall], result: ToolResult) -> int:
-        """Take in the result of the first of these calls; return the lines of the window that it wrote, if it did."""
+    async def _run(
+        self, batch: Sequence[ToolCall], tools: Registry
+    ) -> AsyncGenerator[tuple[ToolCall, ToolResult], None]:
+        """Run calls at the same time, and yield them in their order; who leaves early ends them all."""
+        if len(batch) == 1:
+            yield batch[0], await self._interrupts.guard(tools.call(batch[0]))
+            return
+        tasks = [asyncio.create_task(tools.call(call)) for call in batch]
+        try:
+            for call, task in zip(batch, tasks, strict=True):
+                yield call, await self._interrupts.guard(task)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _finish(self, call: ToolCall, result: ToolResult) -> int:
+        """Take in the result of a call; return the lines of the window that it wrote, if it did."""
         item = self.context.add(result.message())
-        new = await self._keeper.done(calls[0], result, item, calls[1:])
-        self._begun = False
+        new = await self._keeper.done(call, result, item, self.context.context.open_calls)
+        self._begun.discard(call.id)
         if new is None:
             return 0
         self.context.context = new.context
         return new.lines
 
-    def _lost(self, call: ToolCall, *, begun: bool) -> ToolResult:
+    def _lost(self, call: ToolCall) -> ToolResult:
         """Make the result of a call that has none: one that was begun, or one that was not."""
-        text = (self._say.perhaps_run if begun else self._say.not_run).format(call.name)
+        text = (self._say.perhaps_run if call.id in self._begun else self._say.not_run).format(call.name)
         return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
+
+
+async def _one(call: ToolCall, result: ToolResult) -> AsyncGenerator[tuple[ToolCall, ToolResult], None]:
+    """Yield a result that is known already."""
+    yield call, result
 
 
 def _fault_of(reply: Reply, message: Message, tools: Registry) -> Fault | None:

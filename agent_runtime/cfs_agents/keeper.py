@@ -36,14 +36,14 @@ class Keeper(Protocol):
         """The conversation is another one now: something was off-loaded, or has left."""
         ...
 
-    async def begins(self, call: ToolCall) -> None:
-        """A call is about to be run."""
+    async def begins(self, calls: Sequence[ToolCall]) -> None:
+        """Calls are about to be run, at the same time where there are several."""
         ...
 
     async def done(
         self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
     ) -> NewContext | None:
-        """A call has come to its result; `later` are the calls of the same reply that come after it."""
+        """A call has come to its result; `later` are the calls of the same reply that have none yet."""
         ...
 
     async def ended(self, end: Finished) -> None:
@@ -63,7 +63,7 @@ class NoKeeper:
     async def shortened(self, change: Change) -> None:
         """Do nothing."""
 
-    async def begins(self, call: ToolCall) -> None:
+    async def begins(self, calls: Sequence[ToolCall]) -> None:
         """Do nothing."""
 
     async def done(

@@ -13,7 +13,7 @@ from cfs_agents.fibre.state import Letter
 from cfs_agents.fibre.strand import FibreSubAgent
 from cfs_agents.fibre.toolset import Finish, SpawnRequest
 from cfs_agents.fibre.words import words
-from cfs_agents.tools import ToolError
+from cfs_agents.tools import CALL_ID, ToolError
 
 
 class Family(Protocol):
@@ -159,4 +159,4 @@ class StrandConductor:
         """Name the call that is being made, the same after a kill: where its message stands, and its id."""
         messages = self._strand.context.message_manager.messages
         place = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].tool_calls), 0)
-        return f"{place}:{self._strand.call_id}"
+        return f"{place}:{CALL_ID.get()}"

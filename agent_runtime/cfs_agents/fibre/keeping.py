@@ -76,7 +76,7 @@ class StrandKeeper:
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
         """Keep a message of the user or of the model."""
         record = self.record
-        record.begun, record.broken = None, dict(broken)
+        record.begun, record.broken = [], dict(broken)
         if usage is not None:
             record.rounds += 1
             record.usage = added(record.usage, usage)
@@ -95,10 +95,10 @@ class StrandKeeper:
         """Keep what the conversation is now."""
         await self.save()
 
-    async def begins(self, call: ToolCall) -> None:
-        """Keep that a call is about to be run, if running it twice would matter."""
-        self.record.begun = call.id
-        if call.name not in REPEATABLE:
+    async def begins(self, calls: Sequence[ToolCall]) -> None:
+        """Keep that calls are about to be run, if running one of them twice would matter."""
+        self.record.begun = [call.id for call in calls]
+        if any(call.name not in REPEATABLE for call in calls):
             await self.save()
             self._tell()
 
@@ -110,13 +110,13 @@ class StrandKeeper:
 
     async def done(
         self,
-        call: ToolCall,  # noqa: ARG002 - the signature is the protocol's
-        result: ToolResult,  # noqa: ARG002
+        call: ToolCall,
+        result: ToolResult,  # noqa: ARG002 - the signature is the protocol's
         item: ContextItem,
         later: Sequence[ToolCall],  # noqa: ARG002
     ) -> NewContext | None:
         """Keep a result."""
-        self.record.begun = None
+        self.record.begun = [each for each in self.record.begun if each != call.id]
         await self.add(item.message)
         return None
 

@@ -1,8 +1,8 @@
 """What has to be known of a strand to go on with it in another process (B8). Pure: no I/O."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from cfs.wire import Usage
 
@@ -36,10 +36,15 @@ class Held(BaseModel):
     content: str
 
 
+def _as_list(value: object) -> object:
+    """Read what was written when calls were run one after the other."""
+    return [] if value is None else [value] if isinstance(value, str) else value
+
+
 class StrandRecord(BaseModel):
     """One strand as `session_status.json` has it: who it is, what it may do, and where it is in its task.
 
-    `begun` is the id of a call that was begun and has no result. `items` are those of the context: a whole one, or
+    `begun` are the ids of calls that were begun and have no result. `items` are those of the context: a whole one, or
     `{"at": n, ...}` for one whose message is the n-th of `messages.json`, which has `messages` of them.
     Times are in seconds since the epoch.
     """
@@ -66,7 +71,7 @@ class StrandRecord(BaseModel):
     rounds: int = 0
     usage: Usage = Usage()
     held: Held | None = None
-    begun: str | None = None
+    begun: Annotated[list[str], BeforeValidator(_as_list)] = []
     broken: dict[str, str] = Field(default_factory=dict)
     inbox: list[Letter] = Field(default_factory=list)
     seen: list[str] = Field(default_factory=list)

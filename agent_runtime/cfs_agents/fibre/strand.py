@@ -50,7 +50,6 @@ class FibreSubAgent:
         self.context = context
         self.voice = Voice(tree.chunks, record.session_id, record.agent_name)
         self.keeper = StrandKeeper(record, context, folder, told=self.voice.tell, before=self._before_round)
-        self.call_id: str | None = None
         self.finishes = 0
         """How often it has said in this task that it is done."""
         self.news = asyncio.Event()
@@ -227,7 +226,8 @@ class FibreSubAgent:
         record.inbox = [letter for letter in record.inbox if self._read(letter) not in newest]  # read, then killed
         system = ContextItem.of(Message(role="system", content=self.tree.system(self)))
         calls = kept.open_calls
-        begun = record.begun is not None and bool(calls) and calls[0].name not in REPEATABLE
+        once = any(call.id in record.begun and call.name not in REPEATABLE for call in calls)
+        begun = record.begun if once else ()
         agent.resume_at(Context((system, *kept.items)), begun=begun, broken=record.broken)
         self.keeper.current = lambda: agent.context.context
         return agent
@@ -269,7 +269,6 @@ class FibreSubAgent:
         async with aclosing(agent.run_stream(task)) as events:
             async for event in events:
                 if isinstance(event, CallStarted):
-                    self.call_id = event.call.id
                     self._last_calls.add(event.call.name)
                 self.voice.say(event)
                 self.tree.after(self, event)
@@ -347,7 +346,7 @@ class FibreSubAgent:
         await self._put_away()
         report = self.report = await self.tree.judge(self, ending)
         record.state, record.report, record.heard = "done", state_of(report), self.is_root
-        record.begun, record.finish = None, None
+        record.begun, record.finish = [], None
         record.seconds_used, self._began_at = self.seconds(), None
         await self.keeper.save()
         if self.voice.held is None and not report.ok:  # it never came to its turn: the message must not wait for ever

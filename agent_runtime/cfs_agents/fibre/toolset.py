@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Protocol
 
 from pydantic import Field
 
-from cfs_agents.tools import Tool, tool
+from cfs_agents.tools import Tool, Touch, tool
 
 SPAWN = "sys_spawn_agent"
 SEND = "sys_send_message"
@@ -83,6 +83,11 @@ class Conductor(Protocol):
         ...
 
 
+def _reads_all(_: Mapping[str, Any]) -> Touch:
+    """A child may read what was written before it was started."""
+    return Touch("/", writes=False)
+
+
 class FibreTools:
     """The `sys_` tools of one agent, over what does it."""
 
@@ -92,7 +97,7 @@ class FibreTools:
     def tools(self, *, may_spawn: bool = True, may_finish: bool = True) -> list[Tool]:
         """Return them; a leaf of the tree cannot spawn and wait, and the root does not report but answers."""
         leads = [
-            tool("Create a child agent; returns its agent_id at once.")(self.sys_spawn_agent),
+            tool("Create a child agent; returns its agent_id at once.", touches=_reads_all)(self.sys_spawn_agent),
             tool("Wait for the report of an agent.", timeout=LONGEST_WAIT)(self.sys_wait_agent),
         ]
         both = [

@@ -6,7 +6,7 @@ The disk is waited for where it matters after a crash of the machine: before a c
     {"kind": "head", "version": 1, "generation": 3}       first line; the generation counts the syncs
     {"kind": "item", "item": {...}, "broken": {...}}      a message; calls that could not be read, by their ids
     {"kind": "change", "removed": [...], ...}             items were off-loaded, left, or gave way to a summary
-    {"kind": "intent", "call": {...}}                     the next call of the last reply is about to be run
+    {"kind": "intent", "call": {...}}                     a call of the last reply is about to be run
     {"kind": "result", "item": {...}, "operation": {...}} it was run, and this came of it
     {"kind": "end", "reason": "answered", "detail": ""}   the task is over, or was given up
     {"kind": "sync", "window": ..., "archive": ..., "item": {...}, ...}   the window is to be replaced by this one
@@ -19,7 +19,7 @@ message it brings. Conversations hold what they hold, secrets too, so the file i
 import json
 import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -47,14 +47,14 @@ class Sync:
 
 @dataclass(slots=True)
 class Story:
-    """What a journal tells: the conversation, whether its next open call was begun, and how the last task ended.
+    """What a journal tells: the conversation, which of its open calls were begun, and how the last task ended.
 
     `end` is None while a task is under way, or before the first. `sync` is a change that may not be complete.
     """
 
     generation: int = 0
     context: Context = field(default_factory=Context)
-    begun: bool = False
+    begun: set[str] = field(default_factory=set)
     broken: dict[str, str] = field(default_factory=dict)
     end: Finished | None = None
     last: Operation | None = None
@@ -119,9 +119,9 @@ class Journal:
         """Write down what has become of the conversation; what a crash of the machine loses is done again."""
         self._append({"kind": "change", **change.dump()})
 
-    def intent(self, call: ToolCall) -> None:
-        """Write down that a call is about to be run."""
-        self._append({"kind": "intent", "call": call.model_dump(mode="json")}, wait=True)
+    def intents(self, calls: Sequence[ToolCall]) -> None:
+        """Write down that calls are about to be run."""
+        self._append(*({"kind": "intent", "call": call.model_dump(mode="json")} for call in calls), wait=True)
 
     def result(self, item: ContextItem, operation: Operation) -> None:
         """Write down what came of it; a result that a crash of the machine loses is one that nobody knows of."""
@@ -158,9 +158,9 @@ class Journal:
         with self._lock:
             return f"{self._generation}.{self._lines + 1}"
 
-    def _append(self, record: Mapping[str, Any], *, wait: bool = False) -> None:
+    def _append(self, *records: Mapping[str, Any], wait: bool = False) -> None:
         with self._lock, disk_errors(self._path):
-            new = [record] if self._lines else [_head(self._generation), record]
+            new = records if self._lines else (_head(self._generation), *records)
             _write(self._file, b"".join(map(_encoded, new)), wait=wait)
             self._lines += len(new)
 
@@ -175,16 +175,17 @@ def _tell(story: Story, record: Mapping[str, Any], number: int) -> None:
     elif kind == "item":
         item = ContextItem.load(record["item"])
         story.context = (story.context.released() if item.protected else story.context).with_item(item)
-        story.broken = record["broken"]
+        story.begun, story.broken = set(), record["broken"]
         story.end = None
     elif kind == "change":
         story.context = Change.load(record).applied(story.context)
     elif kind == "intent":
-        story.begun = True
+        story.begun.add(record["call"]["id"])
         story.end = None
     elif kind == "result":
-        story.context = story.context.with_item(ContextItem.load(record["item"]))
-        story.begun = False
+        item = ContextItem.load(record["item"])
+        story.context = story.context.with_item(item)
+        story.begun.discard(item.message.tool_call_id or "")
         story.end = None
         story.last = Operation(**record["operation"])
     elif kind == "end":

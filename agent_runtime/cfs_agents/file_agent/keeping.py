@@ -78,9 +78,9 @@ class FileKeeper:
         """Keep what has become of the conversation."""
         await to_the_end(lambda: self._journal.change(change))
 
-    async def begins(self, call: ToolCall) -> None:
-        """Keep the intent."""
-        await to_the_end(lambda: self._journal.intent(call))
+    async def begins(self, calls: Sequence[ToolCall]) -> None:
+        """Keep the intents."""
+        await to_the_end(lambda: self._journal.intents(calls))
 
     async def done(
         self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]

@@ -13,12 +13,13 @@ from cfs_agents.tools.commands import (
 from cfs_agents.tools.errors import ShellClosed, ShellError, ShellUnavailable, ToolDefinitionError, ToolError
 from cfs_agents.tools.files import FileGate, FileTools
 from cfs_agents.tools.paths import agent_grants
-from cfs_agents.tools.registry import Registry
+from cfs_agents.tools.registry import CALL_ID, Registry
 from cfs_agents.tools.results import ToolResult
 from cfs_agents.tools.shell import AsyncShell, Limits, Sandbox, Shell, ShellResult, ShellSettings, Warden, usual_limits
-from cfs_agents.tools.tool import Tool, tool
+from cfs_agents.tools.tool import Tool, Touch, tool
 
 __all__ = [
+    "CALL_ID",
     "Answer",
     "Ask",
     "AsyncShell",
@@ -41,6 +42,7 @@ __all__ = [
     "ToolDefinitionError",
     "ToolError",
     "ToolResult",
+    "Touch",
     "Warden",
     "agent_grants",
     "agent_shell",

@@ -2,9 +2,9 @@
 
 import difflib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -12,7 +12,7 @@ from cfs_agents.tools.editing import replaced
 from cfs_agents.tools.errors import ToolError
 from cfs_agents.tools.paths import WORKSPACE, directory_path, file_path
 from cfs_agents.tools.search import search
-from cfs_agents.tools.tool import Tool, tool
+from cfs_agents.tools.tool import Tool, Touch, tool
 from cfs_filesystem import (
     AccessDeniedError,
     ConflictError,
@@ -59,6 +59,18 @@ class OpenGate:
         return nullcontext()
 
 
+def _reads(arguments: Mapping[str, Any]) -> Touch:
+    return Touch(file_path(arguments["path"]), writes=False)
+
+
+def _writes(arguments: Mapping[str, Any]) -> Touch:
+    return Touch(file_path(arguments["path"]), writes=True)
+
+
+def _looks(arguments: Mapping[str, Any]) -> Touch:
+    return Touch(directory_path(arguments.get("path", WORKSPACE)), writes=False)
+
+
 class FileTools:
     """The file tools of one agent, by its handle, whose `/` is the agent's own directory. Any number of threads.
 
@@ -73,12 +85,13 @@ class FileTools:
     def tools(self) -> list[Tool]:
         """Return all of them."""
         return [
-            tool("Read a text file, or some of its lines.")(self.read_file),
-            tool("Write a whole text file; makes directories above it.")(self.write_file),
-            tool("Replace a text that stands just once in a file.")(self.edit_file),
-            tool("List a directory.")(self.list_directory),
+            tool("Read a text file, or some of its lines.", touches=_reads)(self.read_file),
+            tool("Write a whole text file; makes directories above it.", touches=_writes)(self.write_file),
+            tool("Replace a text that stands just once in a file.", touches=_writes)(self.edit_file),
+            tool("List a directory.", touches=_looks)(self.list_directory),
             tool(
-                "Search the lines of text files, except hidden ones, for a regular expression; gives path:line: text."
+                "Search the lines of text files, except hidden ones, for a regular expression; gives path:line: text.",
+                touches=_looks,
             )(self.search_files),
         ]
 

@@ -4,7 +4,8 @@ import asyncio
 import difflib
 import inspect
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Self
 
@@ -14,10 +15,15 @@ from cfs.wire import ToolCall
 from cfs_agents.tools.errors import ShellError, ToolDefinitionError, ToolError
 from cfs_agents.tools.results import ToolResult, shortened, text_of
 from cfs_agents.tools.threads import in_thread
-from cfs_agents.tools.tool import Tool, tool
+from cfs_agents.tools.tool import Tool, Touch, tool
 from cfs_filesystem import FileSystemError
 
 _log = structlog.get_logger(__name__)
+
+CALL_ID: ContextVar[str] = ContextVar("CALL_ID", default="")
+"""Id of the call that is being run."""
+
+MOST_AT_ONCE = 16
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that a tool may take which says nothing else."""
@@ -74,10 +80,31 @@ class Registry:
         """Describe all tools as OpenAI's interface wants them."""
         return [each.schema() for each in self]
 
+    def together(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
+        """Return the first call, and those right after it that may run at the same time."""
+        touched: list[Touch] = []
+        for call in calls[:MOST_AT_ONCE]:
+            touch = self._touch(call)
+            if touch is None or any(touch.hinders(other) for other in touched):
+                break
+            touched.append(touch)
+        return list(calls[: max(1, len(touched))])
+
+    def _touch(self, call: ToolCall) -> Touch | None:
+        """Return what a call touches; None where it has to run alone, or has no right arguments."""
+        wanted = self._tools.get(call.name)
+        if wanted is None or wanted.touches is None:
+            return None
+        try:
+            return wanted.touches(call.arguments)
+        except Exception:  # noqa: BLE001 - the call itself will say what is wrong
+            return None
+
     async def call(self, call: ToolCall) -> ToolResult:
         """Run one call. Only a cancellation gets out of it: every failure is a result, with its reason."""
         start = time.perf_counter()
         truncated = False
+        CALL_ID.set(call.id)
         try:
             text, ok = await self._run(call), True
             most = self._tools[call.name].most_characters

@@ -1,12 +1,28 @@
 """Tools: functions that a model may call, with what it is told of them (A3, O4)."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cfs_agents.tools.arguments import Arguments, arguments_of
 from cfs_agents.tools.errors import ToolDefinitionError
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """What a call has to do with files: it reads or writes what is at a logical path, and below it."""
+
+    path: str
+    writes: bool
+
+    def hinders(self, other: "Touch") -> bool:
+        """Whether two calls must keep their order: one writes where the other one reads or writes."""
+        return (self.writes or other.writes) and (_is_below(self.path, other.path) or _is_below(other.path, self.path))
+
+
+def _is_below(path: str, above: str) -> bool:
+    return path == above or path.startswith(above if above.endswith("/") else f"{above}/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +31,8 @@ class Tool:
 
     With `ephemeral` only the newest so many of its results stay in a context (O4). `timeout` is in seconds (without:
     the registry's). A result longer than `most_characters` is cut in its middle; without, nothing is ever cut.
+    `touches` says of arguments what a call with them touches, so that calls of one reply can run side by side; without
+    it, or where it returns None, a call runs alone.
     It is also a `cfs.tools.Tool`, for `Session.send(tools=[...])`.
     """
 
@@ -24,6 +42,7 @@ class Tool:
     ephemeral: int | None = None
     timeout: float | None = None
     most_characters: int | None = None
+    touches: Callable[[Mapping[str, Any]], Touch | None] | None = None
     arguments: Arguments = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -56,6 +75,7 @@ def tool(
     ephemeral: int | None = None,
     timeout: float | None = None,
     most_characters: int | None = None,
+    touches: Callable[[Mapping[str, Any]], Touch | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function, sync or async: `@tool("what it does", ephemeral=3)`.
 
@@ -76,6 +96,7 @@ def tool(
             ephemeral=ephemeral,
             timeout=timeout,
             most_characters=most_characters,
+            touches=touches,
         )
 
     return made

@@ -42,7 +42,7 @@ def write_all(path: Path) -> list[int]:
     steps: list[Callable[[], None]] = [
         lambda: journal.item(USER, {}),
         lambda: journal.item(ASSISTANT, {}),
-        lambda: journal.intent(CALL),
+        lambda: journal.intents([CALL]),
         lambda: journal.result(RESULT, DONE),
         lambda: journal.end(Finished("answered")),
     ]
@@ -59,20 +59,20 @@ def test_what_is_written_is_told(tmp_path: Path) -> None:
     story = told(tmp_path / "journal")
     assert [item.message for item in story.context] == [USER.message, ASSISTANT.message, RESULT.message]
     assert story.context.items[0] == ContextItem(USER.item_id, "user_message", USER.message, protected=True, seen=True)
-    assert (story.last, story.end, story.begun, story.unfinished) == (DONE, Finished("answered"), False, False)
+    assert (story.last, story.end, story.begun, story.unfinished) == (DONE, Finished("answered"), set(), False)
 
 
 def test_a_crash_at_any_byte_leaves_whole_steps(tmp_path: Path) -> None:
     """Of a file that ends anywhere, the steps that were complete are told, and the next one can be written."""
     sizes = write_all(tmp_path / "journal")
     data = (tmp_path / "journal").read_bytes()
-    items, begun = [0, 1, 2, 2, 3, 3], [False, False, False, True, False, False]
+    items, begun = [0, 1, 2, 2, 3, 3], [0, 0, 0, 1, 0, 0]
     for size in range(len(data) + 1):
         path = tmp_path / "cut"
         path.write_bytes(data[:size])
         story = told(path)
         steps = sum(size >= each for each in sizes[1:])
-        assert (len(story.context), story.begun) == (items[steps], begun[steps]), size
+        assert (len(story.context), len(story.begun)) == (items[steps], begun[steps]), size
         assert (story.end is not None) == (steps == 5)
     path.write_bytes(data[:-3])
     journal = Journal(path)
@@ -87,7 +87,7 @@ def test_an_intent_without_a_result_is_told(tmp_path: Path) -> None:
     sizes = write_all(tmp_path / "journal")
     os.truncate(tmp_path / "journal", sizes[3])
     story = told(tmp_path / "journal")
-    assert story.begun
+    assert story.begun == {CALL.id}
     assert story.unfinished
     assert story.context.open_calls == (CALL,)
 
