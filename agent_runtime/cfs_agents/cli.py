@@ -8,9 +8,12 @@ import typer
 
 from cfs.cli.options import DEFAULT_URL, TokenFile, Url, read_token
 from cfs_agents.fibre import commands as trees
-from cfs_agents.fibre.commands import CommandModeName, Commands, questions_of
+from cfs_agents.fibre.commands import CommandModeName, Commands, Variables, questions_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cfs.cli.checks import Check
     from cfs_agents.console.question import CommandQuestions
     from cfs_agents.file_agent import FileAgentConfig
     from cfs_agents.seat import Seat
@@ -73,6 +76,7 @@ def run(
     lang: Language = "en",
     commands: Commands = "none",
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
+    env: Variables = None,
     context: Longest = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -87,7 +91,7 @@ def run(
     if task is not None and not task.strip():
         raise typer.BadParameter("the task is empty")
     questions = questions_of(commands)
-    config = _config(rounds, lang, commands, questions, context)
+    config = _config(rounds, lang, commands, questions, env, context)
     settings = _settings(model, temperature, max_tokens)
     with _seat(root, config, settings, url, token_file, questions) as seat:
         if task is None:
@@ -106,6 +110,7 @@ def chat(
     lang: Language = "en",
     commands: Commands = "none",
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
+    env: Variables = None,
     context: Longest = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -121,7 +126,7 @@ def chat(
 
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     questions = questions_of(commands)
-    config = _config(rounds, lang, commands, questions, context)
+    config = _config(rounds, lang, commands, questions, env, context)
     settings = _settings(model, temperature, max_tokens)
     with _seat(root, config, settings, url, token_file, questions) as seat:
         if interactive:
@@ -139,13 +144,19 @@ def _config(
     language: Literal["en", "zh"],
     commands: CommandModeName,
     questions: "CommandQuestions | None",
+    env: list[str] | None,
     context: int | None,
 ) -> "FileAgentConfig":
     from cfs_agents.file_agent import FileAgentConfig
     from cfs_agents.tools import CommandMode
 
     return FileAgentConfig(
-        language=language, max_rounds=rounds, commands=CommandMode(commands), ask=questions, context_tokens=context
+        language=language,
+        max_rounds=rounds,
+        commands=CommandMode(commands),
+        ask=questions,
+        keep_variables=frozenset(env or ()),
+        context_tokens=context,
     )
 
 
@@ -167,3 +178,14 @@ def _seat(
     from cfs_agents.seat import Seat
 
     return Seat(root, config, model=model, url=url, token=read_token(token_file), questions=questions)
+
+
+def checks() -> "Iterator[Check]":
+    """Look, for `cfs doctor`, whether commands can be confined here."""
+    from cfs.cli.checks import fine, missing
+    from cfs_agents.tools import sandbox_trouble
+
+    if (trouble := sandbox_trouble()) is None:
+        yield fine("sandbox", "commands of agents can be confined: cfs agent ... --commands bwrap")
+    else:
+        yield missing("sandbox", trouble, "--commands bwrap needs bubblewrap 0.8, libseccomp and user namespaces")

@@ -1,5 +1,6 @@
 """The commands of `cfs agent` for trees of agents: serve, resume, tree, pause, unpause, cancel (B9, S12)."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -36,6 +37,25 @@ Commands = Annotated[
         " it run what it may.",
     ),
 ]
+
+
+def _variables(names: list[str] | None) -> list[str]:
+    for name in names or []:
+        if name not in os.environ:
+            raise typer.BadParameter(f"there is no variable {name!r} in the environment")
+    return names or []
+
+
+Variables = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME",
+        callback=_variables,
+        show_default=False,
+        help="Let commands have this variable, too (repeatable). They get PATH, LANG, LC_*, TERM, TZ and USER anyway.",
+    ),
+]
 Budget = Annotated[
     int | None, typer.Option("--budget", min=1, metavar="TOKENS", help="What all agents may use together.")
 ]
@@ -50,6 +70,7 @@ def serve(
     temperature: Temperature = None,
     lang: Language = "en",
     commands: Commands = "none",
+    env: Variables = None,
     budget: Budget = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
@@ -59,7 +80,7 @@ def serve(
     Each sub-agent has a session below it. Write to any of them, on any face, to steer its agent. What was broken off,
     by whatever, is gone on with first.
     """
-    with _seat(root, session, instruction, model, temperature, lang, commands, budget, url, token_file) as seat:
+    with _seat(root, session, instruction, model, temperature, lang, commands, env, budget, url, token_file) as seat:
         seat.serve()
 
 
@@ -71,12 +92,13 @@ def resume(
     temperature: Temperature = None,
     lang: Language = "en",
     commands: Commands = "none",
+    env: Variables = None,
     budget: Budget = None,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
     """Go on with all that was broken off in a tree, and end with it. The exit code is 0 when the root has answered."""
-    with _seat(root, session, instruction, model, temperature, lang, commands, budget, url, token_file) as seat:
+    with _seat(root, session, instruction, model, temperature, lang, commands, env, budget, url, token_file) as seat:
         seat.resume()
 
 
@@ -139,6 +161,7 @@ def _seat(
     temperature: float | None,
     language: Literal["en", "zh"],
     commands: CommandModeName,
+    env: list[str] | None,
     budget: int | None,
     url: str,
     token_file: Path | None,
@@ -153,6 +176,7 @@ def _seat(
         language=language,
         instruction=instruction,
         tree_budget=budget,
+        keep_variables=frozenset(env or ()),
         commands=CommandMode(commands),
         ask=(questions := questions_of(commands)),
     )

@@ -23,9 +23,9 @@ class FibreConfig:
     `root_`. `tree_budget` is what all agents of the tree may use together. `max_depth` counts the levels below the
     root, `max_alive` and `max_agents` the sub-agents at work and in all. `file_tools` names the tools beside those of
     Fibre, and `tools` are further ones. With `commands` agents have a shell: whoever may write to their sessions then
-    runs programs here; `CommandMode.ASK` awaits `ask` before each command, one at a time. Results of
-    `offload_token_threshold` tokens go to files below `.cfs` in the workspace, where the agent's tools can read them.
-    `workflow` is what all agents share.
+    runs programs here; `CommandMode.ASK` awaits `ask` before each command, one at a time. Of our environment they get
+    what is harmless and `keep_variables`. Results of `offload_token_threshold` tokens go to files below `.cfs` in the
+    workspace, where the agent's tools can read them. `workflow` is what all agents share.
     """
 
     language: Language = "en"
@@ -51,6 +51,7 @@ class FibreConfig:
     file_tools: Sequence[str] = DEFAULT_FILE_TOOLS
     commands: CommandMode = CommandMode.NONE
     ask: Ask | None = None
+    keep_variables: frozenset[str] = frozenset()
     tools: Iterable[Tool | Callable[..., Any]] = ()
     workflow: Mapping[str, Any] = field(default_factory=dict)
 

@@ -81,4 +81,6 @@ def _shell_settings(strand: FibreSubAgent, config: FibreConfig, warden: Warden) 
     box = (
         Sandbox(writable=(workspace,), places={WORKSPACE: workspace}) if config.commands is CommandMode.BWRAP else None
     )
-    return ShellSettings(directory=workspace, sandbox=box, limits=usual_limits(), warden=warden)
+    return ShellSettings(
+        directory=workspace, sandbox=box, limits=usual_limits(), keep_variables=config.keep_variables, warden=warden
+    )

@@ -47,7 +47,8 @@ _CONVERSATION = "conversation"
 class FileAgentConfig:
     """How a file agent works; `tools` are further ones.
 
-    Without `commands` it can run none. `CommandMode.ASK` awaits `ask` before each one.
+    Without `commands` it can run none. `CommandMode.ASK` awaits `ask` before each one. Of our environment they get
+    what is harmless and `keep_variables`.
 
     `window_tokens` is the most that a context window may have. `context_tokens` is how long a conversation may become
     before it is compacted; without it only the model's own limit counts. `limits` bound what commands use; None leaves
@@ -64,6 +65,7 @@ class FileAgentConfig:
     commands: CommandMode = CommandMode.NONE
     ask: Ask | None = None
     network: bool = False
+    keep_variables: frozenset[str] = frozenset()
     limits: Limits | None = None
     counter: TokenCounter | None = None
     tools: Iterable[Tool | Callable[..., Any]] = ()
@@ -178,9 +180,15 @@ class FileAgent:
             return None
         limits = config.limits or usual_limits()
         box = config.commands is CommandMode.BWRAP
-        return AsyncShell(
-            agent_shell(self._root.path, sandbox=box, network=config.network, limits=limits, warden=self._warden)
+        settings = agent_shell(
+            self._root.path,
+            sandbox=box,
+            network=config.network,
+            limits=limits,
+            keep_variables=config.keep_variables,
+            warden=self._warden,
         )
+        return AsyncShell(settings)
 
     def _commands(self, handle: FsHandle) -> list[Tool]:
         config = self.config

@@ -15,7 +15,17 @@ from cfs_agents.tools.files import FileGate, FileTools
 from cfs_agents.tools.paths import agent_grants
 from cfs_agents.tools.registry import CALL_ID, Registry
 from cfs_agents.tools.results import ToolResult
-from cfs_agents.tools.shell import AsyncShell, Limits, Sandbox, Shell, ShellResult, ShellSettings, Warden, usual_limits
+from cfs_agents.tools.shell import (
+    AsyncShell,
+    Limits,
+    Sandbox,
+    Shell,
+    ShellResult,
+    ShellSettings,
+    Warden,
+    sandbox_trouble,
+    usual_limits,
+)
 from cfs_agents.tools.tool import Tool, Touch, tool
 
 __all__ = [
@@ -47,6 +57,7 @@ __all__ = [
     "agent_grants",
     "agent_shell",
     "command_mode",
+    "sandbox_trouble",
     "tool",
     "usual_limits",
 ]

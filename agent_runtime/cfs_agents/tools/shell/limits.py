@@ -19,8 +19,11 @@ def usual_limits() -> Limits:
     return Limits(processes=1_000, cpu_seconds=3_600, file_bytes=16 * _GIB, memory_bytes=max(half, 8 * _GIB))
 
 
-def ulimits(limits: Limits, user: int) -> list[str]:
-    """Write limits for a user as arguments of `ulimit`, none above what the system allows; and no core dumps."""
+def ulimits(limits: Limits, user: int, *, cores: bool = False) -> list[str]:
+    """Write limits for a user as arguments of `ulimit`, none above what the system allows.
+
+    Without `cores` there are no core dumps.
+    """
     processes = limits.processes and limits.processes + tasks_of(user)
     given = [
         ("u", resource.RLIMIT_NPROC, processes, 1),
@@ -29,7 +32,7 @@ def ulimits(limits: Limits, user: int) -> list[str]:
         ("v", resource.RLIMIT_AS, limits.memory_bytes, 1024),
     ]
     return [
-        "-c 0",
+        *([] if cores else ["-c 0"]),
         *(f"-{letter} {_allowed(kind, most) // unit}" for letter, kind, most, unit in given if most is not None),
     ]
 

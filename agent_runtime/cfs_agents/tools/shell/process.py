@@ -7,15 +7,15 @@ import pwd
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from cfs_agents.tools.errors import ShellUnavailable
 from cfs_agents.tools.shell.environment import environment
 from cfs_agents.tools.shell.limits import ulimits
-from cfs_agents.tools.shell.sandbox import bubblewrap
+from cfs_agents.tools.shell.sandbox import USER, bubblewrap
 from cfs_agents.tools.shell.settings import ShellSettings
 
 _CONTROL = 230
@@ -41,7 +41,7 @@ class Bash:
         self.complaints = ""
         who = identity(settings.user)
         watched = settings.warden.environment if settings.warden else {}
-        self.limits = ulimits(settings.limits, who.get("user", os.getuid()))
+        self.limits = ulimits(settings.limits, who.get("user", os.getuid()), cores=settings.sandbox is not None)
         with ExitStack() as ours, ExitStack() as theirs:
             orders, self._input = _pipe(theirs, ours)
             self.control, low = _pipe(ours, theirs)
@@ -52,8 +52,17 @@ class Bash:
             self._said, say = _pipe(ours, theirs)
             start = settings.inside(settings.directory)
             command = ["bash", "--norc", "--noprofile", "--noediting", "-i", "-s"]
+            passed = [self.control_number]
+            named: dict[str, str] = {}
             if settings.sandbox:
-                command = [*bubblewrap(settings.sandbox, start, private, tell), *command]
+
+                def data(text: bytes) -> int:
+                    passed.append(theirs.enter_context(_text(text)))
+                    return passed[-1]
+
+                command = [*bubblewrap(settings.sandbox, start, private, tell, data), *command]
+                passed.append(tell)
+                named = {"USER": USER, "LOGNAME": USER}
             try:
                 self.process = subprocess.Popen(  # noqa: S603 - running commands is what it is for
                     command,
@@ -63,9 +72,12 @@ class Bash:
                     stderr=say,
                     cwd=None if settings.sandbox else settings.directory,
                     env=environment(
-                        os.environ, {COOKIE: cookie, **watched, **settings.environment}, settings.keep_variables, start
+                        os.environ,
+                        {**named, COOKIE: cookie, **watched, **settings.environment},
+                        settings.keep_variables,
+                        start,
                     ),
-                    pass_fds=(self.control_number, tell) if settings.sandbox else (self.control_number,),
+                    pass_fds=passed,
                     start_new_session=True,
                     preexec_fn=_resetting(),
                     **who,
@@ -148,6 +160,18 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     reader.callback(os.close, ends[0])
     writer.callback(os.close, ends[1])
     return ends
+
+
+@contextmanager
+def _text(text: bytes) -> Iterator[int]:
+    """Yield a descriptor from which a text can be read."""
+    descriptor = os.memfd_create("cfs")
+    try:
+        os.write(descriptor, text)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _inner_process(descriptor: int) -> int | None:

@@ -26,6 +26,7 @@ class Limits:
 class Sandbox:
     """Commands run in bubblewrap: the system read-only, no home, an own /tmp, own processes, no network unless set.
 
+    In `/tmp` is room for `scratch_bytes`, which are taken from memory.
     `writable` directories are there under their real paths, `places` also under the paths that are their keys (such as
     `/workspace`), `readable` directories read-only.
     """
@@ -34,6 +35,7 @@ class Sandbox:
     readable: tuple[Path, ...] = ()
     places: Mapping[str, Path] = field(default_factory=dict)
     network: bool = False
+    scratch_bytes: int = 2 << 30
 
     def __post_init__(self) -> None:
         """Refuse a writable directory with another directory of the sandbox in it: commands could replace that one."""
@@ -60,8 +62,8 @@ class ShellSettings:
     when it has not ended `grace` later. Of an output `keep` bytes are kept in memory, and `most_recorded` in its file.
     With `merge` an output holds what came on standard error too, in the order in which it came.
 
-    `environment` is added to the inherited one, from which secrets are left out (`environment.py`) but for the names in
-    `keep_variables`. As root, commands can run as another `user`. Should the runtime be killed, a `warden` ends what
+    Of the runtime's environment commands see what `environment.py` lists and what `keep_variables` names, and with it
+    `environment`. As root, commands can run as another `user`. Should the runtime be killed, a `warden` ends what
     the shell has started.
     """
 
