@@ -13,6 +13,8 @@ A failure of the medium (disk full, input/output error) stays an `OSError`; it c
 import errno
 from typing import NamedTuple
 
+from cfs_filesystem._types import Operation
+
 
 class FileSystemError(Exception):
     """Anything the gate refuses: `detail` says what was wrong, `path` which logical path it was about."""
@@ -51,7 +53,11 @@ class InvalidArgumentError(FileSystemError):
 
 
 class AccessDeniedError(FileSystemError):
-    """No grant of the handle covers this operation at this path."""
+    """No grant of the handle covers this operation at this path; `operation` is None where it is about several."""
+
+    def __init__(self, detail: str, path: str | None = None, operation: Operation | None = None) -> None:
+        super().__init__(detail, path)
+        self.operation = operation
 
 
 class NotFoundError(FileSystemError):

@@ -50,7 +50,7 @@ class Rights:
     def require(self, operation: Operation, path: Path) -> None:
         """Raise `AccessDeniedError` unless the operation is allowed at the path."""
         if not self.allow(operation, path):
-            raise AccessDeniedError(f"no grant covers {operation} at {path!r}", path)
+            raise AccessDeniedError(f"no grant covers {operation} at {path!r}", path, operation)
 
     def require_covers(self, grants: Sequence[Grant]) -> None:
         """Raise `AccessDeniedError` unless every pair of prefix and operation is allowed here."""

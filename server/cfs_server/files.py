@@ -212,11 +212,18 @@ class Files:
         try:
             with stored(path):
                 return action()
-        except AccessDeniedError:
-            raise rights.refusal(self._handle, operation, path, f"file {path!r}") from None
         except FileSystemError as error:
-            kind = next(_ERRORS[each] for each in type(error).__mro__ if each in _ERRORS)
-            raise kind(error.detail) from None
+            if isinstance(error, AccessDeniedError):
+                error.operation, error.path = operation, path  # what was asked for, not what it came to
+            raise problem_of(self._handle, error) from None
+
+
+def problem_of(handle: FsHandle, error: FileSystemError) -> CfsError:
+    """Return an error of a file system as all faces show it."""
+    if isinstance(error, AccessDeniedError) and error.operation is not None and error.path is not None:
+        return rights.refusal(handle, error.operation, error.path, f"file {error.path!r}")
+    kind = next(_ERRORS[each] for each in type(error).__mro__ if each in _ERRORS)
+    return kind(error.detail)
 
 
 def alone(path: Path) -> AbstractContextManager[bool]:

@@ -31,8 +31,8 @@ _Headers = list[tuple[str, str]]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Describe = Callable[[int, str], tuple[str, bytes]]
-"""Makes the body of an error from its status and a sentence: the media type and the bytes."""
+Describe = Callable[[int, str, Exception | None], tuple[str, bytes]]
+"""Makes the body of an error from its status, a sentence, and what a tree raised: the media type and the bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +83,16 @@ class Mount:
         environ |= {TREE: call.tree, "wsgidav.auth.user_name": call.principal}
         environ.setdefault("HTTP_HOST", "localhost")
         heads: list[tuple[str, _Headers]] = []
+        cause: Exception | None = None
         try:
             environ["wsgi.input"], environ["CONTENT_LENGTH"] = _body(environ["REQUEST_METHOD"], call)
             body = b"".join(self._dav(environ, lambda status, headers, _=None: heads.append((status, headers))))
             status, headers = heads[-1]
         except DAVError as error:
+            cause = getattr(error, "error", None)
             media, body = error.get_response_page() if error.err_condition else (_PAGE, self._sentence(error))
             status, headers = reason_of(error.value), [("Content-Type", media), *(error.add_headers or [])]
-        headers, body = self._tidied(int(status[:3]), headers, body)
+        headers, body = self._tidied(int(status[:3]), headers, body, cause)
         start_response(status, headers)
         return [body]
 
@@ -100,11 +102,11 @@ class Mount:
             detail = f"there is nothing at {self._path}{detail}"
         return detail.encode()
 
-    def _tidied(self, status: int, headers: _Headers, body: bytes) -> tuple[_Headers, bytes]:
+    def _tidied(self, status: int, headers: _Headers, body: bytes, cause: Exception | None) -> tuple[_Headers, bytes]:
         """Write an error as all faces do, and leave out pages that say the status once more."""
         media = next((value for name, value in headers if name == "Content-Type"), "")
         if media.startswith("text/"):
-            media, body = self._describe(status, body.decode()) if status >= 400 else ("", b"")
+            media, body = self._describe(status, body.decode(), cause) if status >= 400 else ("", b"")
         headers = [(name, value) for name, value in headers if not name.startswith(_MADE_HERE)]
         headers += [("Content-Type", media)] if body else []
         headers += [("Content-Length", str(len(body)))] if status != 204 else []

@@ -31,7 +31,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
         if path is None:
             return None
         tree: Tree = environ[TREE]
-        with told():
+        with told(tree):
             entry = tree.look(plain(path))
         return None if entry is None else resource(entry, environ)
 
@@ -81,7 +81,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
         if not names or not all(name in LIVE or name == RESOURCE_TYPE or self.is_unknown(name, tree) for name in names):
             return None
         path = plain(environ["PATH_INFO"])
-        with told():
+        with told(tree):
             entry = tree.look(path)
             if entry is None or not entry.collection:
                 return None

@@ -42,13 +42,13 @@ class _Resource(_DAVResource):  # type: ignore[misc]
 
     def prevent_locking(self) -> bool:
         """Say no to who may not write here either."""
-        with told():
+        with told(self.tree):
             return not self.tree.may_write(self.path)
 
     def get_property_names(self, *, is_allprop: bool) -> list[str]:
         """List what `allprop` and `propname` answer."""
         names: list[str] = super().get_property_names(is_allprop=is_allprop)
-        with told():
+        with told(self.tree):
             return [*names, *self.tree.properties(self.path)]
 
     def get_properties(self, mode: str, *, name_list: list[str] | None = None) -> list[tuple[str, Any]]:
@@ -73,7 +73,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         elif (live := LIVE.get(name)) is not None:  # without the library's detours
             value = live(self.entry)
         elif name.startswith(self.tree.namespace or "{}"):
-            with told():
+            with told(self.tree):
                 value = self.tree.properties(self.path).get(name)
         elif not self.provider.is_unknown(name, self.tree):
             try:
@@ -88,19 +88,19 @@ class _Resource(_DAVResource):  # type: ignore[misc]
 
     def set_property_value(self, name: str, value: Any, *, dry_run: bool = False) -> Any:
         """Set or (by None) remove a property, which is a way of writing."""
-        with told():
+        with told(self.tree):
             if not self.tree.may_write(self.path):
                 raise DAVError(HTTP_FORBIDDEN, f"you may not write to {self.path!r}")
         if not name.startswith("{DAV:}"):
             text = None if value is None else "".join(value.itertext())
-            with told():
+            with told(self.tree):
                 if self.tree.set_property(self.path, name, text, dry_run=dry_run):
                     return None
         return super().set_property_value(name, value, dry_run=dry_run)
 
     def delete(self) -> None:
         """Take it away, with its locks and dead properties."""
-        with told():
+        with told(self.tree):
             self.tree.delete(self.path)
         self.forget(recursive=False)
 
@@ -121,7 +121,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         """Copy it, or move it with what clients have noted about it."""
         target = plain(dest_path)
         new = self.provider.ref_url_of(target, collection=self.entry.collection)
-        with told():
+        with told(self.tree):
             if is_move and not self.entry.collection:
                 self.tree.move(self.path, target)
             else:
@@ -135,7 +135,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
 
     def _replaced(self, dest_path: str, *, is_move: bool) -> bool:
         target = plain(dest_path)
-        with told():
+        with told(self.tree):
             there = self.tree.look(target)
             if there is None:
                 return False
@@ -186,7 +186,7 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
 
     def get_content(self) -> BinaryIO:
         """Open the content for reading."""
-        with told():
+        with told(self.tree):
             return self.tree.open(self.path)
 
     def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
@@ -199,7 +199,7 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
 
     def writelines(self, chunks: Iterable[bytes]) -> None:  # noqa: ARG002 - it has been received already
         """Do what the body means, which has been received as a file."""
-        with told():
+        with told(self.tree):
             self._etag = self.tree.write(self.path, self.environ["wsgi.input"], self.environ[CONDITIONS])
         self.environ["wsgidav.all_input_read"] = 1
 
@@ -233,19 +233,19 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
         path = f"{self.path.rstrip('/')}/{name}"
         if self.environ["REQUEST_METHOD"] != "LOCK":
             return File(Entry(path), self.environ)
-        with told():
+        with told(self.tree):
             self.tree.make(path)
             entry = self.tree.look(path)
         return File(entry or Entry(path), self.environ)
 
     def create_collection(self, name: str) -> None:
         """Make an empty collection."""
-        with told():
+        with told(self.tree):
             self.tree.make_collection(f"{self.path.rstrip('/')}/{name}")
 
     def handle_delete(self) -> bool:
         """Say no before anything is taken away, or leave it to the library."""
-        with told():
+        with told(self.tree):
             if not self.tree.may_remove(self.path):
                 raise DAVError(HTTP_FORBIDDEN, f"{self.path!r} is there as long as what it belongs to")
         return False
@@ -263,7 +263,7 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
     def move_recursive(self, dest_path: str) -> list[Any]:
         """Move it with everything in it, and what clients have noted about that."""
         target = plain(dest_path)
-        with told():
+        with told(self.tree):
             self.tree.move(self.path, target)
         self.provider.prop_manager.move_properties(
             self.get_ref_url(), self.provider.ref_url_of(target, collection=True), with_children=True
@@ -272,7 +272,7 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
         return []
 
     def _members(self) -> list[Entry]:
-        with told():
+        with told(self.tree):
             return list(self.tree.members(self.path))
 
 

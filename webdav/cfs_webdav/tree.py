@@ -94,6 +94,10 @@ class Tree(ABC):
         """Tell whether a collection may be removed with what is in it; asked before anything of that goes."""
         return True
 
+    def refusal(self, error: Exception) -> Exception:
+        """Return the error to show for one that was raised here: it has a `status` and a `detail`."""
+        return error
+
     def properties(self, path: str) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
         """Return the properties that the tree itself has, all of them in its namespace."""
         return {}

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from cfs.errors import NotFound, from_problem, to_problem
+from cfs.errors import CfsError, NotFound, from_problem, to_problem
 from cfs_filesystem import FileSystemError
 from cfs_server.access.principals import Principal
 from cfs_server.dav import reading
@@ -114,7 +114,7 @@ async def _threaded(look: Callable[[Tree, str], T], tree: Tree, path: str) -> T:
     try:
         return await to_thread.run_sync(look, tree, path)
     except FileSystemError as error:
-        raise from_problem(error.status, {"detail": error.detail}) from None
+        raise tree.refusal(error) from None
 
 
 def _is_collection(tree: Tree, path: str) -> bool:
@@ -127,5 +127,7 @@ def _listing(tree: Tree, path: str) -> Response:
     return PlainTextResponse("".join(f"{name}\n" for name in names), headers={"Cache-Control": "no-cache"})
 
 
-def _describe(status: int, detail: str) -> tuple[str, bytes]:
-    return MEDIA_TYPE, json.dumps(to_problem(from_problem(status, {"detail": detail})) | {"status": status}).encode()
+def _describe(status: int, detail: str, cause: Exception | None) -> tuple[str, bytes]:
+    """Write the error that a tree raised as every face does; the library's own are known by their status alone."""
+    error = cause if isinstance(cause, CfsError) else from_problem(status, {"detail": detail})
+    return MEDIA_TYPE, json.dumps(to_problem(error) | {"status": status}).encode()

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cfs_filesystem import Path
+from cfs_filesystem import OPERATIONS, FileSystemError, Path
 from cfs_server.access.principals import Principal
-from cfs_server.files import alone, stored
+from cfs_server.files import alone, problem_of, stored
 from cfs_server.sessions.paths import WORKSPACES
-from cfs_webdav import HandleTree
+from cfs_webdav import Entry, HandleTree
 
 
 class WorkspaceTree(HandleTree):
@@ -17,6 +17,18 @@ class WorkspaceTree(HandleTree):
         super().__init__(principal.handle, WORKSPACES)
         self._usage = principal.usage
         self._limit = principal.limits.bytes
+
+    def look(self, path: str) -> Entry | None:
+        """Describe what is at a path; raises `NotGranted` where the caller may do nothing at or below it."""
+        logical = self._logical(path)
+        entry = super().look(path)
+        if entry is None and not any(self._handle.scopes(each, logical) for each in OPERATIONS):
+            self._handle.require("file", logical)
+        return entry
+
+    def refusal(self, error: Exception) -> Exception:
+        """Return the error in the words of the API, as `/v1/files` has it."""
+        return problem_of(self._handle, error) if isinstance(error, FileSystemError) else error
 
     def delete(self, path: str) -> None:
         """Take a file or an empty directory away, while nobody compares its version and writes."""

@@ -71,8 +71,10 @@ class SessionGate:
         return self._store.get(session_id)
 
     def known(self, session_id: str) -> Session | None:
-        """Return a session at which the caller may do anything at all, and so may know that it is there; or None."""
-        return self._store.find(session_id) if any(self.may(each, session_id) for each in OPERATIONS) else None
+        """Return a session at which the caller may do anything at all; None if there is none. Raises `NotGranted`."""
+        if not any(self.may(each, session_id) for each in OPERATIONS):
+            self.require("list", session_id)
+        return self._store.find(session_id)
 
     def find(self, session_id: str, operation: Operation) -> Session | None:
         """Return a session for an operation, which must be granted; None if there is none of that id."""
@@ -97,9 +99,13 @@ class SessionGate:
         return self._store.children(session)
 
     def enter(self, root: str) -> Session | None:
-        """Return a root session at or below which the caller may do something; None if there is none."""
-        path = path_of(root)
-        return self._store.find(root) if any(self._handle.scopes(each, path) for each in OPERATIONS) else None
+        """Return a root session at or below which the caller may do something; None if there is none.
+
+        Raises `NotGranted` where it may do nothing.
+        """
+        if not any(self._handle.scopes(each, path_of(root)) for each in OPERATIONS):
+            self.require("list", root)
+        return self._store.find(root)
 
     def below(self, root: str) -> list[Session]:
         """List everything below a session that the caller may list, at any depth."""
