@@ -9,7 +9,7 @@ the base is what the writer is known to have had before it:
 3. B is not UTF-8 (`UnsupportedMedia`), or its message is too big (`TooLarge`).
 4. B begins with the base: what follows is the message.
 5. B begins with all of T: what follows is the message.
-6. T is empty and B reads as a conversation: it becomes the history, and nothing is generated.
+6. T is empty and B reads as a conversation: it becomes the history. Its last message, if a user's, gets its turn (S14).
 7. B shares no turn with T and holds no turn of an assistant: all of it is the message.
 8. Anything else was edited or is out of date: it replaces the history where the writer named the present version,
    and is refused elsewhere (`Conflict`).

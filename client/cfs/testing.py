@@ -5,7 +5,8 @@
 
 It behaves as the mount does as far as plain files can: what is appended becomes a message, its reply grows in the
 file, settings and `user.cfs.cancel` are extended attributes. A session takes one message at a time: wait for its reply
-before writing the next one. A new file that holds a conversation already is continued, as if it had been copied there.
+before writing the next one. A new file that holds a conversation already is continued, as if it had been copied there;
+where it ends with a message of a user, that is answered.
 """
 
 import contextlib
@@ -138,13 +139,17 @@ def _is_cancelled(path: Path) -> bool:
 
 
 def _history_in(data: bytes) -> list[Turn]:
-    """Read the conversation that a new file begins with; none where it holds a message only."""
+    """Read the conversation that a new file begins with, but for a last message that nothing answers.
+
+    None where only users speak: that is one message.
+    """
     try:
         turns = parse(data.decode())
     except CfsError:
         return []
-    answered = [n for n, turn in enumerate(turns, 1) if turn.role == "assistant"]
-    return turns[: answered[-1]] if answered else []
+    if all(turn.role == "user" for turn in turns):
+        return []
+    return turns[:-1] if turns[-1].role == "user" else turns
 
 
 def _rewrite(path: Path, text: str) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -245,6 +246,17 @@ def test_waiting_for_live_has_an_end(tmp_path: Path) -> None:
     with pytest.raises(Timeout, match="goes on"):
         list(Session("chat1", mount=tmp_path, timeout=0.1).stream("hi"))
     mount.end("late")
+
+
+@pytest.mark.parametrize("first", ["System: be kind\n", "User: hi\nAssistant: hello\n"])
+def test_a_file_that_ends_with_an_unanswered_message_is_answered(directory: AnsweringDirectory, first: str) -> None:
+    """As by the mount (S14)."""
+    file = directory.path / "chat1"
+    draft = directory.path / ".draft"
+    draft.write_text(f"{first}User: and now?\n")
+    draft.rename(file)
+    while file.read_text() != f"{first}User: and now?\nAssistant: and now?\n":
+        time.sleep(0.002)
 
 
 # -- leaving nothing --------------------------------------------------------------------------------------------------

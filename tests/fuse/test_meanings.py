@@ -4,6 +4,7 @@ import errno
 import os
 import re
 import stat
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -193,13 +194,23 @@ def test_edited_history_is_refused(mount: Mount, stage: Stage, name: str) -> Non
 
 
 def test_conversation_into_a_new_file_is_imported(mount: Mount, stage: Stage, name: str) -> None:
-    """`cp chat1 chat2`: the same history, no generation."""
+    """`cp chat1 chat2`: the same history, no generation, as everything is answered."""
     said = "System: be kind\nUser: hi\nAssistant: hello\n"
     (mount / name).write_text(said)
     assert stage.text(name) == said
     with (mount / f"{name}-2").open("w") as file:
         file.write((mount / name).read_text())
     assert stage.messages(f"{name}-2") == stage.messages(name)
+
+
+def test_a_copied_file_that_ends_with_an_unanswered_message_is_answered(
+    mount: Mount, stage: Stage, name: str, tmp_path: Path
+) -> None:
+    """`cp` of a conversation whose last line is a user's: that is a message, and gets its turn (S14)."""
+    said = "User: hi\nAssistant: hello\n"
+    (tmp_path / "file").write_text(f"{said}User: and now?\n")
+    subprocess.run(["cp", tmp_path / "file", mount / name], check=True)
+    assert (mount / name).read_text() == f"{said}User: and now?\nAssistant: and now?\n"
 
 
 # -- names ------------------------------------------------------------------------------------------------------------

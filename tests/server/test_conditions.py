@@ -11,7 +11,7 @@ from tests.server.support import TEXT, House
 CHANGES: dict[str, Callable[[House], Awaitable[object]]] = {
     "message": lambda home: home.say("a", "more", wait="true"),
     "settings": lambda home: home.client.patch("/v1/sessions/a/settings", json={"seed": 1}),
-    "edit": lambda home: home.client.put("/v1/sessions/a/transcript", content="User: z\n", headers={"If-Match": "*"}),
+    "edit": lambda home: home.client.put("/v1/sessions/a/transcript", content="Tool: z\n", headers={"If-Match": "*"}),
     "child": lambda home: home.client.post("/v1/sessions", json={"id": "a/child"}),
     "running": lambda home: _hold_and_say(home),
 }
@@ -85,7 +85,7 @@ GUARDED: dict[str, tuple[str, str, dict[str, Any], int]] = {
     "settings": ("PATCH", "/v1/sessions/a/settings", {"json": {"seed": 2}}, 200),
     "delete": ("DELETE", "/v1/sessions/a", {}, 204),
     "message": ("POST", "/v1/sessions/a/messages", {"content": b"hello"}, 202),
-    "transcript": ("PUT", "/v1/sessions/a/transcript", {"content": b"User: y\n"}, 200),
+    "transcript": ("PUT", "/v1/sessions/a/transcript", {"content": b"Assistant: y\n"}, 200),
 }
 
 

@@ -46,7 +46,9 @@ async def furnish(alice: Guest) -> dict[str, str]:
     """Make her sessions (idle, below another, held by an agent, waiting for one) and a file; name the held turn."""
     await alice.create(DIARY, system="marmalade")
     await alice.say(DIARY, "quinces", wait="true")
-    await alice.create(CHAPTER, "User: medlars\n")
+    await alice.create(CHAPTER)
+    medlars = {"content": "medlars", "generate": False}
+    await alice.client.post(f"/v1/sessions/{CHAPTER}/messages", json=medlars)
     for session in (AGENT, ERRAND):
         await alice.create(session, driver="agent")
         await alice.say(session, "quinces")
@@ -141,7 +143,7 @@ CALLS: dict[tuple[str, str], list[Call]] = {
         Call(needs=WRITE, json={}, headers=ANY, status=204),
     ],
     ("PUT", S + "/{id}/transcript"): [
-        Call(needs=WRITE | DELETE, content="User: x\n", headers=ANY, status=200),
+        Call(needs=WRITE | DELETE, content="Assistant: x\n", headers=ANY, status=200),
         Call(needs=WRITE | DELETE, content="User: x\n", status=428),
     ],
     ("POST", S + "/{id}/cancel"): [
@@ -278,7 +280,7 @@ class Estate(NamedTuple):
 async def estate(*, may_block: bool = False) -> AsyncIterator[Estate]:
     async with house(may_block=may_block) as home, guests(home, alice=[grant("/")], bob=BOBS) as who:
         turn = await furnish(who["alice"])
-        await who["bob"].create("bobs", "User: mine\n")
+        await who["bob"].create("bobs", "Assistant: mine\n")
         yield Estate(home, who, turn)
 
 
@@ -367,7 +369,7 @@ async def test_what_others_do_changes_no_answer() -> None:
     """Listings, their ETags, counts, usage: all is as if Bob were alone, whatever Alice does."""
     async with house() as home, guests(home, alice=[grant("/")], bob=BOBS) as who:
         bob, alice = who["bob"], who["alice"]
-        await bob.create("bobs", "User: mine\n")
+        await bob.create("bobs", "Assistant: mine\n")
         await bob.create("bobs/child")
         await bob.client.put("/v1/files/workspaces/bobs/a.txt", content=b"mine")
         about_him = ["/v1/sessions?prefix=bobs/", "/v1/sessions/bobs", "/v1/sessions/bobs/sub_sessions"]

@@ -183,6 +183,26 @@ async def test_an_edited_transcript_takes_the_place_of_the_history(home: House) 
     assert (read.text, read.headers["ETag"]) == (edited, answer.headers["ETag"])
 
 
+async def test_an_import_that_ends_with_an_unanswered_message_is_answered(home: House) -> None:
+    """By `POST` with a transcript, by `PUT`, and in a copy that ends there; the answer does not wait for it (S14)."""
+    said = "User: hi\nAssistant: hello\n"
+    home.engine.hold()
+    made = await home.client.post("/v1/sessions", json={"id": "a", "transcript": f"{said}User: and now?\n"})
+    assert (made.status_code, made.json()["state"], made.json()["messages"]) == (201, "generating", 3)
+    await home.create("b")
+    put = await home.client.put(
+        "/v1/sessions/b/transcript", content=f"{said}User: and now?\n", headers={"If-Match": "*"}
+    )
+    assert (put.status_code, put.json()["state"]) == (200, "generating")
+    home.engine.release()
+    await home.text("a")
+    await home.client.post("/v1/sessions/a/fork", json={"id": "c", "at": 3})
+    await home.client.post("/v1/sessions/a/fork", json={"id": "d", "at": 2})
+    for name in "abc":
+        assert await home.text(name) == f"{said}User: and now?\nAssistant: and now?\n"
+    assert await home.text("d") == said
+
+
 async def test_a_transcript_is_not_replaced_under_a_running_turn(home: House) -> None:
     home.engine.hold()
     await home.say("a", "x")

@@ -76,13 +76,13 @@ def test_what_is_over_a_bound_that_was_lowered_may_stay_and_shrink() -> None:
 async def test_a_session_counts_for_its_account_as_long_as_it_lives() -> None:
     async with desk() as d:
         alice, bob = d.store.account.part("alice", Allowance()), d.store.account.part("bob", Allowance())
-        d.store.create("a/b", transcript="User: hello\n", account=alice)
+        d.store.create("a/b", transcript="Assistant: hello\n", account=alice)
         d.store.fork("a/b", "copy", account=bob)
         d.store.rename("a", "bobs-now")
         assert (alice.sessions, bob.sessions, d.store.account.sessions) == (2, 1, 3)
-        assert alice.bytes == bob.bytes == len("User: hello\n")
+        assert alice.bytes == bob.bytes == len("Assistant: hello\n")
         d.say("bobs-now/b", "more", generate=False)
-        assert (alice.bytes > bob.bytes, bob.bytes) == (True, len("User: hello\n"))
+        assert (alice.bytes > bob.bytes, bob.bytes) == (True, len("Assistant: hello\n"))
         d.store.delete("bobs-now")
         assert (alice.sessions, alice.bytes, d.store.account.sessions) == (0, 0, 1)
 

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -84,7 +84,7 @@ METHODS: dict[str, list[Method]] = {
         Method({"read_binary", "delete"}, lambda gate: gate.rename("a", "own/new")),
         Method(WRITE, lambda gate: gate.rename("own", "a/new")),
     ],
-    "replace": [Method({"write", "delete"}, lambda gate: gate.replace("a", "User: x\n", "*"))],
+    "replace": [Method({"write", "delete"}, lambda gate: gate.replace("a", "Assistant: x\n", "*"))],
     "require_still": [
         Method({"file"}, lambda gate: gate.require_still(gate._store.get("a"), "a", "file")),
     ],
@@ -94,7 +94,7 @@ SILENT = {
     *("known", "enter", "below", "roots_with_children"),
 }
 """What raises nothing at once: it answers what may be known, or is about a session that was got before."""
-ANYWHERE = {"require_somewhere"}
+ANYWHERE = {"require_somewhere", "require_any"}
 """What is about no certain session."""
 
 
@@ -123,7 +123,7 @@ ASKED = [each for each in EACH if each.id != "require_still 0"]
 @pytest.mark.parametrize("method", EACH)
 async def test_a_method_needs_all_of_its_operations_and_no_other(method: Method) -> None:
     async with counter() as c:
-        c.desk.store.create("a", transcript="User: hello\n")
+        c.desk.store.create("a", transcript="Assistant: hello\n")
         c.desk.store.open("own")
         before = c.everything()
         for count in range(len(OPERATIONS) + 1):
@@ -145,7 +145,7 @@ async def test_without_rights_it_is_the_same_whether_there_is_a_session(method: 
         async with counter() as c:
             c.desk.store.open("own")
             if exists:
-                c.desk.store.create("a", transcript="User: hello\n")
+                c.desk.store.create("a", transcript="Assistant: hello\n")
             c.may(grant("/sessions/own"))
             with pytest.raises(NotGranted) as caught:
                 method.call(c.gate)
@@ -290,6 +290,8 @@ async def test_a_root_is_entered_by_a_right_at_it_or_below_it_and_known_by_one_a
             below = any(scope.startswith(path + "/") for each in c.gate._handle.grants for scope in [each["prefix"]])
             assert (c.gate.known(session) is not None) == at
             assert (c.gate.enter(session) is not None) == (at or below)
+            with nullcontext() if at or below else pytest.raises(NotGranted):
+                c.gate.require_any(session)
         c.desk.store.delete("main")
         assert (c.gate.known("main"), c.gate.enter("main")) == (None, None)
 

@@ -12,9 +12,11 @@ from cfs.errors import (
     NotFound,
     PreconditionFailed,
     StorageFull,
+    TooLarge,
     Unavailable,
 )
-from cfs.wire import SettingsPatch
+from cfs.wire import SettingsPatch, Usage
+from cfs_server.sessions import agents
 from cfs_server.sessions.limits import Limits
 from tests.sessions.support import Desk, desk
 
@@ -182,13 +184,67 @@ async def test_a_transcript_is_replaced_only_against_its_present_version() -> No
         d.say("a", "one")
         session = await d.settled("a")
         old = session.etag
-        d.store.replace("a", "User: edited\n", old)
-        assert session.history.text == "User: edited\n"
+        d.store.replace("a", "User: edited\nAssistant: yes\n", old)
+        assert session.history.text == "User: edited\nAssistant: yes\n"
         with pytest.raises(PreconditionFailed):
             d.store.replace("a", "User: stale\n", old)
         d.say("a", "two")
         await d.settled("a")
-        assert [message.content for message in d.engine.requests[-1].messages] == ["edited", "two"]
+        assert [message.content for message in d.engine.requests[-1].messages] == ["edited", "yes", "two"]
+
+
+HISTORY = "User: one\nAssistant: two\n"
+
+
+@pytest.mark.parametrize("last", ["", "User: three\n", "Tool: three\n"])
+async def test_a_history_that_ends_with_an_unanswered_message_gets_its_turn(last: str) -> None:
+    """However it comes to be: by an import, an edit, or a copy that ends there; nothing else begins a turn (S14)."""
+    answered = HISTORY + last + ("Assistant: three\n" if last.startswith("User") else "")
+    async with desk() as d:
+        d.store.create("a", transcript=HISTORY + last)
+        d.store.open("b")
+        d.store.replace("b", HISTORY + last, d.store.get("b").etag)
+        d.store.create("c", transcript=HISTORY + last + "Assistant: four\n")
+        d.store.fork("c", "d", at=2 + bool(last))
+        for name in "abd":
+            assert await d.text(name) == answered
+            assert d.types(name).count("turn.started") == d.types(name).count("turn.finished") == bool("User" in last)
+        assert "turn.started" not in d.types("c")
+
+
+async def test_a_copy_of_a_whole_session_answers_nothing() -> None:
+    """Its last message may have been one to be kept only."""
+    async with desk() as d:
+        d.say("a", "note", generate=False)
+        assert d.store.fork("a", "b").idle
+        assert await d.text("b") == "User: note\n"
+
+
+async def test_an_unanswered_message_waits_for_an_agent_and_is_renamed_with_its_session() -> None:
+    async with desk() as d:
+        d.store.create("a", SettingsPatch(driver="agent"), HISTORY + "User: three\n")
+        d.store.rename("a", "b")
+        session = d.store.get("b")
+        assert (session.state, session.history.text) == ("waiting_for_agent", HISTORY + "User: three\n")
+        turn = agents.claim(session, 30)
+        assert turn is not None
+        assert turn.message.content == "three"
+        agents.finish(
+            session, turn.id, turn.lease.secret if turn.lease else "", reply="four", error=None, usage=Usage()
+        )
+        assert session.history.text == HISTORY + "User: three\nAssistant: four\n"
+
+
+async def test_an_unanswered_message_that_is_refused_leaves_nothing_behind() -> None:
+    async with desk(limits=Limits(message_bytes=10)) as d:
+        d.store.create("a", transcript=HISTORY)
+        with pytest.raises(TooLarge):
+            d.store.create("b", transcript=HISTORY + "User: " + "x" * 11)
+        with pytest.raises(TooLarge):
+            d.store.replace("a", HISTORY + "User: " + "x" * 11, "*")
+        with pytest.raises(NotFound):
+            d.store.get("b")
+        assert d.store.get("a").history.text == HISTORY
 
 
 async def test_the_number_of_sessions_and_their_bytes_are_bounded() -> None:

@@ -143,7 +143,9 @@ class StoreMachine(RuleBasedStateMachine):
         if chat is not None and chat.running is None:
             session = self.desk.store.get(name)
             self.do(lambda: self.desk.store.replace(name, f"User: {words}\n", session.etag))
-            chat.said = [("user", words)]
+            chat.said = []
+            chat.queue.append((words, True))
+            chat.advance()
 
     @rule()
     @precondition(lambda self: sum(chat.running is not None for chat in self.chats.values()) == 1)

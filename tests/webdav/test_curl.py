@@ -82,6 +82,16 @@ def test_an_edit_with_the_present_version_replaces_the_history(curl: Curl, stage
     assert stage.asked(name) == ["ONE", "two"]
 
 
+def test_a_file_that_ends_with_an_unanswered_message_is_answered(curl: Curl, stage: Stage, name: str) -> None:
+    """As a new session, and as the edit of one (S14)."""
+    path, said = f"/sessions/{name}", "User: hi\nAssistant: hello\nUser: and now?\n"
+    assert curl.status(path, "-T", "-", text=said) == 201
+    assert curl(path) == f"{said}Assistant: and now?\n"
+    edited = said.replace("now", "then")
+    assert curl.status(path, "-T", "-", "-H", f"If-Match: {curl.etag(path)}", text=edited) == 204
+    assert curl(path) == f"{edited}Assistant: and then?\n"
+
+
 def test_parts_and_conditions(curl: Curl, stage: Stage, name: str) -> None:
     path = f"/sessions/{name}"
     stage.say(name, "one")

@@ -122,6 +122,16 @@ def test_a_copy_is_a_conversation_of_its_own(mount: Mount, stage: Stage, name: s
     assert name not in stage.sessions()
 
 
+def test_a_copied_file_that_ends_with_an_unanswered_message_is_answered(
+    mount: Mount, stage: Stage, name: str, tmp_path: Path
+) -> None:
+    """It is a message, and gets its turn (S14)."""
+    said = "User: hi\nAssistant: hello\nUser: and now?\n"
+    (tmp_path / "file").write_text(said)
+    shell(mount, f"cp {tmp_path}/file $M/{name}")
+    until(lambda: name in stage.sessions() and stage.text(name) == f"{said}Assistant: and now?\n")
+
+
 def test_any_name(mount: Mount, stage: Stage) -> None:
     shell(mount, "echo one > $M/对话; echo one > '$M/with blanks & #% signs'".replace("'$M/", "$M/'"))
     reads(mount / "对话", ONE)

@@ -139,7 +139,7 @@ async def test_a_transcript_is_text_with_its_version_and_state() -> None:
 @pytest.mark.parametrize("size", [0, 10, 256 << 10, (256 << 10) + 1, 5 << 20])
 async def test_texts_of_any_length_arrive_whole(size: int) -> None:
     async with reader() as r:
-        r.session(f"User: {'é' * (size // 2)}\n" if size else "")
+        r.session(f"Assistant: {'é' * (size // 2)}\n" if size else "")
         answer = await r.get("/chat1")
         assert answer.text == r.ann.desk.store.get("chat1").history.text
         assert int(answer.headers["content-length"]) == len(answer.content)

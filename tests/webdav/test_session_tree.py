@@ -43,7 +43,7 @@ async def messages(ann: Caller, session: str) -> list[str]:
 async def test_a_session_looks_as_it_is_now() -> None:
     async with mount() as ann:
         assert (await ann.look("/"), await ann.look("/chat1")) == (Entry("/", collection=True), None)
-        session = ann.desk.store.create("chat1", transcript="User: 你好\n")
+        session = ann.desk.store.create("chat1", transcript="Assistant: 你好\n")
         for _ in range(2):
             assert await ann.look("/chat1") == Entry(
                 "/chat1",

@@ -41,6 +41,9 @@ class Provider(DAVProvider):  # type: ignore[misc]
 
     def custom_request_handler(self, environ: dict[str, Any], start_response: Any, default_handler: _Handler) -> Any:
         """Do before the library's handler what it leaves out."""
+        tree: Tree = environ[TREE]
+        with told(tree):
+            tree.check(plain(environ["PATH_INFO"]))
         match environ["REQUEST_METHOD"]:
             case "DELETE" | "MOVE" | "COPY" if plain(environ["PATH_INFO"]) == "/":
                 raise DAVError(HTTP_FORBIDDEN, "a mount stays where it is, with what is in it; choose something in it")
@@ -53,7 +56,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
                     self._locks.require_room(environ["wsgidav.auth.user_name"])
                     return default_handler(environ, start_response)
             case "PROPFIND" if environ.get("HTTP_DEPTH", "infinity") == "infinity":
-                if not environ[TREE].flat:
+                if not tree.flat:
                     raise DAVError(
                         HTTP_FORBIDDEN,
                         "ask for one level at a time (Depth: 1)",

@@ -94,6 +94,9 @@ class Tree(ABC):
         """Tell whether a collection may be removed with what is in it; asked before anything of that goes."""
         return True
 
+    def check(self, path: str) -> None:  # noqa: B027 - for subclasses
+        """Raise where a request's own path can name nothing, or nothing that the caller may know of."""
+
     def refusal(self, error: Exception) -> Exception:
         """Return the error to show for one that was raised here: it has a `status` and a `detail`."""
         return error

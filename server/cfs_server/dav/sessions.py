@@ -3,10 +3,11 @@
 import io
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import BinaryIO
 
-from cfs.errors import Forbidden, NotFound
+from cfs.errors import Forbidden, InvalidIdentifier, NotFound
 from cfs.scratch_names import is_scratch
 from cfs_server.dav import properties
 from cfs_server.dav.clients import is_rclone
@@ -51,11 +52,16 @@ class SessionTree(Tree):
     # -- looking --------------------------------------------------------------------------------------------------
 
     def look(self, path: str) -> Entry | None:
-        """Describe a session, a scratch file or a collection as it is now.
+        """Describe a session, a scratch file or a collection as it is now."""
+        with suppress(InvalidIdentifier):
+            return self._on_loop(partial(self._look, self.place(path), path))
+        return None
 
-        Raises `InvalidIdentifier` for what can be no session, and `NotGranted` where the caller may do nothing.
-        """
-        return self._on_loop(partial(self._look, self.place(path), path))
+    def check(self, path: str) -> None:
+        """Raise `InvalidIdentifier` for what can be no session, and `NotGranted` where the caller may do nothing."""
+        match self.place(path):
+            case SessionPlace(session_id) | Family(session_id):
+                self.gate.require_any(session_id)
 
     def members(self, path: str) -> Iterable[Entry]:
         """Describe what is directly in a collection, all as it was at one moment."""

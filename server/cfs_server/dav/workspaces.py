@@ -7,7 +7,7 @@ from cfs_filesystem import OPERATIONS, FileSystemError, Path
 from cfs_server.access.principals import Principal
 from cfs_server.files import alone, problem_of, stored
 from cfs_server.sessions.paths import WORKSPACES
-from cfs_webdav import Entry, HandleTree
+from cfs_webdav import HandleTree
 
 
 class WorkspaceTree(HandleTree):
@@ -18,13 +18,11 @@ class WorkspaceTree(HandleTree):
         self._usage = principal.usage
         self._limit = principal.limits.bytes
 
-    def look(self, path: str) -> Entry | None:
-        """Describe what is at a path; raises `NotGranted` where the caller may do nothing at or below it."""
+    def check(self, path: str) -> None:
+        """Raise `InvalidPathError`, or `AccessDeniedError` where the caller may do nothing at or below a path."""
         logical = self._logical(path)
-        entry = super().look(path)
-        if entry is None and not any(self._handle.scopes(each, logical) for each in OPERATIONS):
+        if path != "/" and not any(self._handle.scopes(each, logical) for each in OPERATIONS):
             self._handle.require("file", logical)
-        return entry
 
     def refusal(self, error: Exception) -> Exception:
         """Return the error in the words of the API, as `/v1/files` has it."""

@@ -58,6 +58,11 @@ class SessionGate:
         if not self._handle.scopes(operation, SESSIONS):
             raise Forbidden(f"your token does not allow {operation!r} for any session, so it may not use the model")
 
+    def require_any(self, session_id: str) -> None:
+        """Raise `NotGranted` unless the caller may do something at or below a session, be it there or not."""
+        if not any(self._handle.scopes(each, path_of(session_id)) for each in OPERATIONS):
+            self.require("file", session_id)
+
     def may(self, operation: Operation, session_id: str) -> bool:
         """Tell whether the caller may do this."""
         return self._handle.allows(operation, path_of(session_id))
@@ -71,10 +76,8 @@ class SessionGate:
         return self._store.get(session_id)
 
     def known(self, session_id: str) -> Session | None:
-        """Return a session at which the caller may do anything at all; None if there is none. Raises `NotGranted`."""
-        if not any(self.may(each, session_id) for each in OPERATIONS):
-            self.require("list", session_id)
-        return self._store.find(session_id)
+        """Return a session at which the caller may do anything at all, and so may know that it is there; or None."""
+        return self._store.find(session_id) if any(self.may(each, session_id) for each in OPERATIONS) else None
 
     def find(self, session_id: str, operation: Operation) -> Session | None:
         """Return a session for an operation, which must be granted; None if there is none of that id."""
@@ -99,13 +102,9 @@ class SessionGate:
         return self._store.children(session)
 
     def enter(self, root: str) -> Session | None:
-        """Return a root session at or below which the caller may do something; None if there is none.
-
-        Raises `NotGranted` where it may do nothing.
-        """
-        if not any(self._handle.scopes(each, path_of(root)) for each in OPERATIONS):
-            self.require("list", root)
-        return self._store.find(root)
+        """Return a root session at or below which the caller may do something; None if there is none."""
+        path = path_of(root)
+        return self._store.find(root) if any(self._handle.scopes(each, path) for each in OPERATIONS) else None
 
     def below(self, root: str) -> list[Session]:
         """List everything below a session that the caller may list, at any depth."""

@@ -143,6 +143,16 @@ class Session:
         event = self.advance()
         return announced or event or self.publish_state(turn=turn.id)
 
+    def answer_last(self) -> None:
+        """Let the last message have its turn, if it is a user's that nothing has answered (S14)."""
+        last = self.history.last
+        if self.idle and last is not None and last.role == "user":
+            turn = Turn(last, base=len(self.history) - 1)
+            self.queue.append(turn)
+            self.advance()
+            if self.running is not turn:
+                self.publish_state(turn=turn.id)
+
     def change_settings(self, patch: SettingsPatch) -> Settings:
         """Change settings for the turns that have not begun (S9)."""
         settings = self.settings.patched(patch)
@@ -227,7 +237,8 @@ class Session:
                 running.task.cancel()
             self.fail_turn(running, reason)
         for turn in waiting:
-            self.add_message(turn.message, turn)
+            if turn.base is None:
+                self.add_message(turn.message, turn)
             self.fail_turn(turn, reason)
 
     # -- turns ----------------------------------------------------------------------------------------------------

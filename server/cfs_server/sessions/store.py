@@ -6,7 +6,7 @@ context manager: its tasks (one for every running turn) live in one task group a
 
 import asyncio
 from bisect import bisect_left, insort
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from types import TracebackType
 from typing import Any, Self
@@ -24,12 +24,13 @@ from cfs.transcript import parse, shown
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine
 from cfs_server.sessions.accounts import Account, Allowance
+from cfs_server.sessions.content import check_content
 from cfs_server.sessions.events import Event, EventBus
 from cfs_server.sessions.hints import Hints
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.session import Services, Session
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import Turn, kind_of
 
 
 class SessionStore:
@@ -116,12 +117,18 @@ class SessionStore:
         transcript: str | None = None,
         account: Account | None = None,
     ) -> Session:
-        """Make a session, with a history if a transcript is given (S14); raises `AlreadyExists`."""
+        """Make a session, with a history if a transcript is given (S14); raises `AlreadyExists`.
+
+        A transcript that ends with an unanswered message of a user gets its turn; so do those of `replace` and `fork`.
+        """
         name = new_id() if session_id is None else check_id(session_id)
         if name in self._sessions:
             raise AlreadyExists(f"there is a session {name!r} already")
-        history = read_history(transcript or "")
-        return self._create(name, self._defaults.patched(patch or SettingsPatch()), history, account)
+        history, settings = read_history(transcript or ""), self._defaults.patched(patch or SettingsPatch())
+        self._check_unanswered(name, history, settings, account or self.account)
+        session = self._create(name, settings, history, account)
+        session.answer_last()
+        return session
 
     def submit(self, session_id: str, turn: Turn, account: Account | None = None) -> tuple[Session, Event]:
         """Append a message to a session, made if it is new, and let its turn run when it is due (S3, S4)."""
@@ -153,7 +160,8 @@ class SessionStore:
     ) -> Session:
         """Copy a session's settings and the first `at` messages of its history (S14).
 
-        Without `at` the copy of a busy session ends before the turn that is running.
+        Without `at` the copy of a busy session ends before the turn that is running, and nothing is generated. A copy
+        that is made to end `at` a message of a user answers that.
         """
         source = self.get(session_id)
         name = new_id() if new is None else check_id(new)
@@ -162,9 +170,13 @@ class SessionStore:
         if at is not None and at > len(source.history):
             raise Conflict(f"session {session_id!r} has {len(source.history)} messages; it cannot fork at {at}")
         history = source.settled_history() if at is None else source.history.messages[:at]
+        if at is not None:
+            self._check_unanswered(name, history, source.settings, account or self.account)
         copy = self._create(name, source.settings, history, account, forked_from=source.id)
         if at is None or at >= len(source.history):
             copy.history.take_window(source.history)
+        if at is not None:
+            copy.answer_last()
         return copy
 
     def rename(self, session_id: str, new: str) -> Session:
@@ -200,8 +212,22 @@ class SessionStore:
             raise PreconditionFailed(f"session {session_id!r} has changed: its transcript is {session.etag} now")
         session.require_idle("its history cannot be replaced")
         session.account.require_room(size=len(transcript.encode()) - session.history.size)
+        self._check_unanswered(session_id, history, session.settings, session.account)
         session.replace_history(history)
+        session.answer_last()
         return session
+
+    def _check_unanswered(
+        self, session_id: str, history: Sequence[Message], settings: Settings, account: Account
+    ) -> None:
+        """Raise what keeps a history's last message from its turn, if it waits for one, before anything is made."""
+        if not history or history[-1].role != "user":
+            return
+        if self.draining:
+            raise Unavailable("the server is shutting down", retry_after=5)
+        check_content(history[-1].content, limit=self.limits.message_bytes)
+        if settings.driver == "model":
+            self.limits.check_wait(self._services.engine.predicted_wait(account.owner, kind_of(session_id)))
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
