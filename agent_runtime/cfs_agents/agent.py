@@ -275,7 +275,8 @@ class Agent:
     async def _reply(self, messages: Sequence[Message], tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Let the model answer, and take its reply in; one that repeats itself is stopped."""
         part = self.context.context.cut_off
-        if part is not None or self._fault in (Fault.EMPTY, Fault.REPEATED):
+        noted = part is not None or self._fault in (Fault.EMPTY, Fault.REPEATED)
+        if noted:
             messages = continuation.asking(messages, self._fault or Fault.CUT_OFF, self.config.language)
         reply: Reply | None = None
         said, thought, stopped = RepeatedText(), RepeatedText(), False
@@ -303,6 +304,8 @@ class Agent:
             raise EngineError("the model's reply ended before it was complete")
         self._count(reply.usage)
         self._unkept = added(self._unkept, reply.usage)
+        if not noted and tools is self.tools:
+            self.context.measured(reply.usage.prompt_tokens)
         yield TurnUsage(reply.usage)
         cut = reply.finish_reason == "length"
         if not cut:
@@ -311,7 +314,8 @@ class Agent:
         fault = _fault_of(reply, message, tools)
         if fault not in (Fault.EMPTY, Fault.REPEATED):
             usage, self._unkept = self._unkept, Usage()
-            await self._add(message, reply.broken, usage, cut=cut and not message.tool_calls)
+            tokens = reply.usage.completion_tokens
+            await self._add(message, reply.broken, usage, cut=cut and not message.tool_calls, tokens=tokens)
         self._note(fault, next(iter(reply.broken.values()), ""))
 
     def _note(self, fault: Fault | None, detail: str = "") -> None:
@@ -334,8 +338,9 @@ class Agent:
         *,
         task: bool = False,
         cut: bool = False,
+        tokens: int | None = None,
     ) -> None:
-        item = self.context.add(message, task=task, cut=cut)
+        item = self.context.add(message, task=task, cut=cut, tokens=tokens)
         self._begun, self._broken = set(), broken or {}
         await self._keeper.added(item, self._broken, usage)
 

@@ -33,9 +33,9 @@ class Offloader:
         self._preview = preview
         self._in_trouble = False
 
-    async def counted(self, context: Context) -> Context:
-        """Count what has not been counted yet, all of it in one call."""
-        new = [item for item in context if item.tokens is None]
+    async def counted(self, context: Context, *, seen_only: bool = False) -> Context:
+        """Count what has not been counted yet, all of it in one call; or only what a model has answered to."""
+        new = [item for item in context if item.tokens is None and (item.seen or not seen_only)]
         if not new:
             return context
         counts = await self._counter.count([item.text() for item in new])

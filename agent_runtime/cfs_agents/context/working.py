@@ -2,17 +2,18 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any
 
 from cfs.errors import InvalidParameters, NotFound
 from cfs.wire import Message
 from cfs_agents.context.cleaning import CleaningPolicy, clean
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy
-from cfs_agents.context.conversation import Context
+from cfs_agents.context.conversation import Context, cost
 from cfs_agents.context.ephemeral import EphemeralPolicy
-from cfs_agents.context.items import ContextItem, ItemType
+from cfs_agents.context.items import MESSAGE_TOKENS, ContextItem, ItemType
 from cfs_agents.context.offloading import Offloader
 from cfs_agents.context.policy import OffloadPolicy
 from cfs_agents.context.records import Record
@@ -65,6 +66,10 @@ class WorkingContext:
         self._offload = offload or OffloadPolicy()
         self._ephemeral = ephemeral or EphemeralPolicy()
         self._compaction = compaction
+        self._by_usage = not isinstance(counter or EstimatingCounter(), EstimatingCounter)
+        """Whether a counter has to be asked for what replies tell anyway."""
+        self._asked: tuple[Sequence[Message], int] = ((), 0)
+        """What a model was asked last, and how many tokens it has read then."""
         self._offloader = Offloader(
             files if self._offload.enabled else None, CachedCounter(counter or EstimatingCounter())
         )
@@ -77,11 +82,18 @@ class WorkingContext:
     # -- the conversation -----------------------------------------------------------------------------------------
 
     def add(
-        self, message: Message, item_type: ItemType | None = None, *, task: bool = False, cut: bool = False
+        self,
+        message: Message,
+        item_type: ItemType | None = None,
+        *,
+        task: bool = False,
+        cut: bool = False,
+        tokens: int | None = None,
     ) -> ContextItem:
         """Append a message; the first one of a user, and one that begins a `task`, is never touched.
 
-        A reply that is `cut` waits for the rest of it: the assistant's next message takes its place, and its id.
+        A reply that is `cut` waits for the rest of it: the assistant's next message takes its place, and its id. What
+        the model has written is `tokens` long, where it said so.
 
         Raises `InvalidParameters` for a result that no call waits for, and `Conflict` for anything but results while
         calls wait.
@@ -91,6 +103,8 @@ class WorkingContext:
         item = ContextItem.of(message, item_type, protected=is_user and (task or first), cut=cut)
         if message.role == "assistant" and (part := self.context.cut_off) is not None:
             item = replace(item, item_id=part.item_id)
+        elif tokens and self._by_usage and not message.thinking:  # thoughts may leave the prompt
+            item = replace(item, tokens=tokens + MESSAGE_TOKENS)
         self.context = self.context.with_item(item)
         return item
 
@@ -107,12 +121,40 @@ class WorkingContext:
         self.context.messages()
         async with self._preparing:
             taken = self.context
-            ready = await self._offloader.counted(taken)
+            ready = await self._offloader.counted(taken, seen_only=not self._must_count(taken))
             ready = await self._offloader.destroy(ready, self._ephemeral.stale(ready))
             ready = await self._offloader.shrink(ready, self._offload.choose(ready))
             ready = await self._compact(ready)
             self.context = _with_later(ready, taken, self.context)
         return self.context.messages()
+
+    def _must_count(self, context: Context) -> bool:
+        """Whether what is new has to be counted now, and cannot wait for the reply to it, which tells its length.
+
+        That is where it may be too much; a guess may be four times too small.
+        """
+        if not self._by_usage:
+            return True
+        limits = [self._offload.unseen_budget, self._compaction.threshold if self._compaction is not None else None]
+        most = sum(cost(item) * (4 if item.tokens is None else 1) for item in context)
+        return any(limit is not None and most > limit for limit in limits)
+
+    def measured(self, prompt_tokens: int) -> None:
+        """Learn how long the newest messages are: a model has read the conversation as so many tokens.
+
+        Several that are new share what the prompt has grown by. A prompt that has changed elsewhere tells nothing.
+        """
+        if not self._by_usage or not prompt_tokens:
+            return
+        before, tokens = self._asked
+        items = self.context.items
+        self._asked = [item.message for item in items], prompt_tokens
+        same = 0 < len(before) <= len(items) and all(map(is_, before, self._asked[0]))
+        new = [item for item in items[len(before) :] if item.tokens is None]
+        grown = prompt_tokens - tokens - sum(item.tokens or 0 for item in items[len(before) :])
+        guess = sum(map(cost, new))
+        if same and len(new) <= grown <= 8 * guess:
+            self.context = self.context.replacing(replace(item, tokens=grown * cost(item) // guess) for item in new)
 
     async def _compact(self, context: Context) -> Context:
         """Compact; what has not helped is not tried again until the context has grown by a tenth."""
