@@ -12,6 +12,7 @@ import json
 import re
 import time
 from collections import Counter
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -129,14 +130,14 @@ def smollm2() -> str:
 MODELS = {"embedded": lambda: None, "smollm2": smollm2}
 
 
-async def measure(model: str, seeds: int, tokens: int) -> None:
+async def measure(model: str, styles: Sequence[str], sets: int, seeds: int, tokens: int) -> None:
     """Ask everything of one model and print what came."""
     engine = LlamaEngine(MODELS[model](), Options(threads=2, parallel=8, context_tokens=2048))
     await engine.start()
     gate = asyncio.Semaphore(8)
     began = time.monotonic()
     try:
-        for style in STYLES:
+        for style in styles:
             counts: Counter[str] = Counter()
             examples: list[str] = []
 
@@ -144,9 +145,9 @@ async def measure(model: str, seeds: int, tokens: int) -> None:
                 async with gate:
                     await _one(engine, prompt, name, seed, style, tokens, counts, examples)  # noqa: B023 - awaited here
 
-            await asyncio.gather(
-                *(one(prompt, name, seed) for prompt in PROMPTS for name in TOOLS for seed in range(seeds))
-            )
+            names = [*TOOLS]
+            chosen = [(prompt, names[(at + n) % len(names)]) for at, prompt in enumerate(PROMPTS) for n in range(sets)]
+            await asyncio.gather(*(one(prompt, name, seed) for prompt, name in chosen for seed in range(seeds)))
             shown = ", ".join(f"{counts[key]} {key}" for key in KINDS)
             print(f"{model:9} {style:10} {shown}  ({time.monotonic() - began:.0f} s)", flush=True)
             for example in examples[:4]:
@@ -206,11 +207,13 @@ def main() -> None:
     """Read the options and measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--sets", type=int, default=len(TOOLS), help="sets of tools for each prompt")
     parser.add_argument("--tokens", type=int, default=160)
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--styles", default=",".join(STYLES))
     options = parser.parse_args()
     for model in options.models.split(","):
-        asyncio.run(measure(model, options.seeds, options.tokens))
+        asyncio.run(measure(model, options.styles.split(","), options.sets, options.seeds, options.tokens))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ There are two, with and without `async`; tools/unasync.py makes the second from 
 
 import os
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -16,6 +17,7 @@ from cfs.errors import EngineError, InvalidParameters, InvalidReply, InvalidRequ
 from cfs.ids import check_id
 from cfs.response import Response, respond
 from cfs.structured import TRIES, Form
+from cfs.tool_calls import ToolRequest
 from cfs.tools import MAX_ROUNDS, Tool, Toolbox
 from cfs.transcript import parse, render_one
 from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, choose
@@ -140,9 +142,9 @@ class AsyncSession:
         """Write a message and return the reply, once it is complete (C3).
 
         `settings` are for this message only (over HTTP). `response_format` is a pydantic model that the reply must
-        fit: it is asked for, over HTTP enforced by grammar where no tools are, and asked again if it does not, three
-        times in all; then `InvalidReply` carries the last one (C7). `tools` are described to the model, and what it
-        calls is run and answered until it calls nothing more (C8); with `auto_tool` off calls are left to the
+        fit: it is asked for, over HTTP enforced by grammar, and asked again if it does not, three times in all; then
+        `InvalidReply` carries the last one (C7). `tools` go with the message, as a file in its text, and what the
+        model calls is run and answered until it calls nothing more (C8); with `auto_tool` off calls are left to the
         caller, and after `max_rounds` rounds `TooManyRounds` is raised. A turn that fails is a reply, too:
         `Response.error` says why. `timeout` seconds are for all of it.
 
@@ -154,12 +156,12 @@ class AsyncSession:
         box = Toolbox(tools)
         turn = _turn_settings(settings)
         if response_format is None:
-            outcome = await self._converse(_new(box.describe(message), turn), box, auto_tool, max_rounds, deadline)
+            outcome = await self._converse(self._new(message, turn, box), box, auto_tool, max_rounds, deadline)
             return respond(self._id, outcome, None)
         form = Form(response_format)
-        text = box.describe(form.ask(message))
+        text = form.ask(message)
         for _ in range(TRIES):
-            new = _new(text, turn, None if len(box) else form.response_format)
+            new = self._new(text, turn, box, form.response_format)
             outcome = await self._converse(new, box, auto_tool, max_rounds, deadline)
             if outcome.error is not None:
                 raise EngineError(outcome.error)
@@ -171,17 +173,25 @@ class AsyncSession:
         raise InvalidReply(f"{TRIES} replies in a row are {last.detail}", last_reply=last.last_reply)
 
     def stream(
-        self, message: str, *, settings: Mapping[str, Any] | None = None, timeout: float | None = None
+        self,
+        message: str,
+        *,
+        tools: Iterable[Tool] = (),
+        max_rounds: int = MAX_ROUNDS,
+        settings: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[str]:
         """Write a message and yield its reply as it is generated (C4); raises `EngineError` if the turn fails.
 
         The message is written when the loop begins. Leaving it early stops nothing: the turn goes on, and its reply
-        is in the history.
+        is in the history. With `tools` it goes on over the replies to what they returned, as `send` does.
 
         As a file: append, then read `.live/{id}`, or where there is none watch the file grow. Over HTTP:
         `POST /v1/sessions/{id}/messages` with `Accept: text/event-stream`.
         """
-        return self._transport.stream(_new(message, _turn_settings(settings)), self._deadline(timeout))
+        box = Toolbox(tools)
+        new = self._new(message, _turn_settings(settings), box)
+        return self._stream(new, box, max_rounds, self._deadline(timeout))
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -282,25 +292,59 @@ class AsyncSession:
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline(self._timeout if timeout is None else timeout)
 
+    def _new(
+        self, text: str, settings: TurnSettings, box: Toolbox, response_format: dict[str, Any] | None = None
+    ) -> NewMessage:
+        """Make a message; tools go with it, or in its text where the way to the session takes nothing else."""
+        if not text.strip():
+            raise InvalidRequest("a message needs some text: there is no reply to nothing")
+        if not self._transport.takes_tools:
+            return _checked(NewMessage, {"content": box.describe(text), "settings": settings})
+        extra = {"response_format": response_format, "tools": box.specs()}
+        return _checked(NewMessage, {"content": text, "settings": settings, **extra})
+
     async def _converse(
         self, new: NewMessage, box: Toolbox, auto_tool: bool, max_rounds: int, deadline: Deadline
     ) -> Outcome:
         """Send a message, and results of tools for as long as the model asks for them."""
         outcome = await self._transport.send(new, deadline)
         rounds = 0
-        while auto_tool and outcome.error is None and (calls := box.calls(outcome.reply)):
-            if rounds == max_rounds:
-                raise TooManyRounds(f"the model called tools {max_rounds} times in a row", last_reply=outcome.reply)
+        while auto_tool and outcome.error is None and (calls := box.calls(outcome)):
+            _check_rounds(rounds, max_rounds, outcome)
             rounds += 1
-            result = NewMessage(
-                role="tool",
-                content=await box.async_run(calls),
-                generate=True,
-                settings=new.settings,
-                response_format=new.response_format,
-            )
-            outcome = await self._transport.send(result, deadline)
+            outcome = await self._transport.send(await self._answer(new, box, calls, deadline), deadline)
         return outcome
+
+    async def _stream(self, new: NewMessage, box: Toolbox, max_rounds: int, deadline: Deadline) -> AsyncGenerator[str]:
+        """Yield the replies to a message, and to results of tools for as long as the model asks for them."""
+        rounds = 0
+        message: NewMessage | None = new
+        while message is not None:
+            calls: list[ToolRequest] = []
+            async with aclosing(self._transport.stream(message, deadline)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, str):
+                        yield piece
+                    elif calls := box.calls(piece):
+                        _check_rounds(rounds, max_rounds, piece)
+            rounds += 1
+            message = await self._answer(new, box, calls, deadline) if calls else None
+
+    async def _answer(
+        self,
+        new: NewMessage,
+        box: Toolbox,
+        calls: Sequence[ToolRequest],
+        deadline: Deadline,
+    ) -> NewMessage:
+        """Run calls; write all results but the last, which is returned and asks for the next reply."""
+        *earlier, last = await box.async_run(calls)
+        for result in earlier:
+            message = NewMessage(role="tool", content=result.content, tool_call_id=result.call_id)
+            await self._transport.send(message, deadline)
+        return new.model_copy(
+            update={"role": "tool", "content": last.content, "tool_call_id": last.call_id, "generate": True}
+        )
 
 
 def _name(path: str | os.PathLike[str] | None, place: str) -> str:
@@ -311,10 +355,9 @@ def _name(path: str | os.PathLike[str] | None, place: str) -> str:
     return name.removeprefix(place.rstrip("/") + "/")
 
 
-def _new(text: str, settings: TurnSettings, response_format: dict[str, Any] | None = None) -> NewMessage:
-    if not text.strip():
-        raise InvalidRequest("a message needs some text: there is no reply to nothing")
-    return _checked(NewMessage, {"content": text, "settings": settings, "response_format": response_format})
+def _check_rounds(rounds: int, most: int, outcome: Outcome) -> None:
+    if rounds >= most:
+        raise TooManyRounds(f"the model called tools {most} times in a row", last_reply=outcome.reply)
 
 
 def _turn_settings(settings: Mapping[str, Any] | None) -> TurnSettings:

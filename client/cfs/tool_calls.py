@@ -20,12 +20,16 @@ _START = re.compile(r"\[CALL:([A-Za-z_][A-Za-z0-9_.-]{0,127})\(")
 
 @dataclass(frozen=True, slots=True)
 class ToolRequest:
-    """One call that a reply makes. With a `refusal` its arguments could not be read as literals."""
+    """One call that a reply makes. With a `refusal` its arguments could not be read as literals.
+
+    `id` is there for calls that came apart from the text of the reply.
+    """
 
     name: str
     arguments: tuple[Any, ...] = ()
     keywords: dict[str, Any] = field(default_factory=dict)
     refusal: str | None = None
+    id: str | None = None
 
 
 class NotLiteral(ValueError):

@@ -2,12 +2,19 @@
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from typing import Any, Protocol, Self
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+from typing_extensions import TypedDict
 
 from cfs.errors import InvalidParameters
 from cfs.tool_calls import ToolRequest, find_calls
+from cfs.turn import Outcome
+from cfs.wire import FunctionSpec, ToolSpec
 
 MAX_ROUNDS = 8
 """How often in a row a model may call tools before it must answer."""
@@ -19,7 +26,10 @@ _HOW = (
 
 
 class Tool(Protocol):
-    """A function that a model may call: anything with these three."""
+    """A function that a model may call: anything with these three.
+
+    It may also have `parameters`, a JSON schema of its arguments; else that is made of the function's annotations.
+    """
 
     @property
     def name(self) -> str:
@@ -39,16 +49,25 @@ class Tool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A tool made of its three parts, or of a function with a docstring (`FunctionTool.of`)."""
+    """A tool made of its parts, or of a function with a docstring (`FunctionTool.of`)."""
 
     name: str
     description: str
     callable: Callable[..., Any]
+    parameters: dict[str, Any] | None = None
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Self:
         """Make a tool of a function: its name, and what its docstring says."""
         return cls(function.__name__, inspect.getdoc(function) or "", function)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What the model reads of calls that were run: of one, by its `call_id`, or of all that stood in a text."""
+
+    content: str
+    call_id: str | None = None
 
 
 class Toolbox:
@@ -64,38 +83,39 @@ class Toolbox:
     def __len__(self) -> int:
         return len(self._tools)
 
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Describe the tools as a request has them."""
+        return tuple(ToolSpec(function=_spec(tool)) for tool in self._tools.values())
+
     def describe(self, message: str) -> str:
         """Put before a message what tools there are and how they are called."""
         if not self._tools:
             return message
         lines = [f"- {tool.name}{_signature(tool)}: {tool.description}" for tool in self._tools.values()]
-        return "\n".join(
-            [
-                "You can call these tools:",
-                *lines,
-                _HOW,
-                "",
-                message,
-            ]
-        )
+        return "\n".join(["You can call these tools:", *lines, _HOW, "", message])
 
-    def calls(self, reply: str) -> list[ToolRequest]:
-        """Read the calls that a reply makes."""
-        return find_calls(reply) if self._tools else []
+    def calls(self, outcome: Outcome) -> list[ToolRequest]:
+        """Read the calls that a reply makes: those that came apart from its text, or else those in the text."""
+        if not self._tools:
+            return []
+        apart = [ToolRequest(call.name, keywords=call.arguments, id=call.id) for call in outcome.calls]
+        return apart or find_calls(outcome.reply)
 
-    def run(self, requests: Sequence[ToolRequest]) -> str:
-        """Run calls one after the other; return what the model is told of them."""
-        return "\n".join(self._run(request) for request in requests)
+    def run(self, requests: Sequence[ToolRequest]) -> list[ToolResult]:
+        """Run calls one after the other; return what the model reads of them."""
+        return _results([(request, self._run(request)) for request in requests])
 
-    async def async_run(self, requests: Sequence[ToolRequest]) -> str:
-        """Run calls one after the other, functions in a thread; return what the model is told of them."""
-        return "\n".join([await self._async_run(request) for request in requests])
+    async def async_run(self, requests: Sequence[ToolRequest]) -> list[ToolResult]:
+        """Run calls one after the other, functions in a thread; return what the model reads of them."""
+        return _results([(request, await self._async_run(request)) for request in requests])
 
     def _run(self, request: ToolRequest) -> str:
         if (refusal := self._refusal(request)) is not None:
             return refusal
+        function = self._tools[request.name].callable
         try:
-            value = self._tools[request.name].callable(*request.arguments, **request.keywords)
+            values, keywords = _bound(function, request)
+            value = function(*values, **keywords)
             if inspect.iscoroutine(value):
                 value.close()
                 return _failed(request, "it is a coroutine function, which only an AsyncSession can run")
@@ -110,10 +130,11 @@ class Toolbox:
 
         function = self._tools[request.name].callable
         try:
+            values, keywords = _bound(function, request)
             if inspect.iscoroutinefunction(function):
-                value = await function(*request.arguments, **request.keywords)
+                value = await function(*values, **keywords)
             else:
-                value = await asyncio.to_thread(function, *request.arguments, **request.keywords)
+                value = await asyncio.to_thread(function, *values, **keywords)
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is for the model to read
             return _failed(request, f"{type(error).__name__}: {error}")
         return _result(request, value)
@@ -122,6 +143,68 @@ class Toolbox:
         if request.name not in self._tools:
             return _failed(request, f"there is no such tool; there are: {', '.join(self._tools)}")
         return None if request.refusal is None else _failed(request, request.refusal)
+
+
+def _spec(tool: Tool) -> FunctionSpec:
+    parameters = getattr(tool, "parameters", None) or _schema(tool.callable)
+    return FunctionSpec(name=tool.name, description=tool.description, parameters=parameters)
+
+
+def _schema(function: Callable[..., Any]) -> dict[str, Any]:
+    """Write the JSON schema of a function's arguments; what nobody knows may be anything."""
+    known = _parameters(function)
+    if known is None:
+        return {"type": "object"}
+    named = [each for each in known if each.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)]
+    types = {each.name: Any if each.annotation is Parameter.empty else each.annotation for each in named}
+    required = [each.name for each in named if each.default is Parameter.empty]
+    try:
+        schema = TypeAdapter(TypedDict("Arguments", types)).json_schema()  # type: ignore[operator]
+    except PydanticUserError:  # a type of which there is no JSON
+        schema = {"properties": {name: {} for name in types}}
+    others = any(each.kind is Parameter.VAR_KEYWORD for each in known)
+    return {**_untitled(schema), "type": "object", "required": required, "additionalProperties": others}
+
+
+def _parameters(function: Callable[..., Any]) -> list[Parameter] | None:
+    """Read what a function takes; without annotations where these are no code, None where nobody knows."""
+    try:
+        return list(inspect.signature(function, eval_str=True).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    except Exception:  # noqa: BLE001 - an annotation may raise anything
+        known = inspect.signature(function).parameters.values()
+        return [each.replace(annotation=Parameter.empty) for each in known]
+
+
+def _untitled(schema: Any) -> Any:
+    """Leave out the titles that pydantic makes of names."""
+    if isinstance(schema, list):
+        return [_untitled(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: {name: _untitled(each) for name, each in value.items()}
+        if key in ("properties", "$defs")
+        else _untitled(value)
+        for key, value in schema.items()
+        if key != "title"
+    }
+
+
+def _bound(function: Callable[..., Any], request: ToolRequest) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """Sort the arguments of a call, which all have names if it came apart from the text, as the function takes them."""
+    if request.id is None:
+        return request.arguments, request.keywords
+    left = dict(request.keywords)
+    positional = [each.name for each in _parameters(function) or () if each.kind is Parameter.POSITIONAL_ONLY]
+    return [left.pop(name) for name in positional if name in left], left
+
+
+def _results(found: Sequence[tuple[ToolRequest, str]]) -> list[ToolResult]:
+    if all(request.id is None for request, _ in found):
+        return [ToolResult("\n".join(text for _, text in found))]
+    return [ToolResult(text, request.id) for request, text in found]
 
 
 def _signature(tool: Tool) -> str:
@@ -133,8 +216,8 @@ def _signature(tool: Tool) -> str:
 
 def _result(request: ToolRequest, value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    return f"[RESULT:{request.name}] {text}"
+    return text if request.id is not None else f"[RESULT:{request.name}] {text}"
 
 
 def _failed(request: ToolRequest, reason: str) -> str:
-    return f"[ERROR:{request.name}] {reason}"
+    return f"Error: {reason}" if request.id is not None else f"[ERROR:{request.name}] {reason}"

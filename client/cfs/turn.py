@@ -8,7 +8,7 @@ from cfs.errors import Gone, Unavailable
 from cfs.following import StreamEvent
 from cfs.replies import asked_last, end_of_answer
 from cfs.transcript import Turn
-from cfs.wire import FinishReason, Usage
+from cfs.wire import FinishReason, ToolCall, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Outcome:
     error: str | None = None
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
+    calls: tuple[ToolCall, ...] = ()
 
 
 class TurnReader:
@@ -38,6 +39,7 @@ class TurnReader:
         self._reply = ""
         self._finish_reason: FinishReason | None = None
         self._usage: Usage | None = None
+        self._calls: tuple[ToolCall, ...] = ()
 
     def feed(self, event: StreamEvent) -> str:
         """Take the next event; return the text that it adds to the reply.
@@ -48,6 +50,7 @@ class TurnReader:
         match event.type:
             case "message.added":
                 self._end = event.data["index"] + 1
+                self._calls = _calls_of(event.data.get("message", {}))
             case "token":
                 return self._add(event.data["text"])
             case "turn.finished" | "turn.failed":
@@ -60,7 +63,7 @@ class TurnReader:
 
     def outcome(self, history: Sequence[Turn]) -> Outcome:
         """Say what came of it; of the history only what was there when the turn was over."""
-        return Outcome(self._reply, history[: self._end], self.error, self._finish_reason, self._usage)
+        return Outcome(self._reply, history[: self._end], self.error, self._finish_reason, self._usage, self._calls)
 
     def _add(self, text: str) -> str:
         self._text += text
@@ -85,9 +88,14 @@ class TurnReader:
             self.caught_up = True
             self._reply = answers[-1].content
             self._end += len(answers)
+            self._calls = _calls_of(session["history"][self._end - 1])
             return self._rest(self._reply)
         return self._rest(session.get("partial") or "")
 
     def _rest(self, text: str) -> str:
         """Take what a text has beyond what came already: `[Cancelled]`, or what was lost on the way."""
         return self._add(text[len(self._text) :] if text.startswith(self._text) else "")
+
+
+def _calls_of(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
+    return tuple(map(ToolCall.model_validate, message.get("tool_calls", ())))

@@ -233,8 +233,46 @@ class TokenLogprob(TokenAlternative):
     top: tuple[TokenAlternative, ...] = ()
 
 
+class _Open(BaseModel):
+    """A part of the OpenAI API's protocol, which grows: members that are not known are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+
+class FunctionSpec(_Open):
+    """What a model is told of a tool; `parameters` is a JSON schema of an object."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class ToolSpec(_Open):
+    """A tool that the model may call."""
+
+    type: Literal["function"] = "function"
+    function: FunctionSpec
+
+
+class FunctionName(_Open):
+    """A tool, by its name."""
+
+    name: str
+
+
+class NamedTool(_Open):
+    """The one tool that must be called."""
+
+    type: Literal["function"] = "function"
+    function: FunctionName
+
+
 class NewMessage(_Wire):
     """Body of `POST /v1/sessions/{id}/messages`. `generate` is true for a user's message unless set.
+
+    `tools` may be called by the reply, in the form of the OpenAI API, as `tool_choice` says; they are for this turn
+    only. Its calls come with the reply. A message of the role `tool` is the result of the call `tool_call_id`; the
+    last result of a reply is posted with `generate`, and with the tools again.
 
     `response_format` is `{"type": "json_schema", "json_schema": {"schema": ...}}` or `{"type": "json_object"}` and
     makes the model's reply follow that schema, by grammar. `logprobs` asks for the log-probability of each token of the
@@ -247,6 +285,9 @@ class NewMessage(_Wire):
     generate: bool | None = None
     response_format: Annotated[dict[str, Any] | None, WithJsonSchema(RESPONSE_FORMAT)] = None
     logprobs: Annotated[int, Field(ge=0, le=20), _Integral] | None = None
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
+    tool_call_id: Annotated[str, StringConstraints(max_length=256)] | None = None
 
 
 class Accepted(_Wire):
@@ -265,6 +306,7 @@ class Reply(_Wire):
     turn: str
     event: int
     reply: str
+    tool_calls: tuple[ToolCall, ...] = ()
     transcript: str | None = None
     finish_reason: FinishReason
     error: str | None = None

@@ -349,9 +349,9 @@ class AsyncConformance:
         async with await self.session(door, "tools") as session:
             response = await session.send("2 + 3?", tools=[_tool(add)])
             assert response.text == "It is 5."
-            assert "add(a: int, b: int = 0)" in response.history[0]
-            assert "Add two numbers." in response.history[0]
-            assert response.history[2].partition(": ")[2] == "[RESULT:add] 5"
+            shown = "\n[CALL:add(a=2, b=3)]" if "url" in door.where else " [CALL:add(2, b=3)]"
+            assert response.history[1] == f"Assistant: Let me see:{shown}"
+            assert response.history[2].endswith("5")
             assert len(response.history) == 4
 
     async def test_several_calls_of_one_reply_are_run_in_their_order(self, door: Door) -> None:
@@ -360,19 +360,20 @@ class AsyncConformance:
         async with await self.session(door, "tools") as session:
             response = await session.send("go", tools=[FunctionTool("note", "Notes.", seen.append)])
             assert seen == ["a)]b", [1, {"k": None}]]
-            assert response.history[2].endswith("[RESULT:note] null\n[RESULT:note] null")
+            assert "".join(response.history[2:-1]).count("null") == 2
+            assert response.text == "done"
 
     @pytest.mark.parametrize(
         ("call", "told"),
         [
-            ("[CALL:rm('/')]", "[ERROR:rm] there is no such tool; there are: show"),
+            ("[CALL:rm('/')]", "there is no such tool; there are: show"),
             ("[CALL:show(open('x'))]", "[ERROR:show] open('x') is no literal"),
             ("[CALL:show(__import__('os').getcwd())]", "is no literal"),
             ("[CALL:show(a=1, a=2)]", "each keyword must be named once"),
             ("[CALL:show(**{'a': 1})]", "'**' is not allowed"),
             ("[CALL:show(1", "its end, ')]', is missing"),
-            ("[CALL:show(1, 2, 3)]", "[ERROR:show] TypeError: "),
-            ("[CALL:show(0)]", "[ERROR:show] ZeroDivisionError: division by zero"),
+            ("[CALL:show(1, 2, 3)]", "TypeError: "),
+            ("[CALL:show(0)]", "ZeroDivisionError: division by zero"),
         ],
     )
     async def test_a_call_that_cannot_be_run_is_told_to_the_model(self, door: Door, call: str, told: str) -> None:
@@ -395,12 +396,26 @@ class AsyncConformance:
                 await session.send("go", tools=[FunctionTool("again", "Again.", os.getpid)], max_rounds=3)
             assert len(await session.history) == 8
 
+    async def test_a_stream_goes_on_over_the_results_of_tools(self, door: Door) -> None:
+        seen: list[Any] = []
+        door.script = in_turn("Noted: [CALL:note('a')][CALL:note('b')]", "[CALL:other()]", "So", "[CALL:note('c')]")
+        note = FunctionTool("note", "Notes.", seen.append)
+        async with await self.session(door, "tools") as session:
+            said = await _all(session.stream("go", tools=[note]))
+            assert said.startswith("Noted:")
+            assert said.endswith("So")
+            assert seen == ["a", "b"]
+            with pytest.raises(TooManyRounds, match="1 times"):
+                await _all(session.stream("go", tools=[note], max_rounds=1))
+            assert seen == ["a", "b", "c"]
+
     async def test_without_auto_tool_a_call_is_left_to_the_caller(self, door: Door) -> None:
         door.script = in_turn("[CALL:again()]")
         async with await self.session(door, "tools") as session:
             again = FunctionTool("again", "Again.", os.getpid)
             response = await session.send("go", tools=[again], auto_tool=False)
-            assert (response.text, len(response.history)) == ("[CALL:again()]", 2)
+            assert (response.content, len(response.history)) == ("Assistant: [CALL:again()]", 2)
+            assert [call.name for call in response.tool_calls] == (["again"] if "url" in door.where else [])
             assert (await session.send("go")).text == "[CALL:again()]", "no tools, no calls"
 
     async def test_two_tools_of_one_name_are_refused(self, door: Door) -> None:

@@ -37,6 +37,7 @@ def test_the_snippets_of_the_page_run(
     assert "Assistant: " in shown
     assert "Unreachable no server answers at" in shown
     assert namespace["answer"].parsed.mood in ("good", "bad")
+    assert namespace["notes"] == {"notes.txt": "hello"}, "the embedded model calls the tools of the example"
 
 
 @pytest.mark.parametrize("number", range(2))

@@ -14,6 +14,7 @@ from cfs import (
     Busy,
     CfsError,
     Conflict,
+    FunctionTool,
     Gone,
     InvalidReply,
     InvalidSettings,
@@ -38,6 +39,7 @@ from cfs.transports.file import file_of
 from cfs.transports.os_errors import KINDS, error_from
 from cfs.wire import SettingsPatch
 from tests.census import Census
+from tests.client.scripts import in_turn
 
 
 @pytest.fixture
@@ -60,6 +62,20 @@ def directory(tmp_path: Path) -> Iterator[AnsweringDirectory]:
 )
 def test_each_session_is_a_file(session: str, path: str) -> None:
     assert file_of("/cfs", session) == path
+
+
+def test_tools_are_told_in_the_text_of_a_message(directory: AnsweringDirectory) -> None:
+    """A file takes nothing else: calls are read out of the reply, and results go into one message."""
+
+    def add(a: int, b: int = 0) -> int:
+        """Add two numbers."""
+        return a + b
+
+    directory.script = in_turn("[CALL:add(2, b=3)][CALL:add(1)][CALL:sub()]", "It is 5.")
+    response = Session("chat1", mount=directory.path).send("2 + 3?", tools=[FunctionTool.of(add)])
+    assert "add(a: int, b: int = 0) -> int: Add two numbers." in response.history[0]
+    results = "[RESULT:add] 5\n[RESULT:add] 1\n[ERROR:sub] there is no such tool; there are: add"
+    assert response.history[2] == f"User: {results}"
 
 
 def test_a_session_may_be_named_by_the_path_of_its_file(directory: AnsweringDirectory) -> None:

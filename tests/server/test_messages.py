@@ -310,3 +310,76 @@ async def test_the_reply_brings_the_transcript_up_to_it_if_that_is_asked_for(hom
     home.engine.release()
     ends = [(await each).json()["transcript"].splitlines()[-1] for each in waiting]
     assert ends == ["Assistant: four", "Assistant: five"]
+
+
+# -- tools ------------------------------------------------------------------------------------------------------------
+
+READ = {
+    "type": "function",
+    "function": {
+        "name": "read",
+        "description": "Reads.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
+    },
+}
+
+
+async def test_tools_go_with_a_message_and_calls_come_with_its_reply() -> None:
+    """As in completions: the results are messages of their own, and the last one asks for the next reply."""
+    replies = ["Two.[CALL:read('a')][CALL:read(path='b')]", "Done."]
+    async with house(lambda _: [replies.pop(0)]) as home:
+        route = "/v1/sessions/a/messages?wait=true"
+        first = (await home.client.post(route, json={"content": "go", "tools": [READ]})).json()
+        assert (first["reply"], first["finish_reason"]) == ("Two.", "tool_calls")
+        assert [(call["name"], call["arguments"]) for call in first["tool_calls"]] == [
+            ("read", {"path": "a"}),
+            ("read", {"path": "b"}),
+        ]
+        one, two = (call["id"] for call in first["tool_calls"])
+        empty = {"role": "tool", "content": "", "tool_call_id": one}
+        assert (await home.client.post("/v1/sessions/a/messages", json=empty)).status_code == 202
+        last = {"role": "tool", "content": "B", "tool_call_id": two, "generate": True, "tools": [READ]}
+        assert (await home.client.post(route, json=last)).json()["reply"] == "Done."
+        assert await home.text("a") == (
+            "User: go\nAssistant: Two.\n[CALL:read(path='a')]\n[CALL:read(path='b')]\n"
+            "Tool: \nTool: B\nAssistant: Done.\n"
+        )
+        begun, ended = home.engine.requests
+        assert begun.tools == ended.tools == (READ,)
+        assert [message.tool_call_id for message in ended.messages[2:]] == [one, two]
+
+
+async def test_tools_are_of_one_turn() -> None:
+    """The next message has none unless it brings some; what is named must be called."""
+    async with house() as home:
+        await home.client.post("/v1/sessions/a/messages?wait=true", json={"content": "one", "tools": [READ]})
+        await home.client.post("/v1/sessions/a/messages?wait=true", json={"content": "two"})
+        named = {"type": "function", "function": {"name": "read"}}
+        body = {"content": "three", "tools": [READ], "tool_choice": named}
+        await home.client.post("/v1/sessions/a/messages?wait=true", json=body)
+        asked = [(len(request.tools), request.tool_choice) for request in home.engine.requests]
+        assert asked == [(1, "auto"), (0, "auto"), (1, "required")]
+
+
+@pytest.mark.parametrize(
+    ("body", "at"),
+    [
+        ({"tools": [READ, READ]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [READ], "tool_choice": {"function": {"name": "write"}}}, "tool_choice"),
+        ({"tools": [{"function": {}}]}, "tools.0.function.name"),
+        ({"tool_call_id": "abc"}, "tool_call_id"),
+    ],
+)
+async def test_what_tools_cannot_be_is_refused(home: House, body: dict[str, object], at: str) -> None:
+    answer = await home.client.post("/v1/sessions/a/messages", json={"content": "go"} | body)
+    assert (answer.status_code, answer.json()["errors"][0]["at"]) == (422, at)
+    assert home.engine.requests == []
+
+
+async def test_an_agent_takes_no_tools(home: House) -> None:
+    """It has its own; nothing is written."""
+    await home.client.post("/v1/sessions", json={"id": "a", "settings": {"driver": "agent"}})
+    answer = await home.client.post("/v1/sessions/a/messages", json={"content": "go", "tools": [READ]})
+    assert (answer.status_code, answer.json()["type"]) == (409, "urn:cfs:error:conflict")
+    assert await home.text("a") == ""

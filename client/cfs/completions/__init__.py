@@ -36,13 +36,10 @@ from cfs.completions.messages import (
 from cfs.completions.reading import DONE, Assembly, CompletionReader
 from cfs.completions.requests import (
     ChatRequest,
-    FunctionName,
-    FunctionSpec,
-    NamedTool,
     StreamOptions,
     TokensRequest,
-    ToolSpec,
 )
+from cfs.wire import FunctionName, FunctionSpec, NamedTool, ToolSpec
 
 __all__ = [
     "DONE",

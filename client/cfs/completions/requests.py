@@ -6,34 +6,7 @@ from pydantic import Field, StringConstraints, WithJsonSchema
 
 from cfs import wire
 from cfs.completions.messages import ChatMessage, Open
-
-
-class FunctionSpec(Open):
-    """What a model is told of a tool; `parameters` is a JSON schema of an object."""
-
-    name: Annotated[str, StringConstraints(min_length=1, max_length=128)]
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-
-
-class ToolSpec(Open):
-    """A tool that the model may call."""
-
-    type: Literal["function"] = "function"
-    function: FunctionSpec
-
-
-class FunctionName(Open):
-    """A tool, by its name."""
-
-    name: str
-
-
-class NamedTool(Open):
-    """The one tool that must be called."""
-
-    type: Literal["function"] = "function"
-    function: FunctionName
+from cfs.wire import NamedTool, ToolSpec
 
 
 class StreamOptions(Open):

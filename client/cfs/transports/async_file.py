@@ -39,6 +39,8 @@ class AsyncFileTransport:
     where it is told not to wait. Elsewhere the text says by itself whether it is settled (`cfs.replies`).
     """
 
+    takes_tools = False
+
     def __init__(self, session: str, mount: str) -> None:
         self._id = session
         self._mount = mount
@@ -69,8 +71,8 @@ class AsyncFileTransport:
                     return Outcome(found.text, turns[: found.end], error_in(found.text))
         raise AssertionError("the texts have no end")  # pragma: no cover
 
-    async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
-        """Append a message; read `.live`, or where there is none watch the file grow."""
+    async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str | Outcome]:
+        """Append a message; read `.live`, or where there is none watch the file grow. Then yield what came of it."""
         said = ""
         async with aclosing(self._live(message, deadline)) as pieces:
             async for piece in pieces:
@@ -88,6 +90,7 @@ class AsyncFileTransport:
                     said += new
                     yield new
                 if found.complete:
+                    yield Outcome(found.text, ())
                     return
 
     async def read(self, deadline: Deadline) -> str:

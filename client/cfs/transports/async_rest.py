@@ -28,6 +28,8 @@ _LATE_REPLY = "the reply is not there: the turn goes on; wait() for it, or cance
 class AsyncHttpTransport:
     """One session of a server, by its URL."""
 
+    takes_tools = True
+
     def __init__(self, session: str, url: str, token: str | None) -> None:
         self._id = session
         self._client = AsyncClient(url, token)
@@ -60,10 +62,12 @@ class AsyncHttpTransport:
                 raise
             deadline.check(_LATE_REPLY)
             return await self._follow(str(late.extra["turn"]), message, deadline)
-        return Outcome(said.reply, parse(said.transcript or ""), said.error, said.finish_reason, said.usage)
+        return Outcome(
+            said.reply, parse(said.transcript or ""), said.error, said.finish_reason, said.usage, said.tool_calls
+        )
 
-    async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
-        """Post a message and yield the text of its turn's events."""
+    async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str | Outcome]:
+        """Post a message and yield the text of its turn's events, then what came of it."""
         reader = TurnReader(self._id, _turn(message))
         async with aclosing(self._events(api.converse(self._id, message), deadline)) as events:
             async for event in events:
@@ -73,6 +77,7 @@ class AsyncHttpTransport:
                     break
         if reader.error is not None:
             raise EngineError(reader.error)
+        yield reader.outcome(())
 
     async def _follow(self, turn: str, message: NewMessage, deadline: Deadline) -> Outcome:
         reader = TurnReader(self._id, _turn(message))

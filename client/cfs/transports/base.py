@@ -55,6 +55,9 @@ def choose(url: str | None, mount: str | os.PathLike[str]) -> Way:
 class Transport(Protocol):
     """One session, reached one way. Errors are those of `cfs.errors`; what a way cannot do is `Unsupported`."""
 
+    takes_tools: bool
+    """Whether a message carries tools, and a reply its calls; else both are told in texts."""
+
     def open(self) -> None:
         """Make the session if there is none."""
         ...
@@ -71,8 +74,11 @@ class Transport(Protocol):
         """Write a message and wait for what comes of it."""
         ...
 
-    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
-        """Write a message and yield its reply as it is generated; raises `EngineError` when the turn fails."""
+    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str | Outcome]:
+        """Write a message and yield its reply as it is generated, then what came of it.
+
+        Raises `EngineError` when the turn fails.
+        """
         ...
 
     def read(self, deadline: Deadline) -> str:
@@ -111,6 +117,9 @@ class Transport(Protocol):
 class AsyncTransport(Protocol):
     """The same for `AsyncSession`."""
 
+    takes_tools: bool
+    """Whether a message carries tools, and a reply its calls; else both are told in texts."""
+
     async def open(self) -> None:
         """Make the session if there is none."""
         ...
@@ -127,8 +136,11 @@ class AsyncTransport(Protocol):
         """Write a message and wait for what comes of it."""
         ...
 
-    def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
-        """Write a message and yield its reply as it is generated; raises `EngineError` when the turn fails."""
+    def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str | Outcome]:
+        """Write a message and yield its reply as it is generated, then what came of it.
+
+        Raises `EngineError` when the turn fails.
+        """
         ...
 
     async def read(self, deadline: Deadline) -> str:

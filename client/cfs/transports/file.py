@@ -40,6 +40,8 @@ class FileTransport:
     where it is told not to wait. Elsewhere the text says by itself whether it is settled (`cfs.replies`).
     """
 
+    takes_tools = False
+
     def __init__(self, session: str, mount: str) -> None:
         self._id = session
         self._mount = mount
@@ -70,8 +72,8 @@ class FileTransport:
                     return Outcome(found.text, turns[: found.end], error_in(found.text))
         raise AssertionError("the texts have no end")  # pragma: no cover
 
-    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
-        """Append a message; read `.live`, or where there is none watch the file grow."""
+    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str | Outcome]:
+        """Append a message; read `.live`, or where there is none watch the file grow. Then yield what came of it."""
         said = ""
         with closing(self._live(message, deadline)) as pieces:
             for piece in pieces:
@@ -89,6 +91,7 @@ class FileTransport:
                     said += new
                     yield new
                 if found.complete:
+                    yield Outcome(found.text, ())
                     return
 
     def read(self, deadline: Deadline) -> str:

@@ -29,6 +29,8 @@ _LATE_REPLY = "the reply is not there: the turn goes on; wait() for it, or cance
 class HttpTransport:
     """One session of a server, by its URL."""
 
+    takes_tools = True
+
     def __init__(self, session: str, url: str, token: str | None) -> None:
         self._id = session
         self._client = Client(url, token)
@@ -61,10 +63,12 @@ class HttpTransport:
                 raise
             deadline.check(_LATE_REPLY)
             return self._follow(str(late.extra["turn"]), message, deadline)
-        return Outcome(said.reply, parse(said.transcript or ""), said.error, said.finish_reason, said.usage)
+        return Outcome(
+            said.reply, parse(said.transcript or ""), said.error, said.finish_reason, said.usage, said.tool_calls
+        )
 
-    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
-        """Post a message and yield the text of its turn's events."""
+    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str | Outcome]:
+        """Post a message and yield the text of its turn's events, then what came of it."""
         reader = TurnReader(self._id, _turn(message))
         with closing(self._events(api.converse(self._id, message), deadline)) as events:
             for event in events:
@@ -74,6 +78,7 @@ class HttpTransport:
                     break
         if reader.error is not None:
             raise EngineError(reader.error)
+        yield reader.outcome(())
 
     def _follow(self, turn: str, message: NewMessage, deadline: Deadline) -> Outcome:
         reader = TurnReader(self._id, _turn(message))

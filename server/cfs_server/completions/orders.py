@@ -36,7 +36,7 @@ class Order:
 def read_order(request: ChatRequest, message_bytes: int) -> Order:
     """Read a request; raises `InvalidParameters` for what cannot be done, and `TooLarge` for a message that is."""
     _refuse_unsupported(request)
-    tools, choice = _tools(request)
+    tools, choice = read_tools(request.tools, request.tool_choice)
     return Order(
         messages=messages_of(request.messages, message_bytes),
         patch=_patch(request),
@@ -60,6 +60,24 @@ def messages_of(messages: Iterable[ChatMessage], message_bytes: int) -> tuple[Me
 def tools_of(tools: Iterable[ToolSpec] | None) -> tuple[dict[str, Any], ...]:
     """Write tools as engines take them."""
     return tuple(tool.model_dump(exclude_none=True) for tool in tools or ())
+
+
+def read_tools(
+    given: Iterable[ToolSpec] | None, choice: ToolChoice | NamedTool | None
+) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
+    """Read the tools that may be called, and whether one must be; raises `InvalidParameters`."""
+    tools = tools_of(given)
+    names = Counter(tool["function"]["name"] for tool in tools)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise refusal("tools", f"two tools are called {twice[0]!r}")
+    if isinstance(choice, NamedTool):
+        named = tuple(tool for tool in tools if tool["function"]["name"] == choice.function.name)
+        if not named:
+            raise refusal("tool_choice", f"there is no tool {choice.function.name!r} among the tools")
+        return named, "required"
+    if choice == "required" and not tools:
+        raise refusal("tool_choice", "a call is required, and there are no tools")
+    return tools, choice or "auto"
 
 
 def schema_of(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -94,22 +112,6 @@ def _refuse_unsupported(request: ChatRequest) -> None:
         raise refusal("top_logprobs", "it goes with `logprobs`: set that to true, too")
     if request.functions is not None or request.function_call is not None:
         raise refusal("functions", "they have become `tools` and `tool_choice`: use these")
-
-
-def _tools(request: ChatRequest) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
-    """Read the tools that may be called, and whether one must be."""
-    tools, choice = tools_of(request.tools), request.tool_choice
-    names = Counter(tool["function"]["name"] for tool in tools)
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise refusal("tools", f"two tools are called {twice[0]!r}")
-    if isinstance(choice, NamedTool):
-        named = tuple(tool for tool in tools if tool["function"]["name"] == choice.function.name)
-        if not named:
-            raise refusal("tool_choice", f"there is no tool {choice.function.name!r} among the tools")
-        return named, "required"
-    if choice == "required" and not tools:
-        raise refusal("tool_choice", "a call is required, and there are no tools")
-    return tools, choice or "auto"
 
 
 def _patch(request: ChatRequest) -> SettingsPatch:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from cfs import wire
 from cfs.errors import (
+    Conflict,
     Gone,
     InvalidIdentifier,
     InvalidParameters,
@@ -19,7 +20,7 @@ from cfs.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from cfs_server.completions.orders import schema_of
+from cfs_server.completions.orders import read_tools, refusal, schema_of
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes import accept as media
 from cfs_server.routes.bodies import is_json, parse, require_text
@@ -51,6 +52,7 @@ Wait = Annotated[
         200: answer("The finished reply, or this turn's events", json=wire.Reply, events=None, headers=UNKEPT_HEADERS),
         202: answer("Accepted", location=True, json=wire.Accepted, headers=UNKEPT_HEADERS),
         **problems(
+            Conflict,
             InvalidIdentifier,
             InvalidParameters,
             NotAcceptable,
@@ -82,6 +84,8 @@ async def post_message(
     if chosen == media.EVENTS or wait != "false":
         sessions.require("read_binary", id)
     turn = _read(request, await request.body(), sessions.limits.message_bytes)
+    if turn is not None and turn.tools and (known := sessions.find(id, "write")) and known.settings.driver == "agent":
+        raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
     headers = await unkept_of(me, turn.json_schema if turn else None)
     require_match_of(if_match, id, sessions)
     if turn is None:
@@ -108,12 +112,17 @@ def _read(request: Request, data: bytes, limit: int) -> Turn | None:
         return None if content is None else Turn(wire.Message(role="user", content=content))
     new = parse(wire.NewMessage, data)
     check_content(new.content, limit=limit)
-    if not new.content.strip():
+    if not new.content.strip() and new.tool_call_id is None:  # a tool may have nothing to say
         return None
+    if new.tool_call_id is not None and new.role != "tool":
+        raise refusal("tool_call_id", "only a message of the role `tool` is the result of a call")
     generate = new.role == "user" if new.generate is None else new.generate
-    message = wire.Message(role=new.role, content=new.content)
+    message = wire.Message(role=new.role, content=new.content, tool_call_id=new.tool_call_id)
     settings = wire.SettingsPatch(**new.settings.model_dump(exclude_unset=True))
-    return Turn(message, generate, settings, schema_of(new.response_format), new.logprobs)
+    tools, choice = read_tools(new.tools, new.tool_choice)
+    return Turn(
+        message, generate, settings, schema_of(new.response_format), new.logprobs, tools=tools, tool_choice=choice
+    )
 
 
 async def _finished(session: Session, turn: Turn, seconds: float) -> TurnResult:

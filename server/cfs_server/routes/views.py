@@ -43,6 +43,7 @@ def reply(session: Session, turn: Turn, result: TurnResult, *, transcript: bool 
         turn=turn.id,
         event=result.event,
         reply=result.reply,
+        tool_calls=result.calls,
         transcript=session.history.up_to(result.messages) if transcript else None,
         finish_reason=result.reason,
         error=result.error,

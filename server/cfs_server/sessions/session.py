@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from cfs.errors import Conflict, Forbidden, Gone, TooMany
-from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, Usage
+from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, ToolCall, Usage
 from cfs_server.engine.interface import Delta, Engine
 from cfs_server.pulse import Pulse
 from cfs_server.sessions.accounts import Account
@@ -326,8 +326,9 @@ class Session:
         content = text.strip()
         if reason == "cancelled":
             content = f"{content} {CANCELLED}".lstrip()
-        self.add_message(turn.reply(content, cut=reason != "stop"), turn)
-        self._end(turn, reason, content, usage)
+        reply = turn.reply(content, cut=reason != "stop")
+        self.add_message(reply, turn)
+        self._end(turn, reason, content, usage, calls=reply.tool_calls)
         self._after_turn()
 
     def fail_turn(self, turn: Turn, reason: str, usage: Usage | None = None) -> None:
@@ -347,6 +348,7 @@ class Session:
         *,
         error: str | None = None,
         announce: bool = True,
+        calls: tuple[ToolCall, ...] = (),
     ) -> None:
         usage = usage or Usage()
         self.spend(usage)
@@ -360,7 +362,7 @@ class Session:
         if self.running is turn:
             self.running = None
         if not turn.result.done():
-            turn.result.set_result(TurnResult(reply, reason, usage, self.log.last, len(self.history), error))
+            turn.result.set_result(TurnResult(reply, reason, usage, self.log.last, len(self.history), error, calls))
 
     def spend(self, usage: Usage) -> None:
         """Count the tokens of a finished generation."""

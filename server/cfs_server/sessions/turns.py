@@ -26,6 +26,7 @@ class TurnResult:
     event: int
     messages: int
     error: str | None = None
+    calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(slots=True)

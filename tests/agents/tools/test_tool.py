@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, Optional
 import pytest
 from pydantic import BaseModel, Field
 
-from cfs.tools import FunctionTool, Toolbox
+from cfs.tools import FunctionTool, Toolbox, ToolResult
+from cfs.turn import Outcome
+from cfs.wire import ToolCall
 from cfs_agents.tools import Tool, ToolDefinitionError, tool
 
 
@@ -105,7 +107,10 @@ def test_tool_fits_where_the_sdk_takes_tools() -> None:
     """One kind of tool for `Session.send(tools=[...])` and for agents."""
     box = Toolbox([look, FunctionTool.of(parameters)])
     assert "look" in box.describe("hello")
-    assert box.run(box.calls("[CALL:look('x', count=2)]")) == "[RESULT:look] x 2 up None [] None None False"
+    written = Outcome("[CALL:look('x', count=2)]", ())
+    assert box.run(box.calls(written)) == [ToolResult("[RESULT:look] x 2 up None [] None None False")]
+    apart = Outcome("", (), calls=(ToolCall(id="one", name="look", arguments={"path": "x", "count": 2}),))
+    assert box.run(box.calls(apart)) == [ToolResult("x 2 up None [] None None False", "one")]
 
 
 def nameless(function: Callable[..., Any]) -> Tool:
