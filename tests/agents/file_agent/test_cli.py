@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.agents.file_agent.support import operations
+from tests.agents.tools.test_sandbox import needs_bubblewrap
 from tests.client.terminal import CTRL_C, CTRL_D, UP, Running, cfs, ended, home_in, terminal
 from tests.server.support import serving
 
@@ -68,6 +69,26 @@ def test_an_answer_that_is_always_cut_off_is_a_failure(url: str, tmp_path: Path)
     assert errors.count("\n") == 1
     code, output, _ = ended(cfs(url, "agent", "run", "--root", str(tmp_path)))
     assert (code, "Go on exactly where it stopped" in output) == (0, True)
+
+
+@pytest.mark.parametrize("mode", ["host", pytest.param("bwrap", marks=needs_bubblewrap)])
+def test_commands_get_the_variables_that_are_named(url: str, tmp_path: Path, mode: str) -> None:
+    """And of the others only those that are harmless, whatever they are called."""
+    task = call("execute_command", command="env >seen")
+    arguments = ("agent", "run", task, "--commands", mode, "--env", "WANTED", "--env", "ALSO", "--root", str(tmp_path))
+    done = cfs(url, *arguments, CI_JOB_JWT="s3cr3t", SLACK_URL="s3cr3t", WANTED="w", ALSO="a", LC_TIME="C")
+    assert ended(done)[0] == 0
+    seen = (tmp_path / "workspace/seen").read_text()
+    assert {"WANTED=w", "ALSO=a", "LC_TIME=C"} <= set(seen.splitlines())
+    assert "s3cr3t" not in seen
+    assert "CFS_URL" not in seen
+
+
+def test_variable_that_is_not_there_is_refused(url: str, tmp_path: Path) -> None:
+    """It may be a slip of the pen, which nobody would find."""
+    code, _, errors = ended(cfs(url, "agent", "run", "hello", "--env", "NO_SUCH_VARIABLE", "--root", str(tmp_path)))
+    assert code == 2
+    assert "there is no variable 'NO_SUCH_VARIABLE'" in errors
 
 
 @pytest.mark.parametrize("arguments", [(), ("--resume",)])

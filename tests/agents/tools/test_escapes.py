@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 import tomllib
@@ -111,15 +112,23 @@ class World:
             found.append("a setting of the machine was changed")
         if mounts(self.base) != self.mounts:
             found.append("something was mounted outside")
-        for path in (self.base / "agent").rglob("*"):
-            status = path.lstat()
-            if status.st_mode & 0o6000 and path.is_file() and not path.is_symlink():
-                found.append(f"{path.name} is a set-id program")
-            if path.is_file() and not path.is_symlink() and status.st_size < 1 << 20:
-                with suppress(OSError):
-                    if self.token.encode() in path.read_bytes():
+        for folder, _, names in os.walk(self.base / "agent"):
+            for path in (Path(folder, name) for name in names):
+                with suppress(OSError):  # commands are at work there
+                    status = path.lstat()
+                    if not stat.S_ISREG(status.st_mode):
+                        continue
+                    if status.st_mode & 0o6000:
+                        found.append(f"{path.name} is a set-id program")
+                    if status.st_size < 1 << 20 and self.token.encode() in read(path):
                         found.append(f"the secret is in {path.name}")
         return found
+
+
+def read(path: Path) -> bytes:
+    """Read a file that may have become a link or a pipe meanwhile."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        return file.read()
 
 
 def mounts(base: Path) -> list[str]:

@@ -1,19 +1,22 @@
 """Commands in bubblewrap: what they can reach, and that they are a persistent shell all the same (A5)."""
 
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cfs_agents.tools import ShellUnavailable
+from cfs_agents.tools import ShellUnavailable, agent_shell
 from cfs_agents.tools.shell import Limits, Sandbox, Shell, ShellSettings
 from cfs_agents.tools.shell.framing import Mark, MarkReader
 from tests.agents.tools.shells import KINDS, AnyShell, until, with_argument
-from tests.agents.tools.test_shell_endings import SLEEP
+from tests.agents.tools.test_shell_endings import SLEEP, STRANGER
 from tests.census import Census
 
 
@@ -282,3 +285,43 @@ def test_leftovers_have_a_bound(settings: ShellSettings, monkeypatch: pytest.Mon
         until(lambda: len([line for line in before.added() if "output.txt" in line]) <= 5)
         assert sum(line.startswith("thread") for line in before.added()) == 1
     assert before.added() == []
+
+
+BOMB = """
+import os, time
+started = 0
+try:
+    while started < 600:
+        if os.fork() == 0:
+            time.sleep(30)
+            os._exit(0)
+        started += 1
+except OSError as error:
+    print(started, error.strerror)
+"""
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("user", [None, STRANGER])
+def test_processes_of_a_sandbox_are_bounded(user: int | None) -> None:
+    """Root's, too, where the kernel can (Linux 6.14); and those of the machine are not."""
+    if user is not None and os.getuid() != 0:
+        pytest.skip("only root can run commands as another user")
+    release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
+    if user is None and os.getuid() == 0 and release < (6, 14):
+        pytest.skip("this kernel does not bound the processes of root")
+    outside = Path("/proc/sys/kernel/pid_max").read_text()
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        workspace = Path(name, "workspace")
+        workspace.mkdir()
+        if user is not None:
+            os.chown(workspace, user, user)
+        settings = replace(agent_shell(Path(name), sandbox=True), user=user, limits=Limits(processes=100), grace=0.2)
+        settings = replace(settings, sandbox=Sandbox(writable=(workspace,), places={"/workspace": workspace}))
+        with Shell(settings) as shell:
+            started, _, why = shell.run(f"python3 -c '{BOMB}'; kill -9 -1").output.partition(" ")
+            assert why == "Resource temporarily unavailable\n"
+            assert 80 <= int(started) < 400  # of root's, 300 numbers are given once and not counted
+            assert shell.run("echo alive").output == "alive\n"
+    assert Path("/proc/sys/kernel/pid_max").read_text() == outside

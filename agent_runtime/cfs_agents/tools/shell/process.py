@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,10 @@ from cfs_agents.tools.shell.settings import ShellSettings
 
 _CONTROL = 230
 """Number of the control descriptor in bash, or above: none that scripts use."""
+
+_NS_GET_USERNS = 0xB701
+_NEVER_USED_AGAIN = 300
+"""Numbers of processes that Linux gives only once."""
 
 COOKIE = "CFS_SHELL"
 """Variable by which everything that a shell started can be found."""
@@ -86,7 +91,10 @@ class Bash:
                 raise ShellUnavailable(f"bash does not start: {error.strerror}") from error
             ours.pop_all()
             teller.close()
-            self.group = _inner_process(told) or self.process.pid
+            inner = _inner_process(told)
+            self.group = inner or self.process.pid
+            if inner and settings.limits.processes and who.get("user", os.getuid()) == 0:
+                _bound_processes(inner, settings.limits.processes)
         os.set_blocking(self.control, False)
         os.set_blocking(self._input, False)
         os.set_blocking(self._said, False)
@@ -182,6 +190,26 @@ def _inner_process(descriptor: int) -> int | None:
         return int(json.loads(text)["child-pid"])
     except (ValueError, KeyError):
         return None
+
+
+def _bound_processes(inner: int, most: int) -> None:
+    """Bound the processes of root's sandbox, which its limits do not: by the largest number that one may have there.
+
+    Linux has that for each namespace since 6.14; before, it is one for the machine, and left alone. `inner` is the
+    first process of the sandbox. No command runs in there yet.
+    """
+    program = shutil.which("nsenter")
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if program is None or release is None or (int(release[1]), int(release[2])) < (6, 14):
+        return
+    with ExitStack() as stack, suppress(OSError):  # it has ended: that is found out later
+        processes = os.open(f"/proc/{inner}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        stack.callback(os.close, processes)
+        owner = fcntl.ioctl(processes, _NS_GET_USERNS)
+        stack.callback(os.close, owner)
+        order = f"echo {most + _NEVER_USED_AGAIN} >/proc/sys/kernel/pid_max"
+        entering = [program, f"--user=/proc/self/fd/{owner}", f"--pid=/proc/self/fd/{processes}", "sh", "-c", order]
+        subprocess.run(entering, pass_fds=(owner, processes), capture_output=True, check=False)  # noqa: S603
 
 
 def identity(user: str | int | None) -> dict[str, Any]:

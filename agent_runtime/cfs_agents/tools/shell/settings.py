@@ -12,8 +12,8 @@ from cfs_agents.tools.shell.warden import Warden
 class Limits:
     """What each process of the shell may use at most; None leaves what the runtime itself has.
 
-    `processes` is how many more the user may have than when the shell starts, threads too; the system does not hold
-    root to it. `memory_bytes` counts what a process has reserved, used or not.
+    `processes` is how many more the user may have than when the shell starts, threads too; root is only
+    held to it in a sandbox. `memory_bytes` counts what a process has reserved, used or not.
     """
 
     processes: int | None = None
