@@ -17,14 +17,14 @@ the base is what the writer is known to have had before it:
 Pure: bytes in, a verdict out.
 """
 
-import re
 from dataclasses import dataclass
 
 from cfs.errors import Conflict, TooLarge, UnsupportedMedia
 from cfs.transcript import PREFIXES, Turn, parse
 
-_TURN = re.compile(rf"^(?:{'|'.join(PREFIXES.values())})".encode(), re.MULTILINE)
-_ASSISTANT = re.compile(rf"^{PREFIXES['assistant']}".encode(), re.MULTILINE)
+_PREFIXES = tuple(prefix.encode() for prefix in PREFIXES.values())
+_OTHERS = tuple(prefix.encode() for role, prefix in PREFIXES.items() if role != "user")
+_ASSISTANT = (PREFIXES["assistant"].encode(),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,21 @@ Verdict = Nothing | Append | Import | Replace
 
 def has_turns(body: bytes) -> bool:
     """Tell whether any line reads as the beginning of a turn; a body without one is a message, whatever T is."""
-    return _TURN.search(body) is not None
+    return _first(body, _PREFIXES) >= 0
 
 
 def judge(
-    body: bytes, transcript: bytes, *, base: bytes = b"", may_replace: bool = False, limit: int | None = None
+    body: bytes,
+    transcript: bytes,
+    *,
+    base: bytes = b"",
+    may_replace: bool = False,
+    limit: int | None = None,
+    most: int | None = None,
 ) -> Verdict:
-    """Tell what a body means, by the rules above; `limit` is the size of the largest message in bytes.
+    """Tell what a body means, by the rules above.
 
+    `limit` is the size of the largest message in bytes, `most` the number of messages in the longest transcript.
     An empty `base` stands for none known. Raises `UnsupportedMedia`, `TooLarge`, or `Conflict` (rule 8).
     """
     if not body.strip() or _same(body, transcript):
@@ -75,8 +82,8 @@ def judge(
         if known and body.startswith(known):
             return _message(body[len(known) :].decode(), limit)
     if not transcript and not base:
-        return Import(text) if _is_conversation(text) else _message(text, limit)
-    if not (_ASSISTANT.search(body) or _turns(body) & (_turns(transcript) | _turns(base))):
+        return Import(text) if _is_conversation(body) else _message(text, limit)
+    if not (_first(body, _ASSISTANT) >= 0 or _turns(body, most) & (_turns(transcript) | _turns(base))):
         return _message(text, limit)
     if may_replace:
         return Replace(text)
@@ -104,14 +111,19 @@ def _message(text: str, limit: int | None) -> Append | Nothing:
     return Append(text) if text.strip() else Nothing()
 
 
-def _is_conversation(text: str) -> bool:
+def _is_conversation(body: bytes) -> bool:
     """A text in which only users speak is somebody's message that was written with its prefix (S3)."""
-    if not text.startswith(tuple(PREFIXES.values())):
-        return False
-    return any(turn.role != "user" for turn in parse(text))
+    return body.startswith(_PREFIXES) and _first(body, _OTHERS) >= 0
 
 
-def _turns(body: bytes) -> set[Turn]:
+def _turns(body: bytes, most: int | None = None) -> set[Turn]:
     """The turns that a text holds, from its first line that reads as the beginning of one."""
-    first = _TURN.search(body)
-    return set(parse(body[first.start() :].decode())) if first else set()
+    first = _first(body, _PREFIXES)
+    return set(parse(body[first:].decode(), most=most)) if first >= 0 else set()
+
+
+def _first(body: bytes, prefixes: tuple[bytes, ...]) -> int:
+    """Find the first line that begins with one of some prefixes; -1 if none does."""
+    if body.startswith(prefixes):
+        return 0
+    return min((at + 1 for prefix in prefixes if (at := body.find(b"\n" + prefix)) >= 0), default=-1)

@@ -10,10 +10,11 @@ that a reader sees what happened; read back, these lines are content. Ids and th
 
 import re
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from keyword import iskeyword
 from typing import Any, NamedTuple, Protocol
 
-from cfs.errors import InvalidTranscript
+from cfs.errors import InvalidTranscript, TooLarge
 
 PREFIXES = {"system": "System: ", "user": "User: ", "assistant": "Assistant: ", "tool": "Tool: "}
 
@@ -22,7 +23,8 @@ _ROLE_STOPS = tuple(f"\n{prefix.rstrip()}" for prefix in PREFIXES.values())
 _PREFIX = f"(?:{'|'.join(PREFIXES.values())})"
 _GUARDED = re.compile(rf"\n(?=\\*{_PREFIX})")
 _ESCAPED = re.compile(rf"\n\\(?=\\*{_PREFIX})")
-_TURN = re.compile(rf"(?:^|\n)(?={_PREFIX})")
+_TURN = re.compile(rf"\n(?={_PREFIX})")
+_FIRST = re.compile(_PREFIX)
 
 
 class Turn(NamedTuple):
@@ -79,17 +81,20 @@ def reply_stops(own: tuple[str, ...] | None) -> tuple[str, ...]:
     return own + tuple(stop for stop in _ROLE_STOPS if not any(each in stop for each in own))
 
 
-def parse(text: str) -> list[Turn]:
+def parse(text: str, *, most: int | None = None) -> list[Turn]:
     """Read a transcript back; one final newline is taken as the end of the last line.
 
-    Raises `InvalidTranscript` when the text does not begin with a role's prefix.
+    Raises `InvalidTranscript` when the text does not begin with a role's prefix, and `TooLarge` when it has more than
+    `most` messages, before it reads them.
     """
     if not text:
         return []
-    starts = [match.end() for match in _TURN.finditer(text)]
-    if not starts or starts[0] != 0:
+    if not _FIRST.match(text):
         expected = ", ".join(repr(prefix) for prefix in PREFIXES.values())
         raise InvalidTranscript(f"a transcript begins with one of {expected}; this text begins with {text[:40]!r}")
+    starts = [0, *(match.end() for match in islice(_TURN.finditer(text), most))]
+    if most is not None and len(starts) > most:
+        raise TooLarge(f"a transcript has {most} messages at most; this one has more")
     ends = [start - 1 for start in starts[1:]] + [len(text) - text.endswith("\n")]
     return [_parse_one(text[start:end]) for start, end in zip(starts, ends, strict=True)]
 

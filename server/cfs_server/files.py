@@ -193,8 +193,11 @@ class Files:
             return None
 
     async def _run(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
-        """Do what touches the disk in a thread. Sessions are in memory, and on the loop nothing comes in between."""
-        if path.startswith(SESSIONS):
+        """Do in a thread what touches the disk, or may read a long text.
+
+        Else sessions are in memory, and on the loop nothing comes in between.
+        """
+        if path.startswith(SESSIONS) and operation != "read_binary":
             return self._told(operation, path, action)
 
         def by_itself() -> _T:

@@ -125,7 +125,9 @@ class Settings(BaseSettings):
     max_wait: Seconds = Field(3600.0, description="Longest wait of one request; longer ones are cut to it.")
     token_sessions: int | None = Field(None, ge=0, description="Sessions that one token may hold (507).")
     token_bytes: int | None = Field(
-        None, ge=0, description="Bytes of transcripts that one token may hold, and bytes of workspaces' files (507)."
+        None,
+        ge=0,
+        description="Bytes that one token's messages may take in memory, and bytes of workspaces' files (507).",
     )
     token_streams: int | None = Field(None, ge=0, description="Streams that one token may have open (429).")
     token_requests: float | None = Field(
@@ -159,12 +161,15 @@ class Settings(BaseSettings):
     max_body_bytes: Count = Field(8 << 20, description="Largest body of a request, unless that is a file (413).")
     max_file_bytes: Count = Field(1 << 30, description="Largest file that is put into a workspace (413).")
     max_message_bytes: Count = Field(_limits.message_bytes, description="Largest message (413).")
+    max_messages: Count = Field(
+        _limits.messages, description="Messages of one session (507), and of one request or transcript (413)."
+    )
     max_reply_bytes: Count = Field(
         4 << 20,
         description="Largest reply of an upstream, with its thinking and calls of tools; a longer one fails its turn.",
     )
     max_sessions: Count = Field(_limits.sessions, description="Sessions that the server holds (507).")
-    max_total_bytes: Count = Field(_limits.total_bytes, description="Bytes of all transcripts together (507).")
+    max_total_bytes: Count = Field(_limits.total_bytes, description="Bytes of memory for all messages together (507).")
     max_queued_turns: Count = Field(_limits.queued_turns, description="Turns that wait in one session (429).")
     max_wait_seconds: Seconds = Field(
         _limits.wait_seconds,
@@ -211,6 +216,7 @@ class Settings(BaseSettings):
         return Limits(
             sessions=self.max_sessions,
             message_bytes=self.max_message_bytes,
+            messages=self.max_messages,
             total_bytes=self.max_total_bytes,
             queued_turns=self.max_queued_turns,
             turn_seconds=self.turn_seconds,

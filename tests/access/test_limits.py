@@ -10,8 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from cfs.errors import TooMany
+from cfs.wire import Message
 from cfs_server.access import tokens
 from cfs_server.access.limits import Rate
+from cfs_server.sessions.history import cost_of
 from tests.access.support import Gated, bearer, gated, make
 from tests.server.support import EventStream, until
 from tests.server.test_errors import problem_in
@@ -242,17 +244,20 @@ async def test_sessions_that_are_made_on_the_way_count_and_none_is_made_where_no
         assert (await gate.used("alice"))["sessions"] == 1, "what is below is gone, too"
 
 
-# -- bytes of transcripts ---------------------------------------------------------------------------------------------
+# -- bytes of messages ------------------------------------------------------------------------------------------------
+
+
+WAITS = cost_of(Message(role="user", content="x" * 400))
 
 
 async def test_messages_and_imports_count_until_they_are_deleted(file: Path) -> None:
-    async with gated(file, two(file, bytes=1000)) as gate:
+    async with gated(file, two(file, bytes=2500)) as gate:
         alice, bob = gate["alice"], gate["bob"]
         said = await alice.post("/v1/sessions/a/messages?wait=true", content=b"x" * 400)
         assert said.status_code == 200, said.text
         used = (await gate.used("alice"))["bytes"]
         assert used > 800, "the reply repeats the message, and counts"
-        long = "User: " + "y" * 400 + "\n"
+        long = "Assistant: " + "y" * 400 + "\n"
         for name in ("a", "new"):
             full(await alice.post(f"/v1/sessions/{name}/messages", content=b"x" * 400))
             full(await alice.put(f"/v1/files/sessions/{name}", content=b"x" * 400))
@@ -273,23 +278,23 @@ async def test_messages_and_imports_count_until_they_are_deleted(file: Path) -> 
 
 async def test_messages_that_wait_count_as_well(file: Path) -> None:
     """Nobody answers an agent's session, so they could wait there for ever, in as many sessions as there may be."""
-    async with gated(file, two(file, bytes=1000)) as gate:
+    async with gated(file, two(file, bytes=2500)) as gate:
         alice = gate["alice"]
         for name in ("a", "b"):
             settings = {"id": name, "settings": {"driver": "agent"}}
             assert (await alice.post("/v1/sessions", json=settings)).status_code == 201
             assert (await alice.post(f"/v1/sessions/{name}/messages", content=b"x" * 400)).status_code == 202
-        assert (await gate.used("alice"))["bytes"] == 800
+        assert (await gate.used("alice"))["bytes"] == 2 * WAITS
         full(await alice.post("/v1/sessions/b/messages", content=b"x" * 400))
         assert (await alice.post("/v1/sessions/a/cancel", json={"queued": True})).json()["queued"] == 1
-        assert (await gate.used("alice"))["bytes"] == 400
+        assert (await gate.used("alice"))["bytes"] == WAITS
         assert (await alice.post("/v1/sessions/b/messages", content=b"x" * 400)).status_code == 202
         assert (await alice.delete("/v1/sessions/b")).status_code == 204
         assert (await gate.used("alice"))["bytes"] == 0
 
 
 async def test_what_an_agent_adds_counts_and_a_turn_that_finds_no_room_can_be_ended(file: Path) -> None:
-    async with gated(file, two(file, bytes=1000)) as gate:
+    async with gated(file, two(file, bytes=2500)) as gate:
         alice = gate["alice"]
         await alice.post("/v1/sessions", json={"id": "a", "settings": {"driver": "agent"}})
         await alice.post("/v1/sessions/a/messages", content=b"x" * 400)
@@ -302,7 +307,7 @@ async def test_what_an_agent_adds_counts_and_a_turn_that_finds_no_room_can_be_en
         assert (await alice.post(f"{place}/update", json=messages(300))).status_code == 200
         full(await alice.post(f"{place}/update", json=messages(600)))
         full(await alice.post(f"{place}/finish", json=claim | {"reply": "z" * 600}))
-        assert (await gate.used("alice"))["bytes"] < 800
+        assert (await gate.used("alice"))["bytes"] < 2500
         ended = await alice.post(f"{place}/finish", json=claim | {"error": "no room"})
         assert ended.status_code == 200, ended.text
         assert (await alice.get("/v1/sessions/a")).json()["state"] == "idle"

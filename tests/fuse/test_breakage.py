@@ -143,7 +143,7 @@ def test_unmounting_ends_the_bridge(tmp_path: Path) -> None:
 
 def test_server_says_no(tmp_path: Path) -> None:
     """Full, too large, too many: the numbers of the table, in time for those who look."""
-    limits = {"max_sessions": 3, "max_total_bytes": 3_000, "max_message_bytes": 1_000, "max_queued_turns": 1}
+    limits = {"max_sessions": 3, "max_total_bytes": 9_000, "max_message_bytes": 1_000, "max_queued_turns": 1}
     with staging(**limits) as stage, mounting(stage.url, tmp_path / "m") as mount:
         assert fails(lambda: (mount / "big").write_text("x" * 1_001), errno.EFBIG)
         (mount / "f").write_text("x" * 900)

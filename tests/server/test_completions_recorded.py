@@ -377,7 +377,7 @@ async def test_a_view_that_has_become_another_while_it_waited_is_refused(strict:
 async def test_a_recorded_conversation_counts_for_its_account() -> None:
     """What it adds must fit; what the session holds already is not counted twice."""
     long = {"role": "user", "content": "x" * 3000}
-    async with house(token_bytes=8000) as home:
+    async with house(token_bytes=10_000) as home:
         first = said(await ask(home.client, [long]))
         messages = [long, first, {"role": "user", "content": "y"}]
         second = said(await ask(home.client, messages))

@@ -447,7 +447,7 @@ async def small() -> AsyncIterator[House]:
         max_message_bytes=100,
         max_sessions=2,
         max_queued_turns=1,
-        token_bytes=1500,
+        token_bytes=2500,
     ) as here:
         yield here
 
@@ -460,8 +460,9 @@ async def test_too_much_is_refused_and_changes_nothing(small: House) -> None:
     assert (await small.client.get(NOTE)).content == b"first"
     assert len(small.store) == 0
     await put(small, f"{MAIN}/large", b"x" * 1000)
+    await put(small, f"{MAIN}/larger", b"x" * 1000)
     assert problem_in(await small.client.put(f"{MAIN}/more", content=b"x" * 600)).type == "urn:cfs:error:storage-full"
-    assert await paths(small) == ["/workspaces/main/large", "/workspaces/main/note.txt"]
+    assert await paths(small) == ["/workspaces/main/large", "/workspaces/main/larger", "/workspaces/main/note.txt"]
 
 
 async def _chunked(piece: bytes, count: int) -> AsyncIterator[bytes]:

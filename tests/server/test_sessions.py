@@ -211,11 +211,11 @@ async def test_a_transcript_is_not_replaced_under_a_running_turn(home: House) ->
 
 
 async def test_the_store_is_full_at_its_limits() -> None:
-    async with house(max_sessions=2, max_total_bytes=100) as home:
+    async with house(max_sessions=2, max_total_bytes=1000) as home:
         await home.create("a")
         await home.create("b")
         answer = await home.client.post("/v1/sessions", json={"id": "c"})
         assert (answer.status_code, answer.json()["type"]) == (507, "urn:cfs:error:storage-full")
-        assert (await home.say("a", "x" * 101)).status_code == 507
+        assert (await home.say("a", "x" * 500)).status_code == 507
         assert (await home.client.delete("/v1/sessions/b")).status_code == 204
         assert (await home.client.post("/v1/sessions", json={"id": "c"})).status_code == 201

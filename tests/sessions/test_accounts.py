@@ -1,13 +1,23 @@
 """How much an owner's sessions take, and how much they may (H7)."""
 
+import contextlib
+import json
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.errors import StorageFull
+from cfs.errors import NotFound, StorageFull, TooLarge
+from cfs.wire import Message, SettingsPatch, ToolCall, Usage
+from cfs_server.sessions import agents
 from cfs_server.sessions.accounts import Account, Allowance
+from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, cost_of, read_history
 from cfs_server.sessions.limits import Limits
-from tests.sessions.support import desk
+from cfs_server.sessions.turns import Turn
+from tests.sessions.support import Desk, desk
 
 
 def test_what_a_part_takes_the_whole_takes_too() -> None:
@@ -80,9 +90,9 @@ async def test_a_session_counts_for_its_account_as_long_as_it_lives() -> None:
         d.store.fork("a/b", "copy", account=bob)
         d.store.rename("a", "bobs-now")
         assert (alice.sessions, bob.sessions, d.store.account.sessions) == (2, 1, 3)
-        assert alice.bytes == bob.bytes == len("Assistant: hello\n")
+        assert alice.bytes == bob.bytes == cost_of(Message(role="assistant", content="hello")) > MESSAGE_COST
         d.say("bobs-now/b", "more", generate=False)
-        assert (alice.bytes > bob.bytes, bob.bytes) == (True, len("Assistant: hello\n"))
+        assert alice.bytes == bob.bytes + cost_of(Message(role="user", content="more"))
         d.store.delete("bobs-now")
         assert (alice.sessions, alice.bytes, d.store.account.sessions) == (0, 0, 1)
 
@@ -98,3 +108,189 @@ async def test_a_refused_session_leaves_nothing_behind() -> None:
         with pytest.raises(StorageFull, match="the server"):
             d.store.create("x/y")
         assert (alice.sessions, len(d.store)) == (2, 2)
+
+
+def message(content: str, role: Literal["user", "assistant"] = "user", *calls: ToolCall) -> Message:
+    return Message(role=role, content=content, tool_calls=calls)
+
+
+@pytest.mark.parametrize("content", ["", "hello", "x" * 1000, "漢字" * 1000, "x" * 1000 + "😀"])
+def test_a_message_is_charged_at_least_what_it_takes(content: str) -> None:
+    """Measured: as many as make the interpreter's own memory show."""
+    count = 1000
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        messages = [Message.model_validate({"role": "user", "content": content + str(n)}) for n in range(count)]
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    charged = sum(map(cost_of, messages))
+    assert taken <= charged <= taken * 1.5
+
+
+def test_calls_and_what_is_in_them_are_charged() -> None:
+    plain = cost_of(message(""))
+    count = 500
+    forms: list[dict[str, object]] = [
+        {},
+        {"a": 1},
+        {"a": [[] for _ in range(50)]},
+        {f"k{n}": {"v": "x" * 20} for n in range(20)},
+    ]
+    for arguments in forms:
+        text = json.dumps(arguments)
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            calls = [ToolCall(id=f"id{n}", name=f"name{n}", arguments=json.loads(text)) for n in range(count)]
+            taken = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        charged = sum(cost_of(message("", "assistant", call)) - plain for call in calls)
+        assert taken <= charged <= taken * 3
+
+
+EMPTY = Message(role="user", content="")
+TALK = "User: hello\nAssistant: yes\n"
+
+
+async def appended(d: Desk) -> None:
+    d.say("a", "hello")
+
+
+async def imported(d: Desk) -> None:
+    d.store.create("a", transcript=TALK)
+
+
+async def replaced(d: Desk) -> None:
+    d.store.open("a")
+    d.store.replace("a", TALK * 3, "*")
+    d.store.replace("a", TALK * 2, "*")
+
+
+async def forked(d: Desk) -> None:
+    d.store.create("source", transcript=TALK * 2)
+    d.store.fork("source", "a")
+    d.store.fork("source", "part", at=1)
+    d.store.delete("source")
+
+
+async def recorded(d: Desk) -> None:
+    for before in ((), (message("hello"), message("hello", "assistant"))):
+        d.store.submit("a", Turn(message("hello"), view=Weighed.of(before)))
+        await d.settled("a")
+
+
+async def recorded_at_length(d: Desk) -> None:
+    before = [message(str(n)) for n in range(1000)]
+    d.store.submit("a", Turn(message("hello"), view=Weighed.of(before)))
+    await d.settled("a")
+    d.store.submit("a", Turn(message("again"), view=Weighed.of(before[:10]), may_replace=True))
+
+
+async def told_by_an_agent(d: Desk) -> None:
+    d.store.create("a", SettingsPatch(driver="agent"))
+    d.say("a", "hello")
+    d.say("a", "this one waits")
+    session = d.store.get("a")
+    turn = agents.claim(session, 30)
+    assert turn is not None
+    assert turn.lease is not None
+    for count in (3, 300):
+        news = [message("", "assistant", ToolCall(id="1", name="f", arguments={"x": "y"}))] * count
+        agents.update(session, turn.id, turn.lease.secret, text="so", messages=news, lease_seconds=30)
+    agents.finish(session, turn.id, turn.lease.secret, reply=None, error=None, usage=Usage())
+
+
+async def cancelled(d: Desk) -> None:
+    d.engine.hold()
+    for text in ("one", "two", "three"):
+        d.say("a", text)
+    d.store.cancel("a", queued=True)
+
+
+@pytest.mark.parametrize(
+    "enter", [appended, imported, replaced, forked, recorded, recorded_at_length, told_by_an_agent, cancelled]
+)
+async def test_what_gets_in_is_charged_and_what_leaves_is_given_back(enter: Callable[[Desk], Awaitable[None]]) -> None:
+    """To the byte, whichever way it came in."""
+    async with desk() as d:
+        await enter(d)
+        d.store.check_integrity()
+        d.engine.release()
+        for session in list(d.store):
+            if session.settings.driver == "model":
+                await d.settled(session.id)
+        waiting = sum(turn.waiting_bytes for session in d.store for turn in session.queue)
+        held = sum(cost_of(each) for session in d.store for each in session.history.messages)
+        assert d.store.account.bytes == held + waiting > 0
+        for session in list(d.store):
+            with contextlib.suppress(NotFound):
+                d.store.delete(session.id)
+        assert d.store.account.bytes == 0
+
+
+async def test_empty_messages_do_not_come_for_nothing() -> None:
+    """A transcript of 4.6 MB in 660,000 of them: it is refused by its number, and is charged for what it takes."""
+    many = "User: \n" * 660_000
+    async with desk() as d:
+        with pytest.raises(TooLarge, match="20000 messages"):
+            d.store.create("a", transcript=many)
+        d.store.open("b")
+        with pytest.raises(TooLarge, match="20000 messages"):
+            d.store.replace("b", many, "*")
+        assert (len(d.store), d.store.account.bytes) == (1, 0)
+    async with desk(limits=Limits(messages=10**6, total_bytes=100 << 20)) as d:
+        with pytest.raises(StorageFull):
+            d.store.create("a", transcript=many)
+        assert (len(d.store), d.store.account.bytes) == (0, 0)
+
+
+async def test_a_session_has_so_many_messages_and_keeps_its_last_reply() -> None:
+    async with desk(limits=Limits(messages=4)) as d:
+        for text in ("one", "two"):
+            d.say("a", text)
+            await d.settled("a")
+        with pytest.raises(StorageFull, match="4 messages"):
+            d.say("a", "three")
+        assert len(d.store.get("a").history) == 4
+        with pytest.raises(TooLarge):
+            d.store.submit("a", Turn(message("x"), view=Weighed.of([EMPTY] * 4)))
+        with pytest.raises(TooLarge):
+            d.store.submit("new", Turn(message("x"), view=Weighed.of([EMPTY] * 4)))
+        d.store.replace("a", TALK, "*")
+        d.say("a", "three")
+        await d.settled("a")
+
+
+async def test_an_agent_cannot_add_without_end() -> None:
+    async with desk(limits=Limits(messages=10)) as d:
+        d.store.create("a", SettingsPatch(driver="agent"))
+        d.say("a", "hello")
+        session = d.store.get("a")
+        turn = agents.claim(session, 30)
+        assert turn is not None
+        assert turn.lease is not None
+        with pytest.raises(StorageFull, match="10 are the most"):
+            agents.update(session, turn.id, turn.lease.secret, text="", messages=[EMPTY] * 10, lease_seconds=30)
+        agents.update(session, turn.id, turn.lease.secret, text="", messages=[EMPTY] * 9, lease_seconds=30)
+        agents.finish(session, turn.id, turn.lease.secret, reply="done", error=None, usage=Usage())
+        assert session.history.messages[-1].content == "done"
+
+
+@given(st.lists(st.sampled_from(["hello", "", "漢", "two\nlines", "User: quoted"]), max_size=20), st.integers(0, 20))
+def test_a_history_weighs_the_same_however_it_was_made(contents: list[str], end: int) -> None:
+    messages = [message(content) for content in contents]
+    account = Account("alice", Allowance())
+    one, other = History(account), History(account, Weighed.of(messages))
+    for each in messages:
+        one.append(each)
+    assert (one.size, one.cost) == (other.size, other.cost)
+    assert one.until(end) == Weighed.of(messages[:end])
+    assert one.extended(messages) == Weighed.of(messages * 2)
+    assert account.bytes == one.cost + other.cost
+    assert read_history(one.text, 20, messages) == Weighed.of(messages)
+    other.replace(Weighed.of(messages[:end]))
+    one.release()
+    assert account.bytes == other.cost

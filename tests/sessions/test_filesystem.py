@@ -410,7 +410,7 @@ def test_a_full_queue_is_told() -> None:
 
 
 def test_too_many_sessions_or_bytes_are_told_and_change_nothing() -> None:
-    with abroad(Limits(sessions=2, total_bytes=100, message_bytes=80)) as far:
+    with abroad(Limits(sessions=2, total_bytes=1_500, message_bytes=80)) as far:
         far.files.write("/sessions/a", "")
         far.files.write("/sessions/b", "")
         with pytest.raises(StorageFull):
@@ -432,7 +432,7 @@ def test_new_sessions_count_for_the_account_that_wrote_them(far: Abroad) -> None
     files = far.portal.call(SessionFileSystem, far.desk.store, account).create_handle(EVERYTHING)
     files.write("/sessions/a", "hello")
     far.settled("a")
-    assert (account.sessions, account.bytes) == (1, files.file("/sessions/a")["size"])
+    assert (account.sessions, account.bytes) == (1, far.desk.store.get("a").history.cost)
     with pytest.raises(StorageFull, match="alice"):
         files.write("/sessions/b", "hello")
     far.files.write("/sessions/b", "hello")

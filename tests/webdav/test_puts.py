@@ -334,10 +334,10 @@ async def test_who_may_not_read_learns_nothing_by_names_and_sizes_either(monkeyp
 
 
 async def test_a_refused_body_leaves_no_session() -> None:
-    async with mounts(limits=Limits(sessions=2, total_bytes=100)) as house:
+    async with mounts(limits=Limits(sessions=2, total_bytes=1_400)) as house:
         ann = house.caller("ann", grant("/"), allowance=Allowance(sessions=1))
         sub = ann.by(kind=SubSessionTree)
-        await ann.put_refused(507, "/big", "x" * 101)
+        await ann.put_refused(507, "/big", "x" * 1_400)
         await ann.put_refused(507, "/big", TALK * 50)
         await sub.put_refused(507, "/main/coder", "hello")
         await ann.put_refused(422, "/" + "x" * 256, "hello")
@@ -375,7 +375,7 @@ async def test_a_long_body_is_judged_again_when_somebody_was_faster(
     monkeypatch: pytest.MonkeyPatch, bound: int
 ) -> None:
     """Twelve writers at once, none of whom knows of the others: nobody's message is lost, however it is judged."""
-    monkeypatch.setattr(puts, "_AT_ONCE_BYTES", bound)
+    monkeypatch.setattr(puts, "AT_ONCE_BYTES", bound)
     async with mount() as ann:
         talk(ann)
         ann.desk.engine.hold()
@@ -388,7 +388,7 @@ async def test_a_long_body_is_judged_again_when_somebody_was_faster(
 
 async def test_what_was_judged_is_not_done_to_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer who comes in between every time: in the end it is judged in one piece, and refused."""
-    monkeypatch.setattr(puts, "_AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(puts, "AT_ONCE_BYTES", 0)
     async with mount() as ann:
         talk(ann)
         store = ann.desk.store

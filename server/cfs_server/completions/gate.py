@@ -16,6 +16,7 @@ from cfs_server.completions.direct import Direct, Items
 from cfs_server.completions.orders import Order
 from cfs_server.engine.interface import CountsTokens, Engine, KnowsSchemas
 from cfs_server.sessions.gate import SessionGate
+from cfs_server.sessions.limits import Limits
 
 
 class CompletionGate:
@@ -29,9 +30,9 @@ class CompletionGate:
         self._owner = owner
 
     @property
-    def message_bytes(self) -> int:
-        """Largest content of one message."""
-        return self._sessions.limits.message_bytes
+    def limits(self) -> Limits:
+        """What a conversation may take."""
+        return self._sessions.limits
 
     def begin(self, order: Order, session_id: str | None) -> tuple[Items, Recorded | None]:
         """Begin a completion, in a session if one is named; returns its pieces, and where it is kept."""

@@ -1,7 +1,7 @@
 """From a request in the protocol's words to what an engine understands; what we cannot do is refused, with a reason."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,8 @@ from cfs.errors import InvalidParameters
 from cfs.wire import Message, SettingsPatch
 from cfs_server.engine.interface import ToolChoice
 from cfs_server.sessions.content import check_content
+from cfs_server.sessions.history import Weighed
+from cfs_server.sessions.limits import Limits
 
 DEFAULT_TOKENS = 8_192
 """Longest reply when the request sets no limit; the context may set a shorter one."""
@@ -21,9 +23,13 @@ _LEAST_TOP_P = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A completion as engines and sessions take it; `patch` are the settings that the request names."""
+    """A completion as engines and sessions take it; `patch` are the settings that the request names.
+
+    `before` are the messages but for the last one: what a session that records it is to hold.
+    """
 
     messages: tuple[Message, ...]
+    before: Weighed
     patch: SettingsPatch
     json_schema: dict[str, Any] | None
     tools: tuple[dict[str, Any], ...]
@@ -33,12 +39,14 @@ class Order:
     logprobs: int | None = None
 
 
-def read_order(request: ChatRequest, message_bytes: int) -> Order:
-    """Read a request; raises `InvalidParameters` for what cannot be done, and `TooLarge` for a message that is."""
+def read_order(request: ChatRequest, limits: Limits) -> Order:
+    """Read a request; raises `InvalidParameters` for what cannot be done, and `TooLarge` as `messages_of` does."""
     _refuse_unsupported(request)
     tools, choice = read_tools(request.tools, request.tool_choice)
+    messages = messages_of(request.messages, limits)
     return Order(
-        messages=messages_of(request.messages, message_bytes),
+        messages=messages,
+        before=Weighed.of(messages[:-1]),
         patch=_patch(request),
         json_schema=schema_of(request.response_format),
         tools=tools,
@@ -49,11 +57,12 @@ def read_order(request: ChatRequest, message_bytes: int) -> Order:
     )
 
 
-def messages_of(messages: Iterable[ChatMessage], message_bytes: int) -> tuple[Message, ...]:
-    """Read messages; raises `TooLarge` for one that is."""
+def messages_of(messages: Sequence[ChatMessage], limits: Limits) -> tuple[Message, ...]:
+    """Read messages; raises `TooLarge` for too many of them, and for one that is too large."""
+    limits.check_messages(len(messages))
     found = tuple(message.message() for message in messages)
     for message in found:
-        check_content(message.content, limit=message_bytes)
+        check_content(message.content, limit=limits.message_bytes)
     return found
 
 

@@ -23,13 +23,12 @@ def submit(sessions: SessionGate, session_id: str, order: Order) -> tuple[Sessio
     settings = known.settings if known else Settings()
     if settings.driver == "agent" and (order.tools or order.json_schema):
         raise Conflict(f"session {session_id!r} is answered by an agent, which takes neither tools nor a form")
-    *before, last = order.messages
     turn = Turn(
-        last,
+        order.messages[-1],
         settings=_patch(order.patch, settings),
         json_schema=order.json_schema,
         logprobs=order.logprobs,
-        view=tuple(before),
+        view=order.before,
         tools=order.tools,
         tool_choice=order.tool_choice,
         parallel_calls=order.parallel_calls,

@@ -17,9 +17,10 @@ from cfs.wire import Message
 from cfs_server.dav import views
 from cfs_server.dav.clients import Clients
 from cfs_server.routes.conditions import unchanged
-from cfs_server.sessions.carrier import Carrier
+from cfs_server.sessions.carrier import AT_ONCE_BYTES, Carrier
 from cfs_server.sessions.content import decode_message
 from cfs_server.sessions.gate import SessionGate
+from cfs_server.sessions.history import History, Weighed, read_history, rendered_in_thread
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn
@@ -28,7 +29,6 @@ from cfs_webdav.tree import Conditions
 GATHERED_BYTES = 64 << 20
 """How much a body may have beyond the transcript that it holds and a message: as in the FUSE bridge."""
 
-_AT_ONCE_BYTES = 256 << 10
 _ATTEMPTS = 5
 
 
@@ -52,17 +52,19 @@ class Sight:
 
     etag: str | None
     text: str
+    messages: tuple[Message, ...]
     bases: tuple[views.Sent | int, ...]
     replaceable: bool
     readable: bool
     limit: int
+    most: int
 
     def judge(self, body: bytes) -> Verdict:
         """Tell what a body means; see `cfs.bodies.judge`."""
         transcript = self.text.encode()
         base = max((known for each in self.bases if (known := _base(each, body, transcript))), key=len, default=b"")
         if self.readable or base:
-            return judge(body, transcript, base=base, may_replace=self.replaceable, limit=self.limit)
+            return judge(body, transcript, base=base, may_replace=self.replaceable, limit=self.limit, most=self.most)
         return Nothing() if decode_message(body, limit=self.limit) is None else Append(body.decode())
 
 
@@ -98,12 +100,22 @@ class Put:
         `InvalidIdentifier`, `PreconditionFailed`, `Conflict`, `UnsupportedMedia`, `TooLarge`, `InvalidTranscript`,
         or what a server can run out of.
         """
-        done = on_loop(partial(self._at_once, bound=_AT_ONCE_BYTES))
+        if self._has_turns and (history := on_loop(self._history)) is not None:
+            rendered_in_thread(history, on_loop)
+        done = on_loop(partial(self._at_once, bound=AT_ONCE_BYTES))
         for _ in range(_ATTEMPTS):
             if isinstance(done, str):
                 return done
-            done = on_loop(partial(self._later, done, done.judge(self._body)))
+            verdict = done.judge(self._body)
+            done = on_loop(partial(self._later, done, verdict, self._read(verdict, done)))
         return done if isinstance(done, str) else on_loop(self._in_one_piece)
+
+    def _read(self, verdict: Verdict, sight: Sight) -> Weighed | None:
+        """Read the transcript that a verdict brings; in the thread."""
+        if isinstance(verdict, Import | Replace):
+            known = sight.messages if isinstance(verdict, Replace) else ()
+            return read_history(verdict.transcript, self._gate.limits.messages, known)
+        return None
 
     # -- on the loop ----------------------------------------------------------------------------------------------
 
@@ -117,10 +129,14 @@ class Put:
             return sight
         return self._do(session, sight, sight.judge(self._body))
 
-    def _later(self, judged: Sight, verdict: Verdict) -> str | Sight:
+    def _history(self) -> History | None:
+        session = self._gate.find(self._id, "write")
+        return session.history if session is not None and self._gate.may("read_binary", self._id) else None
+
+    def _later(self, judged: Sight, verdict: Verdict, history: Weighed | None) -> str | Sight:
         session, sight = self._look()
         same = (sight.etag, sight.readable, sight.replaceable) == (judged.etag, judged.readable, judged.replaceable)
-        return self._do(session, sight, verdict) if same else sight
+        return self._do(session, sight, verdict, history) if same else sight
 
     def _look(self) -> tuple[Session | None, Sight]:
         """See the session as it is now; raises what keeps the body from it whatever it means."""
@@ -131,7 +147,10 @@ class Put:
         bases, replaceable = self._bases(session)
         text = session.history.text if session and readable and self._has_turns else ""
         etag = session.etag if session else None
-        return session, Sight(etag, text, bases, replaceable, readable, self._gate.limits.message_bytes)
+        messages = session.history.messages if session and readable else ()
+        limits = self._gate.limits
+        most = limits.message_bytes, limits.messages
+        return session, Sight(etag, text, messages, bases, replaceable, readable, *most)
 
     def _require(self, session: Session | None) -> None:
         """Raise `PreconditionFailed` unless what the client named is there, or is not there (RFC 9110, 13.1)."""
@@ -158,7 +177,7 @@ class Put:
             replaceable = session.etag in views.named(self._conditions.if_match)
         return tuple(bases), replaceable
 
-    def _do(self, session: Session | None, sight: Sight, verdict: Verdict) -> str:
+    def _do(self, session: Session | None, sight: Sight, verdict: Verdict, history: Weighed | None = None) -> str:
         match verdict:
             case Append(text):
                 content = decode_message(text.encode(), limit=self._gate.limits.message_bytes)
@@ -167,9 +186,9 @@ class Put:
                     session, _ = self._gate.submit(self._id, turn)
                     return self._name_of_sent(session)
             case Import(transcript):
-                session = self._gate.fill(self._id, transcript)
+                session = self._gate.fill(self._id, history or transcript)
             case Replace(transcript) if sight.etag is not None:
-                session = self._gate.replace(self._id, transcript, sight.etag)
+                session = self._gate.replace(self._id, history or transcript, sight.etag)
         session = session or self._gate.open(self._id)
         same = sight.readable and session.history.size == len(self._body)
         if same and session.history.text.encode() == self._body:

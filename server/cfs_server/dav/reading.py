@@ -26,6 +26,7 @@ from cfs_server.routes.ranges import part_of
 from cfs_server.routes.views import LongText
 from cfs_server.routes.waiting import attend
 from cfs_server.sessions.gate import SessionGate
+from cfs_server.sessions.history import rendered
 
 WAIT_SECONDS = 20.0
 """davfs2 gives up after 30."""
@@ -73,7 +74,10 @@ async def read_session(
             least = _DAVFS_SECONDS if is_davfs2(request.headers.get("user-agent", "")) else 0.0
             settled = partial(gate.wait_settled, session, seconds, "read_binary")
             await attend(request, _lasting(min(least, seconds), settled))
-    history = session.history  # from here on nothing is awaited: it is one state of the session that is shown
+    history = session.history
+    if not _is_head(request):
+        await rendered(history, session.account.owner)
+    # from here on nothing is awaited: it is one state of the session that is shown
     shown = _Shown(session.etag, history.changed_at, MEDIA_TYPE, headers | {"X-CFS-State": session.state})
     return _answer(request, shown, history.size, lambda: history.text.encode())
 

@@ -4,17 +4,27 @@ import math
 import re
 from collections.abc import Awaitable, Callable
 from email.message import Message as Header
+from functools import partial
 from typing import Any, TypeVar
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
-from cfs.errors import InvalidRequest, UnsupportedMedia
+from cfs.errors import InvalidRequest, TooLarge, UnsupportedMedia
 from cfs_server.errors import invalid
+from cfs_server.routes.context import Caller, Me
+from cfs_server.sessions.carrier import AT_ONCE_BYTES, aside
+from cfs_server.sessions.limits import Limits
 
 Model = TypeVar("Model", bound=BaseModel)
+_T = TypeVar("_T")
 
+_LEAST_VALUES = 100_000
+_VALUES_A_MESSAGE = 8
+_QUOTE = ord('"')
+_TEXT_OR_VALUE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)|[\[{,]', re.DOTALL)
+_LONGEST_MARK = len("Infinity")
 _MAYBE_NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}")
 
 
@@ -24,22 +34,37 @@ def is_json(request: Request) -> bool:
     return media == "application/json" or media.endswith("+json")
 
 
-def json_body(model: type[Model]) -> Callable[[Request], Awaitable[Model]]:
+def json_body(model: type[Model]) -> Callable[[Request, Caller], Awaitable[Model]]:
     """Make the dependency that reads a JSON body; an empty one stands for `{}`."""
 
-    async def read(request: Request) -> Model:
+    async def read(request: Request, me: Me) -> Model:
         body = await request.body()
         if body and not is_json(request):
             raise UnsupportedMedia("this body must be JSON: send it with Content-Type: application/json")
-        return parse(model, body or b"{}")
+        return await apart(request, partial(parse, model, body or b"{}", most_values(me.sessions.limits)))
 
     return read
 
 
-def parse(model: type[Model], body: bytes) -> Model:
-    """Read JSON as a wire model, without converting between types, and refuse numbers that JSON does not have."""
+async def apart(request: Request, work: Callable[[], _T]) -> _T:
+    """Do what a request's body asks for: at once, or in a thread where the body is long."""
+    return await aside(len(await request.body()), request.scope["cfs.principal"].name, work)
+
+
+def most_values(limits: Limits) -> int:
+    """Say how many values a long body in JSON may hold: enough for as many messages as a session may have."""
+    return max(_LEAST_VALUES, _VALUES_A_MESSAGE * limits.messages)
+
+
+def parse(model: type[Model], body: bytes, most: int) -> Model:
+    """Read JSON as a wire model, without converting between types, and refuse numbers that JSON does not have.
+
+    A parser reads a body in one piece, during which no other thread runs: so a long one may not hold many values.
+    """
+    if len(body) > AT_ONCE_BYTES:
+        _check_values(body, most)
     try:
-        if _MAYBE_NOT_FINITE.search(body):
+        if _may_not_be_finite(body):
             _check_finite(from_json(body, allow_inf_nan=False))
         return model.model_validate_json(body, strict=True)
     except ValidationError as error:
@@ -78,6 +103,23 @@ def _media(request: Request) -> tuple[str, str]:
     header = Header()
     header["content-type"] = request.headers.get("content-type") or "text/plain"
     return header.get_content_type(), str(header.get_param("charset") or "").lower()
+
+
+def _may_not_be_finite(body: bytes) -> bool:
+    """Look for what may be no finite number, a piece at a time: no other thread runs while a pattern is looked for."""
+    return any(
+        _MAYBE_NOT_FINITE.search(body, start, start + AT_ONCE_BYTES + _LONGEST_MARK)
+        for start in range(0, len(body), AT_ONCE_BYTES)
+    )
+
+
+def _check_values(body: bytes, most: int) -> None:
+    """Raise `TooLarge` for too many values; what looks like one within a text is none."""
+    if sum(map(body.count, (b",", b"[", b"{"))) <= most:
+        return
+    values = sum(1 for found in _TEXT_OR_VALUE.finditer(body) if body[found.start()] != _QUOTE)
+    if values > most:
+        raise TooLarge(f"a body in JSON has {most} values at most; this one has {values}")
 
 
 def _check_finite(value: Any) -> None:

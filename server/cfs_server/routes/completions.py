@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator
+from functools import partial
 from typing import Annotated, cast
 from urllib.parse import unquote_to_bytes
 
@@ -31,7 +32,7 @@ from cfs_server.completions.failures import problem_for_clients
 from cfs_server.completions.orders import messages_of, read_order, tools_of
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.bodies import json_body
+from cfs_server.routes.bodies import apart, json_body
 from cfs_server.routes.context import Me
 from cfs_server.routes.schemas import UNKEPT_HEADERS, unkept_of, with_headers
 from cfs_server.routes.views import as_json
@@ -92,7 +93,7 @@ async def complete(
     A client that goes away ends its completion, but for one that a session records: that is a turn like any other.
     """
     gate = me.completions
-    order = read_order(asked, gate.message_bytes)
+    order = await apart(request, partial(read_order, asked, gate.limits))
     headers = await unkept_of(me, order.json_schema)
     found, recorded = gate.begin(order, session)
     items, writer = _Begun(found), Writer(gate.model.id, recorded)
@@ -141,7 +142,9 @@ async def tokens(
 ) -> Response:
     """Count the tokens of texts, and of the prompt that a conversation with tools makes."""
     gate = me.completions
-    messages = None if asked.messages is None else messages_of(asked.messages, gate.message_bytes)
+    messages = None
+    if asked.messages is not None:
+        messages = await apart(request, partial(messages_of, asked.messages, gate.limits))
     return as_json(await attend(request, gate.count(asked.texts, messages, tools_of(asked.tools))))
 
 

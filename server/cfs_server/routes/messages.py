@@ -1,6 +1,8 @@
 """Writing to a session: one message, and its turn in the form that the writer wants (S3, S4, H1)."""
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
@@ -23,7 +25,7 @@ from cfs.errors import (
 from cfs_server.completions.orders import read_tools, refusal, schema_of
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes import accept as media
-from cfs_server.routes.bodies import is_json, parse, require_text
+from cfs_server.routes.bodies import apart, is_json, most_values, parse, require_text
 from cfs_server.routes.conditions import require_match_of
 from cfs_server.routes.context import Accept, IfMatch, Me, SessionId
 from cfs_server.routes.events import SessionView
@@ -31,6 +33,8 @@ from cfs_server.routes.schemas import UNKEPT_HEADERS, unkept_of, with_headers
 from cfs_server.routes.views import as_json, location, reply
 from cfs_server.routes.waiting import attend
 from cfs_server.sessions.content import check_content, decode_message
+from cfs_server.sessions.history import rendered
+from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn, TurnResult
 from cfs_server.streams import follow
@@ -83,7 +87,9 @@ async def post_message(
     sessions.require("write", id)
     if chosen == media.EVENTS or wait != "false":
         sessions.require("read_binary", id)
-    turn = _read(request, await request.body(), sessions.limits.message_bytes)
+    data = await request.body()
+    make = await apart(request, partial(_read, data, request, sessions.limits))
+    turn = make and make()
     if turn is not None and turn.tools and (known := sessions.find(id, "write")) and known.settings.driver == "agent":
         raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
     headers = await unkept_of(me, turn.json_schema if turn else None)
@@ -99,19 +105,21 @@ async def post_message(
         seconds = me.wait_limit(None if wait == "true" else float(wait))
         with sessions.throughout(session, "read_binary"):
             result = await attend(request, _finished(session, turn, seconds))
+        if transcript:
+            await rendered(session.history, session.account.owner)
         return as_json(reply(session, turn, result, transcript=transcript), headers=headers)
     accepted = _accepted(session, turn, event.number, len(turn.message.content.encode()))
     return with_headers(accepted, headers)
 
 
-def _read(request: Request, data: bytes, limit: int) -> Turn | None:
-    """Read a body as a message; None for an empty one."""
+def _read(data: bytes, request: Request, limits: Limits) -> Callable[[], Turn] | None:
+    """Read a body as a message; return what makes a turn of it on the loop, and None for an empty one."""
     if not is_json(request):
         require_text(request)
-        content = decode_message(data, limit=limit)
-        return None if content is None else Turn(wire.Message(role="user", content=content))
-    new = parse(wire.NewMessage, data)
-    check_content(new.content, limit=limit)
+        content = decode_message(data, limit=limits.message_bytes)
+        return None if content is None else partial(Turn, wire.Message(role="user", content=content))
+    new = parse(wire.NewMessage, data, most_values(limits))
+    check_content(new.content, limit=limits.message_bytes)
     if not new.content.strip() and new.tool_call_id is None:  # a tool may have nothing to say
         return None
     if new.tool_call_id is not None and new.role != "tool":
@@ -120,9 +128,8 @@ def _read(request: Request, data: bytes, limit: int) -> Turn | None:
     message = wire.Message(role=new.role, content=new.content, tool_call_id=new.tool_call_id)
     settings = wire.SettingsPatch(**new.settings.model_dump(exclude_unset=True))
     tools, choice = read_tools(new.tools, new.tool_choice)
-    return Turn(
-        message, generate, settings, schema_of(new.response_format), new.logprobs, tools=tools, tool_choice=choice
-    )
+    schema = schema_of(new.response_format)
+    return partial(Turn, message, generate, settings, schema, new.logprobs, tools=tools, tool_choice=choice)
 
 
 async def _finished(session: Session, turn: Turn, seconds: float) -> TurnResult:

@@ -1,5 +1,6 @@
 """Sessions as resources: list, make, read, change, copy, remove (H1)."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -25,7 +26,7 @@ from cfs.errors import (
 )
 from cfs_server.openapi import NOT_MODIFIED, answer, body, problems
 from cfs_server.routes import accept as media
-from cfs_server.routes.bodies import json_body, read_text
+from cfs_server.routes.bodies import apart, json_body, read_text
 from cfs_server.routes.conditions import (
     content_etag,
     require_match,
@@ -34,9 +35,11 @@ from cfs_server.routes.conditions import (
     view_etag,
 )
 from cfs_server.routes.context import Accept, IfMatch, IfNoneMatch, Me, Seconds, SessionId, Sessions
-from cfs_server.routes.views import LongText, as_json, detail, info, location, tree
+from cfs_server.routes.views import LongText, as_json, detail, detail_json, info, location, tree
 from cfs_server.routes.waiting import attend
+from cfs_server.sessions.carrier import aside
 from cfs_server.sessions.gate import SessionGate
+from cfs_server.sessions.history import Weighed, read_history, rendered
 from cfs_server.sessions.session import Session
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
@@ -72,10 +75,13 @@ async def list_sessions(
     openapi_extra=body(required=False, json=wire.NewSession),
 )
 async def create_session(
-    new: Annotated[wire.NewSession, Depends(json_body(wire.NewSession))], sessions: Sessions
+    request: Request, new: Annotated[wire.NewSession, Depends(json_body(wire.NewSession))], sessions: Sessions
 ) -> Response:
     """Make a session, with a history if a transcript is given (S2, S14)."""
-    return _made(sessions.create(new.id, new.settings, new.transcript), sessions, 201)
+    if new.id is not None:
+        sessions.require("write", new.id)
+    history = await apart(request, partial(read_history, new.transcript or "", sessions.limits.messages))
+    return _made(sessions.create(new.id, new.settings, history), sessions, 201)
 
 
 @router.get(
@@ -101,13 +107,19 @@ async def read_session(
     if wait is not None:
         in_time = await attend(request, me.sessions.wait_settled(session, me.wait_limit(wait), "read_binary"))
         settled = {"X-CFS-Settled": "true" if in_time else "false"}
+    if chosen == media.TEXT:
+        await rendered(session.history, me.principal.name)
     etag = session.etag if chosen == media.TEXT else view_etag(session, me.sessions)
     headers = session_headers(session, etag) | settled
     if unchanged(if_none_match, etag):
         return Response(status_code=304, headers=headers)
     if chosen == media.TEXT:
-        return LongText(session.history.text, headers=headers, media_type="text/plain; charset=utf-8")
-    return as_json(detail(session, me.sessions), headers=headers)
+        text = session.history.text
+        data = await aside(len(text), me.principal.name, text.encode)
+        return LongText(data, headers=headers, media_type="text/plain; charset=utf-8")
+    whole = detail(session, me.sessions)
+    data = await aside(session.history.cost, me.principal.name, partial(detail_json, whole))
+    return LongText(data, headers=headers, media_type="application/json")
 
 
 @router.delete(
@@ -189,11 +201,18 @@ async def replace_transcript(
 ) -> Response:
     """Replace the history by an edited transcript (S14)."""
     text = await read_text(request)
-    session = sessions.get(id, "write", "delete")
-    if if_match is None:
-        raise PreconditionRequired(f"say which version you edited: If-Match: {session.etag} names the present one")
-    require_match(if_match, session, sessions)
-    sessions.replace(id, text, session.etag)
+    history: Weighed | None = None
+    while history is None:
+        session = sessions.get(id, "write", "delete")
+        if if_match is None:
+            raise PreconditionRequired(f"say which version you edited: If-Match: {session.etag} names the present one")
+        require_match(if_match, session, sessions)
+        session.require_idle("its history cannot be replaced")
+        etag, known = session.etag, session.history.messages
+        history = await apart(request, partial(read_history, text, sessions.limits.messages, known))
+        if session.etag != etag:  # it has changed meanwhile, which `If-Match: *` allows
+            history = None
+    sessions.replace(id, history, etag)
     return as_json(info(session, sessions), headers=session_headers(session, session.etag))
 
 

@@ -2,16 +2,20 @@
 
 from urllib.parse import quote
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from cfs.wire import Reply, SessionDetail, SessionInfo, SessionTree
+from cfs.wire import Message, Reply, SessionDetail, SessionInfo, SessionTree
 from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn, TurnResult
 
 _SLICE = 256 << 10
+_MESSAGES_AT_ONCE = 500
+_MESSAGES = TypeAdapter(tuple[Message, ...])
+_NO_HISTORY = b'"history":[]'
+"""No text holds it: a quote within a text is written with a backslash."""
 
 
 def info(session: Session, sessions: SessionGate) -> SessionInfo:
@@ -28,6 +32,18 @@ def detail(session: Session, sessions: SessionGate) -> SessionDetail:
         partial=session.partial,
         settings=session.settings,
     )
+
+
+def detail_json(shown: SessionDetail) -> bytes:
+    """Write it as JSON, some messages at a time: in a thread others get their turn in between."""
+    if len(shown.history) <= _MESSAGES_AT_ONCE:
+        return shown.model_dump_json().encode()
+    pieces = [
+        _MESSAGES.dump_json(shown.history[start : start + _MESSAGES_AT_ONCE])[1:-1]
+        for start in range(0, len(shown.history), _MESSAGES_AT_ONCE)
+    ]
+    head, _, tail = shown.model_copy(update={"history": ()}).model_dump_json().encode().partition(_NO_HISTORY)
+    return b"".join([head, _NO_HISTORY[:-1], b",".join(pieces), b"]", tail])
 
 
 def tree(session: Session, sessions: SessionGate) -> SessionTree:

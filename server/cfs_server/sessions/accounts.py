@@ -1,4 +1,4 @@
-"""How much the sessions of one owner take, and how much they may (H7)."""
+"""How much the sessions of one owner take in memory, and how much they may (H7)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from cfs.errors import StorageFull
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Bounds of one account; None sets none. Sizes are bytes of transcripts in UTF-8."""
+    """Bounds of one account; None sets none. Sizes are bytes of memory, as `history.cost_of` counts them."""
 
     sessions: int | None = None
     size: int | None = None
@@ -48,4 +48,4 @@ class Account:
             if sessions > 0 and most.sessions is not None and account.sessions + sessions > most.sessions:
                 raise StorageFull(f"{account.owner} may hold {most.sessions} sessions at most; delete some")
             if size > 0 and most.size is not None and account.bytes + size > most.size:
-                raise StorageFull(f"{account.owner} may hold {most.size} bytes of transcripts at most; delete some")
+                raise StorageFull(f"{account.owner} may hold {most.size} bytes of messages at most; delete some")

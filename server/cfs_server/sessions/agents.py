@@ -7,12 +7,14 @@ turn by its next call, unless somebody has claimed it meanwhile.
 
 import asyncio
 import secrets
+import sys
 import time
 from collections.abc import Iterable
 
 from cfs.errors import Conflict, Forbidden, NotFound
 from cfs.wire import Message, Usage
 from cfs_server.engine.interface import Delta
+from cfs_server.sessions.history import MESSAGE_COST, cost_of
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Lease, Turn
 
@@ -44,11 +46,11 @@ def update(
     """
     turn = held(session, turn_id, secret)
     added = tuple(messages)
-    session.account.require_room(size=sum(len(message.content.encode()) for message in added))
+    session.require_room(len(added))
+    session.account.require_room(size=sum(map(cost_of, added)))
     if text:
         session.add(turn, Delta(text, 0))
-    for message in added:
-        session.add_message(message, turn)
+    session.add_messages(added, turn)
     session.note_tools()
     _lease(session, turn, lease_seconds, secret)
     return turn
@@ -64,7 +66,7 @@ def finish(session: Session, turn_id: str, secret: str, *, reply: str | None, er
         session.fail_turn(turn, error, usage)
         return
     text = turn.text if reply is None else reply
-    session.account.require_room(size=len(text.encode()))
+    session.account.require_room(size=MESSAGE_COST + sys.getsizeof(text))
     session.finish_turn(turn, "stop", text, usage)
 
 

@@ -1,15 +1,36 @@
-"""Carrying calls of other threads to the event loop, and their results back."""
+"""Between the event loop and threads: their calls are carried to the loop, and long work of the loop to threads."""
 
 import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from anyio import CapacityLimiter, to_thread
 
 from cfs.errors import Unavailable
 
 _T = TypeVar("_T")
 _LOOK_SECONDS = 1.0
+
+AT_ONCE_BYTES = 64 << 10
+"""What is read, written or rendered on the loop itself; more is a thread's work."""
+_THREADS = CapacityLimiter(2)
+"""Threads do not make Python faster: each one more makes the loop wait longer for its turn."""
+_lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+
+async def aside(size: int, owner: str, work: Callable[[], _T]) -> _T:
+    """Do some work on so many bytes: at once if they are few, else in a thread while the loop goes on.
+
+    Each owner's work is done one piece after the other, so that many of one do not keep the others waiting.
+    """
+    if size <= AT_ONCE_BYTES:
+        return work()
+    line = _lines.setdefault(owner, asyncio.Lock())
+    async with line:
+        return await to_thread.run_sync(work, limiter=_THREADS)
 
 
 class Carrier:

@@ -22,6 +22,7 @@ from cfs_filesystem import (
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.carrier import Carrier
 from cfs_server.sessions.content import decode_message
+from cfs_server.sessions.history import rendered_in_thread
 from cfs_server.sessions.paths import SESSIONS, id_of, path_of
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
@@ -47,7 +48,9 @@ class SessionFileSystem(FileSystemBase):
         return _SessionIndex(self._store, self._on_loop)
 
     def _read_binary_impl(self, path: Path) -> bytes:
-        return self._on_loop(lambda: self._get(path).history.text).encode()
+        history = self._on_loop(lambda: self._get(path).history)
+        rendered_in_thread(history, self._on_loop)
+        return self._on_loop(lambda: history.text).encode()
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         return self._on_loop(lambda: self._append(path, data, overwrite))

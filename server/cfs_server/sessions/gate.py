@@ -22,6 +22,7 @@ from cfs_filesystem import OPERATIONS, FsHandle, InvalidPathError, Operation, Pa
 from cfs_server import rights
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.events import Event, EventLog
+from cfs_server.sessions.history import Weighed
 from cfs_server.sessions.ids import new_id
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.paths import SESSIONS, id_of, path_of
@@ -127,7 +128,7 @@ class SessionGate:
     # -- making and changing --------------------------------------------------------------------------------------
 
     def create(
-        self, session_id: str | None = None, patch: SettingsPatch | None = None, transcript: str | None = None
+        self, session_id: str | None = None, patch: SettingsPatch | None = None, transcript: str | Weighed | None = None
     ) -> Session:
         """Make a session; see `SessionStore.create`."""
         name = new_id() if session_id is None else session_id
@@ -169,7 +170,7 @@ class SessionGate:
         self._require_new(new)
         return self._store.rename(session_id, new)
 
-    def fill(self, session_id: str, transcript: str) -> Session:
+    def fill(self, session_id: str, transcript: str | Weighed) -> Session:
         """Give a session its first messages, and make it if need be (S14): who may write may do this.
 
         Raises `Conflict` where there are messages already.
@@ -182,7 +183,7 @@ class SessionGate:
             raise Conflict(f"session {session_id!r} has a history already")
         return self._store.replace(session_id, transcript, session.etag)
 
-    def replace(self, session_id: str, transcript: str, etag: str) -> Session:
+    def replace(self, session_id: str, transcript: str | Weighed, etag: str) -> Session:
         """Put an edited transcript in the place of the history; see `SessionStore.replace`."""
         self.require("write", session_id)
         self.require("delete", session_id)

@@ -1,14 +1,76 @@
 """The messages of one session, with the size and version of the text that shows them (S6, H3)."""
 
+import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
+from itertools import islice, takewhile
+from typing import Any, Self
 
-from cfs.transcript import render, render_one
+from cfs.transcript import parse, render, render_one, shown
 from cfs.wire import Message
 from cfs_server.engine.fitting import exchanges, leading_systems
 from cfs_server.sessions.accounts import Account
+from cfs_server.sessions.carrier import AT_ONCE_BYTES, Carrier, aside
+
+MESSAGE_COST = 640
+"""Bytes of memory that a message takes without its texts, as measured: the object, its fields, its place in a list."""
+_ATTEMPTS = 5
+"""How often a transcript is rendered that changes all the time."""
+_CALL_COST = 720
+_VALUE_COST = 64
+"""The same for a call of a tool, and for each value in its arguments."""
+
+
+def cost_of(message: Message) -> int:
+    """Say how many bytes of memory a message takes."""
+    cost = MESSAGE_COST + sys.getsizeof(message.content)
+    if message.thinking is not None:
+        cost += sys.getsizeof(message.thinking)
+    for call in message.tool_calls:
+        cost += _CALL_COST + len(call.id) + len(call.name) + _cost_of_value(call.arguments)
+    return cost
+
+
+def _cost_of_value(value: Any) -> int:
+    if isinstance(value, str):
+        return sys.getsizeof(value)
+    if isinstance(value, Mapping):
+        return _VALUE_COST + sum(_VALUE_COST + sys.getsizeof(key) + _cost_of_value(value[key]) for key in value)
+    if isinstance(value, list | tuple):
+        return _VALUE_COST + sum(map(_cost_of_value, value))
+    return _VALUE_COST
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """Messages with what they take: bytes of their transcript, and bytes of memory.
+
+    To weigh 20,000 messages takes long enough to be done in a thread, which needs no session for it.
+    """
+
+    messages: tuple[Message, ...] = ()
+    size: int = 0
+    cost: int = 0
+
+    @classmethod
+    def of(cls, messages: Iterable[Message]) -> Self:
+        """Weigh some messages."""
+        found = tuple(messages)
+        return cls(found, sum(map(_size, found)), sum(map(cost_of, found)))
+
+
+def read_history(transcript: str, most: int, known: Iterable[Message] = ()) -> Weighed:
+    """Read a transcript as messages (S14); raises `InvalidTranscript`, and `TooLarge` for more than `most` of them.
+
+    Those of the `known` history that the text still begins with stay what they were: the text shows no ids.
+    """
+    turns = parse(transcript, most=most)
+    kept = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
+    read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(kept) :]]
+    return Weighed.of([message for message, _ in kept] + read)
+
 
 _ERROR = "[Error: "
 _SUMMARY = "Summary of the conversation before this point:\n"
@@ -46,14 +108,13 @@ class History:
     The `window` is what prompts have of it; when the messages are replaced, that is everything again.
     """
 
-    def __init__(self, account: Account, messages: Iterable[Message] = ()) -> None:
+    def __init__(self, account: Account, history: Weighed | None = None) -> None:
         self._account = account
         self._messages: list[Message] = []
-        self._text, self._rendered = "", 0
-        self.size = 0
+        self.size = self.cost = 0
         self.version = 0
         self.window = Window()
-        self._put(messages)
+        self._put(history or Weighed())
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -116,9 +177,27 @@ class History:
     def text(self) -> str:
         """The transcript; each message is rendered once, when somebody reads it first."""
         if self._rendered < len(self._messages):
-            self._text += render(self._messages[self._rendered :])
-            self._rendered = len(self._messages)
+            self._keep_text(self._text + render(self._messages[self._rendered :]))
         return self._text
+
+    @property
+    def unrendered(self) -> int:
+        """Bytes of the transcript that nobody has read yet."""
+        return self.size - self._rendered_size
+
+    def rendering(self) -> Callable[[], str]:
+        """Return what renders the transcript as it is now, in whichever thread; `keep` takes the result."""
+        text, new = self._text, self._messages[self._rendered :]
+        return lambda: text + render(new)
+
+    def keep(self, version: int, text: str) -> bool:
+        """Keep the transcript of a version, if it is still the present one; tell whether it is."""
+        if version == self.version:
+            self._keep_text(text)
+        return version == self.version
+
+    def _keep_text(self, text: str) -> None:
+        self._text, self._rendered, self._rendered_size = text, len(self._messages), self.size
 
     def up_to(self, count: int) -> str:
         """The transcript of the first messages."""
@@ -147,33 +226,42 @@ class History:
     def append(self, message: Message) -> int:
         """Add a message; return its index."""
         self._messages.append(message)
-        self._changed(_size(message))
+        self._resized(_size(message), cost_of(message))
+        self.version += 1
         return len(self._messages) - 1
 
-    def replace(self, messages: Iterable[Message]) -> None:
+    def replace(self, history: Weighed) -> None:
         """Put other messages in the place of all (S14)."""
         self.version += 1
-        self._put(messages)
+        self._put(history)
+
+    def extended(self, messages: Sequence[Message]) -> Weighed:
+        """Weigh this history with more messages behind it."""
+        more = Weighed.of(messages)
+        return Weighed((*self._messages, *more.messages), self.size + more.size, self.cost + more.cost)
+
+    def until(self, end: int | None) -> Weighed:
+        """Weigh the first messages; all without `end`."""
+        if end is None or end >= len(self._messages):
+            return Weighed(self.messages, self.size, self.cost)
+        return Weighed.of(self._messages[:end])
 
     def release(self) -> None:
         """Free everything: the session is deleted."""
-        self._put(())
+        self._put(Weighed())
 
-    def _put(self, messages: Iterable[Message]) -> None:
-        self._messages = list(messages)
+    def _put(self, history: Weighed) -> None:
+        self._messages = list(history.messages)
         self.window = Window()
-        self._text, self._rendered = "", 0
+        self._text, self._rendered, self._rendered_size = "", 0, 0
         self._since = (self.version, len(self._messages))
-        self._resized(sum(map(_size, self._messages)) - self.size)
+        self._resized(history.size - self.size, history.cost - self.cost)
 
-    def _changed(self, growth: int) -> None:
-        self._resized(growth)
-        self.version += 1
-
-    def _resized(self, growth: int) -> None:
+    def _resized(self, growth: int, cost: int) -> None:
         self.size += growth
+        self.cost += cost
         self.changed_at = time.time()
-        self._account.add(size=growth)
+        self._account.add(size=cost)
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless what is kept is true: the text, its size, and each version a message more."""
@@ -181,13 +269,37 @@ class History:
             raise AssertionError("the text kept is not that of the messages")
         if self.size != len(self.text.encode()):
             raise AssertionError(f"size {self.size} of a transcript of {len(self.text.encode())} bytes")
+        if self.cost < len(self) * MESSAGE_COST:
+            raise AssertionError(f"{len(self)} messages cost {self.cost} bytes")
         if len(self) - self._since[1] != self.version - self._since[0]:
             raise AssertionError(f"{len(self)} messages at version {self.version}, and {self._since[1]} before")
 
 
+async def rendered(history: History, owner: str) -> None:
+    """See that the transcript is there to be read at once: what is long is rendered in a thread.
+
+    One that changes all the time is rendered in the end on the loop.
+    """
+    for _ in range(_ATTEMPTS):
+        if history.unrendered <= AT_ONCE_BYTES:
+            return
+        version = history.version
+        history.keep(version, await aside(history.unrendered, owner, history.rendering()))
+
+
+def rendered_in_thread(history: History, on_loop: Carrier) -> None:
+    """Do the same on behalf of a thread."""
+    for _ in range(_ATTEMPTS):
+        left, version, render_now = on_loop(lambda: (history.unrendered, history.version, history.rendering()))
+        if left <= AT_ONCE_BYTES or on_loop(partial(history.keep, version, render_now())):
+            return
+
+
 def _alike(own: Message, given: Message) -> bool:
-    if own == given:
+    if (own.role, own.content, own.thinking) == (given.role, given.content, given.thinking) and own == given:
         return True
+    if own.role != given.role:
+        return False
     known = own.model_copy(update={"content": own.content.strip(), "thinking": given.thinking and own.thinking})
     return known == given.model_copy(update={"content": given.content.strip()})
 

@@ -9,20 +9,20 @@ import secrets
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import structlog
 
-from cfs.errors import Conflict, Forbidden, Gone, TooMany
+from cfs.errors import Conflict, Forbidden, Gone, StorageFull, TooMany
 from cfs.wire import EventType, FinishReason, Message, SessionInfo, Settings, SettingsPatch, State, ToolCall, Usage
 from cfs_server.engine.interface import Delta, Engine
 from cfs_server.pulse import Pulse
 from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.answering import answer
 from cfs_server.sessions.events import Event, EventBus
-from cfs_server.sessions.history import History, Window, error_reply
+from cfs_server.sessions.history import History, Weighed, Window, error_reply
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.turns import Turn, TurnResult, kind_of
 
@@ -30,6 +30,8 @@ _log = structlog.get_logger(__name__)
 
 CANCELLED = "[Cancelled]"
 _RETRY_SECONDS = 1.0
+_ANNOUNCED_EACH = 256
+"""Messages of one request that get an event each; with more of them a reader reads the session anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Session:
         services: Services,
         settings: Settings,
         account: Account,
-        history: Iterable[Message] = (),
+        history: Weighed | None = None,
         **origin: str,
     ) -> None:
         self.id = session_id
@@ -136,12 +138,23 @@ class Session:
             )
         if self.idle and (refusal := self._refusal(turn)) is not None:
             raise refusal
+        if turn.view is None:
+            self.require_room(len(self.queue) + 1)
         waits = not self.idle
-        self._count_waiting(turn, turn.size)
+        self._count_waiting(turn, turn.cost)
         self.queue.append(turn)
         announced = self.publish_state(turn=turn.id) if waits else None
         event = self.advance()
         return announced or event or self.publish_state(turn=turn.id)
+
+    def require_room(self, more: int) -> None:
+        """Raise `StorageFull` when the session may not have so many messages more; replies always find room."""
+        most = self._services.limits.messages
+        if len(self.history) + more > most:
+            raise StorageFull(
+                f"session {self.id!r} has {len(self.history)} messages, and {most} are the most: go on in another one,"
+                " or replace its transcript by a shorter one"
+            )
 
     def answer_last(self) -> None:
         """Let the last message have its turn, if it is a user's that nothing has answered (S14)."""
@@ -162,13 +175,13 @@ class Session:
             self.advance()
         return settings
 
-    def replace_history(self, messages: Iterable[Message]) -> None:
+    def replace_history(self, history: Weighed) -> None:
         """Rewrite the history (S14); only between turns."""
         self.require_idle("its history cannot be replaced")
-        self._rewrite(messages)
+        self._rewrite(history)
 
-    def _rewrite(self, messages: Iterable[Message]) -> None:
-        self.history.replace(messages)
+    def _rewrite(self, history: Weighed) -> None:
+        self.history.replace(history)
         self.publish("history.replaced", messages=len(self.history), size=self.history.size)
 
     def require_idle(self, consequence: str) -> None:
@@ -176,10 +189,9 @@ class Session:
         if not self.idle:
             raise Conflict(f"session {self.id!r} is generating: {consequence}; wait for it, or cancel its turns")
 
-    def settled_history(self) -> tuple[Message, ...]:
+    def settled_history(self) -> Weighed:
         """The history up to the last finished turn: what a copy of a busy session gets (S14)."""
-        end = self.running.base if self.running else None
-        return self.history.messages[:end]
+        return self.history.until(self.running.base if self.running else None)
 
     def cancel(self, *, queued: bool) -> tuple[int, int]:
         """Stop the running turn, and if asked those that wait; returns how many of each (S12)."""
@@ -276,7 +288,7 @@ class Session:
 
     def _refusal(self, turn: Turn) -> Forbidden | None:
         """Say why the turn cannot begin: its writer may only add, and takes the history for another one."""
-        if turn.may_replace or turn.view is None or self.history.beyond(turn.view) is not None:
+        if turn.may_replace or turn.view is None or self.history.beyond(turn.view.messages) is not None:
             return None
         return Forbidden(f"session {self.id!r} holds another conversation, and you may not replace it")
 
@@ -289,11 +301,13 @@ class Session:
         if turn.failure is not None:
             self._end(turn, "error", "", error=turn.failure.detail)
             return False
-        new = () if turn.view is None else self.history.beyond(turn.view)
-        if new is None:
-            self._rewrite(turn.view or ())
-        for message in new or ():
-            self.add_message(message, turn)
+        if turn.view is None:
+            return True
+        new = self.history.beyond(turn.view.messages)
+        if new is None or len(new) == len(turn.view.messages) > _ANNOUNCED_EACH:
+            self._rewrite(turn.view)
+        else:
+            self.add_messages(new, turn)
         return True
 
     def add(self, turn: Turn, delta: Delta) -> None:
@@ -316,6 +330,16 @@ class Session:
         self.history.window = window
         summary = {"summary": window.summary} if window.summary else {}
         self.publish("context.shifted", turn=turn.id, messages=left, tokens=tokens, begin=window.cut, **summary)
+
+    def add_messages(self, messages: Sequence[Message], turn: Turn) -> None:
+        """Append messages and announce them: each, or very many as another history."""
+        if len(messages) > _ANNOUNCED_EACH:
+            window = self.history.window
+            self._rewrite(self.history.extended(messages))
+            self.history.window = window
+            return
+        for message in messages:
+            self.add_message(message, turn)
 
     def note_tools(self) -> None:
         """Note that an agent has called tools, or has their results."""

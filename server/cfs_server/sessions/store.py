@@ -7,7 +7,7 @@ context manager: its tasks (one for every running turn) live in one task group a
 import asyncio
 from bisect import bisect_left, insort
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,13 +20,13 @@ from cfs.errors import (
     Unavailable,
 )
 from cfs.ids import check_id
-from cfs.transcript import parse, shown
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine
 from cfs_server.sessions.accounts import Account, Allowance
 from cfs_server.sessions.content import check_content
 from cfs_server.sessions.events import Event, EventBus
 from cfs_server.sessions.hints import Hints
+from cfs_server.sessions.history import Weighed, read_history
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
 from cfs_server.sessions.limits import Limits
 from cfs_server.sessions.session import Services, Session
@@ -82,7 +82,7 @@ class SessionStore:
 
     def open(self, session_id: str, account: Account | None = None) -> Session:
         """Return a session, made if it does not exist yet (S2); a new one counts for the account."""
-        return self._sessions.get(session_id) or self._create(check_id(session_id), self._defaults, (), account)
+        return self._sessions.get(session_id) or self._create(check_id(session_id), self._defaults, None, account)
 
     def missing(self, session_id: str) -> list[str]:
         """Name the sessions that making this one makes with it: those above it that do not exist, and itself."""
@@ -114,18 +114,19 @@ class SessionStore:
         self,
         session_id: str | None = None,
         patch: SettingsPatch | None = None,
-        transcript: str | None = None,
+        transcript: str | Weighed | None = None,
         account: Account | None = None,
     ) -> Session:
-        """Make a session, with a history if a transcript is given (S14); raises `AlreadyExists`.
+        """Make a session, with a history if a transcript is given (S14), which may have been read before.
 
         A transcript that ends with an unanswered message of a user gets its turn; so do those of `replace` and `fork`.
+        Raises `AlreadyExists`.
         """
         name = new_id() if session_id is None else check_id(session_id)
         if name in self._sessions:
             raise AlreadyExists(f"there is a session {name!r} already")
-        history, settings = read_history(transcript or ""), self._defaults.patched(patch or SettingsPatch())
-        self._check_unanswered(name, history, settings, account or self.account)
+        history, settings = self.read(transcript or ""), self._defaults.patched(patch or SettingsPatch())
+        self._check_unanswered(name, history.messages, settings, account or self.account)
         session = self._create(name, settings, history, account)
         session.answer_last()
         return session
@@ -134,10 +135,11 @@ class SessionStore:
         """Append a message to a session, made if it is new, and let its turn run when it is due (S3, S4)."""
         if self.draining:
             raise Unavailable("the server is shutting down", retry_after=5)
+        self.limits.check_messages(len(turn.view.messages if turn.view else ()) + 1)
         known = self._sessions.get(session_id)
         payer = known.account if known else account or self.account
-        held = known.history.size if known and turn.view is not None else 0
-        payer.require_room(size=turn.size - held)
+        held = known.history.cost if known and turn.view is not None else 0
+        payer.require_room(size=turn.cost - held)
         session = known or self.open(session_id, account)
         return session, session.accept(turn)
 
@@ -169,9 +171,9 @@ class SessionStore:
             raise AlreadyExists(f"there is a session {name!r} already")
         if at is not None and at > len(source.history):
             raise Conflict(f"session {session_id!r} has {len(source.history)} messages; it cannot fork at {at}")
-        history = source.settled_history() if at is None else source.history.messages[:at]
+        history = source.settled_history() if at is None else source.history.until(at)
         if at is not None:
-            self._check_unanswered(name, history, source.settings, account or self.account)
+            self._check_unanswered(name, history.messages, source.settings, account or self.account)
         copy = self._create(name, source.settings, history, account, forked_from=source.id)
         if at is None or at >= len(source.history):
             copy.history.take_window(source.history)
@@ -204,15 +206,21 @@ class SessionStore:
         self._wake_above(session_id)
         return session
 
-    def replace(self, session_id: str, transcript: str, etag: str) -> Session:
+    def read(self, transcript: str | Weighed, known: Iterable[Message] = ()) -> Weighed:
+        """Read a transcript, unless that was done before; see `read_history`."""
+        if isinstance(transcript, Weighed):
+            return transcript
+        return read_history(transcript, self.limits.messages, known)
+
+    def replace(self, session_id: str, transcript: str | Weighed, etag: str) -> Session:
         """Put an edited transcript in the place of the history, if `etag` names the present one (S14)."""
         session = self.get(session_id)
-        history = read_history(transcript, session.history.messages)
+        history = self.read(transcript, session.history.messages)
         if etag not in ("*", session.etag):
             raise PreconditionFailed(f"session {session_id!r} has changed: its transcript is {session.etag} now")
         session.require_idle("its history cannot be replaced")
-        session.account.require_room(size=len(transcript.encode()) - session.history.size)
-        self._check_unanswered(session_id, history, session.settings, session.account)
+        session.account.require_room(size=history.cost - session.history.cost)
+        self._check_unanswered(session_id, history.messages, session.settings, session.account)
         session.replace_history(history)
         session.answer_last()
         return session
@@ -272,15 +280,14 @@ class SessionStore:
         self,
         name: str,
         settings: Settings,
-        history: Iterable[Message] = (),
+        history: Weighed | None = None,
         account: Account | None = None,
         **origin: str,
     ) -> Session:
-        messages, account = tuple(history), account or self.account
-        size = sum(len(message.content.encode()) for message in messages)
-        account.require_room(sessions=len(self.missing(name)), size=size)
+        account = account or self.account
+        account.require_room(sessions=len(self.missing(name)), size=history.cost if history else 0)
         self._make_ancestors(name, account)
-        session = Session(name, self._services, settings, account, messages, **origin)
+        session = Session(name, self._services, settings, account, history, **origin)
         self._add(session)
         return session
 
@@ -322,7 +329,7 @@ class SessionStore:
         self.bus.log.check_integrity()
         busy = {session.id for session in self if not session.idle}
         self._hints.check_integrity(busy, {session.key for session in self})
-        size = sum(session.history.size + sum(turn.waiting_bytes for turn in session.queue) for session in self)
+        size = sum(session.history.cost + sum(turn.waiting_bytes for turn in session.queue) for session in self)
         if (self.account.sessions, self.account.bytes) != (len(self), size):
             raise AssertionError("what is counted is not what there is")
         listed = self._roots + [child for children in self._children.values() for child in children]
@@ -334,14 +341,3 @@ class SessionStore:
             if (parent := parent_of(name)) is not None and parent not in self._sessions:
                 raise AssertionError(f"{name} has no parent")
             session.check_integrity()
-
-
-def read_history(transcript: str, known: Iterable[Message] = ()) -> list[Message]:
-    """Read a transcript as messages (S14); raises `InvalidTranscript`.
-
-    Those of the `known` history that the text still begins with stay what they were: the text shows no ids.
-    """
-    turns = parse(transcript)
-    kept = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
-    read = [Message.model_validate({"role": turn.role, "content": turn.content}) for turn in turns[len(kept) :]]
-    return [message for message, _ in kept] + read

@@ -13,6 +13,7 @@ from cfs.completions import UNREADABLE, read_arguments
 from cfs.errors import CfsError
 from cfs.wire import FinishReason, Message, Settings, SettingsPatch, TokenLogprob, ToolCall, Usage
 from cfs_server.engine.interface import Delta, GenerationRequest, Kind, ToolChoice
+from cfs_server.sessions.history import Weighed, cost_of
 from cfs_server.sessions.ids import family_of, parent_of
 
 
@@ -62,7 +63,7 @@ class Turn:
     settings: SettingsPatch = field(default_factory=SettingsPatch)
     json_schema: dict[str, Any] | None = None
     logprobs: int | None = None
-    view: tuple[Message, ...] | None = None
+    view: Weighed | None = None
     may_replace: bool = False
     tools: tuple[dict[str, Any], ...] = ()
     tool_choice: ToolChoice = "auto"
@@ -90,9 +91,9 @@ class Turn:
         return tuple(chain.from_iterable(delta.logprobs for delta in self.said))
 
     @property
-    def size(self) -> int:
-        """Bytes of the contents that the turn brings."""
-        return sum(len(message.content.encode()) for message in (*(self.view or ()), self.message))
+    def cost(self) -> int:
+        """Bytes of memory that the messages take which the turn brings."""
+        return (self.view.cost if self.view else 0) + cost_of(self.message)
 
     def request(
         self, session_id: str, key: str, messages: tuple[Message, ...], settings: Settings, owner: str, seconds: float
