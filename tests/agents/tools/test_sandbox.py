@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.tools import ShellUnavailable, agent_shell
+from cfs_agents.tools import ShellUnavailable, agent_shell, sandbox_trouble
 from cfs_agents.tools.shell import Limits, Sandbox, Shell, ShellSettings
 from cfs_agents.tools.shell.framing import Mark, MarkReader
+from cfs_agents.tools.shell.sandbox import seccomp_filter
 from tests.agents.tools.shells import KINDS, AnyShell, until, with_argument
 from tests.agents.tools.test_shell_endings import SLEEP, STRANGER
 from tests.census import Census
@@ -180,6 +182,19 @@ def test_missing_bubblewrap_is_told(root: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("PATH", str(tmp_path))
     with Shell(boxed(root)) as shell, pytest.raises(ShellUnavailable, match="no bubblewrap"):
         shell.run("true")
+
+
+@needs_bubblewrap
+def test_missing_libseccomp_is_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the filter of calls there is no sandbox, by `cfs doctor` neither."""
+    monkeypatch.setitem(sys.modules, "pyseccomp", None)
+    seccomp_filter.cache_clear()
+    with Shell(boxed(root)) as shell, pytest.raises(ShellUnavailable, match="needs the library libseccomp"):
+        shell.run("touch ran")
+    assert "libseccomp" in str(sandbox_trouble())
+    assert list((root / "workspace").iterdir()) == []
+    monkeypatch.undo()
+    assert sandbox_trouble() is None
 
 
 @pytest.mark.parametrize(
