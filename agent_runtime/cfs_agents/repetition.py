@@ -25,7 +25,7 @@ SAME_CYCLES = 3
 SAME_ERRORS = 5
 """How often the same tool may fail in the same way in a row, whatever it is called with."""
 
-_LONGEST_MASKED = 20_000
+_MASKED_END = 4_000
 _MOST_NAMED = 4
 
 _KEY = (
@@ -53,11 +53,12 @@ _MASKS = (
 
 
 def masked(text: str) -> str:
-    """Replace ids, times and durations by marks, in the first part of a long text; the rest stays as it is."""
-    head, rest = text[:_LONGEST_MASKED], text[_LONGEST_MASKED:]
+    """Replace ids, times and durations by marks; of a long text the middle stays as it is."""
+    if len(text) > 2 * _MASKED_END:
+        return masked(text[:_MASKED_END]) + text[_MASKED_END:-_MASKED_END] + masked(text[-_MASKED_END:])
     for pattern, mark in _MASKS:
-        head = pattern.sub(mark, head)
-    return head + rest
+        text = pattern.sub(mark, text)
+    return text
 
 
 class RepeatedSteps:
@@ -83,15 +84,16 @@ class RepeatedSteps:
         """Take a step in; return in words why it is one too many, if it is."""
         if not step:
             return None
-        results = [_digest(call.name, str(result.ok), masked(result.text)) for call, result in step]
-        calls = [masked(json.dumps(call.arguments, sort_keys=True)) for call, _ in step]
-        digest = _digest(*calls, *(result.hex() for result in results))
+        said = ((call, json.dumps(call.arguments, sort_keys=True), result) for call, result in step)
+        digest = _digest(
+            *(f"{call.name} {result.ok} {masked(text + chr(10) + result.text)}" for call, text, result in said)
+        )
         before = list(self._steps)
         for length in range(1, len(before) + 1):  # how many steps in a row are as those a cycle ago
             self._same[length] = self._same[length] + 1 if before[-length][0] == digest else 0
         names = [call.name for call, _ in step]
         self._steps.append((digest, ", ".join(names[:_MOST_NAMED]) + ("..." if len(names) > _MOST_NAMED else "")))
-        return self._cycle() or self._same_error(step, results)
+        return self._cycle() or self._same_error(step)
 
     def _cycle(self) -> str | None:
         for length in range(1, LONGEST_CYCLE + 1):
@@ -101,10 +103,11 @@ class RepeatedSteps:
                 return self._say.repeats.format(", ".join(names), often)
         return None
 
-    def _same_error(self, step: Sequence[tuple[ToolCall, ToolResult]], results: Sequence[bytes]) -> str | None:
-        for (_, result), digest in zip(step, results, strict=True):
+    def _same_error(self, step: Sequence[tuple[ToolCall, ToolResult]]) -> str | None:
+        for call, result in step:
             error, count = self._error
-            self._error = (b"", 0) if result.ok else (digest, count + 1 if digest == error else 1)
+            found = b"" if result.ok else _digest(call.name, masked(result.text))
+            self._error = (found, (count + 1 if found == error else 1) if found else 0)
             if self._error[1] >= SAME_ERRORS:
                 return self._say.same_error.format(self._error[1])
         return None
