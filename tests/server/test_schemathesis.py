@@ -21,11 +21,14 @@ expected-statuses = ["2xx", "304", "403", "404", "409", "412", "428", "504"]
 expected-statuses = ["428"]
 [checks.negative_data_rejection]
 expected-statuses = ["400", "404", "405", "406", "409", "412", "413", "415", "422", "428"]
-# A completion's members can be valid each by itself and still contradict one another: a tool that must be called and is
-# not among the tools. A schema cannot say that.
+# The members of a completion or a message can be valid each by itself and still contradict one another: a tool that
+# must be called and is not among the tools. A schema cannot say that.
 [[operations]]
 include-path = "/v1/chat/completions"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "409"]
+[[operations]]
+include-path = "/v1/sessions/{id}/messages"
+checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "409", "412", "422", "504"]
 """
 
 _FEW = "--suppress-health-check=filter_too_much"  # the paths of files are hard to guess
