@@ -28,8 +28,8 @@ HEAD = """# The command line
   but JSON goes to standard output.
 - Colours and streaming are for terminals; `NO_COLOR=1` takes the colours away. What a terminal is shown has no control
   characters of a model's or a user's text in it; a pipe gets the text as it is.
-- Exit codes: 0 done; 1 the server said no, or the turn failed; 2 wrong usage; 3 no server answers; 130 interrupted;
-  141 whoever read the output has left.
+- Exit codes: 0 done; 1 the server said no, or the turn or the task failed; 2 wrong usage; 3 no server answers; 4 an
+  agent says of files what is not so; 130 interrupted; 141 whoever read the output has left.
 - `cfs --install-completion` teaches the shell to complete commands, options and the names of sessions.
 
 """

@@ -14,7 +14,8 @@ from typing import cast
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents import continuation
-from cfs_agents.config import AgentConfig, Outcome, SyncTurn, working_context
+from cfs_agents.claims import named_files
+from cfs_agents.config import AgentConfig, FilesWatch, Outcome, SyncTurn, working_context
 from cfs_agents.context import Change, CleaningPolicy, Context, ContextFileSystem, clean_root
 from cfs_agents.continuation import MOST_FAULTS, REASONS, WARNINGS, Fault
 from cfs_agents.events import (
@@ -36,9 +37,9 @@ from cfs_agents.keeper import Keeper, NoKeeper
 from cfs_agents.llm import Chunk, Item, Model, Reply, Retrying
 from cfs_agents.repetition import RepeatedSteps, RepeatedText, ends_repeating
 from cfs_agents.replies import with_calls_in_text
-from cfs_agents.sentences import sentences
+from cfs_agents.sentences import sentences, told_changes
 from cfs_agents.summaries import Summaries
-from cfs_agents.tools import Registry, ToolResult
+from cfs_agents.tools import Registry, ToolResult, failure_of
 from cfs_agents.usage import added
 
 __all__ = ["Agent", "AgentConfig", "Outcome", "SyncTurn"]
@@ -61,6 +62,7 @@ class Agent:
         *,
         files: ContextFileSystem | None = None,
         keeper: Keeper | None = None,
+        watch: FilesWatch | None = None,
     ) -> None:
         self.config = config = config or AgentConfig()
         self.tools = Registry(config.tools)
@@ -72,6 +74,9 @@ class Agent:
             self.context.add(Message(role="system", content=config.system))
         self._llm = llm
         self._keeper = keeper or NoKeeper()
+        self._watch = watch
+        self._unmade: tuple[str, ...] = ()
+        self._failed_call = ""
         self._interrupts = Interrupts()
         self._broken: Mapping[str, str] = {}
         self._begun: set[str] = set()
@@ -91,11 +96,19 @@ class Agent:
         self._told = 0
 
     def resume_at(
-        self, context: Context, *, begun: Iterable[str] = (), broken: Mapping[str, str] | None = None
+        self,
+        context: Context,
+        *,
+        begun: Iterable[str] = (),
+        broken: Mapping[str, str] | None = None,
+        failed_call: str = "",
     ) -> None:
-        """Take over a conversation; `begun` are the ids of open calls that were started before."""
+        """Take over a conversation; `begun` are the ids of open calls that were started before.
+
+        `failed_call` is what its last call failed with, if it did.
+        """
         self.context.context = context
-        self._begun, self._broken = set(begun), broken or {}
+        self._begun, self._broken, self._failed_call = set(begun), broken or {}, failed_call
 
     def interrupt(self) -> None:
         """Stop the running task at the next place where it waits; from the thread of its event loop."""
@@ -133,6 +146,11 @@ class Agent:
             self._end("interrupted", "it was interrupted")
         except CfsError as error:
             self._fail(error)
+        if self._watch is not None:
+            try:
+                self.outcome.files = await self._watch.changes()
+            except CfsError as error:
+                self._fail(error)
         end = Finished(self.outcome.reason, self.outcome.detail)
         try:
             await self._keeper.ended(end)
@@ -143,6 +161,8 @@ class Agent:
             await self._clean()
         for warning in self._news():
             yield warning
+        if self.outcome.files:
+            yield self.outcome.files
         yield end
 
     async def _clean(self) -> None:
@@ -158,6 +178,9 @@ class Agent:
             while calls := self.context.context.open_calls:
                 await self._finish(calls[0], self._lost(calls[0]))
             self.context.context = self.context.context.released()
+            self._failed_call = ""
+            if self._watch is not None:
+                await self._watch.begin()
             await self._add(Message(role="user", content=task), task=True)
         elif before.reason == "rounds":
             await self._add(Message(role="user", content=self._say.go_on))
@@ -185,7 +208,7 @@ class Agent:
         while True:
             if self.context.context.open_calls:
                 steps = self._calls(tools)
-            elif last or (self._has_last_word() and not self._refuses_sync()):
+            elif last or (self._has_last_word() and not self._refuses_sync() and not await self._asks_again()):
                 break
             else:
                 tools = self.tools
@@ -204,9 +227,12 @@ class Agent:
                     yield event
         if last:
             self._end("rounds", f"no answer after {self.config.max_rounds} steps")
+        elif self._unmade:
+            self._end("unverified", f"the answer says that {', '.join(self._unmade)} was written, and it was not")
         else:
             self.outcome.text = self.context.context.items[-1].message.content
             self._end("answered", self.outcome.detail)
+        self.outcome.failed_call = self._failed_call
 
     def _has_last_word(self) -> bool:
         """Whether the conversation ends with a whole message of the model."""
@@ -404,10 +430,40 @@ class Agent:
         item = self.context.add(result.message())
         new = await self._keeper.done(call, result, item, self.context.context.open_calls)
         self._begun.discard(call.id)
-        if new is None:
+        if new is None:  # a window is no work on the task
+            self._failed_call = failure_of(call.name, call.arguments, result.text, ok=result.ok)
             return 0
         self.context.context = new.context
         return new.lines
+
+    async def _asks_again(self) -> bool:
+        """Hold an answer against the files; return whether the model is asked once more, with the facts."""
+        if self._watch is None:
+            return False
+        task, doubted = self._doubted()
+        names = await asyncio.to_thread(named_files, self.context.context.items[-1].message.content, task, doubted)
+        self._unmade = await self._watch.unmade(names)
+        if not self._unmade or doubted is not None or self.outcome.rounds >= self.config.max_rounds:
+            return False
+        listed = ", ".join(self._unmade)
+        self.warn(f"the answer says that {listed} was written, and it was not; the model is asked again")
+        facts = told_changes(await self._watch.changes(), self._say)
+        await self._add(Message(role="user", content=self._say.unmade.format(listed, facts)))
+        return True
+
+    def _doubted(self) -> tuple[str, str | None]:
+        """Return what the task is, and the answer to it that was doubted, if one was."""
+        task, answer, doubted = "", "", None
+        begin = self._say.unmade.partition("{")[0]
+        for item in self.context.context.items:
+            message = item.message
+            if message.role == "assistant":
+                answer = message.content
+            elif message.role == "user" and message.content.startswith(begin):
+                doubted = answer
+            elif item.protected:
+                task, doubted = message.content, None
+        return task, doubted
 
     def _lost(self, call: ToolCall) -> ToolResult:
         """Make the result of a call that has none: one that was begun, or one that was not."""

@@ -84,7 +84,10 @@ def run(
     """Let an agent do a task. Without a task, or with --resume, it goes on with the one that was broken off.
 
     The agent knows what is in its directory, and nothing else; the directory can be moved. Ctrl-C stops the task and
-    keeps its state, so does anything that ends the program. The exit code is 0 only when the model came to an answer.
+    keeps its state, so does anything that ends the program.
+
+    The exit code is 0 only when the model came to an answer and its last call before did not fail; otherwise it is 1,
+    and a line says why. It is 4 when the answer names files as made or changed that are not.
     """
     if task is not None and resume:
         raise typer.BadParameter("either a task or --resume")

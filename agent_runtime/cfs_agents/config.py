@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from cfs.errors import CfsError
 from cfs.wire import Usage
@@ -16,7 +16,7 @@ from cfs_agents.context import (
     TokenCounter,
     WorkingContext,
 )
-from cfs_agents.events import EndReason
+from cfs_agents.events import EndReason, FileChanges
 from cfs_agents.sentences import Language
 from cfs_agents.tools import Registry, Tool
 
@@ -66,7 +66,8 @@ class AgentConfig:
 class Outcome:
     """How a task ended: `reason`, the model's last words, the reason in words without an answer, and what it cost.
 
-    `error` is what a failed task failed with.
+    `files` are those that are not as they were when the task began, where the agent's files are watched. `failed_call`
+    is what the last call before an answer failed with, if it did. `error` is what a failed task failed with.
     """
 
     reason: EndReason = "failed"
@@ -75,15 +76,38 @@ class Outcome:
     rounds: int = 0
     usage: Usage = field(default_factory=Usage)
     error: CfsError | None = None
+    files: FileChanges = field(default_factory=FileChanges)
+    failed_call: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether the model came to an answer, whatever it is worth: there is nothing to go on with."""
+        return self.reason in ("answered", "unverified")
 
     @property
     def ok(self) -> bool:
-        """Whether the model came to an answer."""
-        return self.reason == "answered"
+        """Whether the model came to an answer that the files bear out, and its last call before did not fail."""
+        return self.reason == "answered" and not self.failed_call
 
     def __str__(self) -> str:
         """Return what there is to read."""
         return self.text or self.detail
+
+
+class FilesWatch(Protocol):
+    """Watches the files of an agent, so that what it says of them can be held against what is so."""
+
+    async def begin(self) -> None:
+        """A task begins."""
+        ...
+
+    async def changes(self) -> FileChanges:
+        """Return what is not as it was when the task began."""
+        ...
+
+    async def unmade(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return those of some files that were neither created nor changed since the task began."""
+        ...
 
 
 def working_context(

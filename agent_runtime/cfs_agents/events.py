@@ -5,7 +5,8 @@ A task is rounds, and a round is one reply of the model with the calls that it m
     RoundStarted, (Thinking | Text | Retrying)*, TurnUsage, (CallStarted, ContextUpdated?, CallFinished)*
 
 A reply that was cut off is followed by another one in the same round. `ContextShortened` and `Warned` may come anywhere
-before the end, and `Finished` is the last of all.
+before the end. `FileChanges` tells at the end what has become of the files, if anything has, and `Finished` is the
+last of all.
 """
 
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ __all__ = [
     "ContextShortened",
     "ContextUpdated",
     "EndReason",
+    "FileChanges",
     "Finished",
     "Retrying",
     "RoundStarted",
@@ -31,8 +33,9 @@ __all__ = [
     "Warned",
 ]
 
-EndReason = Literal["answered", "rounds", "interrupted", "failed"]
-"""How a task ends: by an answer, at the limit of rounds, because somebody stopped it, or by an error."""
+EndReason = Literal["answered", "unverified", "rounds", "interrupted", "failed"]
+"""How a task ends: by an answer, by one that says of files what is not so, at the limit of rounds, because somebody
+stopped it, or by an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,19 @@ class TurnUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class FileChanges:
+    """The files that are not as they were when the task began, by their paths, sorted."""
+
+    created: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.created or self.changed or self.deleted)
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The task is over; `detail` is the reason in words when there was no answer."""
 
@@ -121,5 +137,6 @@ AgentEvent: TypeAlias = (
     | ContextUpdated
     | ContextShortened
     | Warned
+    | FileChanges
     | Finished
 )

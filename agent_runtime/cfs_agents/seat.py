@@ -14,7 +14,7 @@ import structlog
 
 from cfs.cli.endings import complain
 from cfs.cli.screen import note
-from cfs.errors import CfsError, InvalidRequest, NotFound
+from cfs.errors import CfsError, InvalidRequest, NotFound, Unverified
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.config import Outcome
 from cfs_agents.console import Console
@@ -146,7 +146,7 @@ class Seat:
                 async for event in events:
                     if self._questions is not None:
                         await self._questions.quiet()
-                    if not isinstance(event, Finished) or event.reason == "answered":
+                    if not isinstance(event, Finished) or event.reason in ("answered", "unverified"):
                         self._console.show(event)
         self._console.reset()
 
@@ -167,5 +167,9 @@ class Seat:
             raise KeyboardInterrupt
         if outcome.error is not None:
             raise outcome.error
-        if not outcome.ok:
+        if outcome.reason == "unverified":
+            raise Unverified(outcome.detail)
+        if outcome.reason != "answered":
             raise CfsError(f"{outcome.detail}; what was done is kept: resume to go on")
+        if outcome.failed_call:
+            raise CfsError(f"the last call before the answer failed: {outcome.failed_call}")

@@ -7,7 +7,11 @@ What a tool says of itself, and how it failed, are the tool's own words.
 from dataclasses import dataclass
 from typing import Literal
 
+from cfs_agents.events import FileChanges
+
 Language = Literal["en", "zh"]
+
+_MOST_PATHS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,8 @@ class Sentences:
     - `sync_turn`: nothing but a sync is possible now.
     - `empty`, `repeated`, `malformed` (what is wrong, the right form): a reply was of no use, and is asked for again.
     - `repeats` (calls, how often), `same_error` (how often): why a task is ended.
+    - `unmade` (names, what was done): an answer says that files were written, and they were not. What was done is
+      `created`, `changed` and `deleted`, or `nothing_done`.
     - `finish`: a sub-agent answered without a report, and is asked for it once.
     """
 
@@ -49,6 +55,11 @@ class Sentences:
     malformed: str
     repeats: str
     same_error: str
+    unmade: str
+    nothing_done: str
+    created: str
+    changed: str
+    deleted: str
     finish: str
 
 
@@ -78,6 +89,12 @@ _ENGLISH = Sentences(
     malformed="[Your reply holds a tool call that could not be read, so nothing was run: {} The right form: {}]",
     repeats="it repeated itself: {}, {} times without anything new",
     same_error="it got the same error {} times",
+    unmade="[Your answer says that these files were made or changed, but since the task began they were not: {}. What"
+    " was: {}. Do what is missing, or correct your answer.]",
+    nothing_done="nothing",
+    created="created {}",
+    changed="changed {}",
+    deleted="deleted {}",
     finish="[Call sys_finish_task now: status, summary, details.]",
 )
 
@@ -105,6 +122,11 @@ _CHINESE = Sentences(
     malformed="[你的回复中有一次无法读取的工具调用，因此没有执行：{} 正确的形式：{}]",
     repeats="它在重复：{}，{} 次，没有任何新结果",
     same_error="它 {} 次得到同样的错误",
+    unmade="[你的回答说这些文件已创建或修改，但任务开始以来并没有：{}。实际的变化：{}。请完成缺少的部分，或更正你的回答。]",
+    nothing_done="无",
+    created="新建 {}",
+    changed="修改 {}",
+    deleted="删除 {}",
     finish="[现在请调用 sys_finish_task：status、summary、details。]",
 )
 
@@ -112,3 +134,14 @@ _CHINESE = Sentences(
 def sentences(language: Language) -> Sentences:
     """Return the loop's sentences in a language."""
     return _CHINESE if language == "zh" else _ENGLISH
+
+
+def told_changes(files: FileChanges, say: Sentences) -> str:
+    """Say what has become of files, of each kind the first ones."""
+    told = ((say.created, files.created), (say.changed, files.changed), (say.deleted, files.deleted))
+    listed = [
+        words.format(", ".join(paths[:_MOST_PATHS]) + (", ..." if len(paths) > _MOST_PATHS else ""))
+        for words, paths in told
+        if paths
+    ]
+    return "; ".join(listed) or say.nothing_done

@@ -34,6 +34,7 @@
     ├── Unsupported             this way to the session cannot do that; another one can (C1)
     ├── InvalidReply            the model's replies do not fit the form that was asked for (C7)
     ├── TooManyRounds           the model goes on calling tools beyond the limit (C8)
+    ├── Unverified              an agent's answer says of files what is not so (B7)
     └── ServerError             a defect of ours
 
 `TABLE` maps each of them to its HTTP status and errno (DESIGN.md, the row "errors"); a problem document
@@ -291,6 +292,12 @@ class TooManyRounds(CfsError):
     title = "Too many rounds"
 
 
+class Unverified(CfsError):
+    """An agent's answer names files as made or changed that are not (B7)."""
+
+    title = "Unverified"
+
+
 class ServerError(CfsError):
     """A defect of the server."""
 
@@ -339,6 +346,7 @@ TABLE: dict[type[CfsError], Row] = {
     Unsupported: Row("unsupported", 501, errno.EOPNOTSUPP),
     InvalidReply: Row("invalid-reply", 502, errno.EBADMSG),
     TooManyRounds: Row("too-many-rounds", 508, errno.ELOOP),
+    Unverified: Row("unverified", 502, errno.EBADMSG),
     ServerError: Row("server-error", 500, errno.EIO),
 }
 

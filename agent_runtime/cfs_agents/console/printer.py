@@ -7,13 +7,14 @@ from typing import TextIO
 from cfs.wire import Usage
 from cfs_agents.console.page import Page
 from cfs_agents.console.stream import Block, Passage, Void
-from cfs_agents.console.telling import Told, counted, file_of, output_of, told_call, told_result, went_wrong
+from cfs_agents.console.telling import Told, counted, file_of, listed, output_of, told_call, told_result, went_wrong
 from cfs_agents.events import (
     CallFinished,
     CallStarted,
     ContextShortened,
     ContextUpdated,
     EndReason,
+    FileChanges,
     Finished,
     RoundStarted,
     TurnUsage,
@@ -28,6 +29,7 @@ _BELOW = "    "
 
 _ENDS: dict[EndReason, str] = {
     "answered": "",
+    "unverified": "unverified",
     "rounds": "stopped at the limit of rounds",
     "interrupted": "interrupted",
     "failed": "failed",
@@ -84,6 +86,10 @@ class Printer:
                 self._rounds += 1
             case TurnUsage(usage):
                 self._count(usage)
+            case FileChanges():
+                for what in ("created", "changed", "deleted"):
+                    if paths := getattr(block, what):
+                        self._remark(f"{what}: {listed(paths)}")
             case Finished(reason, detail):
                 self._end(reason, detail)
         self._kind = ""

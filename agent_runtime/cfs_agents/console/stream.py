@@ -11,6 +11,7 @@ from cfs_agents.events import (
     CallStarted,
     ContextShortened,
     ContextUpdated,
+    FileChanges,
     Finished,
     Retrying,
     RoundStarted,
@@ -57,6 +58,7 @@ Block: TypeAlias = (
     | Warned
     | RoundStarted
     | TurnUsage
+    | FileChanges
     | Finished
 )
 """What is shown in one go."""
@@ -107,7 +109,10 @@ class BlockStream:
                 yield from self._release()
                 self._begin_reply()
                 yield event
-            case CallFinished() | ContextUpdated() | ContextShortened() | Warned() | TurnUsage() | Finished():
+            case CallFinished() | ContextUpdated() | ContextShortened() | Warned() | TurnUsage():
+                yield from self._release()
+                yield event
+            case FileChanges() | Finished():
                 yield from self._release()
                 yield event
 

@@ -1,23 +1,22 @@
 """Calls and results in few lines: what is long is shortened in its middle (A8). Pure: no I/O."""
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from cfs.wire import ToolCall
+from cfs_agents.tools.commands import COMMAND, exit_status, without_status
 from cfs_agents.tools.errors import ToolError
 from cfs_agents.tools.paths import file_path
 from cfs_agents.tools.results import ToolResult
 
 FIRST_LINES, LAST_LINES = 10, 5
 LONGEST_LINE = 300
+MOST_PATHS = 20
 _LONGEST_INLINE = 80
 
-COMMAND = "execute_command"
 _ON_FILES = frozenset({"read_file", "write_file", "edit_file"})
-_STATUS = re.compile(r"\[exit status (-?\d+), [0-9.]+ s\]\s*\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def told_result(call: ToolCall, result: ToolResult, *, repeated: bool = False) -
 
 def output_of(call: ToolCall, result: ToolResult) -> str:
     """Take the status off a command's result: it stands in the heading, with a time that is never the same."""
-    return result.text if _exit_status(call, result) is None else _STATUS.sub("", result.text)
+    return result.text if _exit_status(call, result) is None else without_status(result.text)
 
 
 def went_wrong(call: ToolCall, result: ToolResult) -> bool:
@@ -83,10 +82,7 @@ def went_wrong(call: ToolCall, result: ToolResult) -> bool:
 
 def _exit_status(call: ToolCall, result: ToolResult) -> int | None:
     """Read the status of a command that has ended; one that did not say it ended with 0."""
-    if call.name != COMMAND or not result.ok or call.arguments.get("background"):
-        return None
-    found = _STATUS.search(result.text)
-    return int(found[1]) if found else 0
+    return exit_status(call.name, call.arguments, result.text) if result.ok else None
 
 
 def shortened(text: str) -> list[str]:
@@ -107,6 +103,12 @@ def ordinal(number: int) -> str:
 def counted(number: int, thing: str) -> str:
     """Write a number with what is counted."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Write the first of some paths, and how many more there are."""
+    more = f", and {len(paths) - MOST_PATHS:,} more" if len(paths) > MOST_PATHS else ""
+    return ", ".join(map(_line, paths[:MOST_PATHS])) + more
 
 
 def _subject(call: ToolCall) -> str:

@@ -97,7 +97,10 @@ def resume(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Go on with all that was broken off in a tree, and end with it. The exit code is 0 when the root has answered."""
+    """Go on with all that was broken off in a tree, and end with it.
+
+    The exit code is 0 when the root has answered, and 4 when it names files as made or changed that are not.
+    """
     with _seat(root, session, instruction, model, temperature, lang, commands, env, budget, url, token_file) as seat:
         seat.resume()
 

@@ -29,6 +29,7 @@ from cfs_agents.fibre.strand import Begin, FibreSubAgent
 from cfs_agents.fibre.tree import Ending
 from cfs_agents.fibre.words import words
 from cfs_agents.llm import Model
+from cfs_agents.sentences import sentences, told_changes
 from cfs_agents.tools import AsyncShell, CommandMode, Consent, Tool, ToolError, Warden
 
 _log = structlog.get_logger(__name__)
@@ -324,6 +325,16 @@ class FibreOrchestrator:
     def at_work(self, strand: FibreSubAgent) -> list[str]:
         """Name the children of a strand that are at work."""
         return [each.agent_id for each in self._children(strand) if self.busy(each)]
+
+    async def unmade(self, strand: FibreSubAgent, answer: str) -> tuple[str, ...]:
+        """Return the files that an answer names as made or changed, and that were not since the task began."""
+        held, doubted = strand.record.held, strand.record.doubted
+        task = held.content if held is not None else ""
+        return await self.guards.unmade(strand.agent_id, answer, task, doubted)
+
+    async def told_changes(self, strand: FibreSubAgent) -> str:
+        """Say what became of the files since a strand's task began."""
+        return told_changes(await self.guards.changes(strand.agent_id), sentences(self.config.language))
 
     async def judge(self, strand: FibreSubAgent, ending: Ending) -> Report:
         """Hold what a strand says of its task against the facts; those of its siblings are for their own reports."""

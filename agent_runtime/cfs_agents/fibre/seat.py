@@ -7,18 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from types import TracebackType
-from typing import Self
+from typing import Self, get_args
 
 import structlog
 
 from cfs.cli.screen import note, show, visible
-from cfs.errors import CfsError, Timeout, Unavailable
+from cfs.errors import CfsError, Timeout, Unavailable, Unverified
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.console.question import CommandQuestions
+from cfs_agents.console.telling import listed
 from cfs_agents.context import CachedCounter
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.chunks import MessageChunk
 from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.reports import ChangeKind
 from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
 
 _PAUSE = 1.0
@@ -111,12 +113,17 @@ class TreeSeat:
                 await self._show(chunk)
         report = self._agent.report
         if report is not None and not report.ok:
-            raise CfsError("; ".join(report.reasons) or f"it ended as {report.status}")
+            kind = Unverified if report.status == "unverified" else CfsError
+            raise kind("; ".join(report.reasons) or f"it ended as {report.status}")
 
     async def _show(self, chunk: MessageChunk) -> None:
         if self._questions is not None:
             await self._questions.quiet()
         _tell(chunk)
+        if chunk.kind == "ended" and chunk.session_id == self._session and self._agent.report is not None:
+            for what in get_args(ChangeKind):
+                if paths := [each.path for each in self._agent.report.facts if each.kind == what]:
+                    show(f"{chunk.session_id}: [{what}: {visible(listed(paths))}]\n")
 
     async def _until_stopped(self, work: Coroutine[None, None, None]) -> None:
         """Do the work until a signal comes; then it is left where it is."""

@@ -45,7 +45,8 @@ class StrandRecord(BaseModel):
     """One strand as `session_status.json` has it: who it is, what it may do, and where it is in its task.
 
     `begun` are the ids of calls that were begun and have no result. `items` are those of the context: a whole one, or
-    `{"at": n, ...}` for one whose message is the n-th of `messages.json`, which has `messages` of them.
+    `{"at": n, ...}` for one whose message is the n-th of `messages.json`, which has `messages` of them. `doubted` is an
+    answer of the root that did not agree with the files.
     Times are in seconds since the epoch.
     """
 
@@ -76,6 +77,7 @@ class StrandRecord(BaseModel):
     inbox: list[Letter] = Field(default_factory=list)
     seen: list[str] = Field(default_factory=list)
     asked: list[str] = Field(default_factory=list)
+    doubted: str | None = None
     finish: dict[str, Any] | None = None
     report: dict[str, Any] | None = None
     heard: bool = True

@@ -20,6 +20,7 @@ from cfs_agents.agent import Agent
 from cfs_agents.config import AgentConfig
 from cfs_agents.context import Context, ContextFileSystem, ContextItem
 from cfs_agents.events import CallFinished, CallStarted
+from cfs_agents.fibre.guards.words import guard_words
 from cfs_agents.fibre.keeping import REPEATABLE, StrandKeeper
 from cfs_agents.fibre.live import Begun
 from cfs_agents.fibre.recall import report_of, state_of
@@ -192,14 +193,17 @@ class FibreSubAgent:
                 return self._failed(say.no_answer.format(self.record.max_turns))
             if agent.outcome.reason != "answered":
                 return self._failed(agent.outcome.detail)
-            if (task := await self._more()) is None:
-                return self._answered(agent.outcome.text)
+            if (task := await self._more(agent.outcome.text)) is None:
+                return await self._answered(agent.outcome.text)
 
-    def _answered(self, text: str) -> Ending:
+    async def _answered(self, text: str) -> Ending:
         said = Finish(status="success", summary=text)
-        if self.is_root:
-            return Ending("success", said)
-        return Ending("unverified", said, (words(self.tree.config.language).silent,))
+        if not self.is_root:
+            return Ending("unverified", said, (words(self.tree.config.language).silent,))
+        if unmade := await self.tree.unmade(self, text):
+            reason = guard_words(self.tree.config.language).unchanged.format(", ".join(unmade))
+            return Ending("unverified", said, (reason,))
+        return Ending("success", said)
 
     def _failed(self, reason: str) -> Ending:
         return Ending("failed", Finish(status="failed", summary=""), (reason,))
@@ -242,6 +246,7 @@ class FibreSubAgent:
             record.state, record.report, self.report = "working", None, None
             record.tasks += 1
             record.rounds, record.seconds_used, record.asked, record.finish = 0, 0.0, [], None
+            record.doubted = None
             if letter in record.inbox:
                 record.inbox.remove(letter)
         await self.tree.began(self, again=not begun.goes_on)
@@ -276,7 +281,7 @@ class FibreSubAgent:
                     self.finishes += sum(call.name == FINISH for call in agent.context.context.open_calls)
                     return
 
-    async def _more(self) -> str | None:
+    async def _more(self, answer: str) -> str | None:
         """Say what an answer does not end the task for: something has come, or something is missing yet."""
         record, config = self.record, self.tree.config
         if await self.tree.live.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
@@ -287,9 +292,13 @@ class FibreSubAgent:
         if names and "at_work" not in record.asked:
             record.asked.append("at_work")
             return words(config.language).at_work.format(", ".join(names))
+        say = sentences(config.language)
         if not self.is_root and "finish" not in record.asked:
             record.asked.append("finish")
-            return sentences(config.language).finish
+            return say.finish
+        if self.is_root and record.doubted is None and (unmade := await self.tree.unmade(self, answer)):
+            record.doubted = answer
+            return say.unmade.format(", ".join(unmade), await self.tree.told_changes(self))
         return None
 
     # -- what comes meanwhile -------------------------------------------------------------------------------------

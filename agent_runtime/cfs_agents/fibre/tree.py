@@ -64,6 +64,14 @@ class Tree(Protocol):
         """Name the children of a strand that are at work."""
         ...
 
+    async def unmade(self, strand: "FibreSubAgent", answer: str) -> tuple[str, ...]:
+        """Return the files that an answer names as made or changed, and that were not since the task began."""
+        ...
+
+    async def told_changes(self, strand: "FibreSubAgent") -> str:
+        """Say what became of the files since a strand's task began."""
+        ...
+
     async def judge(self, strand: "FibreSubAgent", ending: Ending) -> Report:
         """Hold what a strand says of its task against the facts."""
         ...

@@ -15,7 +15,7 @@ from cfs_agents.context import Context, ContextFileSystem, ContextItem, Estimati
 from cfs_agents.events import AgentEvent, Warned
 from cfs_agents.file_agent.journal import NAME as JOURNAL
 from cfs_agents.file_agent.journal import Journal
-from cfs_agents.file_agent.keeping import FileKeeper, to_the_end
+from cfs_agents.file_agent.keeping import FileKeeper, RootWatch, to_the_end
 from cfs_agents.file_agent.operations import OperationLog
 from cfs_agents.file_agent.root import OFFLOADED, AgentRoot
 from cfs_agents.file_agent.sync import NAME as SYNC
@@ -35,6 +35,7 @@ from cfs_agents.tools import (
     agent_grants,
     agent_shell,
     command_mode,
+    failure_of,
     usual_limits,
 )
 from cfs_agents.tools.paths import STORAGE
@@ -142,7 +143,7 @@ class FileAgent:
                     self._warned(event.text)
                 yield event
         self._doubtful = self.outcome.reason == "failed"
-        self._unfinished = not self.outcome.ok
+        self._unfinished = not self.outcome.over
         with suppress(CfsError):  # what cannot be cleaned today can tomorrow
             await self._agent.context.clean()
 
@@ -172,7 +173,14 @@ class FileAgent:
         self._files = ContextFileSystem(
             self._root.path / OFFLOADED[1:], _CONVERSATION, shown_as=OFFLOADED, trusted=storage
         )
-        self._agent = Agent(self._model, self._agent_config(sync, counter), files=self._files, keeper=self._keeper)
+        self._watch = RootWatch(self._root)
+        self._agent = Agent(
+            self._model,
+            self._agent_config(sync, counter),
+            files=self._files,
+            keeper=self._keeper,
+            watch=self._watch,
+        )
 
     def _make_shell(self) -> AsyncShell | None:
         config = self.config
@@ -224,9 +232,13 @@ class FileAgent:
         """Make the conversation what the files say that it is."""
         story = self._keeper.recall()
         context = Context((ContextItem.of(self._keeper.system()), *story.context.items))
-        self._agent.resume_at(context, begun=story.begun, broken=story.broken)
+        last = story.last_call
+        failed = failure_of(last.operation, last.params, last.outcome, ok=last.success) if last else ""
+        self._agent.resume_at(context, begun=story.begun, broken=story.broken, failed_call=failed)
         self._agent.outcome = Outcome(story.end.reason, detail=story.end.detail) if story.end else Outcome()
         self._unfinished = story.unfinished
+        if story.unfinished:
+            self._watch.ensure()
 
     def _look_again(self) -> None:
         """Build the system prompt anew: files and window may have been changed since the last task."""

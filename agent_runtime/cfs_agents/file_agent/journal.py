@@ -49,7 +49,8 @@ class Sync:
 class Story:
     """What a journal tells: the conversation, which of its open calls were begun, and how the last task ended.
 
-    `end` is None while a task is under way, or before the first. `sync` is a change that may not be complete.
+    `end` is None while a task is under way, or before the first. `last_call` is the last one of the task that has come
+    to its result. `sync` is a change that may not be complete.
     """
 
     generation: int = 0
@@ -58,12 +59,13 @@ class Story:
     broken: dict[str, str] = field(default_factory=dict)
     end: Finished | None = None
     last: Operation | None = None
+    last_call: Operation | None = None
     sync: Sync | None = None
 
     @property
     def unfinished(self) -> bool:
         """Whether there is a task that no answer has ended."""
-        return len(self.context) > 0 and (self.end is None or self.end.reason != "answered")
+        return len(self.context) > 0 and (self.end is None or self.end.reason not in ("answered", "unverified"))
 
 
 class Journal:
@@ -177,6 +179,8 @@ def _tell(story: Story, record: Mapping[str, Any], number: int) -> None:
         story.context = (story.context.released() if item.protected else story.context).with_item(item)
         story.begun, story.broken = set(), record["broken"]
         story.end = None
+        if item.protected:
+            story.last_call = None
     elif kind == "change":
         story.context = Change.load(record).applied(story.context)
     elif kind == "intent":
@@ -187,7 +191,7 @@ def _tell(story: Story, record: Mapping[str, Any], number: int) -> None:
         story.context = story.context.with_item(item)
         story.begun.discard(item.message.tool_call_id or "")
         story.end = None
-        story.last = Operation(**record["operation"])
+        story.last = story.last_call = Operation(**record["operation"])
     elif kind == "end":
         story.end = Finished(record["reason"], record["detail"])
     elif kind == "sync":

@@ -2,19 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.context import Change, Context, ContextItem
-from cfs_agents.events import Finished
+from cfs_agents.events import FileChanges, Finished
+from cfs_agents.fibre.guards.ledger import Ledger
 from cfs_agents.file_agent import sync as syncing
-from cfs_agents.file_agent.disk import Disk
+from cfs_agents.file_agent.disk import Disk, disk_errors
 from cfs_agents.file_agent.journal import Journal, Story, Sync
 from cfs_agents.file_agent.operations import Operation, OperationLog
 from cfs_agents.file_agent.prompts import after_sync, system_prompt
-from cfs_agents.file_agent.root import AgentRoot
+from cfs_agents.file_agent.root import HISTORY, LEDGER, OFFLOADED, AgentRoot
 from cfs_agents.file_agent.tree import tree
 from cfs_agents.keeper import NewContext
+from cfs_agents.tools.paths import STORAGE, WORKSPACE
 from cfs_agents.tools.results import ToolResult
 
 _T = TypeVar("_T")
@@ -126,6 +128,59 @@ class FileKeeper:
         if sync.operation.id not in self._log:
             self._log.write(sync.operation)
         self._journal.restart(sync.item)
+
+
+class RootWatch:
+    """Watches what an agent, its commands and others do to the files of its workspace and its storage.
+
+    What was there when the task began is on disk, so another process goes on with it.
+    """
+
+    _AGENT = "agent"
+    _PLACES: ClassVar[Mapping[str, str]] = {f"{WORKSPACE}/": "workspace/", f"{STORAGE}/": "storage/"}
+
+    def __init__(self, root: AgentRoot) -> None:
+        self._root = root
+        apart = (HISTORY[1:], OFFLOADED[1:])  # the runtime's own
+        folders = ("workspace", "storage")
+        self._ledger = Ledger(root.path, root.path / LEDGER, only=folders, apart=apart, contents=False)
+
+    def ensure(self) -> None:
+        """Begin here with a task that was begun by a version which did not watch. Blocks."""
+        with disk_errors(self._root.path):
+            self._ledger.mark(self._AGENT, again=False)
+
+    async def begin(self) -> None:
+        """A task begins."""
+        await self._off_the_loop(lambda: self._ledger.restart(self._AGENT))
+
+    async def changes(self) -> FileChanges:
+        """Return what is not as it was when the task began."""
+        return await self._off_the_loop(self._changes)
+
+    async def unmade(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return those of some files that were neither created nor changed since the task began."""
+        if not names:
+            return ()
+        places = {
+            **self._PLACES,
+            f"{self._root.path}/workspace/": "workspace/",
+            f"{self._root.path}/storage/": "storage/",
+        }
+        return await self._off_the_loop(lambda: self._ledger.unmade(self._AGENT, names, places))
+
+    def _changes(self) -> FileChanges:
+        kinds: dict[str, list[str]] = {"created": [], "changed": [], "deleted": []}
+        for change in self._ledger.since(self._AGENT):
+            kinds[change.kind].append(f"/{change.path}")
+        return FileChanges(**{kind: tuple(paths) for kind, paths in kinds.items()})
+
+    async def _off_the_loop(self, work: Callable[[], _T]) -> _T:
+        def with_errors() -> _T:
+            with disk_errors(self._root.path):
+                return work()
+
+        return await to_the_end(with_errors)
 
 
 async def to_the_end(work: Callable[[], _T]) -> _T:

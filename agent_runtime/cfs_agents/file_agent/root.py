@@ -4,6 +4,7 @@
         guideline.md              rules of conduct
         context_window_main.md    the context window: what the agent has in mind
         journal.jsonl             the running conversation, until the next sync
+    ledger.jsonl              the files as they were when the task began, and what was found to have changed since
         workspace/                work
         storage/                  documents/ few_shots/ history/ (old windows) offloaded/ (long results)
         logs/                     operations_*.jsonl
@@ -27,6 +28,7 @@ from cfs_filesystem import OPERATIONS, ConflictError, DiskFileSystem, FsHandle, 
 
 HISTORY = f"{STORAGE}/history"
 OFFLOADED = f"{STORAGE}/offloaded"
+LEDGER = "ledger.jsonl"
 _FOLDERS = (WORKSPACE, f"{STORAGE}/documents", f"{STORAGE}/few_shots", HISTORY, OFFLOADED, "/logs")
 _MOST_BYTES = 4 << 20
 

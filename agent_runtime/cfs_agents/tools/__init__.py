@@ -9,6 +9,7 @@ from cfs_agents.tools.commands import (
     Consent,
     agent_shell,
     command_mode,
+    failure_of,
 )
 from cfs_agents.tools.errors import ShellClosed, ShellError, ShellUnavailable, ToolDefinitionError, ToolError
 from cfs_agents.tools.files import FileGate, FileTools
@@ -57,6 +58,7 @@ __all__ = [
     "agent_grants",
     "agent_shell",
     "command_mode",
+    "failure_of",
     "sandbox_trouble",
     "tool",
     "usual_limits",

@@ -6,7 +6,7 @@ No command runs without consent: `CommandMode.NONE`, the default of every agent,
 import asyncio
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -21,10 +21,13 @@ from cfs_agents.tools.threads import in_thread
 from cfs_agents.tools.tool import Tool, tool
 from cfs_filesystem import FileSystemError, FsHandle
 
+COMMAND = "execute_command"
 LONGEST_TIMEOUT = 3600.0
+_LONGEST_REASON = 200
 
 _NAMES_WORKSPACE = re.compile(rf"(?<![\w./-]){WORKSPACE}\b")
 
+_STATUS = re.compile(r"\[exit status (-?\d+), [0-9.]+ s\]\s*\Z")
 _DESCRIPTION = (
     "Run a command in bash. Directory, variables, functions and options stay from call to call. It begins in the"
     " workspace; use relative paths. There is no terminal and no input: use options such as -y. Long output is"
@@ -195,6 +198,30 @@ class CommandTools:
             (misnamed, f"in the shell {WORKSPACE} is {inside}: use relative paths"),
         ]
         return [note for holds, note in told if holds]
+
+
+def exit_status(name: str, arguments: Mapping[str, Any], text: str) -> int | None:
+    """Read the status of a command that has ended from the result of its call; None for what is no such call."""
+    if name != COMMAND or arguments.get("background"):
+        return None
+    found = _STATUS.search(text)
+    return int(found[1]) if found else 0
+
+
+def failure_of(name: str, arguments: Mapping[str, Any], text: str, *, ok: bool) -> str:
+    """Say what a call failed with, by its result; nothing where it did not.
+
+    A call fails when its tool returns an error, and when its command ends with a status other than 0.
+    """
+    if not ok:
+        return f"{name}: {next(iter(text.splitlines()), '')[:_LONGEST_REASON]}"
+    status = exit_status(name, arguments, text)
+    return f"{name}: exit status {status}" if status else ""
+
+
+def without_status(text: str) -> str:
+    """Take the line with the status off the result of a command."""
+    return _STATUS.sub("", text)
 
 
 def agent_shell(root: Path, *, sandbox: bool = False, network: bool = False, **settings: Any) -> ShellSettings:

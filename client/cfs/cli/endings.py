@@ -7,12 +7,14 @@ from contextlib import contextmanager
 
 import typer
 
-from cfs.errors import CfsError, Unreachable
+from cfs.errors import CfsError, Unreachable, Unverified
 
 REFUSED = 1
 """The server said no, or the turn failed."""
 USAGE = 2
 UNREACHABLE = 3
+UNVERIFIED = 4
+"""An agent says of files what is not so."""
 INTERRUPTED = 130
 """128 and the number of SIGINT, as a shell says it."""
 NO_READER = 141
@@ -37,7 +39,9 @@ def told() -> Iterator[None]:
 
 def code_of(error: CfsError) -> int:
     """Choose the exit code for an error."""
-    return UNREACHABLE if isinstance(error, Unreachable) else REFUSED
+    if isinstance(error, Unreachable):
+        return UNREACHABLE
+    return UNVERIFIED if isinstance(error, Unverified) else REFUSED
 
 
 def complain(reason: str) -> None:

@@ -5,10 +5,12 @@ import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from cfs.wire import Usage
+from cfs_agents.claims import named_files
 from cfs_agents.context import Context, ContextItem
+from cfs_agents.events import FileChanges
 from cfs_agents.fibre.guards.claims import check_claims
 from cfs_agents.fibre.guards.digest import digested
 from cfs_agents.fibre.guards.ledger import Ledger
@@ -17,12 +19,13 @@ from cfs_agents.fibre.guards.locks import Locks
 from cfs_agents.fibre.guards.stale_writes import StaleWrites
 from cfs_agents.fibre.guards.tree_budget import TreeBudget, tokens
 from cfs_agents.fibre.guards.words import guard_words
-from cfs_agents.fibre.reports import Change, Report
+from cfs_agents.fibre.reports import Change, ChangeKind, Report
 from cfs_agents.fibre.toolset import WAIT
 from cfs_agents.file_agent.disk import disk_errors
 from cfs_agents.file_agent.keeping import to_the_end
 from cfs_agents.sentences import Language
 from cfs_agents.tools import Tool
+from cfs_agents.tools.paths import WORKSPACE
 
 LONG_CONTEXT = 800
 """Tokens of a conversation from which on reports are kept in one line each."""
@@ -104,6 +107,26 @@ class Guards:
     def asked(self, agent_id: str, usage: Usage) -> None:
         """A model was asked, and this is what it cost."""
         self.budget.draw(agent_id, tokens(usage))
+
+    async def unmade(self, agent_id: str, answer: str, task: str, doubted: str | None) -> tuple[str, ...]:
+        """Return the files that an answer names as made or changed, and that were not since the agent's task began.
+
+        `doubted` is an earlier answer to the `task`, whose claims stand until they are taken back.
+        """
+
+        def look() -> tuple[str, ...]:
+            names = named_files(answer, task, doubted)
+            places = {f"{WORKSPACE}/": "", f"{self._workspace}/": ""}
+            with disk_errors(self._workspace):
+                return self.ledger.unmade(agent_id, names, places) if names else ()
+
+        return await to_the_end(look)
+
+    async def changes(self, agent_id: str) -> FileChanges:
+        """Return what is not as it was when an agent's task began, through whomever."""
+        with disk_errors(self._workspace):
+            facts = await to_the_end(lambda: self.ledger.since(agent_id))
+        return FileChanges(*(tuple(each.path for each in facts if each.kind == kind) for kind in get_args(ChangeKind)))
 
     async def judge(self, report: Report, *, reports: int = 1) -> Report:
         """Hold what an agent says against the facts: a success that they do not bear out is none.

@@ -13,7 +13,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -49,12 +49,28 @@ class Entry:
 class Ledger:
     """The ledger of the workspace `root`, kept in `file`; without one it is forgotten. Any number of threads.
 
-    Paths are relative to the workspace. Its methods block: they look at the disk. Raises `OSError`.
+    With `only`, it is about these folders of the root; what is in the folders `apart` is not looked at. Without
+    `contents` a file is told by its size and the time of its last change, and not read.
+
+    Paths are relative to the root. Its methods block: they look at the disk. Raises `OSError`.
     """
 
-    def __init__(self, root: Path, file: Path | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        file: Path | None = None,
+        *,
+        only: Collection[str] = (),
+        apart: Collection[str] = (),
+        contents: bool = True,
+    ) -> None:
         self._root = root
         self._file = file
+        self._only = frozenset(only)
+        self._apart = frozenset(apart)
+        self._most_read = _LARGEST_READ if contents else -1
+        self._unwritten: list[str] = []
+        self._times: dict[str, int] = {}
         self._entries: list[Entry] = []
         self._marks: dict[str, int] = {}
         self._now: dict[str, str] = {}
@@ -73,7 +89,26 @@ class Ledger:
             if again or agent_id not in self._marks:
                 self._look()
                 self._marks[agent_id] = len(self._entries)
-                self._write({"mark": agent_id})
+                self._times[agent_id] = now = self._time()
+                self._write({"mark": agent_id, "time": now})
+
+    def restart(self, agent_id: str) -> None:
+        """Forget all that was, and let an agent's work begin here."""
+        with self._lock:
+            self._entries.clear()
+            self._marks.clear()
+            self._now.clear()
+            self._begun.clear()
+            if self._file is not None:
+                self._file.unlink(missing_ok=True)
+            self.mark(agent_id)
+
+    def _time(self) -> int:
+        """Return the time by the clock of the file system, which lags behind ours, in nanoseconds."""
+        if self._file is None:
+            return time.time_ns()
+        self._file.touch()
+        return self._file.stat().st_mtime_ns
 
     def since(self, agent_id: str) -> tuple[Change, ...]:
         """Return what is not as it was at an agent's mark, sorted; where it and others had a hand in, it is named.
@@ -92,6 +127,35 @@ class Ledger:
                 own = any(entry.by == agent_id for entry in entries)
                 changes.append(Change(escaped_name(path), kind, agent_id if own else entries[-1].by))
         return tuple(changes)
+
+    def unmade(self, agent_id: str, names: Iterable[str], places: Mapping[str, str]) -> tuple[str, ...]:
+        """Return those of some named files that were not created, changed or written again since an agent's mark.
+
+        `places` says of the folders in which files may be how they are shown, and what they are called here. A name
+        without its folder is that of any file called so. What lies elsewhere cannot be told, and is not returned.
+        """
+        made = {change.path for change in self.since(agent_id) if change.kind != "deleted"}
+        return tuple(name for name in names if not self._is_made(agent_id, name, made, places))
+
+    def _is_made(self, agent_id: str, name: str, made: Collection[str], places: Mapping[str, str]) -> bool:
+        for shown, kept in places.items():
+            if name.startswith(shown):
+                return self._was_written(agent_id, kept + name.removeprefix(shown), made)
+        short = name.removeprefix("./")
+        if short.startswith(("/", "~")) or ".." in short.split("/"):
+            return True
+        candidates = [kept + short for kept in places.values()]
+        candidates += [
+            kept + short[len(shown) - 1 :] for shown, kept in places.items() if f"/{short}".startswith(shown)
+        ]
+        if any(each.endswith(f"/{short}") for each in made):
+            return True
+        return any(self._was_written(agent_id, each, made) for each in candidates)
+
+    def _was_written(self, agent_id: str, path: str, made: Collection[str]) -> bool:
+        since, status = self._times.get(agent_id), self._stat(path)
+        again = status is not None and since is not None and max(status.st_mtime_ns, status.st_ctime_ns) > since
+        return again or path in made
 
     def known_to(self, agent_id: str, path: str) -> str | None:
         """Return what a file was when an agent last wrote it, or else at its mark."""
@@ -132,12 +196,15 @@ class Ledger:
 
     def size(self, path: str) -> int | None:
         """Return a file's size in bytes; None where there is no file."""
+        status = self._stat(path)
+        return status.st_size if status is not None else None
+
+    def _stat(self, path: str) -> os.stat_result | None:
         try:
             with self._folder_of(path) as (folder, name):
-                status = _status(folder, name)
+                return _status(folder, name)
         except (OSError, ValueError):
             return None
-        return status.st_size if status is not None else None
 
     def begin_command(self, agent_id: str) -> None:
         """An agent runs a command from now on: what it changes is entered for it, unless others run theirs, too."""
@@ -165,9 +232,10 @@ class Ledger:
         for path in [path for path in self._now if path not in there]:
             there[path] = self._print(path)  # it may be in a folder that is passed over, or too far back
         for path, now in there.items():
-            self._enter(path, now, by)
+            self._enter(path, now, by, at_once=False)
+        self._flush()
 
-    def _enter(self, path: str, now: str | None, by: str | None) -> None:
+    def _enter(self, path: str, now: str | None, by: str | None, *, at_once: bool = True) -> None:
         before = self._now.get(path)
         if before == now:
             return
@@ -178,7 +246,7 @@ class Ledger:
             self._now[path] = now
         by = self._begun.pop(path, None) or by
         self._entries.append(Entry(path, before, now, by))
-        self._write({"path": escaped_name(path), "before": before, "after": now, "by": by})
+        self._write({"path": escaped_name(path), "before": before, "after": now, "by": by}, at_once=at_once)
 
     def _files(self) -> Iterator[tuple[str, int, str]]:
         """Yield path, folder and name of each file. By descriptors: commands may put links in the way meanwhile."""
@@ -186,7 +254,9 @@ class Ledger:
         root = open_beneath(self._root, ())
         try:
             for place, folders, files, folder in os.fwalk(".", dir_fd=root):
-                folders[:] = sorted(name for name in folders if name not in _PASSED_OVER)
+                folders[:] = sorted(name for name in folders if self._looks_into(place, name))
+                if place == "." and self._only:
+                    continue
                 for name in sorted(files):
                     if left == 0:
                         return
@@ -194,6 +264,11 @@ class Ledger:
                     yield Path(place, name).as_posix(), folder, name
         finally:
             os.close(root)
+
+    def _looks_into(self, place: str, folder: str) -> bool:
+        if folder in _PASSED_OVER or (place == "." and self._only and folder not in self._only):
+            return False
+        return Path(place, folder).as_posix() not in self._apart
 
     @contextmanager
     def _folder_of(self, path: str) -> Iterator[tuple[int, str]]:
@@ -224,7 +299,7 @@ class Ledger:
         known = self._stamps.get(path)
         if known is not None and known[0] == stamp:
             return known[1]
-        named = _hash(folder, name, status)
+        named = _hash(folder, name, status, self._most_read)
         if named is not None and time.time_ns() - status.st_ctime_ns > _SETTLED:
             self._stamps[path] = (stamp, named)
         return named
@@ -249,6 +324,8 @@ class Ledger:
     def _take(self, line: dict[str, Any]) -> None:
         if "mark" in line:
             self._marks[line["mark"]] = len(self._entries)
+            if "time" in line:
+                self._times[line["mark"]] = line["time"]
             return
         if "begins" in line:
             self._begun[unescaped_name(line["begins"])] = line["by"]
@@ -261,10 +338,16 @@ class Ledger:
         else:
             self._now[entry.path] = entry.after
 
-    def _write(self, line: dict[str, Any]) -> None:
-        if self._file is not None:
+    def _write(self, line: dict[str, Any], *, at_once: bool = True) -> None:
+        self._unwritten.append(json.dumps(line) + "\n")
+        if at_once:
+            self._flush()
+
+    def _flush(self) -> None:
+        lines, self._unwritten = self._unwritten, []
+        if self._file is not None and lines:
             with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+                file.write("".join(lines))
 
 
 def _kind(before: str | None, after: str | None) -> ChangeKind | None:
@@ -282,8 +365,8 @@ def _status(folder: int, name: str) -> os.stat_result | None:
     return status if stat.S_ISREG(status.st_mode) else None
 
 
-def _hash(folder: int, name: str, status: os.stat_result) -> str | None:
-    if status.st_size > _LARGEST_READ:
+def _hash(folder: int, name: str, status: os.stat_result, most: int) -> str | None:
+    if status.st_size > most:
         return f"{status.st_size}-{status.st_mtime_ns}"
     digest = blake2b(digest_size=12)
     try:
@@ -291,7 +374,7 @@ def _hash(folder: int, name: str, status: os.stat_result) -> str | None:
         with os.fdopen(descriptor, "rb") as file:
             if not os.path.samestat(os.fstat(descriptor), status):
                 return None  # it was replaced just now, perhaps by a pipe
-            left = _LARGEST_READ  # it may grow all the time
+            left = most  # it may grow all the time
             while left > 0 and (chunk := file.read(min(_CHUNK, left))):
                 left -= len(chunk)
                 digest.update(chunk)
