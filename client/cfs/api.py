@@ -4,6 +4,7 @@ A function of this module builds a `Call`; a client of `cfs.transports` sends it
 the answer. Errors are those of `cfs.errors`, as the server raised them.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ TEXT = "text/plain; charset=utf-8"
 EVENTS = "text/event-stream"
 SESSION = "X-CFS-Session"
 """Header that names the session which records a completion, percent-encoded."""
+
+LIFE = "X-CFS-Life"
+"""Header that names one life of a session: it is another one after the session was deleted or lost, and made anew."""
 
 COMPLETION_SECONDS = 600.0
 """How long a completion may take unless somebody says otherwise."""
@@ -114,6 +118,44 @@ class Transcript:
     etag: str
     state: str
     settled: bool | None
+
+
+class Life:
+    """The life of a session that a client has seen: what it asks for from then on is answered for that one only.
+
+    Where the session was deleted, or the server has lost it, the answer is `Gone`, whether the name is in use again or
+    not. Without this an append would make an empty session, or add to another one.
+    """
+
+    def __init__(self) -> None:
+        self.nonce = ""
+
+    def forget(self) -> None:
+        """Take whatever has the name by now."""
+        self.nonce = ""
+
+    def saw(self, token: str | None) -> None:
+        """Take the life from a cursor of the session's events, an ETag of it, or the header."""
+        nonce = (token or "").strip('"').partition("-")[0]
+        self.nonce = self.nonce or nonce
+
+    def call(self, call: Call[T]) -> Call[T]:
+        """Let a call be for this life, and learn from its answer."""
+
+        def read(answer: Answer) -> T:
+            self.saw(answer.headers.get(LIFE.lower()))
+            return call.read(answer)
+
+        return Call(self._request(call.request), read)
+
+    def stream(self, stream: Stream) -> Stream:
+        """Let a stream be for this life; show its events' ids to `saw`."""
+        return dataclasses.replace(stream, request=self._request(stream.request))
+
+    def _request(self, request: Request) -> Request:
+        if not self.nonce:
+            return request
+        return dataclasses.replace(request, headers={**request.headers, LIFE: self.nonce})
 
 
 def authorization(token: str | None) -> dict[str, str]:

@@ -261,6 +261,16 @@ class AsyncSession:
         """
         await self._transport.delete()
 
+    async def reopen(self) -> None:
+        """Go on with whatever has the name by now, and make the session if there is none.
+
+        A session that was deleted, or that the server has lost, raises `Gone` from then on, so that nothing is added
+        to another conversation by mistake. This, or a new object, is how to go on all the same.
+
+        As a file: open it for appending. Over HTTP: `POST /v1/sessions`.
+        """
+        await self._transport.reopen()
+
     async def close(self) -> None:
         """Let go of connections; the session stays as it is, and its turns go on.
 

@@ -17,6 +17,9 @@ PREFIX = "user.cfs."
 CANCEL = PREFIX + "cancel"
 """Setting it to 1 cancels the running turn."""
 
+LIFE = PREFIX + "life"
+"""Reads as the name of this life of the session, which differs from that of any other of its name."""
+
 _TEXTS = frozenset({"system", "prompt_style", "driver", "overflow"})
 
 

@@ -66,6 +66,8 @@ class Follower:
             return self.stream.request
         resumed = api.events(self.stream.session).request
         headers = dict(resumed.headers) | ({"Last-Event-ID": self._cursor} if self._cursor else {})
+        if self._cursor and self.stream.one_turn:  # a turn ends with its session, whatever has the name then
+            headers[api.LIFE] = self._cursor.partition("-")[0]
         params = {} if self._cursor else self.stream.request.params
         return replace(resumed, headers=headers, params=params)
 

@@ -64,6 +64,7 @@ class Entry:
     version: int = 0
     edits: int = 0
     gone: bool = False
+    life: str = ""
     written_at: float = -math.inf
     settings: Settings | None = None
     text: list[bytes] | None = None
@@ -81,7 +82,7 @@ class Entry:
 
     def take(self, info: SessionInfo) -> None:
         """Take over the present state; what happened in between is not known."""
-        self.created_at = info.created_at
+        self.created_at, self.life = info.created_at, _life_of(info)
         self.state, self.queued, self.event = info.state, info.queued, info.event
         self.messages, self.size, self.changed_at = info.messages, info.size, info.updated_at
         self.settings = self.text = None
@@ -94,8 +95,10 @@ class Entry:
     def is_life_of(self, info: SessionInfo) -> bool:
         """Tell whether a line of a listing means this session, or another one that has its name now.
 
-        The event that tells of a session's making is a moment younger than the session.
+        A server that is older than this says no life in its events; the event is a moment younger than the session.
         """
+        if self.life and (life := _life_of(info)):
+            return self.life == life
         return abs(info.created_at - self.created_at) < _MOMENT
 
     @property
@@ -130,6 +133,7 @@ class Entry:
     def begin(self, event: StreamEvent) -> None:
         """Take over the event that made the session, or gave it its name."""
         self.event, self.changed_at = event.number, event.time
+        self.life = event.data.get("life", "")
         self.messages, self.size = event.data["messages"], event.data["size"]
         self.settings = Settings.model_validate(event.data["settings"])
 
@@ -153,3 +157,7 @@ class Entry:
         self.text = None
         self.version += 1
         self.edits += 1
+
+
+def _life_of(info: SessionInfo) -> str:
+    return info.etag.strip('"').partition("-")[0]

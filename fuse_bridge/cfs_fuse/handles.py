@@ -103,14 +103,14 @@ class Parts:
 
     def append(self, entry: Entry, message: bytes) -> None:
         """Append one message, and wait until the bridge has heard of it."""
-        accepted = self.server.append(entry.id, message)
+        accepted = self.server.append(entry.id, entry.life, message)
         entry.written_at = time.monotonic()
         self.seen(entry, accepted.event)
 
     def require_writable(self, entry: Entry) -> None:
         """Raise what keeps a session from being written to; asks the server unless it took something just now."""
         if time.monotonic() - entry.written_at > TRUSTED_SECONDS:
-            self.server.append(entry.id, b"")
+            self.server.append(entry.id, entry.life, b"")
             entry.written_at = time.monotonic()
 
 

@@ -33,14 +33,14 @@ class Server:
         """Send a call and wait for its answer."""
         return self._patience.call(lambda: self.client.call(call))
 
-    def append(self, session: str, message: bytes) -> wire.Accepted:
-        """Append a message to a session that exists; it is never made by this.
+    def append(self, session: str, life: str, message: bytes) -> wire.Accepted:
+        """Append a message to this life of a session; it is never made by this.
 
-        An empty message changes nothing, and tells whether one might be appended. Raises `PreconditionFailed` when
-        there is no such session (any more).
+        An empty message changes nothing, and tells whether one might be appended. Raises `Gone` when the session is
+        not there any more, or another one has its name.
         """
         call = api.append(session, message)
-        headers = {**call.request.headers, "If-Match": "*"}
+        headers = {**call.request.headers, "If-Match": "*"} | ({api.LIFE: life} if life else {})
         return self.call(replace(call, request=replace(call.request, headers=headers)))
 
     def text(self, session: str) -> Text:

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from cfs import api
-from cfs.attributes import CANCEL, PREFIX, read_settings, write_settings
+from cfs.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.errors import CfsError
 from cfs.wire import Settings, SettingsPatch
 from cfs_fuse.entries import Entry
@@ -35,6 +35,8 @@ def write(parts: Parts, entry: Entry, name: str, value: bytes) -> None:
         raise OSError(errno.EOPNOTSUPP, f"only {PREFIX}* can be set")
     try:
         text = value.decode()
+        if name == LIFE:
+            raise OSError(errno.EPERM, f"{LIFE} can only be read")
         if name == CANCEL:
             _cancel(parts, entry, text)
         else:
@@ -50,13 +52,15 @@ def write(parts: Parts, entry: Entry, name: str, value: bytes) -> None:
 
 def remove(parts: Parts, entry: Entry, name: str) -> None:
     """Put a setting back to its default; raises `OSError` (ENODATA)."""
+    if name == LIFE:
+        raise OSError(errno.EPERM, f"{LIFE} can only be read")
     read(parts, entry, name)
     _change(parts, entry, {name.removeprefix(PREFIX): None})
 
 
 def _values(parts: Parts, entry: Entry) -> dict[str, bytes]:
     found = write_settings(SettingsPatch(**_settings(parts, entry).model_dump()))
-    return {name: value for name, value in found.items() if value is not None}
+    return {LIFE: entry.life.encode()} | {name: value for name, value in found.items() if value is not None}
 
 
 def _settings(parts: Parts, entry: Entry) -> Settings:

@@ -1,5 +1,7 @@
 """`cfs chat`, at a real terminal and through a pipe (C10, S12, S14)."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -240,6 +242,41 @@ def test_colours_only_where_they_are_welcome(http_door: HttpDoor, chat: Chat) ->
         assert "\x1b[2m" in screen.expect("New session")
     with chat("chat1", NO_COLOR="1") as screen:
         assert "\x1b[2m" not in screen.expect("New session")
+
+
+def test_a_session_that_is_lost_meanwhile_is_told_and_not_begun_anew_silently(http_door: HttpDoor, chat: Chat) -> None:
+    with chat("chat1") as screen:
+        screen.expect(PROMPT)
+        screen.line("one")
+        screen.expect("one\r\n")
+        screen.expect(PROMPT)
+        http_door.do(lambda: http_door.home.store.delete("chat1"))
+        screen.line("two")
+        screen.expect("nothing was sent. What you send next begins a new session chat1.")
+        screen.expect(PROMPT)
+        assert "chat1" not in [each.id for each in http_door.home.store]
+        screen.line("three")
+        screen.expect("three\r\n")
+        screen.expect(PROMPT)
+        screen.type(CTRL_D)
+        assert screen.end()[0] == 0
+    assert history(http_door, "chat1") == ["three", "three"]
+
+
+def test_a_pipe_ends_where_its_session_is_lost(http_door: HttpDoor) -> None:
+    """With a code that says so."""
+    command = [sys.executable, "-m", "cfs", "chat", "chat1", "--url", http_door.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"one\n"
+        http_door.do(lambda: http_door.home.store.delete("chat1"))
+        output, errors = process.communicate(b"two\nnever\n", timeout=30)
+    assert (process.returncode, output, errors.count(b"\n")) == (1, b"", 1)
+    assert b"not there any more as you knew it" in errors
+    assert list(http_door.home.store) == []
 
 
 def test_a_pipe_gets_the_replies_and_nothing_else(http_door: HttpDoor) -> None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from cfs import AsyncSession, Conflict, FunctionTool, InvalidParameters, NotFound, Response, Session, Unauthorized
+from cfs import AsyncSession, Conflict, FunctionTool, Gone, InvalidParameters, NotFound, Response, Session, Unauthorized
 from cfs.tools import Toolbox
 from cfs.transports import rest
 from tests.access.support import make
 from tests.census import Census
 from tests.client.doors import HttpDoor, whole
 from tests.client.scripts import in_turn
-from tests.server.support import house, until
+from tests.server.support import house, serving, until
 
 
 class Point(BaseModel):
@@ -273,3 +273,18 @@ async def test_a_token_opens_what_it_is_for(tmp_path: Path, monkeypatch: pytest.
             await AsyncSession.from_file("bob", url=home.url)
         async with await AsyncSession.from_file("alice", url=home.url) as session:
             assert len(await session.history) == 2
+
+
+def test_a_server_that_restarts_without_a_session_begins_no_empty_one() -> None:
+    """The client says so until it is told to go on."""
+    with serving("--engine", "scripted") as first:
+        session = Session("a", url=first.url, timeout=20)
+        assert session.send("one").text == "one"
+        port = first.url.rpartition(":")[2]
+    with serving("--engine", "scripted", "--port", port):
+        for _ in range(2):
+            with pytest.raises(Gone, match="the server has restarted without it"):
+                session.send("two")
+        session.reopen()
+        assert session.send("three").history == ["User: three", "Assistant: three"]
+    session.close()

@@ -213,6 +213,25 @@ def test_a_copied_file_that_ends_with_an_unanswered_message_is_answered(
     assert (mount / name).read_text() == f"{said}User: and now?\nAssistant: and now?\n"
 
 
+def test_an_open_file_of_a_session_that_was_made_anew_is_stale(mount: Mount, stage: Stage, name: str) -> None:
+    """ESTALE, and nothing is written; a file that is opened now is the new session."""
+    stage.say(name, "one")
+    file = os.open(mount / name, os.O_WRONLY | os.O_APPEND)
+    stage.do(lambda: stage.house.store.delete(name))
+    stage.do(lambda: stage.house.store.create(name, transcript="Assistant: new\n"))
+
+    def write() -> None:
+        os.write(file, b"two\n")
+        os.fsync(file)
+
+    with pytest.raises(OSError, match=r".*") as failure:
+        write()
+    assert failure.value.errno == errno.ESTALE
+    os.close(file)
+    append(mount / name, "three\n")
+    assert (mount / name).read_text() == "Assistant: new\nUser: three\nAssistant: three\n"
+
+
 # -- names ------------------------------------------------------------------------------------------------------------
 
 

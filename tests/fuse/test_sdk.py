@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cfs import AsyncSession, Gone, Session
 from tests.client.async_conformance import AsyncConformance
 from tests.client.conformance import Conformance
 from tests.client.doors import Door, HttpDoor
@@ -61,3 +62,33 @@ class TestAsyncOverMount(AsyncConformance):
 def test_root_is_a_mount(opened: MountDoor) -> None:
     """The SDK sees by the hidden directories that it may rely on what only a mount of ours does."""
     assert Path(opened.mount.path, ".live").is_dir()
+
+
+@pytest.mark.parametrize("way", ["url", "mount"])
+@pytest.mark.parametrize("anew", [True, False])
+async def test_a_session_that_was_deleted_or_made_anew_is_gone(door: MountDoor, way: str, *, anew: bool) -> None:
+    """What was read of one is never added to another, and no empty one is begun, until `reopen` says so."""
+    place = door.where if way == "mount" else {"url": door.url}
+    with Session("a", **place, timeout=20) as session:
+        assert session.send("one").text == "one"
+        async with AsyncSession("a", **place, timeout=20) as twin:
+            await twin.read()
+            door.do(lambda: door.home.store.delete("a"))
+            if anew:
+                door.do(lambda: door.home.store.create("a", transcript="User: other\nAssistant: talk\n"))
+            until(lambda: names(door.mount.path) == ["a"] * anew)
+            for _ in range(2):
+                with pytest.raises(Gone, match="not there any more as you knew it"):
+                    session.send("two")
+                with pytest.raises(Gone, match="not there any more as you knew it"):
+                    await twin.send("two")
+                with pytest.raises(Gone):
+                    list(session.stream("two"))
+                with pytest.raises(Gone):
+                    session.read()
+            assert [each.id for each in door.home.store] == ["a"] * anew
+            await twin.reopen()
+            assert (await twin.send("three")).text == "three"
+        session.reopen()
+        assert session.send("four").text == "four"
+        assert [line for line in session.history if "two" in line] == []

@@ -213,6 +213,34 @@ async def test_fifty_sessions_written_at_once_get_their_own_answers_side_by_side
     assert texts == [f"User: answer of {name}\nAssistant: answer of {name}\n" for name in names]
 
 
+async def test_what_is_for_one_life_of_a_session_reaches_no_other(home: House) -> None:
+    """`X-CFS-Life`: 410 where the session was deleted, or is another one; without it a message makes one (S2)."""
+    said = await home.say("a", "one", wait="true")
+    life = {"X-CFS-Life": said.headers["X-CFS-Life"]}
+    assert (await home.client.get("/v1/sessions/a")).headers["X-CFS-Life"] == life["X-CFS-Life"]
+
+    async def statuses() -> set[tuple[int, str]]:
+        answers = [
+            await home.client.post("/v1/sessions/a/messages", content=b"two", headers=life),
+            await home.client.post("/v1/sessions/a/messages?wait=true", content=b"two", headers=life),
+            await home.client.get("/v1/sessions/a", headers=life),
+            await home.client.patch("/v1/sessions/a/settings", json={"seed": 1}, headers=life),
+            await home.client.get("/v1/sessions/a/wait", headers=life),
+        ]
+        return {(answer.status_code, answer.json().get("type", "")) for answer in answers}
+
+    assert {status for status, _ in await statuses()} == {202, 200}
+    await home.client.post("/v1/sessions/a/rename", json={"id": "b"}, headers=life)
+    gone = {(410, "urn:cfs:error:gone")}
+    assert await statuses() == gone
+    assert (await home.client.get("/v1/sessions/b", headers=life)).status_code == 200, "it is the same by another name"
+    await home.create("a")
+    assert await statuses() == gone
+    assert await home.text("a") == ""
+    assert (await home.client.delete("/v1/sessions/a", headers=life)).status_code == 410
+    assert (await home.say("a", "three")).status_code == 202
+
+
 async def test_the_turns_of_one_session_never_overlap_and_keep_their_order(home: House) -> None:
     await asyncio.gather(*(home.say("a", f"m{n}") for n in range(20)))
     history = (await home.text("a")).splitlines()

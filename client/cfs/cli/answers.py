@@ -23,16 +23,20 @@ def answer(
     message: NewMessage,
     show: Callable[[str], None],
     watch: Callable[[StreamEvent], None] = lambda _: None,
+    life: api.Life | None = None,
 ) -> Reply:
     """Send a message and follow its turn: `show` gets the text as it comes, `watch` every event.
 
-    Raises what the server refuses, `Gone` when the session is deleted, `Unreachable` when the server is lost.
+    The message is for the `life` of the session that was seen, which is noted with the first event. Raises what the
+    server refuses, `Gone` when the session is deleted, `Unreachable` when the server is lost.
     """
     reader = TurnReader(session, Turn(message.role, message.content))
     last = StreamEvent("", {})
     turn = None
-    with closing(client.events(api.converse(session, message))) as events:
+    life = life or api.Life()
+    with closing(client.events(life.stream(api.converse(session, message)))) as events:
         for last in events:
+            life.saw(last.id)
             turn = turn or last.turn
             watch(last)
             if text := reader.feed(last):

@@ -7,7 +7,7 @@ from cfs.cli import answers, assignments
 from cfs.cli.endings import complain
 from cfs.cli.interrupts import TurnInterrupts
 from cfs.cli.screen import note, show
-from cfs.errors import CfsError, EngineError, InvalidRequest, NotFound
+from cfs.errors import CfsError, EngineError, Gone, InvalidRequest, NotFound
 from cfs.following import StreamEvent
 from cfs.wire import Message, NewMessage, SettingsPatch
 
@@ -34,11 +34,12 @@ class Conversation:
         self.session = session
         self._client = client
         self._interactive = interactive
+        self._life = api.Life()
 
     def begin(self) -> None:
         """Show where the conversation stands; raises what the server refuses."""
         try:
-            detail = self._client.call(api.read(self.session))
+            detail = self._client.call(self._life.call(api.read(self.session)))
         except NotFound:
             self._remark(f"New session {self.session}. /help lists the commands.")
             return
@@ -62,6 +63,11 @@ class Conversation:
                 self._command(words[0], words[1:])
             else:
                 self._send(entry.removeprefix("/") if entry.startswith("//") else entry)
+        except Gone as error:
+            if not self._interactive:
+                raise
+            complain(f"{error.detail}; nothing was sent. What you send next begins a new session {self.session}.")
+            self._life.forget()
         except CfsError as error:
             if not self._interactive:
                 raise
@@ -84,7 +90,7 @@ class Conversation:
                     self._remark(remark)
 
             try:
-                reply = answers.answer(self._client, self.session, NewMessage(content=text), show, watch)
+                reply = answers.answer(self._client, self.session, NewMessage(content=text), show, watch, self._life)
             except KeyboardInterrupt:
                 if not self._interactive:
                     raise
@@ -115,6 +121,7 @@ class Conversation:
                 self._remark(f"[cancelled: {counts.running} running, {counts.queued} waiting]")
             case "/fork":
                 self.session = self._client.call(api.fork(self.session, words[0] if words else None)).id
+                self._life.forget()
                 self._remark(f"[this is {self.session} now]")
             case _:
                 raise InvalidRequest(f"there is no command {name}: /help lists them; //TEXT sends what begins so")

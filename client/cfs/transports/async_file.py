@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from cfs.attributes import CANCEL, PREFIX, read_settings, write_settings
+from cfs.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.deadlines import Deadline, Pauses
 from cfs.errors import Busy, EngineError, Gone, Unsupported
 from cfs.ids import check_id
@@ -46,6 +46,7 @@ class AsyncFileTransport:
         self._mount = mount
         self._path = file_of(mount, session)
         self._disk = AsyncDisk()
+        self._life: bytes | None = None
 
     async def open(self) -> None:
         """Open the file for appending, which makes it if there is none."""
@@ -56,6 +57,11 @@ class AsyncFileTransport:
         """Raise `NotFound` if there is none."""
         with translated(self._path):
             await self._disk.mark(self._path)
+
+    async def reopen(self) -> None:
+        """Take whatever has the name by now; make the file if there is none."""
+        self._life = None
+        await self.open()
 
     async def close(self) -> None:
         """Do nothing: no file stays open."""
@@ -95,10 +101,12 @@ class AsyncFileTransport:
 
     async def read(self, deadline: Deadline) -> str:
         """Read the file once it is settled."""
+        await self._check_life()
         waits = await self._is_mount()
         async with aclosing(self._texts(deadline, _LATE)) as texts:
             async for text in texts:
                 if waits or settled(text):
+                    await self._see_life()
                     return text
         raise AssertionError("the texts have no end")  # pragma: no cover
 
@@ -126,6 +134,7 @@ class AsyncFileTransport:
         """Unlink the file."""
         with translated(self._path):
             await self._disk.remove(self._path)
+        self._life = None
 
     async def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:
         """Copy the file with its attributes, which needs one read and one write."""
@@ -136,7 +145,7 @@ class AsyncFileTransport:
             await self._disk.make(path, (text if at is None else render(turns_of(text)[:at])).encode())
             with contextlib.suppress(OSError):  # some mounts have no attributes, and then there are none to copy
                 for name, value in (await self._disk.attributes(self._path)).items():
-                    if name.startswith(PREFIX) and name != CANCEL:
+                    if name.startswith(PREFIX) and name not in (CANCEL, LIFE):
                         await self._disk.set_attribute(path, name, value)
         return copy
 
@@ -154,8 +163,27 @@ class AsyncFileTransport:
     async def _write(self, message: NewMessage) -> None:
         if message.settings.model_fields_set:
             raise Unsupported("a file takes no settings for one message: use configure(), or the session by url=...")
+        await self._check_life()
         with translated(self._path):
             await self._disk.append(self._path, as_written(message.content))
+        await self._see_life()
+
+    async def _check_life(self) -> None:
+        """Raise `Gone` where the file is not that of the session which was seen: the mount tells them apart."""
+        if self._life is not None and self._life != await self._present_life():
+            raise Gone(
+                f"{self._path} is not there any more as you knew it: it was deleted, or the server has restarted"
+                " without it; reopen() goes on with a new one"
+            )
+
+    async def _see_life(self) -> None:
+        self._life = self._life or await self._present_life()
+
+    async def _present_life(self) -> bytes | None:
+        """Read which life of the session the file is; None where there is no file, or a mount that does not say."""
+        with contextlib.suppress(OSError):
+            return (await self._disk.attributes(self._path)).get(LIFE)
+        return None
 
     async def _is_mount(self) -> bool:
         return await self._disk.is_directory(os.path.join(self._mount, ".live"))  # noqa: PTH118
@@ -196,6 +224,7 @@ class AsyncFileTransport:
 
     async def _live(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
         """Write a message and yield what its turn says, where the mount shows that; it says nothing elsewhere."""
+        await self._check_life()  # before anything is made
         tail = await self._listen()
         if tail is None:
             await self._write(message)

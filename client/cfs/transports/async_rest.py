@@ -5,6 +5,7 @@ There are two, with and without `async`; tools/unasync.py makes the second from 
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import TypeVar
 
 from cfs import api
 from cfs.deadlines import Deadline
@@ -14,6 +15,8 @@ from cfs.transcript import Turn, parse
 from cfs.transports.async_http import AsyncClient
 from cfs.turn import Outcome, TurnReader
 from cfs.wire import NewMessage, Settings, SettingsPatch
+
+T = TypeVar("T")
 
 LONG_POLL_SECONDS = 30.0
 """One request waits no longer, so that a dead connection is noticed and a wait goes on over another one."""
@@ -33,17 +36,23 @@ class AsyncHttpTransport:
     def __init__(self, session: str, url: str, token: str | None) -> None:
         self._id = session
         self._client = AsyncClient(url, token)
+        self._life = api.Life()
 
     async def open(self) -> None:
         """Make the session if there is none."""
         try:
-            await self._client.call(api.create(self._id))
+            await self._call(api.create(self._id))
         except AlreadyExists:
             return
 
     async def require(self) -> None:
         """Raise `NotFound` if there is none."""
-        await self._client.call(api.settings(self._id))
+        await self._call(api.settings(self._id))
+
+    async def reopen(self) -> None:
+        """Take whatever has the name by now; make the session if there is none."""
+        self._life.forget()
+        await self.open()
 
     async def close(self) -> None:
         """Close the connections."""
@@ -56,7 +65,7 @@ class AsyncHttpTransport:
         is known by name, and is followed over any number of connections.
         """
         try:
-            said = await self._client.call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)))
+            said = await self._call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)))
         except Timeout as late:
             if "turn" not in late.extra:
                 raise
@@ -89,51 +98,62 @@ class AsyncHttpTransport:
         return reader.outcome(await self._turns())
 
     def _events(self, stream: api.Stream, deadline: Deadline) -> AsyncGenerator[StreamEvent]:
-        return self._client.events(stream, deadline=deadline, late=_LATE_REPLY)
+        return self._seen(self._client.events(self._life.stream(stream), deadline=deadline, late=_LATE_REPLY))
+
+    async def _seen(self, events: AsyncGenerator[StreamEvent]) -> AsyncGenerator[StreamEvent]:
+        async with aclosing(events):
+            async for event in events:
+                self._life.saw(event.id)
+                yield event
+
+    async def _call(self, call: api.Call[T]) -> T:
+        """Call for the life of the session that was seen first; raises `Gone` where there is another one, or none."""
+        return await self._client.call(self._life.call(call))
 
     async def _turns(self) -> list[Turn]:
-        return parse((await self._client.call(api.transcript(self._id))).text)
+        return parse((await self._call(api.transcript(self._id))).text)
 
     async def read(self, deadline: Deadline) -> str:
         """Get the transcript once it is settled."""
         while True:
-            view = await self._client.call(api.transcript(self._id, min(deadline.left, LONG_POLL_SECONDS)))
+            view = await self._call(api.transcript(self._id, min(deadline.left, LONG_POLL_SECONDS)))
             if view.settled:
                 return view.text
             deadline.check(_LATE)
 
     async def read_now(self) -> str:
         """Get the transcript, or raise `Busy` while it is not settled."""
-        view = await self._client.call(api.transcript(self._id))
+        view = await self._call(api.transcript(self._id))
         if view.state != "idle":
             raise Busy(f"session {self._id!r} is generating; read() waits for it")
         return view.text
 
     async def settings(self) -> Settings:
         """Get the settings."""
-        return await self._client.call(api.settings(self._id))
+        return await self._call(api.settings(self._id))
 
     async def configure(self, patch: SettingsPatch) -> Settings:
         """Patch the settings."""
-        return await self._client.call(api.configure(self._id, patch))
+        return await self._call(api.configure(self._id, patch))
 
     async def delete(self) -> None:
         """Delete the session and what is below it."""
-        await self._client.call(api.delete(self._id))
+        await self._call(api.delete(self._id))
+        self._life.forget()
 
     async def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:  # noqa: ARG002 - it never waits
         """Let the server copy it."""
-        return (await self._client.call(api.fork(self._id, copy, at))).id
+        return (await self._call(api.fork(self._id, copy, at))).id
 
     async def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""
-        await self._client.call(api.cancel(self._id, queued=queued, cascade=cascade))
+        await self._call(api.cancel(self._id, queued=queued, cascade=cascade))
 
     async def wait(self, deadline: Deadline) -> None:
         """Wait until it and everything below it is idle."""
         while True:
             try:
-                await self._client.call(api.wait(self._id, min(deadline.left, LONG_POLL_SECONDS)))
+                await self._call(api.wait(self._id, min(deadline.left, LONG_POLL_SECONDS)))
             except Timeout:
                 deadline.check(_LATE)
             else:

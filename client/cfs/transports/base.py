@@ -66,6 +66,10 @@ class Transport(Protocol):
         """Raise `NotFound` if there is none."""
         ...
 
+    def reopen(self) -> None:
+        """Take whatever has the name by now for the session; make it if there is none."""
+        ...
+
     def close(self) -> None:
         """Let go of connections; the session stays."""
         ...
@@ -126,6 +130,10 @@ class AsyncTransport(Protocol):
 
     async def require(self) -> None:
         """Raise `NotFound` if there is none."""
+        ...
+
+    async def reopen(self) -> None:
+        """Take whatever has the name by now for the session; make it if there is none."""
         ...
 
     async def close(self) -> None:

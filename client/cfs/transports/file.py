@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Generator
 from contextlib import closing
 
-from cfs.attributes import CANCEL, PREFIX, read_settings, write_settings
+from cfs.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.deadlines import Deadline, Pauses
 from cfs.errors import Busy, EngineError, Gone, Unsupported
 from cfs.ids import check_id
@@ -47,6 +47,7 @@ class FileTransport:
         self._mount = mount
         self._path = file_of(mount, session)
         self._disk = Disk()
+        self._life: bytes | None = None
 
     def open(self) -> None:
         """Open the file for appending, which makes it if there is none."""
@@ -57,6 +58,11 @@ class FileTransport:
         """Raise `NotFound` if there is none."""
         with translated(self._path):
             self._disk.mark(self._path)
+
+    def reopen(self) -> None:
+        """Take whatever has the name by now; make the file if there is none."""
+        self._life = None
+        self.open()
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
@@ -96,10 +102,12 @@ class FileTransport:
 
     def read(self, deadline: Deadline) -> str:
         """Read the file once it is settled."""
+        self._check_life()
         waits = self._is_mount()
         with closing(self._texts(deadline, _LATE)) as texts:
             for text in texts:
                 if waits or settled(text):
+                    self._see_life()
                     return text
         raise AssertionError("the texts have no end")  # pragma: no cover
 
@@ -127,6 +135,7 @@ class FileTransport:
         """Unlink the file."""
         with translated(self._path):
             self._disk.remove(self._path)
+        self._life = None
 
     def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:
         """Copy the file with its attributes, which needs one read and one write."""
@@ -137,7 +146,7 @@ class FileTransport:
             self._disk.make(path, (text if at is None else render(turns_of(text)[:at])).encode())
             with contextlib.suppress(OSError):  # some mounts have no attributes, and then there are none to copy
                 for name, value in (self._disk.attributes(self._path)).items():
-                    if name.startswith(PREFIX) and name != CANCEL:
+                    if name.startswith(PREFIX) and name not in (CANCEL, LIFE):
                         self._disk.set_attribute(path, name, value)
         return copy
 
@@ -155,8 +164,27 @@ class FileTransport:
     def _write(self, message: NewMessage) -> None:
         if message.settings.model_fields_set:
             raise Unsupported("a file takes no settings for one message: use configure(), or the session by url=...")
+        self._check_life()
         with translated(self._path):
             self._disk.append(self._path, as_written(message.content))
+        self._see_life()
+
+    def _check_life(self) -> None:
+        """Raise `Gone` where the file is not that of the session which was seen: the mount tells them apart."""
+        if self._life is not None and self._life != self._present_life():
+            raise Gone(
+                f"{self._path} is not there any more as you knew it: it was deleted, or the server has restarted"
+                " without it; reopen() goes on with a new one"
+            )
+
+    def _see_life(self) -> None:
+        self._life = self._life or self._present_life()
+
+    def _present_life(self) -> bytes | None:
+        """Read which life of the session the file is; None where there is no file, or a mount that does not say."""
+        with contextlib.suppress(OSError):
+            return (self._disk.attributes(self._path)).get(LIFE)
+        return None
 
     def _is_mount(self) -> bool:
         return self._disk.is_directory(os.path.join(self._mount, ".live"))  # noqa: PTH118
@@ -197,6 +225,7 @@ class FileTransport:
 
     def _live(self, message: NewMessage, deadline: Deadline) -> Generator[str]:
         """Write a message and yield what its turn says, where the mount shows that; it says nothing elsewhere."""
+        self._check_life()  # before anything is made
         tail = self._listen()
         if tail is None:
             self._write(message)

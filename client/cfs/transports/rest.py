@@ -6,6 +6,7 @@ There are two, with and without `async`; tools/unasync.py makes the second from 
 
 from collections.abc import Generator
 from contextlib import closing
+from typing import TypeVar
 
 from cfs import api
 from cfs.deadlines import Deadline
@@ -15,6 +16,8 @@ from cfs.transcript import Turn, parse
 from cfs.transports.http import Client
 from cfs.turn import Outcome, TurnReader
 from cfs.wire import NewMessage, Settings, SettingsPatch
+
+T = TypeVar("T")
 
 LONG_POLL_SECONDS = 30.0
 """One request waits no longer, so that a dead connection is noticed and a wait goes on over another one."""
@@ -34,17 +37,23 @@ class HttpTransport:
     def __init__(self, session: str, url: str, token: str | None) -> None:
         self._id = session
         self._client = Client(url, token)
+        self._life = api.Life()
 
     def open(self) -> None:
         """Make the session if there is none."""
         try:
-            self._client.call(api.create(self._id))
+            self._call(api.create(self._id))
         except AlreadyExists:
             return
 
     def require(self) -> None:
         """Raise `NotFound` if there is none."""
-        self._client.call(api.settings(self._id))
+        self._call(api.settings(self._id))
+
+    def reopen(self) -> None:
+        """Take whatever has the name by now; make the session if there is none."""
+        self._life.forget()
+        self.open()
 
     def close(self) -> None:
         """Close the connections."""
@@ -57,7 +66,7 @@ class HttpTransport:
         is known by name, and is followed over any number of connections.
         """
         try:
-            said = self._client.call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)))
+            said = self._call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)))
         except Timeout as late:
             if "turn" not in late.extra:
                 raise
@@ -90,51 +99,62 @@ class HttpTransport:
         return reader.outcome(self._turns())
 
     def _events(self, stream: api.Stream, deadline: Deadline) -> Generator[StreamEvent]:
-        return self._client.events(stream, deadline=deadline, late=_LATE_REPLY)
+        return self._seen(self._client.events(self._life.stream(stream), deadline=deadline, late=_LATE_REPLY))
+
+    def _seen(self, events: Generator[StreamEvent]) -> Generator[StreamEvent]:
+        with closing(events):
+            for event in events:
+                self._life.saw(event.id)
+                yield event
+
+    def _call(self, call: api.Call[T]) -> T:
+        """Call for the life of the session that was seen first; raises `Gone` where there is another one, or none."""
+        return self._client.call(self._life.call(call))
 
     def _turns(self) -> list[Turn]:
-        return parse((self._client.call(api.transcript(self._id))).text)
+        return parse((self._call(api.transcript(self._id))).text)
 
     def read(self, deadline: Deadline) -> str:
         """Get the transcript once it is settled."""
         while True:
-            view = self._client.call(api.transcript(self._id, min(deadline.left, LONG_POLL_SECONDS)))
+            view = self._call(api.transcript(self._id, min(deadline.left, LONG_POLL_SECONDS)))
             if view.settled:
                 return view.text
             deadline.check(_LATE)
 
     def read_now(self) -> str:
         """Get the transcript, or raise `Busy` while it is not settled."""
-        view = self._client.call(api.transcript(self._id))
+        view = self._call(api.transcript(self._id))
         if view.state != "idle":
             raise Busy(f"session {self._id!r} is generating; read() waits for it")
         return view.text
 
     def settings(self) -> Settings:
         """Get the settings."""
-        return self._client.call(api.settings(self._id))
+        return self._call(api.settings(self._id))
 
     def configure(self, patch: SettingsPatch) -> Settings:
         """Patch the settings."""
-        return self._client.call(api.configure(self._id, patch))
+        return self._call(api.configure(self._id, patch))
 
     def delete(self) -> None:
         """Delete the session and what is below it."""
-        self._client.call(api.delete(self._id))
+        self._call(api.delete(self._id))
+        self._life.forget()
 
     def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:  # noqa: ARG002 - it never waits
         """Let the server copy it."""
-        return (self._client.call(api.fork(self._id, copy, at))).id
+        return (self._call(api.fork(self._id, copy, at))).id
 
     def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""
-        self._client.call(api.cancel(self._id, queued=queued, cascade=cascade))
+        self._call(api.cancel(self._id, queued=queued, cascade=cascade))
 
     def wait(self, deadline: Deadline) -> None:
         """Wait until it and everything below it is idle."""
         while True:
             try:
-                self._client.call(api.wait(self._id, min(deadline.left, LONG_POLL_SECONDS)))
+                self._call(api.wait(self._id, min(deadline.left, LONG_POLL_SECONDS)))
             except Timeout:
                 deadline.check(_LATE)
             else:

@@ -4,7 +4,8 @@ import hashlib
 import re
 from email.utils import formatdate
 
-from cfs.errors import PreconditionFailed
+from cfs.api import LIFE
+from cfs.errors import Gone, PreconditionFailed
 from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.session import Session
 
@@ -29,10 +30,27 @@ def session_headers(session: Session, etag: str) -> dict[str, str]:
     return {
         "ETag": etag,
         "Last-Modified": http_date(session.updated_at),
+        LIFE: session.nonce,
         "X-CFS-State": session.state,
         "Cache-Control": "no-cache",
         "Vary": "Accept",
     }
+
+
+def require_life(life: str | None, session_id: str, sessions: SessionGate) -> None:
+    """Raise `Gone` unless a session is the one that the caller has seen, which it names by its nonce (`X-CFS-Life`).
+
+    Whoever may do nothing there learns nothing by this: the request is refused for that.
+    """
+    if life is None:
+        return
+    sessions.require_any(session_id)
+    session = sessions.known(session_id)
+    if session is None or session.nonce != life.strip():
+        raise Gone(
+            f"session {session_id!r} is not there any more as you knew it: it was deleted, or the server has restarted"
+            " without it"
+        )
 
 
 def http_date(seconds: float) -> str:

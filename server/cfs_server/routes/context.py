@@ -7,6 +7,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Header, Path, Query, Request
 
+from cfs.api import LIFE
 from cfs.completions import ModelCard
 from cfs.ids import check_id
 from cfs.wire import ID_PATTERN
@@ -18,6 +19,7 @@ from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.files import Files
 from cfs_server.metrics import Metrics
 from cfs_server.routes import convertors as convertors
+from cfs_server.routes.conditions import require_life
 from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
@@ -97,6 +99,7 @@ async def _sessions(request: Request) -> SessionGate:
 
 
 async def _session_id(
+    sessions: Annotated[SessionGate, Depends(_sessions)],
     id: Annotated[  # noqa: A002 - the name in the path
         str,
         Path(
@@ -104,10 +107,20 @@ async def _session_id(
             json_schema_extra={"pattern": ID_PATTERN, "minLength": 1},
         ),
     ],
+    life: Annotated[
+        str | None,
+        Header(
+            alias=LIFE,
+            include_in_schema=False,  # 410 is then an answer of every route: docs/api.md has it in one place
+        ),
+    ] = None,
 ) -> str:
-    return check_id(id)
+    name = check_id(id)
+    require_life(life, name, sessions)
+    return name
 
 
+Life = Annotated[str | None, Header(alias=LIFE, include_in_schema=False)]
 Parts = Annotated[Context, Depends(_context)]
 Me = Annotated[Caller, Depends(_caller)]
 Sessions = Annotated[SessionGate, Depends(_sessions)]

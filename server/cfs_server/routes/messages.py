@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from cfs import wire
+from cfs.api import LIFE
 from cfs.errors import (
     Conflict,
     Gone,
@@ -26,8 +27,8 @@ from cfs_server.completions.orders import read_tools, refusal, schema_of
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes import accept as media
 from cfs_server.routes.bodies import apart, is_json, most_values, parse, require_text
-from cfs_server.routes.conditions import require_match_of
-from cfs_server.routes.context import Accept, IfMatch, Me, SessionId
+from cfs_server.routes.conditions import require_life, require_match_of
+from cfs_server.routes.context import Accept, IfMatch, Life, Me, SessionId
 from cfs_server.routes.events import SessionView
 from cfs_server.routes.schemas import UNKEPT_HEADERS, unkept_of, with_headers
 from cfs_server.routes.views import as_json, location, reply
@@ -80,6 +81,7 @@ async def post_message(
     transcript: Annotated[bool, Query(description="With `wait`: also the transcript up to the reply.")] = False,
     accept: Accept = None,
     if_match: IfMatch = None,
+    life: Life = None,
 ) -> Response:
     """Append one message; its turn runs when its time comes, whether anybody waits for it or not."""
     chosen = media.choose(accept, (media.JSON, media.EVENTS))
@@ -94,6 +96,7 @@ async def post_message(
         raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
     headers = await unkept_of(me, turn.json_schema if turn else None)
     require_match_of(if_match, id, sessions)
+    require_life(life, id, sessions)  # again: the body took its time
     if turn is None:
         session = sessions.open(id)
         return _accepted(session, None, session.log.last, 0)
@@ -107,6 +110,7 @@ async def post_message(
             result = await attend(request, _finished(session, turn, seconds))
         if transcript:
             await rendered(session.history, session.account.owner)
+        headers = (headers or {}) | {LIFE: session.nonce}
         return as_json(reply(session, turn, result, transcript=transcript), headers=headers)
     accepted = _accepted(session, turn, event.number, len(turn.message.content.encode()))
     return with_headers(accepted, headers)
@@ -146,4 +150,4 @@ async def _finished(session: Session, turn: Turn, seconds: float) -> TurnResult:
 
 def _accepted(session: Session, turn: Turn | None, event: int, size: int) -> Response:
     accepted = wire.Accepted(session=session.id, turn=turn.id if turn else None, event=event, accepted_bytes=size)
-    return as_json(accepted, 202, {"Location": location(session.id), "X-CFS-State": session.state})
+    return as_json(accepted, 202, {"Location": location(session.id), LIFE: session.nonce, "X-CFS-State": session.state})

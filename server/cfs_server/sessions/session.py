@@ -5,7 +5,6 @@ of a session run strictly one after the other: `advance` starts the next one onl
 """
 
 import asyncio
-import secrets
 import time
 import uuid
 from collections import deque
@@ -49,7 +48,8 @@ class Services:
 class Session:
     """A conversation. `key` stays the same when the session is renamed; `id` does not.
 
-    `nonce` and the version of the history make the name of a view (the ETag of the transcript, H3).
+    `nonce` names this life of the session, apart from others of the same name; it and the version of the history make
+    the name of a view (the ETag of the transcript, H3).
     """
 
     def __init__(
@@ -64,7 +64,6 @@ class Session:
         self.id = session_id
         self.account = account
         self.key = uuid.uuid4().hex
-        self.nonce = secrets.token_hex(4)
         self.settings = settings
         self.history = History(account, history)
         self.queue: deque[Turn] = deque()
@@ -75,6 +74,7 @@ class Session:
         self.changed = Pulse()
         self._services = services
         self.log = services.bus.new_log()
+        self.nonce = self.log.nonce
         account.add(sessions=1)
         self._publish_created(**origin)
 
@@ -411,7 +411,14 @@ class Session:
 
     def _publish_created(self, **origin: str) -> None:
         settings = self.settings.model_dump()
-        self.publish("session.created", settings=settings, messages=len(self.history), size=self.history.size, **origin)
+        self.publish(
+            "session.created",
+            settings=settings,
+            messages=len(self.history),
+            size=self.history.size,
+            life=self.nonce,
+            **origin,
+        )
 
     def publish_state(self, **data: Any) -> Event:
         """Say what the session is doing now, and wake who waits for it to settle (S7, S13)."""
