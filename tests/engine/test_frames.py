@@ -26,6 +26,7 @@ SAMPLES: list[frames.Frame] = [
     frames.Generate(
         "1", "s", 2, [{"role": "user", "content": "你好\x00\n\ud800"}], {"seed": None}, {"type": "object"}, [{}]
     ),
+    frames.History("s", 2, [{"role": "user", "content": "hi"}]),
     frames.Cancel("1"),
     frames.Pause("1"),
     frames.Resume("1"),
@@ -36,6 +37,7 @@ SAMPLES: list[frames.Frame] = [
     frames.Expect("s", "tool_call"),
     frames.AskStats(3, check=True),
     frames.AskTokens(4, ["a", ""], [{"role": "user", "content": "hi"}], [{}]),
+    frames.StopCounting(4),
     frames.Tokens(4, [1, 0], 9, "no"),
     frames.Ready(2048, 16384, has_chat_template=True, parameters=3, plan=PLAN),
     frames.LoadFailed("no"),
@@ -43,7 +45,7 @@ SAMPLES: list[frames.Frame] = [
         frames.Counters(1, 2, 3, 4),
         [frames.Started("1", 10, 5, thinking=True)],
         [frames.Text("1", "👩‍🚀", 2)],
-        [frames.Ended("1", "error", 3, "ContextTooLong", "too long")],
+        [frames.Ended("1", "error", 3, "ContextTooLong", "too long", 3, 70)],
         logs=[frames.Told("s", "me", "t", 1, ["2:ab:t:", "3:cd:r:AAAA"])],
     ),
     frames.Stats(3, frames.Counters(), 1, 2, 3, 4, 5, {"a": 0.5}, ["bad"]),

@@ -1,5 +1,6 @@
 """The worker has the history that the server has, although a turn sends only what is new."""
 
+import asyncio
 import io
 import random
 from collections.abc import Iterator, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cfs.errors import EngineError, WorkerCrashed
+from cfs.errors import ContextTooLong, EngineError, WorkerCrashed
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine import frames
 from cfs_server.engine.histories import KnownHistories, SentHistories
@@ -29,12 +30,17 @@ class Line:
 
     def turn(self, key: str, messages: Sequence[Message]) -> list[Message]:
         """Send a turn; what the worker takes for its history is returned."""
-        data = self.sent.order(GenerationRequest("t", key, tuple(messages), Settings()))
+        data, whole = b"", False
+        while not whole:
+            part, whole = self.sent.order(GenerationRequest("t", key, tuple(messages), Settings()))
+            data += part
         history: list[Message] = []
         for frame in _frames(data):
             match frame:
                 case frames.DropHistory(dropped):
                     self.known.drop(dropped)
+                case frames.History():
+                    self.known.take(frame)
                 case frames.Generate():
                     self.orders.append(frame)
                     history = list(self.known.take(frame))
@@ -106,7 +112,7 @@ def test_a_turn_sends_what_is_new() -> None:
     line = Line(1 << 30)
     line.turn("s", history)
     history += [user("and now?")]
-    size = len(line.sent.order(GenerationRequest("t", "s", tuple(history), Settings())))
+    size = len(line.sent.order(GenerationRequest("t", "s", tuple(history), Settings()))[0])
     assert size < 1000
     line.turn("fork", history)
     assert [order.keep for order in line.orders] == [0, 0], "a new key has all of it, once"
@@ -156,3 +162,44 @@ async def test_replies_follow_edits_forgets_and_crashes(tiny: Path) -> None:
             said = (await ask(engine, history, "s", max_tokens=6)).text
             assert said == (await ask(engine, history, max_tokens=6)).text
             history += [Message(role="assistant", content=said), user(f"and {number}")]
+
+
+def test_a_long_history_comes_in_parts_and_begins_anew_when_it_is_forgotten() -> None:
+    line = Line(limit=64 << 20)
+    messages = [user(f"{n} " + "x" * 300) for n in range(12_000)]
+    assert spelled(line.turn("a", messages)) == spelled(messages)
+    wanted = GenerationRequest("t", "b", tuple(messages), Settings())
+    parts = []
+    for number in range(100):
+        if number == 2:
+            line.sent.forget("b")
+            line.known.drop("b")
+        data, whole = line.sent.order(wanted)
+        assert len(data) < 1 << 20
+        for frame in _frames(data):
+            assert isinstance(frame, frames.History | frames.Generate)
+            parts.append(line.known.take(frame))
+        if whole:
+            break
+    assert spelled(parts[-1]) == spelled(messages)
+    assert number > 5
+    assert line.sent.check_integrity() == []
+
+
+async def test_turns_are_cancelled_and_workers_die_between_the_parts(tiny: Path) -> None:
+    """A history of many parts, ended at any of them, leaves nothing behind and spoils nothing."""
+    messages = [user(f"{n} " + "x" * 3_000) for n in range(2_000)]
+    async with running(tiny) as engine:
+        engine._context = 10_000_000, 1_000_000  # the bound must let it pass: what is tested comes behind that
+        for parts in range(0, 6, 2):
+            turn = asyncio.create_task(ask(engine, messages, "long", max_tokens=1))
+            for _ in range(parts + 1):
+                await asyncio.sleep(0)
+            turn.cancel()
+            await asyncio.gather(turn, return_exceptions=True)
+        turn = asyncio.create_task(ask(engine, messages, "long", max_tokens=1))
+        await asyncio.sleep(0)
+        await kill_worker(engine)
+        with pytest.raises(ContextTooLong):
+            await turn
+        assert (await ask(engine, "hello", "other", max_tokens=2)).finished.reason == "length"

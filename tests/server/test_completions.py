@@ -438,6 +438,13 @@ async def test_tokens_are_guessed_where_there_is_no_tokenizer(home: House) -> No
     assert found["prompt_tokens"] > 3
 
 
+async def test_no_more_is_counted_than_one_message_may_have(home: House) -> None:
+    for body in ({"texts": ["a"] * 10_001}, {"texts": ["x" * 3_000_000] * 2}):
+        answer = await home.client.post("/v1/tokens", json=body)
+        assert answer.status_code == 413
+        assert "counted at a time" in answer.json()["detail"]
+
+
 def test_the_oldest_conversations_are_forgotten() -> None:
     """An engine keeps nothing for ever, and nobody shares a key with another owner."""
     forgotten: list[str] = []

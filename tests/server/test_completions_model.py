@@ -1,5 +1,6 @@
 """The official client, a real server, a real worker and the embedded model (H4)."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -160,6 +161,20 @@ async def test_a_recorded_conversation_is_not_cut_either(model_server: Process) 
     assert caught.value.code == "context_length_exceeded"
     async with AsyncSession("whole", url=model_server.url) as session:
         assert (await session.send("Hello!")).error is None
+
+
+async def test_one_owner_has_some_counts_at_a_time(model_server: Process) -> None:
+    """More are refused, with the time to wait; then it goes on."""
+    body = {"texts": ["some words " * 20] * 9_000}
+    async with httpx.AsyncClient(base_url=model_server.url, trust_env=False, timeout=60) as client:
+        answers = await asyncio.gather(*(client.post("/v1/tokens", json=body) for _ in range(24)))
+        statuses = [answer.status_code for answer in answers]
+        assert set(statuses) == {200, 429}
+        assert statuses.count(200) >= 2
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        assert float(refused.headers["Retry-After"]) >= 1
+        assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+        assert (await client.post("/v1/tokens", json={"texts": ["Hello"]})).status_code == 200
 
 
 async def test_log_probabilities_come_with_the_tokens(model_server: Process) -> None:

@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import cast
 
-from cfs.errors import EngineError, Unavailable
+from cfs.errors import EngineError, TooMany, Unavailable
 from cfs.wire import Settings
 from cfs_server.completions.conversations import Conversations
 from cfs_server.completions.orders import DEFAULT_TOKENS, Order
@@ -16,6 +17,8 @@ from cfs_server.sessions.limits import Limits
 
 _DEFAULTS = Settings(max_tokens=DEFAULT_TOKENS)
 _KIND: Kind = "agent"
+COUNTS_AT_A_TIME = 2
+"""Requests of one owner whose tokens are counted side by side."""
 
 Items = AsyncIterator[Delta | Finished]
 """What an engine yields: pieces, then exactly one end."""
@@ -32,6 +35,7 @@ class Direct:
         """Why each running completion was ended; empty as long as it was not."""
         self._changed = Pulse()
         self._draining = False
+        self._counting: Counter[str] = Counter()
 
     @property
     def running(self) -> int:
@@ -43,6 +47,22 @@ class Direct:
         if self._draining:
             raise Unavailable("the server is shutting down", retry_after=5)
         self._limits.check_wait(self._engine.predicted_wait(owner, _KIND))
+
+    @contextlib.contextmanager
+    def counting(self, owner: str) -> Iterator[None]:
+        """Count tokens for an owner; raises `TooMany` for more at a time than one owner may ask for."""
+        if self._counting[owner] >= COUNTS_AT_A_TIME:
+            raise TooMany(
+                f"tokens are counted for you {COUNTS_AT_A_TIME} requests at a time; try again when one is answered",
+                retry_after=1.0,
+            )
+        self._counting[owner] += 1
+        try:
+            yield
+        finally:
+            self._counting[owner] -= 1
+            if not self._counting[owner]:
+                del self._counting[owner]
 
     async def make(self, order: Order, owner: str) -> Items:
         """Yield the pieces of a completion, then its end; closing this ends the generation.

@@ -5,10 +5,12 @@ needs the rights of that session besides.
 """
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
 from cfs.counting import MESSAGE_TOKENS, estimate_tokens
+from cfs.errors import TooLarge
 from cfs.transcript import shown
 from cfs.wire import Message
 from cfs_server.completions import recorded
@@ -17,6 +19,8 @@ from cfs_server.completions.orders import Order
 from cfs_server.engine.interface import CountsTokens, Engine, KnowsSchemas
 from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.limits import Limits
+
+_MOST_TEXTS = 10_000
 
 
 class CompletionGate:
@@ -48,16 +52,29 @@ class CompletionGate:
         """Name the keywords of a schema that a reply may break; none where the engine does not know."""
         return await self._engine.unkept(schema) if isinstance(self._engine, KnowsSchemas) else ()
 
+    def counting(self) -> AbstractContextManager[None]:
+        """Hold one of the caller's places for counting tokens; raises `TooMany` where they are taken."""
+        return self._direct.counting(self._owner)
+
     async def count(
         self, texts: Sequence[str], messages: Sequence[Message] | None, tools: Sequence[dict[str, object]]
     ) -> TokenCounts:
-        """Count tokens by the model's tokenizer, or guess where there is none; raises `EngineError`."""
+        """Count tokens by the model's tokenizer, or guess where there is none; raises `EngineError`.
+
+        Raises `TooLarge` for more text than one message may have.
+        """
         self._sessions.require_somewhere("write")
+        if len(texts) > _MOST_TEXTS:
+            raise TooLarge(f"the tokens of {_MOST_TEXTS} texts are counted at a time; these are {len(texts)}")
+        size = sum(map(len, texts)) + sum(len(message.content) for message in messages or ())
+        if size > self._sessions.limits.message_bytes:
+            most = self._sessions.limits.message_bytes
+            raise TooLarge(f"the tokens of {most} characters are counted at a time; these are {size}")
         if isinstance(self._engine, CountsTokens):
             found = await self._engine.count_tokens(texts, messages, tools)
             return TokenCounts(counts=found.texts, prompt_tokens=found.prompt, exact=True)
         prompt = None
         if messages is not None:
-            said = sum(MESSAGE_TOKENS + estimate_tokens(shown(message)) for message in messages)
+            said = sum(MESSAGE_TOKENS + estimate_tokens(shown(message)) for message in messages or ())
             prompt = said + sum(estimate_tokens(str(tool)) for tool in tools)
         return TokenCounts(counts=tuple(map(estimate_tokens, texts)), prompt_tokens=prompt, exact=False)

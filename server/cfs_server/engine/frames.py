@@ -65,6 +65,15 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """To the worker: a part of a long history; the key's messages are now the first `keep` it has, and `messages`."""
+
+    cache_key: str
+    keep: int
+    messages: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Generate:
     """To the worker: one turn, in plain values (`wire.Message`s and `wire.Settings` dumped).
 
@@ -180,6 +189,13 @@ class Computing:
     """From the worker's engine thread: a long step begins; it may take so many seconds before the next frame."""
 
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StopCounting:
+    """To the worker: the asker of this `AskTokens` is gone."""
+
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +345,7 @@ class Log:
 
 ToWorker = (
     Load
+    | History
     | Generate
     | Cancel
     | Pause
@@ -340,6 +357,7 @@ ToWorker = (
     | Expect
     | AskStats
     | AskTokens
+    | StopCounting
     | Ping
 )
 FromWorker = Ready | LoadFailed | Step | Stats | Tokens | Log | Alive | Computing

@@ -1,9 +1,10 @@
 """Which messages the worker holds already, so that a turn sends only what is new.
 
 The server decides alone. For the life of one worker it remembers what it has sent for each key, and says with each turn
-how many of those messages stay (`Generate.keep`), and when a history is to be dropped (`DropHistory`, `Forget`). The
-worker does as it is told, frame by frame, and has no bound of its own; so it holds what the server believes that it
-holds. A new worker holds nothing, and the server, which then begins a new book, sends everything again.
+how many of those messages stay (`Generate.keep`), and when a history is to be dropped (`DropHistory`, `Forget`). A long
+history comes in several parts (`History`). The worker does as it is told, frame by frame, and has no bound of its own;
+so it holds what the server believes that it holds. A new worker holds nothing, and the server, which then begins a new
+book, sends everything again.
 """
 
 import json
@@ -13,11 +14,13 @@ from typing import Any
 
 from cfs.errors import EngineError
 from cfs.wire import Message
-from cfs_server.engine.frames import DropHistory, Generate, encode
+from cfs_server.engine.frames import DropHistory, Generate, History, encode
 from cfs_server.engine.interface import GenerationRequest
 
 CHARACTERS = 32 << 20
 """Text that the worker holds of all histories together; the least recently used go first, and may be sent again."""
+PART_CHARACTERS = 1 << 20
+"""Text that is sent at once: some milliseconds of the event loop, but for a message that is longer by itself."""
 _MESSAGE_CHARACTERS = 500
 """What a message takes beside its text."""
 
@@ -31,21 +34,25 @@ class SentHistories:
         self._sizes: dict[str, int] = {}
         self._size = 0
 
-    def order(self, request: GenerationRequest, waited: float = 0.0) -> bytes:
-        """Write a turn down for the worker, which must be sent the whole of it; `waited` are seconds since it came.
+    def order(self, request: GenerationRequest, waited: float = 0.0) -> tuple[bytes, bool]:
+        """Write a turn down for the worker, which must be sent it; `waited` are seconds since it came.
 
-        Raises `EngineError` for what is no JSON; then nothing has changed.
+        A long history comes in parts: until the turn itself was written (the second value), this is to be called again,
+        and no other turn of the key may come between. Raises `EngineError` for what is no JSON; then nothing has
+        changed.
         """
         key, messages = request.cache_key, request.messages
         before = self._sent.get(key, ())
         keep = _agreement(before, messages)
-        turn = _encode(request, keep, waited)
-        new = sum(map(_characters, messages[keep:]))
+        end = _part(messages, keep)
+        whole = end == len(messages)
+        turn = _encode(request, keep, waited) if whole else _encode_part(key, keep, messages[keep:end])
+        new = sum(map(_characters, messages[keep:end]))
         old = self._sizes.get(key, 0) if keep == len(before) else sum(map(_characters, messages[:keep]))
         self.forget(key)
-        self._sent[key], self._sizes[key] = messages, old + new
+        self._sent[key], self._sizes[key] = messages[:end], old + new
         self._size += old + new
-        return self._drop_oldest() + turn
+        return self._drop_oldest() + turn, whole
 
     def forget(self, key: str) -> None:
         """Strike a history out: the worker is told to forget the key."""
@@ -75,7 +82,7 @@ class KnownHistories:
     def __len__(self) -> int:
         return len(self._known)
 
-    def take(self, order: Generate) -> Sequence[Message]:
+    def take(self, order: Generate | History) -> Sequence[Message]:
         """Bring a history up to date and return it; it changes with the key's next turn.
 
         Raises `ValueError` when the server keeps what is not here: one of the two has a defect, and must start again.
@@ -92,27 +99,45 @@ class KnownHistories:
 
 
 def _encode(request: GenerationRequest, keep: int, waited: float) -> bytes:
-    try:
-        return encode(
-            Generate(
-                id=request.id,
-                cache_key=request.cache_key,
-                keep=keep,
-                messages=[_plain(message) for message in request.messages[keep:]],
-                settings=request.settings.model_dump(mode="json"),
-                json_schema=request.json_schema,
-                tools=list(request.tools),
-                owner=request.owner,
-                account=request.account or request.cache_key,
-                kind=request.kind,
-                logprobs=request.logprobs,
-                deadline_seconds=request.deadline_seconds,
-                waited_seconds=waited,
-                may_shorten=request.may_shorten,
-            )
+    return _json(
+        Generate(
+            id=request.id,
+            cache_key=request.cache_key,
+            keep=keep,
+            messages=[_plain(message) for message in request.messages[keep:]],
+            settings=request.settings.model_dump(mode="json"),
+            json_schema=request.json_schema,
+            tools=list(request.tools),
+            owner=request.owner,
+            account=request.account or request.cache_key,
+            kind=request.kind,
+            logprobs=request.logprobs,
+            deadline_seconds=request.deadline_seconds,
+            waited_seconds=waited,
+            may_shorten=request.may_shorten,
         )
+    )
+
+
+def _encode_part(key: str, keep: int, messages: Sequence[Message]) -> bytes:
+    return _json(History(key, keep, [_plain(message) for message in messages]))
+
+
+def _json(frame: Generate | History) -> bytes:
+    try:
+        return encode(frame)
     except (TypeError, ValueError, RecursionError) as error:
         raise EngineError(f"the request is no JSON: {error}") from error
+
+
+def _part(messages: Sequence[Message], begin: int) -> int:
+    """Say up to where messages are sent at once."""
+    room = PART_CHARACTERS
+    for index in range(begin, len(messages)):
+        room -= _characters(messages[index])
+        if room < 0:
+            return max(index, begin + 1)
+    return len(messages)
 
 
 def _agreement(before: Sequence[Message], messages: Sequence[Message]) -> int:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -48,6 +49,7 @@ class WorkerProcess:
         self._reader = reader
         self._writer = writer
         self._histories = SentHistories()
+        self._sending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._last_words: deque[str] = deque(maxlen=20)
         self._asked = False
         self._silent = self._may_take = 0.0
@@ -99,9 +101,20 @@ class WorkerProcess:
         """Process id."""
         return self._process.pid
 
-    def begin(self, request: GenerationRequest, waited: float = 0.0) -> None:
-        """Hand a turn over; of its history only what the worker does not hold yet. Raises `EngineError`."""
-        self._write(self._histories.order(request, waited))
+    async def begin(self, request: GenerationRequest, waited: float, wanted: Callable[[], bool]) -> bool:
+        """Hand a turn over as long as it is `wanted`; of its history only what the worker does not hold yet.
+
+        Others get their say between the parts of a long history. Returns whether all of it was sent.
+        Raises `EngineError`.
+        """
+        async with self._sending.setdefault(request.cache_key, asyncio.Lock()):
+            whole = False
+            while not whole and wanted():
+                data, whole = self._histories.order(request, waited)
+                self._write(data)
+                if not whole:
+                    await asyncio.sleep(0)
+            return whole
 
     def forget(self, cache_key: str) -> None:
         """Let the worker drop what it keeps for a key."""

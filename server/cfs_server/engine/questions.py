@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable
 
 from cfs.errors import Unavailable
-from cfs_server.engine.frames import AskStats, AskTokens, Stats, Tokens
+from cfs_server.engine.frames import AskStats, AskTokens, Stats, StopCounting, Tokens
 
 ANSWER_SECONDS = 30.0
 """A worker that has not answered after so long hangs: the longest text that is taken is counted in seconds."""
@@ -23,22 +23,33 @@ class Questions:
         self._open: dict[int, asyncio.Future[Answer | None]] = {}
         self._numbers = itertools.count(1)
 
-    async def ask(self, make: Callable[[int], Question], send: Callable[[Question], None]) -> Answer | None:
+    async def ask(
+        self, make: Callable[[int], Question], send: Callable[[Question | StopCounting], None]
+    ) -> Answer | None:
         """Send a question and wait for its answer; None when the worker dies before it has given one.
 
-        Raises `Unavailable` when no answer comes in time.
+        Raises `Unavailable` when no answer comes in time. A worker need not count tokens that nobody waits for: it is
+        told, and this is over when it has stopped, so that whoever leaves again and again does not fill its queue.
         """
         number = next(self._numbers)
         future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
         self._open[number] = future
+        question = make(number)
         try:
-            send(make(number))
-            async with asyncio.timeout(self._seconds):
-                return await future
-        except TimeoutError:
-            raise Unavailable(SILENT.format(self._seconds), retry_after=RETRY_AFTER) from None
+            send(question)
+            await asyncio.wait((future,), timeout=self._seconds)
+        except asyncio.CancelledError:
+            if isinstance(question, AskTokens) and not future.done():
+                send(StopCounting(number))
+                await asyncio.wait((future,), timeout=self._seconds)
+            raise
         finally:
             self._open.pop(number, None)
+        if not future.done():
+            if isinstance(question, AskTokens):
+                send(StopCounting(number))
+            raise Unavailable(SILENT.format(self._seconds), retry_after=RETRY_AFTER)
+        return future.result()
 
     def answered(self, answer: Answer) -> None:
         """Take an answer; one that nobody waits for any more is dropped."""

@@ -141,6 +141,8 @@ class LlamaEngine:
         """Yield text as it is made, then exactly one `Finished`; see `Engine.generate`."""
         stream = self._submit(request)
         try:
+            if self._worker is not None:
+                await self._begin(self._worker, stream)
             while (delta := await stream.next()) is not None:
                 if stream.resumes():
                     self._tell(frames.Resume(request.id))
@@ -236,8 +238,6 @@ class LlamaEngine:
         check_bound(request.messages, request.settings.system, *self._context)
         request = forced(request)
         self._logs.begun(request.cache_key)
-        if self._worker is not None:
-            self._worker.begin(request)
         stream = self._streams[request.id] = TurnStream(request)
         return stream
 
@@ -329,19 +329,28 @@ class LlamaEngine:
             self._restarts[self._why] += 1
             self._broken = None
             self._worker, self._state = worker, "ready"
-            self._hand_over(worker)
+            await self._hand_over(worker)
             return
 
-    def _hand_over(self, worker: WorkerProcess) -> None:
+    async def _hand_over(self, worker: WorkerProcess) -> None:
         for recall in self._logs.recalls():
             worker.send(recall)
-        for stream in self._streams.values():
-            if stream.over:
-                continue
-            try:
-                worker.begin(stream.request, stream.age)
-            except EngineError as error:
-                stream.fail(error)
+        for stream in list(self._streams.values()):  # those that come meanwhile are sent by their readers
+            await self._begin(worker, stream)
+
+    async def _begin(self, worker: WorkerProcess, stream: TurnStream) -> None:
+        """Send a turn to a worker, unless it is over or the worker is gone before that."""
+
+        def wanted() -> bool:
+            return self._worker is worker and not stream.over and not stream.cancelled
+
+        try:
+            sent = await worker.begin(stream.request, stream.age, wanted)
+        except EngineError as error:
+            stream.fail(error)
+        else:
+            if stream.cancelled and not sent:
+                stream.end("cancelled")
 
     async def _spawn(self) -> WorkerProcess:
         if self._load is None:

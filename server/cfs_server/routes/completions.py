@@ -130,6 +130,12 @@ async def model(
     return as_json(card)
 
 
+async def _place(me: Me) -> AsyncIterator[None]:
+    """Hold a place for counting tokens from before the body is read until all is over."""
+    with me.completions.counting():
+        yield
+
+
 @router.post(
     "/tokens",
     responses={200: answer("How many tokens", json=wire.TokenCounts), **problems(*_ERRORS)},
@@ -137,6 +143,7 @@ async def model(
 )
 async def tokens(
     request: Request,
+    _: Annotated[None, Depends(_place)],
     asked: Annotated[wire.TokensRequest, Depends(json_body(wire.TokensRequest))],
     me: Me,
 ) -> Response:

@@ -1,14 +1,17 @@
 """Turns requests into generations, away from the engine's thread: prompts, tokens, grammars, samplers.
 
 A request that is bad (a template that refuses it, a schema that is no grammar, a prompt that is too long) ends here
-and hurts nobody else. Requests keep their order; a cancel overtakes what is still being prepared.
+and hurts nobody else. Requests of one owner keep their order; a cancel overtakes what is still being prepared. Owners
+take turns of some milliseconds, so a long prompt of one does not hold up another's.
 """
 
 import queue
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +27,7 @@ from cfs_server.engine.frames import (
     Expect,
     Forget,
     Generate,
+    History,
     Pause,
     Recall,
     Resume,
@@ -41,7 +45,37 @@ from cfs_server.engine.llama.sequences import Generation, Refused
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
 
-Order = Generate | Cancel | Pause | Resume | Forget | DropHistory | Recall | TellAgain | Expect | AskStats
+Simple = History | Cancel | Pause | Resume | Forget | DropHistory | Recall | TellAgain | Expect | AskStats
+Order = Generate | Simple
+
+
+SLICE_SECONDS = 0.01
+"""So long one owner's prompts are prepared before it is another one's turn."""
+LONG_CHARACTERS = 1 << 16
+_SURELY = 1.2
+
+
+@dataclass(slots=True)
+class _Barrier:
+    """A question that is passed on when everything before it is done, in as many lanes as are `left`."""
+
+    question: AskStats
+    left: int
+
+
+_Work = Generator[None, None, Generation | Refused]
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What one owner's orders wait for, and the work on the first of them."""
+
+    orders: deque[Order | _Barrier] = field(default_factory=deque)
+    work: _Work | None = None
+
+    def has(self, key: str) -> bool:
+        """Whether a turn of this key is being prepared."""
+        return any(isinstance(order, Generate) and order.cache_key == key for order in self.orders)
 
 
 class Intake:
@@ -65,6 +99,7 @@ class Intake:
         self._deliver = deliver
         self._interrupt = interrupt
         self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._lanes: OrderedDict[str, _Lane] = OrderedDict()
         self._lock = threading.Lock()
         self._preparing: dict[str, float] = {}  # turns, and when they came
 
@@ -82,24 +117,79 @@ class Intake:
         self._orders.put(order)
 
     def run_forever(self) -> None:
-        """Prepare orders, one after the other."""
+        """Prepare orders, a slice of each owner's at a time."""
         while True:
-            match order := self._orders.get():
-                case Generate():
-                    messages = self._histories.take(order)  # also of a turn that was cancelled meanwhile
-                    self._admit(order, self._prepare(order, messages))
-                case DropHistory(key):
-                    self._histories.drop(key)
-                case Recall(key, owner, rows):
-                    self._recalled.put(key, owner, rows)
-                case TellAgain(key):
-                    self._logs.tell_again(key)
-                case Forget(key):
-                    self._histories.drop(key)
-                    self._logs.forget(key)
-                    self._deliver(order)
-                case _:
-                    self._deliver(order)
+            self.step()
+
+    def step(self) -> None:
+        """Take in what has come, or wait for it, and prepare a slice of what the next owner asks for."""
+        while not self._orders.empty() or not self._lanes:
+            self._sort(self._orders.get())
+            if not self._lanes and self._orders.empty():
+                return
+        owner, lane = self._lanes.popitem(last=False)
+        self._advance(lane)
+        if lane.orders:
+            self._lanes[owner] = lane
+
+    def _sort(self, order: Order) -> None:
+        """Put an order behind those that it must come after, or follow it at once."""
+        if isinstance(order, Generate):
+            self._lanes.setdefault(order.owner, _Lane()).orders.append(order)
+        elif isinstance(order, AskStats) and self._lanes:
+            barrier = _Barrier(order, len(self._lanes))
+            for lane in self._lanes.values():
+                lane.orders.append(barrier)
+        elif isinstance(order, History | Forget | DropHistory | Recall | TellAgain | Expect):
+            busy = [lane for lane in self._lanes.values() if lane.has(order.cache_key)]
+            if busy:
+                busy[0].orders.append(order)
+            else:
+                self._follow(order)
+        else:
+            self._follow(order)
+
+    def _advance(self, lane: _Lane) -> None:
+        """Go on with the first order of a lane for some milliseconds."""
+        order = lane.orders[0]
+        if isinstance(order, _Barrier):
+            order.left -= 1
+            if not order.left:
+                self._deliver(order.question)
+        elif not isinstance(order, Generate):
+            self._follow(order)
+        else:
+            if lane.work is None:
+                messages = self._histories.take(order)  # also of a turn that was cancelled meanwhile
+                lane.work = self._prepare(order, messages)
+            until = time.monotonic() + SLICE_SECONDS
+            try:
+                while order.id in self._preparing:
+                    next(lane.work)
+                    if time.monotonic() > until:
+                        return
+            except StopIteration as end:
+                self._admit(order, end.value)
+            lane.work.close()
+            lane.work = None
+        lane.orders.popleft()
+
+    def _follow(self, order: Simple) -> None:
+        match order:
+            case History():
+                self._histories.take(order)
+            case DropHistory(key):
+                self._histories.drop(key)
+            case Recall(key, owner, rows):
+                self._recalled.put(key, owner, rows)
+            case TellAgain(key):
+                self._logs.tell_again(key)
+            case Forget(key):
+                self._histories.drop(key)
+                self._logs.forget(key)
+                self._deliver(order)
+            case _:
+                self._deliver(order)
 
     def _tokenize(self, text: str, trusted: bool) -> Tokens:
         return self._vocabulary.tokenize(text, special=trusted)
@@ -123,9 +213,9 @@ class Intake:
             elif isinstance(work, Generation):
                 work.sampler.free()
 
-    def _prepare(self, order: Generate, messages: Sequence[Message]) -> Generation | Refused:
+    def _prepare(self, order: Generate, messages: Sequence[Message]) -> _Work:
         try:
-            return self._generation(order, messages)
+            return (yield from self._generation(order, messages))
         except CfsError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - one bad request must not end the worker
@@ -133,13 +223,18 @@ class Intake:
         fits, leaving = (failure.fits, failure.leaving) if isinstance(failure, ContextTooLong) else (None, 0)
         return Refused(Ended(order.id, "error", 0, type(failure).__name__, failure.detail, fits, leaving))
 
-    def _generation(self, order: Generate, messages: Sequence[Message]) -> Generation:
+    def _generation(self, order: Generate, messages: Sequence[Message]) -> Generator[None, None, Generation]:
         settings = Settings.model_validate(order.settings)
         check_bound(messages, settings.system, self._context_tokens, self._vocabulary.longest)
+        yield from self._check_long(messages)
         prompt = self._prompts.build(messages, settings, order.tools)
         solo = settings.reproducible and (settings.seed is not None or settings.temperature == 0)
         # What was cut into tokens before, and how, must not matter to a turn that is to be the same each time.
-        known = self._logs.read(prompt.pieces) if solo else self._logs.next(order.cache_key, prompt.pieces, order.owner)
+        yield
+        logs = self._logs
+        known = yield from (
+            logs.cut(prompt.pieces) if solo else logs.cut_next(order.cache_key, prompt.pieces, order.owner)
+        )
         tokens = self._tokens(known)
         room = self._context_tokens - len(tokens)
         reserve = min(settings.max_tokens, self._context_tokens // 4) if order.may_shorten else 1
@@ -162,6 +257,24 @@ class Intake:
             solo=solo,
             share=(order.owner, order.kind, order.account),
         )
+
+    def _check_long(self, messages: Sequence[Message]) -> Generator[None, None, None]:
+        """Raise `ContextTooLong` for a message that is too long by itself, by the tokens of its parts.
+
+        The whole of a text cannot be cut into tokens in slices; the sum of its parts is larger by some tokens at most.
+        """
+        for index, message in enumerate(messages):
+            if len(message.content) <= LONG_CHARACTERS:
+                continue
+            tokens = 0
+            for start in range(0, len(message.content), LONG_CHARACTERS):
+                tokens += len(self._tokenize(message.content[start : start + LONG_CHARACTERS], trusted=False))
+                yield
+                if tokens > _SURELY * self._context_tokens:
+                    fits = sum(later.role == "user" for later in messages[index + 1 :])
+                    limit = self._context_tokens
+                    detail = f"a message takes more than {tokens} tokens; the model's context holds {limit}"
+                    raise ContextTooLong(detail, fits=fits, leaving=tokens)
 
     def _check_room(
         self, order: Generate, messages: Sequence[Message], settings: Settings, tokens: int, reserve: int

@@ -7,7 +7,7 @@ very tokens that the model chose. The next prompt of a session takes over all se
 
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, pairwise
 
@@ -72,6 +72,9 @@ class TokenLog:
         return Told(self.key, self.owner, source, keep, list(map(log_rows.write, self.segments[keep:])))
 
 
+Cutting = Generator[None, None, TokenLog]
+
+
 @dataclass(frozen=True, slots=True)
 class _Agreement:
     """How many segments a prompt begins with, and where in it they end: a piece, and a place in that."""
@@ -106,7 +109,11 @@ class TokenLogs:
         return len(self._logs)
 
     def next(self, key: str, pieces: Sequence[Piece], owner: str = "") -> TokenLog:
-        """Cut the next prompt of a session, as far as it is not known already.
+        """Cut the next prompt of a session at once; see `cut_next`."""
+        return _finished(self.cut_next(key, pieces, owner))
+
+    def cut_next(self, key: str, pieces: Sequence[Piece], owner: str = "") -> Cutting:
+        """Cut the next prompt of a session, as far as it is not known already, and stop for others at each segment.
 
         A new session may be a copy of another one of its owner, or begin with what that was told: it then takes over
         that one's tokens, and with them what was computed from them.
@@ -117,7 +124,7 @@ class TokenLogs:
             alike = islice(recent, CANDIDATES)
             before = max(alike, key=lambda log: self._agreement(pieces, log.segments).count, default=None)
             before = self._recall(key, owner, pieces, before)
-        log = self.read(pieces, before)
+        log = yield from self.cut(pieces, before)
         log.owner, log.key = owner, key
         if before is not None:
             source, count = before.told
@@ -143,14 +150,20 @@ class TokenLogs:
         self._total -= self._characters.pop(key, 0)
 
     def read(self, pieces: Sequence[Piece], before: TokenLog | None = None) -> TokenLog:
-        """Cut a prompt that may begin as another log does."""
+        """Cut a prompt at once; see `cut`."""
+        return _finished(self.cut(pieces, before))
+
+    def cut(self, pieces: Sequence[Piece], before: TokenLog | None = None) -> Cutting:
+        """Cut a prompt that may begin as another log does, and stop for others at each segment."""
         known = before.segments if before else []
         same = self._agreement(pieces, known)
         log = TokenLog(known[: same.count], reused=same.count)
         for index, piece in enumerate(pieces[same.piece :]):
             place = 0 if index else same.place
             if place < len(piece.text):
-                log.segments.extend(self._cut(piece, place))
+                for segment in self._cut(piece, place):
+                    log.segments.append(segment)
+                    yield
         return log
 
     def check_integrity(self) -> list[str]:
@@ -200,3 +213,12 @@ class TokenLogs:
         for start, end in pairwise(starts):
             text = piece.text[start:end]
             yield Segment(text, piece.trusted, self._tokenize(text, piece.trusted))
+
+
+def _finished(work: Cutting) -> TokenLog:
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            log: TokenLog = end.value
+            return log

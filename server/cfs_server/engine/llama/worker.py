@@ -98,7 +98,7 @@ def _read(connection: Connection, scheduler: Scheduler, intake: Intake, counter:
     while (frame := connection.read()) is not None:
         if isinstance(frame, frames.Ping):
             scheduler.inbox.put(frame)  # past the intake, which may be busy with long prompts
-        elif isinstance(frame, frames.AskTokens):
+        elif isinstance(frame, frames.AskTokens | frames.StopCounting):
             counter.put(frame)
         elif isinstance(frame, Order):
             intake.put(frame)
