@@ -5,6 +5,7 @@ import re
 from collections.abc import Awaitable, Callable
 from email.message import Message as Header
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -117,9 +118,9 @@ def _check_values(body: bytes, most: int) -> None:
     """Raise `TooLarge` for too many values; what looks like one within a text is none."""
     if sum(map(body.count, (b",", b"[", b"{"))) <= most:
         return
-    values = sum(1 for found in _TEXT_OR_VALUE.finditer(body) if body[found.start()] != _QUOTE)
-    if values > most:
-        raise TooLarge(f"a body in JSON has {most} values at most; this one has {values}")
+    values = (found for found in _TEXT_OR_VALUE.finditer(body) if body[found.start()] != _QUOTE)
+    if next(islice(values, most, None), None) is not None:
+        raise TooLarge(f"a body in JSON has {most} values at most; this one has more")
 
 
 def _check_finite(value: Any) -> None:
