@@ -25,7 +25,8 @@ from cfs_server.engine.interface import CallDelta, Delta, Finished, GenerationRe
 from cfs_server.engine.supervisor import LlamaEngine
 
 MARK = re.compile(
-    r"<tool_call>|<function=|\[TOOL_CALLS\]|\[CALL:|<\|python_tag\|>|^\s*\[?\{\s*\"(name|arguments|function)\""
+    r"<tool_call>|<function=|\[TOOL_CALLS\]|\[CALL:|<\|python_tag\|>"
+    r'|^\s*\[?\s*\{\s*"name"\s*:\s*"[^"]*"\s*,\s*"(arguments|parameters)"'
 )
 
 
