@@ -105,9 +105,11 @@ class UpstreamEngine:
             while (delta := await turn.next()) is not None:
                 yield delta
         finally:
-            await _ended(turn.task)
-            del self._turns[request.id]
-            self._account(turn.usage())
+            try:
+                await _ended(turn.task)
+            finally:
+                del self._turns[request.id]
+                self._account(turn.usage())
         if turn.error is not None:
             raise turn.error
         yield Finished(turn.reason or "stop", turn.usage())
@@ -247,8 +249,13 @@ class UpstreamEngine:
 
 
 async def _ended(*tasks: asyncio.Task[None] | None) -> None:
-    """Cancel tasks and wait for their end."""
+    """Cancel tasks and wait for their end.
+
+    Whoever waits may be cancelled, too, and by anyio again and again. That must not reach the tasks: one that is
+    cancelled while it closes its connection leaves that open for good.
+    """
     there = [task for task in tasks if task is not None]
     for task in there:
         task.cancel()
-    await asyncio.gather(*there, return_exceptions=True)
+    if there:
+        await asyncio.wait(there)
