@@ -8,7 +8,14 @@ import typer
 
 from cfs.cli.options import DEFAULT_URL, TokenFile, Url, read_token
 from cfs_agents.fibre import commands as trees
-from cfs_agents.fibre.commands import CommandModeName, Commands, Variables, questions_of
+from cfs_agents.fibre.commands import (
+    PATIENCE,
+    CommandModeName,
+    Commands,
+    Patience,
+    Variables,
+    questions_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +85,7 @@ def run(
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     env: Variables = None,
     context: Longest = None,
+    patience: Patience = PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
@@ -96,7 +104,7 @@ def run(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context)
     settings = _settings(model, temperature, max_tokens)
-    with _seat(root, config, settings, url, token_file, questions) as seat:
+    with _seat(root, config, settings, patience, url, token_file, questions) as seat:
         if task is None:
             seat.resume()
         else:
@@ -115,6 +123,7 @@ def chat(
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     env: Variables = None,
     context: Longest = None,
+    patience: Patience = PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
@@ -131,7 +140,7 @@ def chat(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context)
     settings = _settings(model, temperature, max_tokens)
-    with _seat(root, config, settings, url, token_file, questions) as seat:
+    with _seat(root, config, settings, patience, url, token_file, questions) as seat:
         if interactive:
             seat.greet()
         read_line = prompt.LineEditor(prompt.history_file("agent")).read_line if interactive else prompt.read_input
@@ -173,6 +182,7 @@ def _seat(
     root: Path,
     config: "FileAgentConfig",
     model: "ModelSettings",
+    patience: float,
     url: str,
     token_file: Path | None,
     questions: "CommandQuestions | None",
@@ -180,7 +190,9 @@ def _seat(
     # Everything heavy comes in here, so that --help is quick.
     from cfs_agents.seat import Seat
 
-    return Seat(root, config, model=model, url=url, token=read_token(token_file), questions=questions)
+    return Seat(
+        root, config, model=model, url=url, token=read_token(token_file), questions=questions, patience=patience
+    )
 
 
 def checks() -> "Iterator[Check]":

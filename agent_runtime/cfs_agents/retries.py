@@ -1,44 +1,165 @@
-"""When a model is asked again: with growing pauses, or when the server said so."""
+"""When a request is made again: a few times after a fault, and for as long as patience lasts in an outage."""
 
 import asyncio
+import re
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self, TypeVar
 
 import tenacity
 
-from cfs.errors import CfsError, ContextTooLong, ServerError, Timeout, TooMany, Unavailable
+from cfs.errors import (
+    CfsError,
+    ContextTooLong,
+    EngineError,
+    InvalidRequest,
+    SchemaRefused,
+    ServerError,
+    Timeout,
+    TooMany,
+    Unavailable,
+    Unreachable,
+    WorkerCrashed,
+)
+
+PATIENCE = 900.0
+"""Seconds for which an outage is waited out, unless somebody says otherwise."""
 
 _PASSING = (TooMany, Unavailable, Timeout, ServerError)
+_HOPELESS = (ContextTooLong, SchemaRefused)
+_SLOWEST = 10.0
+"""Longest pause between two requests in an outage."""
+_MOST_BREAKS = 10
+"""How often one reply may break off after it began, or crash the worker: a prompt may be what crashes it."""
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+T = TypeVar("T")
 
 
 def is_passing(error: BaseException) -> bool:
     """Whether the same request may go well later: all that is the server's trouble, not the request's."""
-    return isinstance(error, _PASSING) and not isinstance(error, ContextTooLong)
+    return isinstance(error, _PASSING) and not isinstance(error, _HOPELESS)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether an error is one that an outage makes: no connection, a server or engine that restarts or asks to wait."""
+    if type(error) in (Unavailable, Unreachable, WorkerCrashed, Timeout):
+        return True
+    waits = isinstance(error, TooMany | EngineError) and error.retry_after is not None
+    return waits and not isinstance(error, _HOPELESS)
+
+
+def seconds_of(text: str) -> float:
+    """Read a duration such as `90s`, `15m`, `2h` or `0`; a bare number is in seconds. Raises `InvalidRequest`."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        raise InvalidRequest(f"{text!r} is no duration: write it like 90s, 15m or 2h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+class Outages:
+    """Knows whether anybody waits for the server. Calls `begins` when that starts, and `ends` when it is over."""
+
+    def __init__(
+        self, begins: Callable[[CfsError], None] | None = None, ends: Callable[[], None] | None = None
+    ) -> None:
+        self._begins = begins
+        self._ends = ends
+        self._waiting = 0
+        self._since = 0.0
+        self._total = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """For how long somebody has waited so far."""
+        return self._total + (time.monotonic() - self._since if self._waiting else 0.0)
+
+    def enter(self, error: CfsError) -> None:
+        """A request begins to wait."""
+        self._waiting += 1
+        if self._waiting == 1:
+            self._since = time.monotonic()
+            if self._begins is not None:
+                self._begins(error)
+
+    def leave(self, *, answered: bool) -> None:
+        """It is answered, or given up."""
+        self._total = self.seconds
+        self._since = time.monotonic()
+        self._waiting -= 1
+        if not self._waiting and answered and self._ends is not None:
+            self._ends()
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often a model is asked before its error counts, and the pauses between in seconds (A7).
+    """How often a request is made before its error counts, and the pauses between, in seconds (A7).
 
-    Pauses are random up to a bound that begins at `first` and doubles up to `longest`. A server that names a time
-    itself (`Retry-After`) is heeded up to `longest`; one that asks for more is not asked again. `sleep` is for tests.
+    A fault of the server is tried `tries` times. After an error that an outage makes (`is_outage`) the request is made
+    again until `patience` has passed since the first one; 0 leaves it at the tries. Pauses are random up to a bound
+    that begins at `first` and doubles up to ten seconds. A server that names a time itself (`Retry-After`) is heeded up
+    to `longest`, or to the end of the patience. `outages` is shared by all who use one server. `sleep` is for tests.
     """
 
     tries: int = 3
     first: float = 1.0
     longest: float = 60.0
+    patience: float = PATIENCE
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    outages: Outages = field(default_factory=Outages)
 
-    def attempts(self, note: Callable[[CfsError, float], None]) -> tenacity.AsyncRetrying:
-        """Make the loop for one reply: `async for attempt in ...: with attempt: ...`.
+    def request(self, forever: Callable[[], bool] = lambda: False) -> "Request":
+        """Begin a request; while `forever` says so, an outage is waited out however long it takes."""
+        return Request(self, forever)
 
-        It does not pause: it tells each error and the pause due after it to `note`, and the next attempt begins with
-        that pause. So whoever is inside the loop can say that there is one before it takes it.
+    async def call(self, action: Callable[[], Awaitable[T]], forever: Callable[[], bool] = lambda: False) -> T:
+        """Do something until it goes well, or its error counts."""
+        with self.request(forever) as request:
+            async for attempt in request.attempts():
+                if request.pause is not None:
+                    await self.sleep(request.pause)
+                with attempt:
+                    return await action()
+        raise AssertionError("unreachable")  # pragma: no cover
+
+
+class Request:
+    """One request that may be made several times. Use it in `with`: it counts as waiting after its first outage."""
+
+    def __init__(self, retries: Retries, forever: Callable[[], bool]) -> None:
+        self.error: CfsError | None = None
+        """The last error; None before the first."""
+        self.pause: float | None = None
+        """Seconds to wait before the next attempt; None before the first."""
+        self._retries = retries
+        self._forever = forever
+        self._faults = self._failures = self._breaks = 0
+        self._waited = 0.0
+        self._since: float | None = None
+        self._waiting = self._spoke = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over(answered=error is None)
+
+    def spoke(self) -> None:
+        """Note that the answer has begun: the outage is over."""
+        self._spoke = True
+        self._over(answered=True)
+
+    def attempts(self) -> tenacity.AsyncRetrying:
+        """Make the loop: `async for attempt in ...: pause; with attempt: ...`.
+
+        It does not pause itself, so whoever is inside the loop can say that there is a pause before taking it.
         """
-        grows = tenacity.wait_random_exponential(multiplier=self.first, max=self.longest)
-
-        def again(error: BaseException) -> bool:
-            return isinstance(error, CfsError) and is_passing(error) and (error.retry_after or 0) <= self.longest
+        grows = tenacity.wait_random_exponential(multiplier=self._retries.first, max=_SLOWEST)
 
         def pause(state: tenacity.RetryCallState) -> float:
             asked = _error_of(state).retry_after
@@ -46,12 +167,40 @@ class Retries:
 
         return tenacity.AsyncRetrying(
             sleep=_not_here,
-            stop=tenacity.stop_after_attempt(self.tries),
+            stop=self._is_over,
             wait=pause,
-            retry=tenacity.retry_if_exception(again),
-            before_sleep=lambda state: note(_error_of(state), state.upcoming_sleep),
+            retry=tenacity.retry_if_exception(is_passing),
+            before_sleep=self._wait,
             reraise=True,
         )
+
+    def _is_over(self, state: tenacity.RetryCallState) -> bool:
+        """Count a failure, and say whether it is the last."""
+        error, pause, now = _error_of(state), state.upcoming_sleep, time.monotonic()
+        outage, soon = is_outage(error), pause <= self._retries.longest
+        self._breaks += self._spoke or isinstance(error, WorkerCrashed)
+        if self._since is None or self._spoke:
+            self._since, self._waited, self._spoke = now, 0.0, False
+        self._failures += 1
+        self._faults += not outage
+        self._waited += pause
+        if not outage:
+            return self._faults >= self._retries.tries or not soon
+        if self._failures < self._retries.tries and soon:
+            return False
+        late = max(self._waited, now + pause - self._since) > self._retries.patience
+        return self._breaks > _MOST_BREAKS or (late and not self._forever())
+
+    def _wait(self, state: tenacity.RetryCallState) -> None:
+        self.error, self.pause = _error_of(state), state.upcoming_sleep
+        if not self._waiting and is_outage(self.error):
+            self._waiting = True
+            self._retries.outages.enter(self.error)
+
+    def _over(self, *, answered: bool) -> None:
+        if self._waiting:
+            self._waiting = False
+            self._retries.outages.leave(answered=answered)
 
 
 async def _not_here(seconds: float) -> None:

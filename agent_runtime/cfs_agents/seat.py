@@ -22,6 +22,7 @@ from cfs_agents.console.question import CommandQuestions
 from cfs_agents.context import CachedCounter
 from cfs_agents.events import AgentEvent, Finished
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
+from cfs_agents.retries import PATIENCE, Retries
 from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
 
 HELP = '''/resume   go on with the task that was broken off
@@ -50,6 +51,7 @@ class Seat:
         url: str | None = None,
         token: str | None = None,
         questions: CommandQuestions | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         self._root = root
         self._config = config
@@ -57,6 +59,7 @@ class Seat:
         self._url = url
         self._token = token
         self._questions = questions
+        self._retries = Retries(patience=patience)
         self._console = Console()
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
@@ -77,7 +80,7 @@ class Seat:
 
     async def _open(self) -> FileAgent:
         client = await self._stack.enter_async_context(AsyncClient(self._url, self._token))
-        model = ServerModel(client, self._model)
+        model = ServerModel(client, self._model, retries=self._retries)
         config = replace(self._config, counter=CachedCounter(ServerCounter(client)))
         return await self._stack.enter_async_context(FileAgent(self._root, model, config))
 

@@ -16,7 +16,7 @@ from cfs.completions import (
     ToolCallPiece,
     ToolSpec,
 )
-from cfs.errors import CfsError, ServerError
+from cfs.errors import ServerError
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message
 from cfs_agents.llm import CallPiece, Chunk, Item, Reply, Retrying
@@ -41,7 +41,7 @@ class ServerModel:
     """A `Model` that asks a server, which `client` knows (its URL is `CFS_URL` unless given, as in all of the SDK).
 
     A failure that may pass is told by `Retrying` and the whole reply is asked for again, also when it broke off in its
-    middle; the third one in a row is raised (A7). What the request itself is to blame for is raised at once.
+    middle, as often and as long as `retries` says (A7). What the request itself is to blame for is raised at once.
     """
 
     def __init__(
@@ -53,21 +53,18 @@ class ServerModel:
 
     async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
         """Yield what is new in the reply as it comes, then the reply (see `Model`)."""
-        request = self._request(messages, tools)
-        told: list[Retrying] = []
-
-        def note(error: CfsError, seconds: float) -> None:
-            told.append(Retrying(error.detail, seconds))
-
-        async for attempt in self._retries.attempts(note):
-            if told:
-                yield told[-1]
-                await self._retries.sleep(told[-1].seconds)
-            with attempt:
-                async with aclosing(self._reply(request)) as items:
-                    async for item in items:
-                        yield item
-                return
+        asked = self._request(messages, tools)
+        with self._retries.request() as request:
+            async for attempt in request.attempts():
+                if request.error is not None and request.pause is not None:
+                    yield Retrying(request.error.detail, request.pause)
+                    await self._retries.sleep(request.pause)
+                with attempt:
+                    async with aclosing(self._reply(asked)) as items:
+                        async for item in items:
+                            request.spoke()
+                            yield item
+                    return
 
     def _request(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> ChatRequest:
         asked = self._settings

@@ -366,6 +366,19 @@ def _completion(
     return Request("POST", "/v1/chat/completions", headers=headers, body=body, patience=patience)
 
 
+# -- the server ------------------------------------------------------------------------------------------------------
+
+
+def store() -> Call[str]:
+    """`GET /healthz`: the id of the server's store, which is another one where sessions have been lost."""
+    return Call(Request("GET", "/healthz"), lambda answer: str(json.loads(answer.body).get("store", "")))
+
+
+def ready() -> Call[None]:
+    """`GET /readyz`: raises `Unavailable` where a turn would not start now."""
+    return Call(Request("GET", "/readyz"), _nothing)
+
+
 # -- parts ------------------------------------------------------------------------------------------------------------
 
 

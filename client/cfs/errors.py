@@ -351,7 +351,8 @@ TABLE: dict[type[CfsError], Row] = {
 }
 
 _BY_SLUG = {row.slug: kind for kind, row in TABLE.items()}
-_BY_STATUS = {row.status: kind for kind, row in reversed(TABLE.items())}
+_BY_STATUS = {row.status: kind for kind, row in reversed(TABLE.items())} | {502: Unavailable}
+"""What a status means where no `type` is known: a 502 then is a gateway's, whose server does not answer."""
 
 PROBLEM_PREFIX = "urn:cfs:error:"
 

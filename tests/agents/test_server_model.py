@@ -8,12 +8,21 @@ from typing import Any
 
 import pytest
 
-from cfs.errors import CfsError, ContextTooLong, EngineError, ServerError, TooMany, Unauthorized, Unreachable
+from cfs.errors import (
+    CfsError,
+    ContextTooLong,
+    EngineError,
+    InvalidRequest,
+    ServerError,
+    TooMany,
+    Unauthorized,
+    Unreachable,
+)
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall
 from cfs_agents.context.tokens import CachedCounter
 from cfs_agents.llm import Chunk, Item, Model, Reply, Retrying
-from cfs_agents.retries import Retries
+from cfs_agents.retries import Outages, Retries, seconds_of
 from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
 from cfs_agents.testing import ManualClock
 from cfs_agents.tools import Registry, tool
@@ -345,8 +354,49 @@ async def test_nobody_there_is_unreachable(free_port: int) -> None:
     clock = ManualClock(jumps=True)
     async with AsyncClient(f"http://127.0.0.1:{free_port}") as client:
         with pytest.raises(Unreachable, match="no server answers"):
-            await answer(ServerModel(client, retries=Retries(sleep=clock.sleep)))
+            await answer(ServerModel(client, retries=Retries(patience=0, sleep=clock.sleep)))
     assert len(clock.slept) == 2
+
+
+async def test_an_outage_is_waited_out_as_long_as_patience_lasts(free_port: int) -> None:
+    """The pauses grow to ten seconds; that somebody waits is said once."""
+    clock, begun = ManualClock(jumps=True), list[CfsError]()
+    retries = Retries(patience=300, sleep=clock.sleep, outages=Outages(begun.append))
+    async with AsyncClient(f"http://127.0.0.1:{free_port}") as client:
+        with pytest.raises(Unreachable):
+            await answer(ServerModel(client, retries=retries))
+    assert 280 <= sum(clock.slept) <= 300
+    assert max(clock.slept) <= 10
+    assert len(begun) == 1
+
+
+async def test_a_fault_is_no_outage_however_long_patience_is() -> None:
+    """Three faults of a server are three faults, with outages between them or without."""
+    acts: list[Act] = [Refusal(500), Refusal(503), Refusal(503), Refusal(500), Refusal(503), Refusal(500), Speech()]
+    async with misbehaving(*acts) as (stub, model, _clock):
+        with pytest.raises(ServerError):
+            await answer(model)
+    assert len(stub.bodies) == 6
+
+
+async def test_a_reply_that_breaks_off_again_and_again_is_given_up() -> None:
+    async with misbehaving(*[Speech(("never", " heard"), cut=2, how="hard")] * 20) as (stub, model, _clock):
+        with pytest.raises(Unreachable):
+            await answer(model)
+    assert len(stub.bodies) == 11
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("15m", 900), ("2h", 7200), ("0", 0), ("2.5", 2.5), (" 3 ", 3)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "1d", "-1", "1m30s", "nan", "1e9"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        seconds_of(text)
 
 
 async def test_the_server_is_the_one_of_the_environment(home: House, monkeypatch: pytest.MonkeyPatch) -> None:

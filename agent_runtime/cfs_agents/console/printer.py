@@ -51,6 +51,7 @@ class Printer:
         self._outputs: set[bytes] = set()
         self._rounds = 0
         self._usage = Usage()
+        self._waiting = False
 
     @property
     def closed(self) -> bool:
@@ -59,6 +60,9 @@ class Printer:
 
     def print(self, block: Block) -> None:
         """Print a block at once."""
+        if self._waiting and not isinstance(block, Void | Warned | Finished):
+            self._waiting = False
+            self._remark("the model answers again")
         match block:
             case Passage(kind, text):
                 self._words(kind, text)
@@ -79,9 +83,11 @@ class Printer:
                 self._remark(f"the conversation was {how}: {before:,} tokens to {after:,}")
             case Warned(text):
                 self._remark(f"warning: {text}", "yellow")
-            case Void(reason, seconds, shown):
+            case Void(reason, _, shown):
                 void = "; what it has said does not count" if shown else ""
-                self._remark(f"the model is asked again in {seconds:.1f} s, as its reply failed: {reason}{void}")
+                if not self._waiting or shown:  # once, however often it is asked
+                    self._remark(f"waiting for the model, as its reply failed: {reason}{void}")
+                self._waiting = True
             case RoundStarted():
                 self._rounds += 1
             case TurnUsage(usage):

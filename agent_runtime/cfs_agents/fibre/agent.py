@@ -28,6 +28,7 @@ from cfs_agents.fibre.storage import TreeFolder
 from cfs_agents.fibre.strand import Begin, FibreSubAgent
 from cfs_agents.file_agent.keeping import to_the_end
 from cfs_agents.llm import Model
+from cfs_agents.retries import Retries
 from cfs_agents.tools.paths import WORKSPACE
 from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
 
@@ -41,7 +42,9 @@ class FibreAgent:
     With a `client` all of its agents can be watched, written to and cancelled in their sessions on that server: the
     root in `session`, its children in `session/NAME`. `model` answers for all agents, or a function returns the one for
     an agent's name. Entering raises `Conflict` if another program has the tree open, `Unavailable` or `StorageFull`.
-    One task at a time. Whatever happens to the process, `resume` in another one goes on.
+    One task at a time. Whatever happens to the process, `resume` in another one goes on. An outage of the server is
+    waited out as `retries` says, which should be those of the model, too. One that is too long ends the run by its
+    error, and the task can be resumed.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class FibreAgent:
         *,
         session: str = "main",
         client: AsyncClient | None = None,
+        retries: Retries | None = None,
     ) -> None:
         self.config = config or FibreConfig()
         self.session = check_id(session)
@@ -59,7 +63,9 @@ class FibreAgent:
             raise Conflict(f"{session} is a sub-session: the root of a tree has a session of its own")
         self._path = workspace_root
         self._models: Models = model if callable(model) else lambda _: model
-        self._live: Live = ServerLive(client, self.config.lease_seconds) if client is not None else NoServer()
+        self._live: Live = NoServer()
+        if client is not None:
+            self._live = ServerLive(client, self.config.lease_seconds, retries or Retries())
         self._chunks = ChunkStream()
         self._busy = False
 

@@ -2,12 +2,13 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from cfs.cli.options import DEFAULT_URL, Json, Session, TokenFile, Url, connect, read_token
 from cfs.cli.screen import show
+from cfs.errors import CfsError
 
 if TYPE_CHECKING:
     from cfs.wire import SessionTree
@@ -59,6 +60,28 @@ Variables = Annotated[
 Budget = Annotated[
     int | None, typer.Option("--budget", min=1, metavar="TOKENS", help="What all agents may use together.")
 ]
+
+
+def _seconds(text: str) -> float:
+    from cfs_agents.retries import seconds_of
+
+    try:
+        return seconds_of(text)
+    except CfsError as error:
+        raise typer.BadParameter(error.detail) from None
+
+
+Patience = Annotated[
+    float,
+    typer.Option(
+        "--patience",
+        parser=_seconds,
+        metavar="TIME",
+        help="How long to wait for a server that is away, such as 90s or 2h; with 0 each request is tried three times.",
+    ),
+]
+PATIENCE: Any = "15m"
+"""As a user writes it; the option's parser makes seconds of it."""
 Tree = Annotated[str, typer.Argument(help="Session of the root; main unless given.", show_default=False)]
 
 
@@ -72,15 +95,19 @@ def serve(
     commands: Commands = "none",
     env: Variables = None,
     budget: Budget = None,
+    patience: Patience = PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
     """Attach an agent to a session, until Ctrl-C: it answers what is written there, and may become many.
 
     Each sub-agent has a session below it. Write to any of them, on any face, to steer its agent. What was broken off,
-    by whatever, is gone on with first.
+    by whatever, is gone on with first. A server that is away is waited for: for as long as --patience says when there
+    is work, and without end when there is none.
     """
-    with _seat(root, session, instruction, model, temperature, lang, commands, env, budget, url, token_file) as seat:
+    with _seat(
+        root, session, instruction, model, temperature, lang, commands, env, budget, patience, url, token_file
+    ) as seat:
         seat.serve()
 
 
@@ -94,6 +121,7 @@ def resume(
     commands: Commands = "none",
     env: Variables = None,
     budget: Budget = None,
+    patience: Patience = PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
@@ -101,7 +129,9 @@ def resume(
 
     The exit code is 0 when the root has answered, and 4 when it names files as made or changed that are not.
     """
-    with _seat(root, session, instruction, model, temperature, lang, commands, env, budget, url, token_file) as seat:
+    with _seat(
+        root, session, instruction, model, temperature, lang, commands, env, budget, patience, url, token_file
+    ) as seat:
         seat.resume()
 
 
@@ -166,6 +196,7 @@ def _seat(
     commands: CommandModeName,
     env: list[str] | None,
     budget: int | None,
+    patience: float,
     url: str,
     token_file: Path | None,
 ) -> "TreeSeat":
@@ -184,7 +215,8 @@ def _seat(
         ask=(questions := questions_of(commands)),
     )
     settings = ModelSettings(name=name, temperature=temperature)
-    return TreeSeat(root, session, config, model=settings, url=url, token=read_token(token_file), questions=questions)
+    token = read_token(token_file)
+    return TreeSeat(root, session, config, model=settings, url=url, token=token, questions=questions, patience=patience)
 
 
 def questions_of(commands: CommandModeName) -> "CommandQuestions | None":

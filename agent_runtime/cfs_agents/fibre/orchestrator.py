@@ -5,12 +5,14 @@ One place starts a strand, in one task group: when `run` is left, no strand is l
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
 from cfs.errors import CfsError, Conflict
+from cfs.wire import Message
 from cfs_agents.agent import Agent
 from cfs_agents.events import AgentEvent, TurnUsage
 from cfs_agents.fibre.chunks import ChunkStream
@@ -19,16 +21,17 @@ from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.equipment import equipment, system_text
 from cfs_agents.fibre.guards.guards import Guards
 from cfs_agents.fibre.guards.limits import Limits
-from cfs_agents.fibre.live import Begun, Live
+from cfs_agents.fibre.live import Begun, Kept, Live
 from cfs_agents.fibre.recall import Made, recall_root, recall_subs
 from cfs_agents.fibre.reports import Report
 from cfs_agents.fibre.session_context import AgentSpec, SessionContext
-from cfs_agents.fibre.state import Letter, StrandRecord
+from cfs_agents.fibre.state import Held, Letter, StrandRecord
 from cfs_agents.fibre.storage import LEDGER, TreeFolder
 from cfs_agents.fibre.strand import Begin, FibreSubAgent
 from cfs_agents.fibre.tree import Ending
 from cfs_agents.fibre.words import words
 from cfs_agents.llm import Model
+from cfs_agents.retries import is_outage
 from cfs_agents.sentences import sentences, told_changes
 from cfs_agents.tools import AsyncShell, CommandMode, Consent, Tool, ToolError, Warden
 
@@ -55,6 +58,7 @@ class FibreOrchestrator:
         """Of the shells of all strands."""
         self._consent = Consent(config.ask) if config.commands is CommandMode.ASK and config.ask is not None else None
         self._group: asyncio.TaskGroup | None = None
+        live.attend(self)
 
     def recall(self, fresh: StrandRecord, context: SessionContext) -> None:
         """Make the strands that are on disk; the root is `fresh` when there are none. Blocks."""
@@ -170,6 +174,8 @@ class FibreOrchestrator:
         try:
             await strand.finish_turn(await begin())
         except CfsError as error:
+            if is_outage(error):
+                raise
             _log.warning("strand.turn_not_finished", session=strand.session_id, reason=error.detail)
 
     async def _life(self, strand: FibreSubAgent, begin: Begin, letter: Letter | None, *, outside: bool) -> None:
@@ -182,6 +188,8 @@ class FibreOrchestrator:
             else:
                 await strand.run(begin, letter)
         except CfsError as error:  # such as a full disk: what happened cannot be written down
+            if is_outage(error):
+                raise  # which leaves the whole tree, to be gone on with later
             _log.error("strand.lost", session=strand.session_id, reason=error.detail)
             strand.report = strand.report or Report(strand.agent_id, "failed", reasons=(error.detail,))
         if not strand.is_root:
@@ -199,7 +207,7 @@ class FibreOrchestrator:
 
     async def _watching(self) -> None:
         try:
-            await self.live.watch(self.root.session_id, self)
+            await self.live.watch(self.root.session_id)
         except CfsError as error:  # the strands learn at their next step what they are not told
             _log.warning("fibre.not_watching", reason=error.detail)
 
@@ -371,6 +379,33 @@ class FibreOrchestrator:
 
     def _children(self, strand: FibreSubAgent) -> list[FibreSubAgent]:
         return [each for each in self.strands.values() if each.record.parent_id == strand.agent_id]
+
+    # -- what is kept of sessions ---------------------------------------------------------------------------------
+
+    def sessions(self) -> list[str]:
+        """Name all sessions that there have been, parents first."""
+        return [each.session_id for each in self.strands.values() if each.record.life is not None]
+
+    def kept(self, session_id: str) -> Kept:
+        """Return what is kept of a session, up to the message that is being answered in it."""
+        strand = self._of_session(session_id)
+        if strand is None:
+            return Kept()
+        said = strand.said_before()
+        if said and said[-1].role == "user":  # its turn was over when the next one began
+            said.append(Message(role="assistant", content=words(self.config.language).taken))
+        return Kept(said, strand.record.settings, strand.record.life)
+
+    def opened(self, session_id: str, life: str, settings: Mapping[str, Any]) -> None:
+        """A session is there: what it is like goes to disk with the next step."""
+        if (strand := self._of_session(session_id)) is not None:
+            strand.record.life, strand.record.settings = life, dict(settings)
+
+    async def retaken(self, session_id: str, held: Held) -> None:
+        """A turn has been taken again, as the server had lost it."""
+        if (strand := self._of_session(session_id)) is not None:
+            strand.record.held = held
+            await strand.keeper.save()
 
     # -- from outside ---------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import Self, get_args
 import structlog
 
 from cfs.cli.screen import note, show, visible
-from cfs.errors import CfsError, Timeout, Unavailable, Unverified
+from cfs.errors import CfsError, Unreachable, Unverified
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.console.question import CommandQuestions
 from cfs_agents.console.telling import listed
@@ -21,9 +21,9 @@ from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.chunks import MessageChunk
 from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.reports import ChangeKind
+from cfs_agents.retries import PATIENCE, Outages, Retries, is_outage
 from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
 
-_PAUSE = 1.0
 _LONGEST = 100
 
 
@@ -43,6 +43,7 @@ class TreeSeat:
         url: str | None = None,
         token: str | None = None,
         questions: CommandQuestions | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         self._root = root
         self._session = session
@@ -51,6 +52,7 @@ class TreeSeat:
         self._url = url
         self._token = token
         self._questions = questions
+        self._retries = Retries(patience=patience, outages=Outages(_waits, _goes_on))
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
 
@@ -71,7 +73,8 @@ class TreeSeat:
     async def _open(self) -> FibreAgent:
         client = await self._stack.enter_async_context(AsyncClient(self._url, self._token))
         config = replace(self._config, counter=CachedCounter(ServerCounter(client)))
-        agent = FibreAgent(self._root, ServerModel(client, self._model), config, session=self._session, client=client)
+        model = ServerModel(client, self._model, retries=self._retries)
+        agent = FibreAgent(self._root, model, config, session=self._session, client=client, retries=self._retries)
         return await self._stack.enter_async_context(agent)
 
     def _close(self) -> None:
@@ -81,7 +84,7 @@ class TreeSeat:
             self._runner.close()
 
     def serve(self) -> None:
-        """Answer the session until Ctrl-C; a server that is away for a while is waited for."""
+        """Answer the session until Ctrl-C. An outage is waited out: for ever by an agent that has nothing to do."""
         self._runner.run(self._until_stopped(self._serve()))
 
     def resume(self) -> None:
@@ -89,22 +92,11 @@ class TreeSeat:
         self._runner.run(self._until_stopped(self._resume()))
 
     async def _serve(self) -> None:
-        told = attached = False
-        while True:
-            try:
-                if not attached:  # only then: what is written before would have been answered by the server's model
-                    await self._agent.attach()
-                    note(f"[an agent answers in {self._session}; Ctrl-C ends it]")
-                    attached = True
-                async with aclosing(self._agent.serve()) as chunks:
-                    async for chunk in chunks:
-                        told = False
-                        await self._show(chunk)
-            except (Unavailable, Timeout) as error:
-                if not told:
-                    note(f"[waiting for the server: {error.detail}]")
-                told = True
-                await asyncio.sleep(_PAUSE)
+        await self._agent.attach()  # first: what is written before would be answered by the server's model
+        note(f"[an agent answers in {self._session}; Ctrl-C ends it]")
+        async with aclosing(self._agent.serve()) as chunks:
+            async for chunk in chunks:
+                await self._show(chunk)
 
     async def _resume(self) -> None:
         self._agent.require_unfinished()
@@ -132,6 +124,9 @@ class TreeSeat:
             await asyncio.wait([task])
         if task.cancelled():
             raise KeyboardInterrupt
+        error = task.exception()
+        if isinstance(error, CfsError) and is_outage(error) and self._agent.unfinished:
+            raise Unreachable(f"{error.detail}; what was done is kept: `cfs agent resume` goes on with it") from error
         task.result()
 
 
@@ -145,6 +140,14 @@ def _signals(task: "asyncio.Task[None]") -> Iterator[None]:
     finally:
         for number in (SIGINT, SIGTERM):
             loop.remove_signal_handler(number)
+
+
+def _waits(error: CfsError) -> None:
+    note(f"[waiting for the server: {error.detail}]")
+
+
+def _goes_on() -> None:
+    note("[the server answers again]")
 
 
 def _tell(chunk: MessageChunk) -> None:

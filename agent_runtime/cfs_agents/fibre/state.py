@@ -27,13 +27,17 @@ class Letter(BaseModel):
 
 
 class Held(BaseModel):
-    """A turn of the server that a strand answers, the secret by which it is held, and the message that began it."""
+    """A turn of the server that a strand answers, the secret by which it is held, and the message that began it.
+
+    `life` tells in which session of the name it is, as that may be lost and made anew.
+    """
 
     model_config = ConfigDict(frozen=True)
 
     turn: str
     claim: str
     content: str
+    life: str | None = None
 
 
 def _as_list(value: object) -> object:
@@ -46,7 +50,7 @@ class StrandRecord(BaseModel):
 
     `begun` are the ids of calls that were begun and have no result. `items` are those of the context: a whole one, or
     `{"at": n, ...}` for one whose message is the n-th of `messages.json`, which has `messages` of them. `doubted` is an
-    answer of the root that did not agree with the files.
+    answer of the root that did not agree with the files. `life` and `settings` are those of the session on the server.
     Times are in seconds since the epoch.
     """
 
@@ -84,6 +88,8 @@ class StrandRecord(BaseModel):
     memory: dict[str, Any] = Field(default_factory=dict)
     messages: int = 0
     items: list[dict[str, Any]] = Field(default_factory=list)
+    life: str | None = None
+    settings: dict[str, Any] = Field(default_factory=dict)
 
     def put(self, letter: Letter) -> bool:
         """Put a letter into the inbox, unless it has been there before; tell whether it was new."""

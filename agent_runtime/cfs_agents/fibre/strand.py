@@ -33,6 +33,7 @@ from cfs_agents.fibre.tree import Ending, Tree
 from cfs_agents.fibre.voice import Voice, said_since
 from cfs_agents.fibre.words import words
 from cfs_agents.file_agent.keeping import to_the_end
+from cfs_agents.retries import is_outage
 from cfs_agents.sentences import sentences
 from cfs_agents.tools import AsyncShell
 
@@ -65,6 +66,7 @@ class FibreSubAgent:
         self._ending = False
         self._at_work = False
         self._began_at: float | None = None
+        self._away_at = 0.0
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
@@ -89,8 +91,11 @@ class FibreSubAgent:
         return self.task is not None and not self.task.done()
 
     def seconds(self) -> float:
-        """How long it has worked on its task, in all processes together."""
-        return self.record.seconds_used + (time.monotonic() - self._began_at if self._began_at is not None else 0.0)
+        """How long it has worked on its task, in all processes together; outages do not count."""
+        if self._began_at is None:
+            return self.record.seconds_used
+        spent = time.monotonic() - self._began_at - (self.tree.live.away - self._away_at)
+        return self.record.seconds_used + max(0.0, spent)
 
     @asynccontextmanager
     async def time_stopped(self) -> AsyncIterator[None]:
@@ -145,7 +150,7 @@ class FibreSubAgent:
 
         A `letter` is what it begins with; it leaves the inbox when it is taken in.
         """
-        self._began_at, self._at_work = time.monotonic(), True
+        self._began_at, self._at_work, self._away_at = time.monotonic(), True, self.tree.live.away
         try:
             ending = await self._ended(begin, letter)
             self._ending = True
@@ -169,6 +174,8 @@ class FibreSubAgent:
             self.task.uncancel()
             return self._verdict
         except CfsError as error:
+            if is_outage(error):
+                raise  # nothing has failed but the patience: to be gone on with later
             return self._failed(error.detail)
         except Exception as error:  # noqa: BLE001 - a strand that fails is reported, and the others go on
             _log.exception("strand.failed", session=self.session_id)
@@ -192,6 +199,8 @@ class FibreSubAgent:
             if agent.outcome.reason == "rounds":
                 return self._failed(say.no_answer.format(self.record.max_turns))
             if agent.outcome.reason != "answered":
+                if agent.outcome.error is not None:
+                    raise agent.outcome.error
                 return self._failed(agent.outcome.detail)
             if (task := await self._more(agent.outcome.text)) is None:
                 return await self._answered(agent.outcome.text)
@@ -379,6 +388,15 @@ class FibreSubAgent:
         """Return what it has said so far in answer to the message of its turn."""
         held = self.record.held
         return said_since(self.context.message_manager.messages, held.content) if held is not None else []
+
+    def said_before(self) -> list[Message]:
+        """Return the messages of its session up to the one that is being answered."""
+        messages, held = list(self.context.message_manager.messages), self.record.held
+        if held is not None:
+            for place in range(len(messages) - 1, -1, -1):
+                if messages[place].role == "user" and messages[place].content == held.content:
+                    return messages[:place]
+        return messages
 
     async def _put_away(self) -> None:
         """Let go of what it had for its work."""

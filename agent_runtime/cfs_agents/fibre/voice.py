@@ -1,6 +1,5 @@
 """What a strand says: to its session on the server, and to whoever reads the chunks of the tree (B3, B5)."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,17 +7,16 @@ import structlog
 
 from cfs.errors import CfsError
 from cfs.wire import Message, Usage
-from cfs_agents.events import AgentEvent, CallFinished, CallStarted, Text, Thinking
+from cfs_agents.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking
 from cfs_agents.fibre.chunks import ChunkKind, ChunkStream
 from cfs_agents.fibre.holds import Hold, LocalHold
 from cfs_agents.fibre.live import Begun
 from cfs_agents.fibre.reports import Report
 from cfs_agents.fibre.state import Held
+from cfs_agents.retries import is_outage
 from cfs_agents.sentences import Language
 
 _log = structlog.get_logger(__name__)
-
-_FINISH_SECONDS = 30.0
 
 
 class Voice:
@@ -31,6 +29,9 @@ class Voice:
         self._hold: Hold = LocalHold()
         self._given: str | None = None
         self._answer: Message | None = None
+        self._shown = ""
+        """What has been said of the reply that is being made, also by an attempt that broke off."""
+        self._reply, self._differs = "", False
 
     @property
     def held(self) -> Held | None:
@@ -44,6 +45,7 @@ class Voice:
 
     def tell(self, message: Message) -> None:
         """Tell of a message that is on disk. An answer waits: it may be the end of the turn, which brings it."""
+        self._shown, self._reply, self._differs = "", "", False
         given = self._given if message.role == "user" else None
         if message.role == "user":
             self.chunk("message", "user", content=message.content)
@@ -61,14 +63,28 @@ class Voice:
         """Tell of what happens, as it happens."""
         match event:
             case Text(text):
-                self._hold.text(text)
-                self.chunk("text", content=text)
+                self._text(text)
+            case Retrying():
+                self._reply, self._differs = "", False
             case Thinking(text):
                 self.chunk("thinking", content=text)
             case CallStarted(call):
                 self.chunk("call", call=call, name=call.name)
             case CallFinished(call, result):
                 self.chunk("result", "tool", content=result.text, tool_call_id=call.id, name=call.name)
+
+    def _text(self, text: str) -> None:
+        """Say a piece of a reply. Where the reply was asked for again, what was said before is not said twice."""
+        self._reply += text
+        if self._differs:
+            self.chunk("text", content=text)
+        elif self._reply.startswith(self._shown):
+            new, self._shown = self._reply[len(self._shown) :], self._reply
+            self._hold.text(new)
+            self.chunk("text", content=new)
+        elif not self._shown.startswith(self._reply):  # another reply: the session shows it when it is whole
+            self._differs = True
+            self.chunk("text", content=f"\n{self._reply}")
 
     def chunk(self, kind: ChunkKind, role: Any = "assistant", **parts: Any) -> None:
         """Say a chunk."""
@@ -81,7 +97,7 @@ class Voice:
         await hold.finish(reply, Usage())
 
     async def finish(self, report: Report, language: Language) -> None:
-        """End the turn by the report. What goes wrong is logged: the report stands anyway."""
+        """End the turn by the report; raises the error of an outage. Other errors are logged: the report stands."""
         hold, self._hold = self._hold, LocalHold()
         reply = report.summary if report.ok else report.text(language)
         answer, self._answer = self._answer, None
@@ -91,9 +107,10 @@ class Voice:
         if report.status in ("failed", "cancelled"):
             error = "; ".join(report.reasons) or report.summary or report.status
         try:
-            async with asyncio.timeout(_FINISH_SECONDS):
-                await hold.finish(reply, report.usage, error=error)
-        except (CfsError, TimeoutError) as problem:
+            await hold.finish(reply, report.usage, error=error)
+        except CfsError as problem:
+            if is_outage(problem):
+                raise
             _log.warning("strand.turn_not_finished", session=self._session_id, reason=str(problem))
         finally:
             await hold.close()

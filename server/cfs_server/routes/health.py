@@ -51,9 +51,9 @@ async def index(accept: Accept = None, if_none_match: IfNoneMatch = None) -> Res
 
 
 @router.get("/healthz", responses={200: {"description": "The server lives", **_OBJECT}, **problems()})
-async def healthz() -> Response:
-    """Answer, which says it all."""
-    return JSONResponse({"status": "alive"})
+async def healthz(parts: Parts) -> Response:
+    """Answer, which says it all; `store` is another one where a restart has lost the sessions."""
+    return JSONResponse({"status": "alive", "store": parts.store.bus.log.nonce})
 
 
 @router.get("/readyz", responses={200: {"description": "A turn would start now", **_OBJECT}, **problems(Unavailable)})

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from cfs import api
-from cfs.errors import Conflict, EngineError, NotFound
+from cfs.errors import Conflict, EngineError, NotFound, Unreachable
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
+from cfs_agents.retries import Retries
 from cfs_agents.testing import raises, says, together
 from cfs_server.sessions.agents import expire
 from tests.agents.fibre.trees import (
@@ -211,9 +212,12 @@ async def test_the_next_task_goes_on_in_the_same_conversation(tmp_path: Path) ->
 
 
 async def test_a_server_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
-    async with tree(tmp_path, Cast(main=[]), "http://127.0.0.1:9") as agent:
-        report = await agent.run("go")
-    assert (report.status, "127.0.0.1:9" in report.reasons[0]) == ("failed", True)
+    """When patience is over the run ends by the error: nothing has failed, and nothing has begun."""
+    retries = Retries(patience=0, first=0.01)
+    async with tree(tmp_path, Cast(main=[]), "http://127.0.0.1:9", retries) as agent:
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1:9"):
+            await agent.run("go")
+        assert (agent.report, agent.unfinished) == (None, False)
 
 
 async def test_a_turn_whose_holder_was_late_goes_on(tmp_path: Path, home: House) -> None:

@@ -12,6 +12,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.chunks import MessageChunk
 from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.retries import Retries
 from cfs_agents.testing import Line, ManualClock, ScriptedModel, calls
 from tests.server.support import House
 
@@ -67,14 +68,16 @@ class Cast:
 
 
 @asynccontextmanager
-async def tree(folder: Path, cast: Any, url: str | None = None, **config: Any) -> AsyncIterator[FibreAgent]:
+async def tree(
+    folder: Path, cast: Any, url: str | None = None, retries: Retries | None = None, **config: Any
+) -> AsyncIterator[FibreAgent]:
     """An agent `main` below a folder, whose sessions are on a server if there is one."""
     settings = FibreConfig(**({"tick_seconds": 0.02} | config))
     if url is None:
         async with FibreAgent(folder, cast, settings) as agent:
             yield agent
         return
-    async with AsyncClient(url) as client, FibreAgent(folder, cast, settings, client=client) as agent:
+    async with AsyncClient(url) as client, FibreAgent(folder, cast, settings, client=client, retries=retries) as agent:
         yield agent
 
 

@@ -1,0 +1,164 @@
+"""Outages are waited out: real servers that are killed, a proxy that refuses, agents as processes."""
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cfs_agents.retries import Outages, Retries
+from cfs_agents.testing import says
+from outages import ANSWER, Case, Proxy, Result, Upstream, cases, measure, serving
+from tests.agents.fibre.trees import Cast, finish, late, spawn, tree, wait
+from tests.client.terminal import Running
+from tests.server.support import CFS, House, environment
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    """A model that plays the scripts of the benchmark."""
+    upstream = Upstream(pause=0.01)
+    yield upstream
+    upstream.close()
+
+
+def wrong(result: Result) -> list[str]:
+    """What a task that met an outage should not have done."""
+    return [*result.problems, *(["a command was run twice"] if result.twice else [])]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_tasks_finish_through_outages_and_restarts_of_the_server() -> None:
+    """Three outages and two restarts; in one case the agent is killed, too."""
+    results = measure(cases(3, 2, 4.0, seed=3), parallel=3)
+    assert [wrong(result) for result in results] == [[]] * 5
+    assert all(result.finished for result in results)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("fault", ["outage", "kill -9"])
+def test_a_tree_survives(fault: str) -> None:
+    """A server that comes back without sessions gets them again, each message once."""
+    case = Case(f"tree-{fault[:4]}", "outage" if fault == "outage" else "kill -9", "serve", 1.0, 1.5, killed=False)
+    (result,) = measure([case], parallel=1)
+    assert (wrong(result), result.finished) == ([], True)
+
+
+async def test_the_time_of_an_outage_is_not_that_of_a_child(tmp_path: Path, home: House) -> None:
+    """Its second is not over, though the server is away for two before it has its task."""
+    began, over = asyncio.Event(), asyncio.Event()
+    retries = Retries(first=0.1, outages=Outages(lambda _: began.set(), over.set))
+    proxy = Proxy(int(home.url.rpartition(":")[2]))
+    cast = Cast(main=[late(spawn("a", timeout=1.0)), wait("a"), says("ok")], a=[finish("done")])
+    async with tree(tmp_path, cast, proxy.url, retries) as agent:
+        working = asyncio.create_task(agent.run("go"))
+        await cast.clock.until_asleep()
+        proxy.cut()
+        cast.clock.advance(5)
+        await began.wait()
+        await asyncio.sleep(2.0)
+        proxy.mend()
+        await over.wait()
+        assert (await working).summary == "ok"
+        child = agent.agents["a"].report
+    assert child is not None
+    assert child.status == "success", child
+    assert retries.outages.seconds >= 2
+
+
+def test_serve_waits_for_a_server_that_is_not_there_yet(upstream: Upstream, tmp_path: Path) -> None:
+    """It says so once, and ends at once when it is told to."""
+    with serving(upstream) as server:
+        server.stop()
+        with Running(server.url, "agent", "serve", "--session", "early", "--root", str(tmp_path)) as running:
+            errors = running.process.stderr
+            assert errors is not None
+            assert errors.readline().startswith(b"[waiting for the server: no server answers at")
+            server.start()
+            assert errors.readline() == b"[the server answers again]\n"
+            assert errors.readline() == b"[an agent answers in early; Ctrl-C ends it]\n"
+            server.stop()
+            assert errors.readline().startswith(b"[waiting for the server: ")
+            running.process.send_signal(signal.SIGTERM)
+            assert running.end()[0] == 130
+            server.start()  # for the block's end
+
+
+@pytest.mark.timeout(120)
+def test_when_patience_is_over_the_task_can_be_resumed(upstream: Upstream, tmp_path: Path) -> None:
+    """Whoever ended it: the outage is told, nothing has failed, and the command that was run is not run again."""
+
+    def resume(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [
+            str(CFS),
+            "agent",
+            "resume",
+            "tired",
+            "--root",
+            str(tmp_path),
+            "--url",
+            server.url,
+            "--commands",
+            "host",
+            *more,
+        ]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), check=False)
+
+    with serving(upstream) as server:
+        flags = ("--session", "tired", "--root", str(tmp_path), "--commands", "host")
+        with Running(server.url, "agent", "serve", *flags) as running:
+            assert running.process.stderr is not None
+            running.process.stderr.readline()
+            httpx.post(f"{server.url}/v1/sessions/tired/messages", json={"content": "TASK tired serve"})
+            running.until("execute_command: [exit status 0")
+            running.process.kill()
+        server.stop()
+        ended = resume("--patience", "1s")
+        assert ended.returncode != 0
+        assert "what was done is kept: `cfs agent resume` goes on" in ended.stderr
+        assert ended.stderr.count("[waiting for") == 1
+        server.start()
+        ended = resume()
+        assert ended.returncode == 0, ended.stderr
+        assert ANSWER in ended.stdout
+        lines = (tmp_path / "tired/agent_workspace/effects").read_text().splitlines()
+        assert sorted(lines) == sorted(set(lines))
+        history = httpx.get(f"{server.url}/v1/sessions/tired").json()["history"]
+        assert [each["content"] for each in history if each["role"] == "user"] == ["TASK tired serve"]
+
+
+@pytest.mark.timeout(120)
+def test_readers_that_leave_do_not_use_up_the_upstream(upstream: Upstream) -> None:
+    """Each outage of agents once left a connection to the upstream open for good, until there was none left."""
+
+    def ask(task: str, pieces: int) -> str:
+        body = {"messages": [{"role": "user", "content": f"TASK {task} run"}], "stream": True}
+        found = ""
+        with client.stream("POST", "/v1/chat/completions", json=body) as answer:
+            for number, text in enumerate(answer.iter_text()):
+                found += text
+                if number == pieces:
+                    break
+        return found
+
+    with serving(upstream) as server, httpx.Client(base_url=server.url, timeout=30) as client:
+        for number in range(15):
+            ask(f"left{number}", 1)
+        assert "[DONE]" in ask("heard", 1000)
+
+
+def test_a_deleted_session_is_not_made_anew(upstream: Upstream, tmp_path: Path) -> None:
+    """That it is gone is no outage: somebody wanted it."""
+    with serving(upstream) as server:
+        flags = ("--session", "unwanted", "--root", str(tmp_path))
+        with Running(server.url, "agent", "serve", *flags) as running:
+            assert running.process.stderr is not None
+            running.process.stderr.readline()
+            httpx.delete(f"{server.url}/v1/sessions/unwanted").raise_for_status()
+            code, _, errors = running.end()
+        assert (code, "has been deleted" in errors) == (1, True), errors
+        assert httpx.get(f"{server.url}/v1/sessions/unwanted").status_code == 404
