@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from keyword import iskeyword
 from typing import Any, NamedTuple, Protocol
+from unicodedata import is_normalized
 
 from cfs.errors import InvalidTranscript, TooLarge
 
@@ -54,9 +55,14 @@ def shown(message: _Said) -> str:
 
 def write_call(name: str, arguments: Mapping[str, Any]) -> str:
     """Write a call of a tool as it may stand in a reply (C8): by keywords, or else with one mapping."""
-    if all(key.isidentifier() and not iskeyword(key) for key in arguments):
+    if all(map(_is_keyword, arguments)):
         return f"[CALL:{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())})]"
     return f"[CALL:{name}({dict(arguments)!r})]"
+
+
+def _is_keyword(key: str) -> bool:
+    """Tell whether Python reads `key` as the keyword that it is: it would normalize some letters, such as `º`."""
+    return key.isidentifier() and not iskeyword(key) and is_normalized("NFKC", key)
 
 
 def render_one(message: _Said) -> str:

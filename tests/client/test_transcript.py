@@ -108,6 +108,7 @@ def test_calls_are_shown_and_make_no_other_turn(messages: list[Message]) -> None
 
 
 @given(arguments)
+@example({"º": None})  # Python would read this keyword as "o"
 def test_a_call_that_is_shown_reads_as_the_call_that_it_is(said: dict[str, Any]) -> None:
     (call,) = find_calls(write_call("read_file", said))
     assert call.refusal is None
