@@ -33,9 +33,9 @@ Commands = Annotated[
     CommandModeName,
     typer.Option(
         "--commands",
-        help="Whether agents may run commands. none: they cannot; ask: as you, each when you agree to it at this"
-        " terminal; bwrap: unasked, confined by bubblewrap; host: unasked, as you. Whoever writes to an agent can make"
-        " it run what it may.",
+        help="Whether agents may run shell commands. none: never; ask: as your user, after you agree to each one at"
+        " this terminal; bwrap: without asking, in a bubblewrap sandbox; host: without asking, as your user. Anyone who"
+        " can write to an agent's session can have it run what this allows.",
     ),
 ]
 
@@ -54,7 +54,8 @@ Variables = Annotated[
         metavar="NAME",
         callback=_variables,
         show_default=False,
-        help="Let commands have this variable, too (repeatable). They get PATH, LANG, LC_*, TERM, TZ and USER anyway.",
+        help="Pass this environment variable to commands, besides PATH, HOME, LANG, LC_*, TERM, TZ and USER"
+        " (repeatable).",
     ),
 ]
 Budget = Annotated[
@@ -77,7 +78,8 @@ Patience = Annotated[
         "--patience",
         parser=_seconds,
         metavar="TIME",
-        help="How long to wait for a server that is away, such as 90s or 2h; with 0 each request is tried three times.",
+        help="How long to wait for a server that does not answer, such as 90s or 2h. With 0 each request is tried three"
+        " times.",
     ),
 ]
 PATIENCE: Any = "15m"
@@ -102,8 +104,8 @@ def serve(
     """Attach an agent to a session, until Ctrl-C: it answers what is written there, and may become many.
 
     Each sub-agent has a session below it. Write to any of them, on any face, to steer its agent. What was broken off,
-    by whatever, is gone on with first. A server that is away is waited for: for as long as --patience says when there
-    is work, and without end when there is none.
+    by whatever, is gone on with first. While the server does not answer, an agent with work waits for as long as
+    --patience says, and an idle one without end.
     """
     with _seat(
         root, session, instruction, model, temperature, lang, commands, env, budget, patience, url, token_file
