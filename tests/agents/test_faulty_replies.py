@@ -81,7 +81,7 @@ async def test_what_was_said_before_it_stays() -> None:
     """The call leaves the text; calls that can be read are run all the same."""
     half = '<tool_call>{"name": "double", "arguments": {'
     made, model = plain(together(says(f"I double it. {half}"), calls("double", number=4)), says("8."))
-    assert (await made.query("Twice four?")).ok
+    assert (await made.query("Twice four?")).over
     before, good, bad = model.asked[1].messages[-3:]
     assert before.content == "I double it."
     assert good.content == "8"
@@ -138,7 +138,7 @@ async def test_it_outlives_its_process(tmp_path: Path) -> None:
         assert (await made.run("List.")).reason == "failed"
     again, model = agent(tmp_path, says("Nothing there."))
     async with again:
-        assert (await again.resume()).ok
+        assert (await again.resume()).over
     assert "the call cannot be read" in model.asked[0].last.content
 
 

@@ -163,7 +163,7 @@ async def test_an_interrupt_ends_all_of_them() -> None:
     assert (await made.query("Hang.")).reason == "interrupted"
     assert sorted(ended) == [0, 1, 2]
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    assert (await made.query()).ok
+    assert (await made.query()).over
     assert ["may or may not have happened" in text for text in results(model)] == [True, True, True, False]
     assert "was not run" in results(model)[3]
 
@@ -258,7 +258,7 @@ async def test_a_kill_in_their_middle_leaves_no_doubt_which_were_begun(tmp_path:
     model = ScriptedModel([says("I see.")])
     async with FileAgent(tmp_path, model, FileAgentConfig(tools=[work])) as made:
         assert made.unfinished
-        assert (await made.resume()).ok
+        assert (await made.resume()).over
     found = results(model)
     assert found[:2] == ["worked", "worked"]
     assert ["may or may not have happened" in text for text in found[2:]] == [True, True, False]
@@ -285,5 +285,5 @@ async def test_a_journal_of_the_time_before_is_understood(tmp_path: Path) -> Non
         file.writelines(json.dumps(line) + "\n" for line in lines)
     again, model = agent(tmp_path, says("I see."))
     async with again:
-        assert (await again.resume()).ok
+        assert (await again.resume()).over
     assert "may or may not have happened" in results(model)[-1]
