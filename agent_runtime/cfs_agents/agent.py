@@ -87,7 +87,7 @@ class Agent:
         self._fault: Fault | None = None
         self._faults: Counter[Fault] = Counter()
         """Replies in a row that were at fault, by what was wrong with them."""
-        self._unkept = Usage()
+        self._unkept: Usage | None = None
         """What replies cost that were not taken into the conversation."""
         self.repeated = RepeatedSteps(config.language)
         """Watches the steps; whoever tells the agent something clears it."""
@@ -329,7 +329,7 @@ class Agent:
         if reply is None or reply.finish_reason in ("error", "cancelled"):
             raise EngineError("the model's reply ended before it was complete")
         self._count(reply.usage)
-        self._unkept = added(self._unkept, reply.usage)
+        self._unkept = reply.usage if self._unkept is None else added(self._unkept, reply.usage)
         if not noted and tools is self.tools:
             self.context.measured(reply.usage.prompt_tokens)
         yield TurnUsage(reply.usage)
@@ -339,7 +339,7 @@ class Agent:
         message = reply.message if part is None else continuation.joined(part.message, reply.message)
         fault = _fault_of(reply, message, tools)
         if fault not in (Fault.EMPTY, Fault.REPEATED):
-            usage, self._unkept = self._unkept, Usage()
+            usage, self._unkept = self._unkept, None
             tokens = reply.usage.completion_tokens
             await self._add(message, reply.broken, usage, cut=cut and not message.tool_calls, tokens=tokens)
         self._note(fault, next(iter(reply.broken.values()), ""))
@@ -385,20 +385,25 @@ class Agent:
         step: list[tuple[ToolCall, ToolResult]] = []
         while calls := self.context.context.open_calls:
             readable = list(takewhile(lambda call: call.id not in self._broken, calls))
-            if lost:
-                results = _one(calls[0], self._lost(calls[0]))
-            elif not readable:
-                text = f"Error: {self._broken[calls[0].id]}. {tools.right_form(calls[0].name)}"
-                results = _one(calls[0], ToolResult(calls[0].id, calls[0].name, text, ok=False, seconds=0.0))
-            else:
+            batch: Sequence[ToolCall] = calls[:1]
+            tasks: list[asyncio.Task[ToolResult]] = []
+            if not lost and readable:
                 batch = tools.together(readable)
                 for call in batch:
                     yield CallStarted(call)
                 await self._keeper.begins(batch)
                 self._begun.update(call.id for call in batch)
-                results = self._run(batch, tools)
-            async with aclosing(results):
-                async for call, result in results:
+                if len(batch) > 1:
+                    tasks = [asyncio.create_task(tools.call(call)) for call in batch]
+            try:
+                for number, call in enumerate(batch):
+                    if lost:
+                        result = self._lost(call)
+                    elif not readable:
+                        text = f"Error: {self._broken[call.id]}. {tools.right_form(call.name)}"
+                        result = ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
+                    else:
+                        result = await self._interrupts.guard(tasks[number] if tasks else tools.call(call))
                     if lines := await self._finish(call, result):
                         self._syncs += 1
                         self._unsynced = 0
@@ -406,24 +411,13 @@ class Agent:
                     yield CallFinished(call, result)
                     if call.name not in self.config.may_repeat:
                         step.append((call, result))
+            finally:
+                for task in tasks:
+                    task.cancel()
+                if tasks:
+                    await asyncio.wait(tasks)
         if (reason := self.repeated.see(step)) is not None:
             raise EngineError(reason)
-
-    async def _run(
-        self, batch: Sequence[ToolCall], tools: Registry
-    ) -> AsyncGenerator[tuple[ToolCall, ToolResult], None]:
-        """Run calls at the same time, and yield them in their order; who leaves early ends them all."""
-        if len(batch) == 1:
-            yield batch[0], await self._interrupts.guard(tools.call(batch[0]))
-            return
-        tasks = [asyncio.create_task(tools.call(call)) for call in batch]
-        try:
-            for call, task in zip(batch, tasks, strict=True):
-                yield call, await self._interrupts.guard(task)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
 
     async def _finish(self, call: ToolCall, result: ToolResult) -> int:
         """Take in the result of a call; return the lines of the window that it wrote, if it did."""
@@ -469,11 +463,6 @@ class Agent:
         """Make the result of a call that has none: one that was begun, or one that was not."""
         text = (self._say.perhaps_run if call.id in self._begun else self._say.not_run).format(call.name)
         return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
-
-
-async def _one(call: ToolCall, result: ToolResult) -> AsyncGenerator[tuple[ToolCall, ToolResult], None]:
-    """Yield a result that is known already."""
-    yield call, result
 
 
 def _fault_of(reply: Reply, message: Message, tools: Registry) -> Fault | None:

@@ -26,6 +26,7 @@ SAME_ERRORS = 5
 """How often the same tool may fail in the same way in a row, whatever it is called with."""
 
 _MASKED_END = 4_000
+_in_order = json.JSONEncoder(sort_keys=True).encode
 _MOST_NAMED = 4
 
 _KEY = (
@@ -33,22 +34,22 @@ _KEY = (
     r"|elapsed|duration|latency|took|(?:created|updated|modified|started|finished|ended|generated|served|checked"
     r"|expires|issued|received|sent)[-_]?at|ts|time)(?:[-_](?:ns|us|ms|s|sec|seconds|utc))?"
 )
-_MASKS = (
+_MASKS = (  # they begin with a character where they can, not with \b, as only then the search skips all others
     # A key that says what its value is: as in JSON, also JSON in a text of JSON, a query or a header.
     (
         re.compile(
-            rf"""(?i)(?<![\w-])({_KEY}\\{{0,4}}["']?\s{{0,9}}[:=]\s{{0,9}})(?:(\\{{0,4}}["']).*?\2|[^\s,;&}}\])"'\\]+)"""
+            rf"""(?i)(?<![\w-])(?=[\w-]++\\{{0,4}}["']?\s{{0,9}}[:=])({_KEY}\\{{0,4}}["']?\s{{0,9}}[:=]\s{{0,9}})(?:(\\{{0,4}}["']).*?\2|[^\s,;&}}\])"'\\]+)"""
         ),
-        r"\1<any>",
+        lambda found: f"{found[1]}<any>",  # a template would be looked up each time
     ),
-    (re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b"), "<id>"),
-    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<time>"),
-    (re.compile(r"\b\d\d?:\d\d:\d\d(?:[.,]\d+)?\b"), "<time>"),
-    (re.compile(r"\b1\d{9}(?:\d{3}|\.\d+)?\b"), "<time>"),
-    (re.compile(r"\b\d+(?:\.\d+)? ?(?:ns|us|µs|ms|s|sec|seconds)\b"), "<time>"),
-    (re.compile(r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b"), "<id>"),
-    (re.compile(r"\b0x[0-9a-fA-F]+\b"), "<id>"),
-    (re.compile(r"\b(?:pid|process|PID) ?=?:? ?\d+\b"), "<id>"),
+    (re.compile(r"[0-9a-fA-F](?<!\w.)[0-9a-fA-F]{7}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
+    (re.compile(r"\d(?<!\w.)\d{3}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<time>"),
+    (re.compile(r"\d(?<!\w.)\d?:\d\d:\d\d(?:[.,]\d+)?\b"), "<time>"),
+    (re.compile(r"1(?<!\w.)\d{9}(?:\d{3}|\.\d+)?\b"), "<time>"),
+    (re.compile(r"\d(?<!\w.)\d*(?:\.\d+)? ?(?:ns|us|µs|ms|s|sec|seconds)\b"), "<time>"),
+    (re.compile(r"\b(?=[0-9a-f]{7,64}\b)(?=[0-9a-f]*[a-f])[a-f]*\d[0-9a-f]*"), "<id>"),
+    (re.compile(r"0x(?<!\w..)[0-9a-fA-F]+\b"), "<id>"),
+    (re.compile(r"(?:p(?<!\w.)(?:id|rocess)|P(?<!\w.)ID) ?=?:? ?\d+\b"), "<id>"),
 )
 
 
@@ -84,7 +85,7 @@ class RepeatedSteps:
         """Take a step in; return in words why it is one too many, if it is."""
         if not step:
             return None
-        said = ((call, json.dumps(call.arguments, sort_keys=True), result) for call, result in step)
+        said = ((call, _in_order(call.arguments), result) for call, result in step)
         digest = _digest(
             *(f"{call.name} {result.ok} {masked(text + chr(10) + result.text)}" for call, text, result in said)
         )

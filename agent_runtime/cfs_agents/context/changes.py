@@ -5,7 +5,9 @@ The system prompt is no part of it: that is made anew from other files.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
+from itertools import takewhile
+from operator import attrgetter, is_
 from typing import Any, Self
 
 from cfs_agents.context.conversation import Context
@@ -27,13 +29,14 @@ class Change:
     @classmethod
     def between(cls, before: Context, after: Context) -> Self:
         """Compare two conversations; that something was counted meanwhile is no change."""
-        old = {item.item_id: item for item in _spoken(before)}
-        new = _spoken(after)
+        all_old, new = _spoken(before), _spoken(after)
+        same = sum(takewhile(bool, map(is_, all_old, new)))  # nearly all of them, nearly always
+        old, new = {item.item_id: item for item in all_old[same:]}, new[same:]
         there = {item.item_id for item in new}
         return cls(
             tuple(item_id for item_id in old if item_id not in there),
             tuple(item for item in new if item.item_id in old and _differ(old[item.item_id], item)),
-            tuple((place, item) for place, item in enumerate(new) if item.item_id not in old),
+            tuple((place, item) for place, item in enumerate(new, same) if item.item_id not in old),
         )
 
     def applied(self, context: Context) -> Context:
@@ -64,8 +67,11 @@ class Change:
 
 
 def _spoken(context: Context) -> list[ContextItem]:
-    return [item for item in context if item.item_type != "system_prompt"]
+    return [item for item in context.items if item.item_type != "system_prompt"]
+
+
+_but_tokens = attrgetter(*(field.name for field in fields(ContextItem) if field.name != "tokens"))
 
 
 def _differ(old: ContextItem, new: ContextItem) -> bool:
-    return old is not new and replace(old, tokens=None) != replace(new, tokens=None)
+    return old is not new and _but_tokens(old) != _but_tokens(new)

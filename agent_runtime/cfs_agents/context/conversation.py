@@ -84,13 +84,13 @@ class Context:
         """What the prompt costs; an item that was not counted yet is guessed."""
         return sum(map(cost, self.items))
 
-    @property
+    @cached_property
     def open_calls(self) -> tuple[ToolCall, ...]:
         """Calls of the last message that have no result yet."""
         first = len(self.items) - 1
         while first > 0 and self.items[first].item_type == "tool_result":
             first -= 1
-        return Unit(self.items[first:]).open_calls if self.items else ()
+        return Unit(self.items[first:]).open_calls if self.items and self.items[first].message.tool_calls else ()
 
     @property
     def cut_off(self) -> ContextItem | None:
@@ -142,12 +142,12 @@ class Context:
             raise Conflict(f"{len(open_calls)} calls wait for their results; nothing else may come before these")
         if item.message.role != "assistant":
             return Context((*self.items, item))
-        return Context((*(before if before.seen else replace(before, seen=True) for before in self.items), item))
+        return Context((*[before if before.seen else replace(before, seen=True) for before in self.items], item))
 
     def replacing(self, changed: Iterable[ContextItem]) -> "Context":
         """Put items in the places of those with the same ids."""
         by_id = {item.item_id: item for item in changed}
-        return Context(tuple(by_id.get(item.item_id, item) for item in self.items))
+        return Context(tuple([by_id.get(item.item_id, item) for item in self.items]))
 
     def without(self, item_ids: Collection[str]) -> "Context":
         """Take items out: whole units, or an item would lose what it belongs to, which raises `InvalidParameters`."""

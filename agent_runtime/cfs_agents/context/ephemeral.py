@@ -26,6 +26,8 @@ class EphemeralPolicy:
 
     def stale(self, context: Context) -> list[str]:
         """Return the ids of the outputs that are to be destroyed now, the oldest first."""
+        if not self.keep:
+            return []
         outputs: dict[str, list[ContextItem]] = defaultdict(list)
         for item in context:
             if item.tool in self.keep:

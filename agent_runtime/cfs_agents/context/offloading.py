@@ -35,7 +35,7 @@ class Offloader:
 
     async def counted(self, context: Context, *, seen_only: bool = False) -> Context:
         """Count what has not been counted yet, all of it in one call; or only what a model has answered to."""
-        new = [item for item in context if item.tokens is None and (item.seen or not seen_only)]
+        new = [item for item in context.items if item.tokens is None and (item.seen or not seen_only)]
         if not new:
             return context
         counts = await self._counter.count([item.text() for item in new])

@@ -40,17 +40,16 @@ class OffloadPolicy:
 
     def choose(self, context: Context) -> list[str]:
         """Return the ids of the items that are to go now."""
-        candidates = [item for item in context if self.may_go(item)]
-        large = [item for item in candidates if cost(item) >= self.threshold]
+        large = [item for item in context.items if cost(item) >= self.threshold and self.may_go(item)]
         seen = [item for item in large if item.item_id not in context.unseen]
-        return [item.item_id for item in [*seen, *self._too_much(context, candidates)]]
+        return [item.item_id for item in [*seen, *self._too_much(context)]]
 
-    def _too_much(self, context: Context, candidates: list[ContextItem]) -> list[ContextItem]:
+    def _too_much(self, context: Context) -> list[ContextItem]:
         if self.unseen_budget is None or context.tokens <= self.unseen_budget:
             return []
         total = sum(cost(item) for item in context if item.item_id in context.unseen)
         chosen = []
-        for item in sorted(candidates, key=cost, reverse=True):
+        for item in sorted(filter(self.may_go, context), key=cost, reverse=True):
             if total > self.unseen_budget and item.item_id in context.unseen:
                 chosen.append(item)
                 total -= cost(item)

@@ -66,12 +66,13 @@ class WorkingContext:
         self._offload = offload or OffloadPolicy()
         self._ephemeral = ephemeral or EphemeralPolicy()
         self._compaction = compaction
-        self._by_usage = not isinstance(counter or EstimatingCounter(), EstimatingCounter)
+        counter = counter or EstimatingCounter()
+        self._by_usage = not isinstance(counter, EstimatingCounter)
         """Whether a counter has to be asked for what replies tell anyway."""
         self._asked: tuple[Sequence[Message], int] = ((), 0)
         """What a model was asked last, and how many tokens it has read then."""
         self._offloader = Offloader(
-            files if self._offload.enabled else None, CachedCounter(counter or EstimatingCounter())
+            files if self._offload.enabled else None, CachedCounter(counter) if self._by_usage else counter
         )
         self._language: Language = language
         self._futile: int | None = None
@@ -257,7 +258,7 @@ class WorkingContext:
 
 def _with_later(ready: Context, taken: Context, now: Context) -> Context:
     """Append what was added while a context was being made ready; a model may have answered meanwhile."""
-    later = Context(ready.items)
+    later = ready
     for item in now.items[len(taken) :]:
         later = later.with_item(item)
     return later

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from typing import ClassVar, TypeVar
 
 from cfs.wire import Message, ToolCall, Usage
@@ -185,9 +186,9 @@ class RootWatch:
 
 async def to_the_end(work: Callable[[], _T]) -> _T:
     """Do blocking work in a thread; a cancellation waits for its end, so that nothing is left half known."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
+    running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
     try:
-        return await asyncio.shield(task)
+        return await asyncio.shield(running)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
+        await asyncio.wait([running])
         raise

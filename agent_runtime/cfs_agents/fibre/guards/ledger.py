@@ -257,11 +257,12 @@ class Ledger:
                 folders[:] = sorted(name for name in folders if self._looks_into(place, name))
                 if place == "." and self._only:
                     continue
+                inside = "" if place == "." else f"{Path(place).as_posix()}/"
                 for name in sorted(files):
                     if left == 0:
                         return
                     left -= 1
-                    yield Path(place, name).as_posix(), folder, name
+                    yield inside + name, folder, name
         finally:
             os.close(root)
 
