@@ -69,7 +69,7 @@ def test_page_without_a_place_is_told(figures: dict[str, Any], tmp_path: Path) -
     """A marker that is missing is an error, and the page stays as it is."""
     page = tmp_path / "page.md"
     page.write_text("<!-- engine:W3 -->\n")
-    with pytest.raises(SystemExit, match="no place for W3"):
+    with pytest.raises(SystemExit, match="no place for engine:W3"):
         report.write_docs(figures, page)
     assert page.read_text() == "<!-- engine:W3 -->\n"
 

@@ -41,6 +41,7 @@ from cfs.errors import (
     Unreachable,
     Unsupported,
     UnsupportedMedia,
+    Unverified,
     WorkerCrashed,
 )
 
@@ -92,6 +93,7 @@ __all__ = [
     "Unreachable",
     "Unsupported",
     "UnsupportedMedia",
+    "Unverified",
     "Usage",
     "WorkerCrashed",
 ]

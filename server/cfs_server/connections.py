@@ -10,7 +10,6 @@ looks at the unfinished ones twice a second.
 import ipaddress
 import json
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import httptools
@@ -19,10 +18,9 @@ from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from cfs.errors import CfsError, InvalidRequest, Timeout, TooLarge, TooMany, to_problem
+from cfs_server.access.limits import ConnectionLimits
 
 _log = structlog.get_logger(__name__)
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 SWEEPS_A_SECOND = 2
 _VERSIONS = frozenset({"1.1", "1.0"})
@@ -33,18 +31,6 @@ _CROWD_SECONDS = 1.0
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
 """What is still read, and dropped, of a client that was refused: closing at once would often lose it the answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionLimits:
-    """Bounds of each connection, and of the unfinished ones of one address; sizes are bytes, times are seconds."""
-
-    head_bytes: int = 64 << 10
-    head_fields: int = 128
-    head_seconds: float = 10.0
-    stall_seconds: float = 30.0
-    unfinished: int = 256
-    trusted_proxies: tuple[Network, ...] = ()
 
 
 class _Refused(Exception):
@@ -134,6 +120,7 @@ class Connection(HttpToolsProtocol):
         self._deaf = False
         self._overhead = self._size = self._fields = self._discarded = 0
         self._running: RequestResponseCycle | None = None
+        self._refusal: tuple[int, CfsError] | None = None
         self.address = ""
         self.since = self._progress = 0.0
 
@@ -236,6 +223,15 @@ class Connection(HttpToolsProtocol):
         self._running = cycle
         super()._start_asgi_task(cycle, app)
 
+    def on_response_complete(self) -> None:
+        """Go on with the next request; behind the last one that came whole, a refusal is due."""
+        super().on_response_complete()
+        refusal, running = self._refusal, self._running
+        last = not self.pipeline and running is not None and running.response_complete
+        if refusal is not None and last and not self.transport.is_closing():
+            self._unset_keepalive_if_required()
+            self._answer(*refusal)
+
     # -- bounds ---------------------------------------------------------------------------------------------------
 
     def late(self, now: float) -> Timeout | None:
@@ -261,10 +257,11 @@ class Connection(HttpToolsProtocol):
         self._stop_listening()
         if running is None or (in_head and running.response_complete):
             self._answer(status, error)
-        elif in_head or running is not self.cycle:  # what came whole before it is answered, and that is all
+        elif in_head or running is not self.cycle:  # after the answers to what came whole before it
             if not in_head:
                 self.pipeline.popleft()
-            (self.pipeline[0][0] if self.pipeline else running).keep_alive = False
+            self._refusal = (status, error)
+            self.flow.pause_reading()
         else:  # its own body is what is wrong
             started, running.disconnected = running.response_started, True
             running.message_event.set()

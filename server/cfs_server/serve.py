@@ -16,8 +16,9 @@ import uvicorn
 
 from cfs_server import logs
 from cfs_server.access import tokens
+from cfs_server.access.limits import ConnectionLimits
 from cfs_server.app import create_app
-from cfs_server.connections import SWEEPS_A_SECOND, ConnectionLimits, Connections
+from cfs_server.connections import SWEEPS_A_SECOND, Connections
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
 from cfs_server.engines import make_engine
 from cfs_server.origin import is_loopback

@@ -12,8 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from cfs_server.access.limits import PrincipalLimits
-from cfs_server.connections import ConnectionLimits, Network
+from cfs_server.access.limits import ConnectionLimits, Network, PrincipalLimits
 from cfs_server.sessions.limits import Limits
 
 ENV_PREFIX = "CFS_"

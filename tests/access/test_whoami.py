@@ -3,8 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cfs.wire import WhoAmI
+from cfs.wire import Message, WhoAmI
 from cfs_server.access import tokens
+from cfs_server.sessions.history import cost_of
 from tests.access.support import bearer, gated, make
 from tests.server.support import EventStream, House, until
 
@@ -12,7 +13,7 @@ NOTHING = {"sessions": None, "bytes": None, "streams": None, "requests": None}
 
 
 async def test_a_token_learns_its_name_its_grants_its_limits_and_what_it_has_taken(file: Path) -> None:
-    secret = make(file, "alice", "/sessions/alice", "/workspaces/=read,file", sessions=3, bytes=1000, requests=50)
+    secret = make(file, "alice", "/sessions/alice", "/workspaces/=read,file", sessions=3, bytes=10_000, requests=50)
     async with gated(file, {"alice": secret}, token_streams=4) as gate:
         answer = await gate["alice"].get("/v1/whoami")
         assert answer.headers["Cache-Control"] == "no-cache"
@@ -22,14 +23,15 @@ async def test_a_token_learns_its_name_its_grants_its_limits_and_what_it_has_tak
                 {"prefix": "/sessions/alice", "ops": ["delete", "file", "list", "read", "write"]},
                 {"prefix": "/workspaces/", "ops": ["file", "read"]},
             ],
-            "limits": {"sessions": 3, "bytes": 1000, "streams": 4, "requests": 50},
+            "limits": {"sessions": 3, "bytes": 10_000, "streams": 4, "requests": 50},
             "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
         }
         said = await gate["alice"].post("/v1/sessions/alice/one/messages?wait=true", content=b"hello")
         assert said.status_code == 200, said.text
-        size = len((await gate["alice"].get("/v1/sessions/alice/one", headers={"Accept": "text/plain"})).content)
+        messages = (await gate["alice"].get("/v1/sessions/alice/one")).json()["history"]
+        taken = sum(cost_of(Message.model_validate(each)) for each in messages)
         async with await EventStream.open(gate.home.url, "/v1/sessions/alice/events", bearer(secret)):
-            assert await gate.used("alice") == {"sessions": 2, "bytes": size, "streams": 1, "requests": None}
+            assert await gate.used("alice") == {"sessions": 2, "bytes": taken, "streams": 1, "requests": None}
         await until(lambda: gate.home.parts.streams.open == 0)
         assert (await gate.used("alice"))["streams"] == 0
 

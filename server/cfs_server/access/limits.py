@@ -1,10 +1,25 @@
-"""How much one principal may take (H7)."""
+"""How much a connection may take before it is known who calls, and then one principal (H7)."""
 
+import ipaddress
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from cfs.errors import TooMany
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of each connection, and of the unfinished ones of one address; sizes are bytes, times are seconds."""
+
+    head_bytes: int = 64 << 10
+    head_fields: int = 128
+    head_seconds: float = 10.0
+    stall_seconds: float = 30.0
+    unfinished: int = 256
+    trusted_proxies: tuple[Network, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
