@@ -70,7 +70,7 @@ class Settings(BaseSettings):
         6.0,
         ge=3,
         description="Seconds without a sign of life from the engine after which its worker process is replaced;"
-        " steps that are predicted to take long get more.",
+        " steps that are predicted to take long get more; a worker that uses CPU time gets ten times as long (Linux).",
     )
     upstream: str | None = Field(
         None, description="URL of another server that answers instead: `http://127.0.0.1:8080/v1`."

@@ -3,7 +3,8 @@
     python hanging_worker.py FAULT MARK FD
 
 With `hang` the twentieth step of the first life never returns, as in a deadlock of native code; MARK is a file that
-this life leaves. With `slow` every step takes 2.5 s longer.
+this life leaves. With `spin` it does not return either, but computes. With `late` it computes for 6 s and then
+returns. With `slow` every step takes 2.5 s longer.
 """
 
 import os
@@ -16,6 +17,14 @@ from cfs_server.engine.llama import ffi, worker
 from cfs_server.engine.process import COMMAND
 
 SLOW_SECONDS = 2.5
+LATE_SECONDS = 6.0
+
+
+def compute(seconds: float) -> None:
+    """Use the CPU as a step does that is not predicted to be long."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
 
 
 def main() -> None:
@@ -23,7 +32,7 @@ def main() -> None:
     fault, mark, descriptor = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
     if mark.exists():
         os.execv(sys.executable, [*COMMAND, descriptor])  # noqa: S606 - the same process goes on as the real worker
-    if fault == "hang":
+    if fault in {"hang", "spin"}:
         mark.touch()
     decode = ffi.Context.decode
     steps = 0
@@ -33,8 +42,10 @@ def main() -> None:
         steps += 1
         if fault == "slow":
             time.sleep(SLOW_SECONDS)
-        elif steps == 20:
+        elif steps == 20 and fault == "hang":
             threading.Event().wait()
+        elif steps == 20:
+            compute(LATE_SECONDS if fault == "late" else float("inf"))
         return decode(context, batch)
 
     ffi.Context.decode = faulty  # type: ignore[method-assign,assignment]

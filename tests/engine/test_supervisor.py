@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -133,9 +134,11 @@ QUICK = Heartbeat(limit=2.0, busy=0.25, idle=0.5)
 
 
 @asynccontextmanager
-async def watched(model: Path, command: Sequence[str] = COMMAND) -> AsyncIterator[LlamaEngine]:
+async def watched(
+    model: Path, command: Sequence[str] = COMMAND, heartbeat: Heartbeat = QUICK
+) -> AsyncIterator[LlamaEngine]:
     """Run an engine whose heartbeat is quick."""
-    engine = LlamaEngine(str(model), frames.Options(threads=1), heartbeat=QUICK, command=command)
+    engine = LlamaEngine(str(model), frames.Options(threads=1), heartbeat=heartbeat, command=command)
     await engine.start()
     try:
         yield engine
@@ -177,6 +180,23 @@ async def test_a_step_that_never_ends_is_noticed_although_other_threads_live(tin
             await ask(engine, "first", max_tokens=50)
         assert (await ask(engine, "second", max_tokens=50)).finished.usage.completion_tokens == 50
         assert (await engine.stats()).restarts_by_reason["hang"] == 1
+
+
+async def test_a_worker_that_computes_is_not_taken_for_one_that_hangs(tiny: Path, tmp_path: Path) -> None:
+    """An unpredicted step takes three times the limit, as on a machine that is overloaded: nobody notices."""
+    command = (sys.executable, "-P", hanging_worker.__file__, "late", str(tmp_path / "mark"))
+    async with watched(tiny, command) as engine:
+        assert (await ask(engine, "first", max_tokens=50)).finished.usage.completion_tokens == 50
+        assert (await engine.stats()).restarts == 0
+
+
+async def test_a_step_that_computes_for_ever_is_noticed_later(tiny: Path, tmp_path: Path) -> None:
+    """The patience with a worker that uses CPU time has a bound."""
+    command = (sys.executable, "-P", hanging_worker.__file__, "spin", str(tmp_path / "mark"))
+    async with watched(tiny, command, replace(QUICK, computing=3.0)) as engine:
+        with pytest.raises(WorkerCrashed, match=r"hung: no sign of life for [67] s"):
+            await ask(engine, "first", max_tokens=50)
+        assert (await ask(engine, "second", max_tokens=50)).finished.usage.completion_tokens == 50
 
 
 async def test_steps_that_are_known_to_be_long_are_waited_for(tiny: Path, tmp_path: Path) -> None:

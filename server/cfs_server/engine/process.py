@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -31,6 +32,8 @@ class Heartbeat:
 
     limit: float = 6.0
     """A worker that has been silent for so long after a question hangs, unless it announced a longer step."""
+    computing: float = 10.0
+    """A silent worker whose engine thread uses CPU time gets so many times the limit."""
     busy: float = 1.0
     """Between two questions while turns are in flight."""
     idle: float = 3.0
@@ -135,7 +138,7 @@ class WorkerProcess:
             case frames.Computing(seconds):
                 self._silent, self._may_take = 0.0, seconds
             case frames.Step() | frames.Stats() | frames.Alive():
-                self._asked, self._may_take = False, 0.0
+                self._asked, self._silent, self._may_take = False, 0.0, 0.0
 
     async def frames(self) -> AsyncIterator[frames.Frame]:
         """Yield frames until the worker ends; lines for the log are logged on the way. Raises `BadFrame`."""
@@ -154,18 +157,32 @@ class WorkerProcess:
 
         Silence is added up from one look to the next, and no look counts for more than twice its time: when this
         process stood still itself (a suspended machine, a busy event loop), the worker had no chance to be heard.
+
+        Silence alone does not show that a worker hangs: on an overloaded machine a step takes many times what was
+        predicted. Such a worker gets CPU time now and then; one that is stopped or deadlocked gets none. It is the
+        engine thread's time that counts, as the other threads go on when that one is deadlocked. A loop in native
+        code that never ends uses CPU time as well, so the patience has a bound.
         """
         clock = asyncio.get_running_loop().time
+        cpu_time: int | None = None
+        unused = 0.0
         while not self.hung:
             pause = heartbeat.busy if self._asked or in_flight() else heartbeat.idle
             looked = clock()
             await asyncio.sleep(pause)
             if not self._asked:
-                self._asked, self._silent = True, 0.0
+                self._asked = True
                 self.send(frames.Ping())
                 continue
-            self._silent += min(clock() - looked, 2 * pause)
-            if self._silent >= max(heartbeat.limit, self._may_take) and self._process.returncode is None:
+            elapsed = min(clock() - looked, 2 * pause)
+            self._silent += elapsed
+            if self._silent < heartbeat.limit / 2:
+                continue
+            before, cpu_time = cpu_time, await in_thread(lambda: _cpu_time(self.pid))
+            unused = unused + elapsed if cpu_time == before else 0.0
+            factor = 1 if unused >= heartbeat.limit / 2 else heartbeat.computing
+            limit = max(heartbeat.limit * factor, self._may_take)
+            if self._silent >= limit and self._process.returncode is None:
                 self.hung = f"the engine's worker process hung: no sign of life for {self._silent:.0f} s; it was killed"
                 self._process.kill()
 
@@ -189,6 +206,17 @@ class WorkerProcess:
             return
         while chunk := await stderr.read(1 << 16):
             self._last_words.extend(line for line in chunk.decode(errors="replace").splitlines() if line.strip())
+
+
+def _cpu_time(pid: int) -> int | None:
+    """Read the CPU time of a process's main thread, in clock ticks; None where there is no Linux to give it."""
+    try:
+        stat = Path(f"/proc/{pid}/task/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    _, _, fields = stat.rpartition(b")")  # a thread's name may contain anything
+    user, system = fields.split()[11:13]
+    return int(user) + int(system)
 
 
 def _explain(code: int, last_words: deque[str]) -> str:
