@@ -177,7 +177,13 @@ class Settings(BaseSettings):
     )
     turn_seconds: Seconds = Field(_limits.turn_seconds, gt=0, description="Longest time that one turn may take.")
     session_events: Count = Field(_limits.session_events, description="Events of one session kept for resuming.")
+    session_event_bytes: Count = Field(
+        _limits.session_event_bytes, description="Bytes of memory for these; the newest event is always kept."
+    )
     all_events: Count = Field(_limits.all_events, description="Events of all sessions kept for resuming.")
+    all_event_bytes: Count = Field(
+        _limits.all_event_bytes, description="Bytes of memory for the events of all sessions together."
+    )
 
     @property
     def host_names(self) -> frozenset[str] | None:
@@ -221,7 +227,9 @@ class Settings(BaseSettings):
             turn_seconds=self.turn_seconds,
             wait_seconds=self.max_wait_seconds,
             session_events=self.session_events,
+            session_event_bytes=self.session_event_bytes,
             all_events=self.all_events,
+            all_event_bytes=self.all_event_bytes,
         )
 
     def body_limit(self, method: str, path: str) -> int:

@@ -20,7 +20,6 @@ from cfs_server.sessions.turns import Turn
 from cfs_server.settings import Settings
 
 MEDIA_TYPE = "text/event-stream"
-_CHUNK_BYTES = 64 << 10
 _RETRY_SECONDS = 5.0
 _HEADERS = {"Cache-Control": "no-cache"}  # X-Accel-Buffering: no is the library's own
 
@@ -141,8 +140,8 @@ async def follow(log: EventLog, after: int, view: View, turn: Turn | None = None
             seen, goes_on = view.visible(events)
             events, ended = (seen, False) if turn is None else _of_turn(seen, turn)
             ended = ended or not goes_on
-            for piece in _pieces([frame(log, log.number_of(event), event.type, event.json) for event in events]):
-                yield piece
+            if events:
+                yield b"".join(frame(log, log.number_of(event), event.type, event.json) for event in events)
         if ended:
             return
     if log.goodbye:
@@ -166,15 +165,3 @@ def _ends(event: Event, turn: Turn) -> bool:
     if event.type in ("turn.finished", "turn.failed", "session.deleted"):
         return True
     return not turn.generate and event.type == "message.added"
-
-
-def _pieces(frames: list[bytes]) -> list[bytes]:
-    pieces: list[list[bytes]] = [[]]
-    size = 0
-    for one in frames:
-        if size > _CHUNK_BYTES:
-            pieces.append([])
-            size = 0
-        pieces[-1].append(one)
-        size += len(one)
-    return [b"".join(piece) for piece in pieces if piece]

@@ -1,22 +1,35 @@
 """The numbered record of everything that happens to sessions (S11).
 
 Every session has an `EventLog`; the `EventBus` keeps one more over all of them. A reader follows a log by a cursor:
-nothing is queued per reader, so a slow reader costs nothing and is never waited for. When its cursor has fallen out
+nothing is queued per reader, so a slow reader costs little and is never waited for. When its cursor has fallen out
 of the log it is told so by one `Stale` and goes on from the present.
+
+Logs are bounded by the number of their events and by the bytes that these hold. Whether a session's history still
+holds the same texts does not count: a log holds them on when the history is replaced or the session deleted.
 """
 
 import json
 import secrets
+import sys
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import Any
+from weakref import ReferenceType, ref
 
 from cfs.errors import InvalidRequest
 from cfs.wire import EventType
 from cfs_server.pulse import Pulse
+from cfs_server.sessions.history import cost_of_value
+from cfs_server.sessions.limits import Limits
 
+EVENT_COST = 512
+"""Bytes of memory that an event takes without its data, as measured: the object, its places in logs, its wire form."""
+_BATCH_BYTES = 256 << 10
+"""What a reader takes from a log at a time: as long as it is busy with that, it keeps these events in memory."""
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -30,11 +43,23 @@ class Event:
     position: int
     time: float
     data: dict[str, Any]
+    _wire: str | None = field(default=None, init=False, repr=False)
 
     @cached_property
+    def _size(self) -> int:
+        return sys.getsizeof(self.session) + sum(map(cost_of_value, self.data.values()))
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory that the event takes at most, with a wire form half as large again as its data."""
+        return EVENT_COST + self._size + self._size * 3 // 2
+
+    @property
     def json(self) -> str:
-        """The wire form, encoded once for all readers."""
-        return _json(
+        """The wire form, encoded once for all readers; one that is larger than `cost` counts is not kept."""
+        if self._wire is not None:
+            return self._wire
+        wire = _json(
             {
                 "type": self.type,
                 "session": self.session,
@@ -44,6 +69,9 @@ class Event:
                 "data": self.data,
             }
         )
+        if sys.getsizeof(wire) <= self.cost - self._size:
+            object.__setattr__(self, "_wire", wire)
+        return wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +83,21 @@ class Stale:
 
 
 class EventLog:
-    """Events in the order of their numbers, the newest `capacity` of them at least.
+    """Events in the order of their numbers: the newest, `capacity` of them and `size` bytes at most, but always one.
 
     A number belongs to one life of one log: `nonce` tells a cursor of an earlier log of the same name apart.
     """
 
-    def __init__(self, capacity: int, number_of: Callable[[Event], int]) -> None:
+    def __init__(self, capacity: int, size: int, number_of: Callable[[Event], int]) -> None:
         self.nonce = secrets.token_hex(4)
         self.closed = False
         self.goodbye = False
         self.pulse = Pulse()
+        self.bytes = 0
         self._capacity = capacity
+        self._size = size
         self.number_of = number_of
-        self._events: list[Event] = []
+        self._events: deque[Event] = deque()
         self._first = 1
 
     @property
@@ -78,22 +108,40 @@ class EventLog:
     def append(self, event: Event) -> None:
         """Add the event that has the next number and wake the readers."""
         self._events.append(event)
-        if len(self._events) > self._capacity * 5 // 4:  # in slices: amortised, not a memmove per event
-            dropped = len(self._events) - self._capacity
-            del self._events[:dropped]
-            self._first += dropped
+        self.bytes += event.cost
+        while len(self._events) > 1 and (len(self._events) > self._capacity or self.bytes > self._size):
+            self._drop_first()
         self.pulse.fire()
+
+    def drop(self, number: int) -> None:
+        """Drop the events up to a number."""
+        while self._events and self._first <= number:
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        self.bytes -= self._events.popleft().cost
+        self._first += 1
 
     def close(self, *, goodbye: bool = False) -> None:
         """Let the readers end once they have read everything; `goodbye` tells them that the server is going."""
         self.closed, self.goodbye = True, goodbye
         self.pulse.fire()
 
-    def since(self, after: int) -> list[Event] | Stale:
-        """Return the events after a number, or `Stale` where they are no longer (or never were) in this log."""
+    def since(self, after: int, most: float = inf) -> list[Event] | Stale:
+        """Return the events after a number, or `Stale` where they are no longer (or never were) in this log.
+
+        The list ends with the event that makes it `most` bytes.
+        """
         if not self._first - 1 <= after <= self.last:
             return Stale(after, self.last)
-        return self._events[after - self._first + 1 :]
+        found: list[Event] = []
+        size = 0
+        for at in range(after - self._first + 1, len(self._events)):
+            found.append(self._events[at])
+            size += found[-1].cost
+            if size >= most:
+                break
+        return found
 
     def cursor(self, token: str | None) -> int:
         """Read a cursor that a reader sends back: `<nonce>-<number>`, or a bare number of this log.
@@ -112,9 +160,9 @@ class EventLog:
         return f"{self.nonce}-{number}"
 
     async def follow(self, after: int) -> AsyncIterator[list[Event] | Stale]:
-        """Yield what comes after a number, as it comes and all of it at a time, until the log is closed."""
+        """Yield what comes after a number, as it comes and much of it at a time, until the log is closed."""
         while True:
-            events = self.since(after)
+            events = self.since(after, _BATCH_BYTES)
             if isinstance(events, Stale):
                 yield events
                 after = events.last
@@ -127,26 +175,47 @@ class EventLog:
                 await self.pulse.wait()
 
     def check_integrity(self) -> None:
-        """Raise `AssertionError` unless the numbers follow one another."""
+        """Raise `AssertionError` unless the numbers follow one another, and the bytes are those of the events."""
         numbers = [self.number_of(event) for event in self._events]
         if numbers != list(range(self._first, self._first + len(numbers))):
             raise AssertionError(f"event numbers skip or repeat: {numbers[:20]}")
+        if self.bytes != sum(event.cost for event in self._events):
+            raise AssertionError(f"{self.bytes} bytes are counted for {len(numbers)} events")
 
 
 class EventBus:
-    """All events of all sessions in one order, and the way each of them gets its two numbers."""
+    """All events of all sessions in one order, and the way each of them gets its two numbers.
 
-    def __init__(self, *, capacity: int = 65_536, session_capacity: int = 2_048) -> None:
-        self.log = EventLog(capacity, lambda event: event.position)
-        self._session_capacity = session_capacity
+    The bytes of all logs together are bounded, however many sessions there are: `_held` has the events that a log may
+    still hold, and the oldest leave their session's log, too.
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self._limits = limits or Limits()
+        self.log = EventLog(self._limits.all_events, self._limits.all_event_bytes, lambda event: event.position)
+        self.bytes = 0
+        self._held: deque[tuple[ReferenceType[EventLog], Event]] = deque()  # does not keep a deleted session's log
 
     def new_log(self) -> EventLog:
         """Make the log of a new session."""
-        return EventLog(self._session_capacity, lambda event: event.number)
+        return EventLog(self._limits.session_events, self._limits.session_event_bytes, lambda event: event.number)
 
     def publish(self, log: EventLog, kind: EventType, session: str, data: dict[str, Any]) -> Event:
         """Number an event, add it to its session's log and to the common one."""
         event = Event(kind, session, log.last + 1, self.log.last + 1, time.time(), data)
         log.append(event)
         self.log.append(event)
+        self._held.append((ref(log), event))
+        self.bytes += event.cost
+        while len(self._held) > 1 and self.bytes > self._limits.all_event_bytes:
+            old_log, old = self._held.popleft()
+            self.bytes -= old.cost
+            if (living := old_log()) is not None:
+                living.drop(old.number)
         return event
+
+    def check_integrity(self) -> None:
+        """Raise `AssertionError` unless the common log is sound, and all bytes are counted."""
+        self.log.check_integrity()
+        if self.bytes != sum(event.cost for _, event in self._held):
+            raise AssertionError(f"{self.bytes} bytes are counted for {len(self._held)} events")

@@ -29,17 +29,18 @@ def cost_of(message: Message) -> int:
     if message.thinking is not None:
         cost += sys.getsizeof(message.thinking)
     for call in message.tool_calls:
-        cost += _CALL_COST + len(call.id) + len(call.name) + _cost_of_value(call.arguments)
+        cost += _CALL_COST + len(call.id) + len(call.name) + cost_of_value(call.arguments)
     return cost
 
 
-def _cost_of_value(value: Any) -> int:
+def cost_of_value(value: Any) -> int:
+    """Say how many bytes of memory a value of JSON takes."""
     if isinstance(value, str):
         return sys.getsizeof(value)
     if isinstance(value, Mapping):
-        return _VALUE_COST + sum(_VALUE_COST + sys.getsizeof(key) + _cost_of_value(value[key]) for key in value)
+        return _VALUE_COST + sum(_VALUE_COST + sys.getsizeof(key) + cost_of_value(value[key]) for key in value)
     if isinstance(value, list | tuple):
-        return _VALUE_COST + sum(map(_cost_of_value, value))
+        return _VALUE_COST + sum(map(cost_of_value, value))
     return _VALUE_COST
 
 

@@ -17,7 +17,9 @@ class Limits:
     turn_seconds: float = 600.0
     wait_seconds: float = 300.0
     session_events: int = 2_048
+    session_event_bytes: int = 32 << 20
     all_events: int = 65_536
+    all_event_bytes: int = 128 << 20
 
     def check_messages(self, count: int) -> None:
         """Raise `TooLarge` for more messages than one request may bring."""

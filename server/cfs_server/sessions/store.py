@@ -38,7 +38,7 @@ class SessionStore:
 
     def __init__(self, engine: Engine, limits: Limits | None = None, defaults: Settings | None = None) -> None:
         self.limits = limits or Limits()
-        self.bus = EventBus(capacity=self.limits.all_events, session_capacity=self.limits.session_events)
+        self.bus = EventBus(self.limits)
         self.account = Account("the server", Allowance(self.limits.sessions, self.limits.total_bytes))
         self._defaults = defaults or Settings()
         self._sessions: dict[str, Session] = {}
@@ -326,7 +326,7 @@ class SessionStore:
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` where names, families or sessions contradict one another."""
-        self.bus.log.check_integrity()
+        self.bus.check_integrity()
         busy = {session.id for session in self if not session.idle}
         self._hints.check_integrity(busy, {session.key for session in self})
         size = sum(session.history.cost + sum(turn.waiting_bytes for turn in session.queue) for session in self)
