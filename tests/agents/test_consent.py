@@ -100,7 +100,7 @@ def test_to_ask_takes_a_terminal(tmp_path: Path, name: str) -> None:
     root = tmp_path / "root"
     refused = CliRunner().invoke(app, ["agent", name, "--commands", "ask", "--root", str(root)], env={"COLUMNS": "400"})
     assert refused.exit_code == 2
-    assert "--commands ask asks at a terminal" in refused.output
+    assert "--commands ask needs a terminal" in refused.output
     assert not root.exists()
 
 
@@ -108,7 +108,7 @@ def test_to_ask_takes_a_terminal_as_a_program_too(url: str, tmp_path: Path) -> N
     """One line, and the code of wrong usage."""
     code, output, errors = ended(cfs(url, "agent", "serve", "--commands", "ask", "--root", str(tmp_path / "root")))
     assert (code, output) == (2, "")
-    assert "--commands ask asks at a terminal" in errors
+    assert "--commands ask needs a terminal" in errors
 
 
 # -- at a terminal --------------------------------------------------------------------------------------------------

@@ -229,7 +229,7 @@ def questions_of(commands: CommandModeName) -> "CommandQuestions | None":
         return None
     if not can_ask():
         raise typer.BadParameter(
-            "--commands ask asks at a terminal, and standard input or standard error is none:"
-            " choose none, bwrap or host, or run it at a terminal"
+            "--commands ask needs a terminal for its questions, on standard input and standard error:"
+            " run it at a terminal, or choose none, bwrap or host"
         )
     return CommandQuestions()
