@@ -33,28 +33,25 @@ def _shell_write(action: Action) -> str:
     return f"mkdir -p {folder} && printf %s {shlex.quote(action.content)} > {shlex.quote(action.name)}"
 
 
-def _cfs(action: Action) -> Call | str:
-    match action.kind:
-        case "write":
-            return Call("write_file", {"path": action.name, "content": action.content})
-        case "read":
-            return Call("read_file", {"path": action.name})
-        case "run":
-            return Call("execute_command", {"command": action.name})
-        case "answer":
-            return action.name
+def _file_tools(run: str, answer: Callable[[str], Call | str]) -> Callable[[Action], Call | str]:
+    """Return a dialect with `write_file`, `read_file` and a tool `run` for commands."""
+
+    def call(action: Action) -> Call | str:
+        match action.kind:
+            case "write":
+                return Call("write_file", {"path": action.name, "content": action.content})
+            case "read":
+                return Call("read_file", {"path": action.name})
+            case "run":
+                return Call(run, {"command": action.name})
+            case "answer":
+                return answer(action.name)
+
+    return call
 
 
-def _smol_tools(action: Action) -> Call | str:
-    match action.kind:
-        case "write":
-            return Call("write_file", {"path": action.name, "content": action.content})
-        case "read":
-            return Call("read_file", {"path": action.name})
-        case "run":
-            return Call("run_command", {"command": action.name})
-        case "answer":
-            return Call("final_answer", {"answer": action.name})
+_cfs = _file_tools("execute_command", str)
+_smol_tools = _file_tools("run_command", lambda text: Call("final_answer", {"answer": text}))
 
 
 def _smol_code(actions: Sequence[Action]) -> str:

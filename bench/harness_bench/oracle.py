@@ -186,95 +186,98 @@ def _finish(reply: Reply, message: dict[str, Any]) -> str:
     return reply.finish or ("tool_calls" if "tool_calls" in message else "stop")
 
 
+class _Handler(BaseHTTPRequestHandler):
+    """Answers for the plays of its server."""
+
+    server: "_Server"
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature is the base's
+        pass
+
+    def do_GET(self) -> None:
+        self._json({"object": "list", "data": [{"id": "oracle", "object": "model"}]})
+
+    def do_POST(self) -> None:
+        with suppress(ConnectionError):  # a harness that was killed, or has read enough
+            self._answer()
+
+    def _answer(self) -> None:
+        run, _, rest = self.path.strip("/").partition("/")
+        body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
+        play = self.server.plays[run]
+        if not rest.endswith("chat/completions"):
+            play.others += 1
+            self._json({"error": {"message": "not here", "type": "invalid_request_error"}}, 404)
+            return
+        reply = play.reply(body)
+        tokens = len(play.requests[-1]) // 4
+        if reply.status != 200:
+            error = {"message": f"the fault of this test: {reply.status}", "type": "server_error"}
+            self._json({"error": error}, reply.status, {"Retry-After": "1"})
+        elif body.get("stream"):
+            self._stream(reply, tokens)
+        else:
+            self._whole(reply, tokens)
+
+    def _json(self, value: Any, status: int = 200, headers: dict[str, str] | None = None, *, cut: bool = False) -> None:
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        for name, text in (headers or {}).items():
+            self.send_header(name, text)
+        self.end_headers()
+        self.wfile.write(data[: len(data) // 2] if cut else data)
+        self.close_connection = self.close_connection or cut
+
+    def _whole(self, reply: Reply, tokens: int) -> None:
+        message = reply.message()
+        usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
+        choice = {"index": 0, "message": message, "finish_reason": _finish(reply, message)}
+        value = {**_head("chat.completion"), "choices": [choice], "usage": usage}
+        self._json(value, cut=reply.cut)
+
+    def _stream(self, reply: Reply, tokens: int) -> None:
+        message = reply.message()
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": message["content"]}]
+        for number, call in enumerate(message.get("tool_calls", ())):
+            deltas.append({"tool_calls": [{"index": number, **call}]})
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        for delta in deltas:
+            self._event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        if reply.cut:
+            return
+        self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": _finish(reply, message)}]})
+        usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
+        self._event({"choices": [], "usage": usage})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _event(self, value: dict[str, Any]) -> None:
+        self.wfile.write(f"data: {json.dumps({**_head('chat.completion.chunk'), **value})}\n\n".encode())
+        self.wfile.flush()
+
+
+class _Server(ThreadingHTTPServer):
+    """Listens on a free port of this machine."""
+
+    daemon_threads = True
+
+    def __init__(self, plays: dict[str, Play]) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.plays = plays
+
+
 class Oracle:
     """The server, in a thread: use it in `with`. Each run has a path of its own, `/RUN/v1`."""
 
     def __init__(self) -> None:
         self.plays: dict[str, Play] = {}
-        oracle = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the signature is the base's
-                pass
-
-            def do_GET(self) -> None:
-                self._json({"object": "list", "data": [{"id": "oracle", "object": "model"}]})
-
-            def do_POST(self) -> None:
-                with suppress(ConnectionError):  # a harness that was killed, or has read enough
-                    self._answer()
-
-            def _answer(self) -> None:
-                run, _, rest = self.path.strip("/").partition("/")
-                body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))) or b"{}")
-                play = oracle.plays[run]
-                if not rest.endswith("chat/completions"):
-                    play.others += 1
-                    self._json({"error": {"message": "not here", "type": "invalid_request_error"}}, 404)
-                    return
-                reply = play.reply(body)
-                tokens = len(play.requests[-1]) // 4
-                if reply.status != 200:
-                    error = {"message": f"the fault of this test: {reply.status}", "type": "server_error"}
-                    self._json({"error": error}, reply.status, {"Retry-After": "1"})
-                elif body.get("stream"):
-                    self._stream(reply, tokens)
-                else:
-                    self._whole(reply, tokens)
-
-            def _json(self, value: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
-                data = json.dumps(value).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                for name, text in (headers or {}).items():
-                    self.send_header(name, text)
-                self.end_headers()
-                self.wfile.write(data)
-
-            def _whole(self, reply: Reply, tokens: int) -> None:
-                message = reply.message()
-                usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
-                choice = {"index": 0, "message": message, "finish_reason": _finish(reply, message)}
-                value = {**_head("chat.completion"), "choices": [choice], "usage": usage}
-                if not reply.cut:
-                    self._json(value)
-                    return
-                data = json.dumps(value).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data[: len(data) // 2])
-                self.close_connection = True
-
-            def _stream(self, reply: Reply, tokens: int) -> None:
-                message = reply.message()
-                deltas: list[dict[str, Any]] = [{"role": "assistant", "content": message["content"]}]
-                for number, call in enumerate(message.get("tool_calls", ())):
-                    deltas.append({"tool_calls": [{"index": number, **call}]})
-                self.send_response(200)
-                self.send_header("Content-Type", "text/event-stream")
-                self.send_header("Connection", "close")
-                self.end_headers()
-                self.close_connection = True
-                for delta in deltas:
-                    self._event({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
-                if reply.cut:
-                    return
-                self._event({"choices": [{"index": 0, "delta": {}, "finish_reason": _finish(reply, message)}]})
-                usage = {"prompt_tokens": tokens, "completion_tokens": 20, "total_tokens": tokens + 20}
-                self._event({"choices": [], "usage": usage})
-                self.wfile.write(b"data: [DONE]\n\n")
-
-            def _event(self, value: dict[str, Any]) -> None:
-                self.wfile.write(f"data: {json.dumps({**_head('chat.completion.chunk'), **value})}\n\n".encode())
-                self.wfile.flush()
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(self.plays)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def __enter__(self) -> Self:
