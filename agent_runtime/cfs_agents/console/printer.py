@@ -84,9 +84,9 @@ class Printer:
             case Warned(text):
                 self._remark(f"warning: {text}", "yellow")
             case Void(reason, _, shown):
-                void = "; what it has said does not count" if shown else ""
+                void = "; its unfinished reply is discarded" if shown else ""
                 if not self._waiting or shown:  # once, however often it is asked
-                    self._remark(f"waiting for the model, as its reply failed: {reason}{void}")
+                    self._remark(f"waiting to ask the model again: {reason}{void}")
                 self._waiting = True
             case RoundStarted():
                 self._rounds += 1

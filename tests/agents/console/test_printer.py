@@ -194,7 +194,7 @@ def test_context_updates_have_their_lines_and_number() -> None:
 def test_a_retry_says_that_what_was_shown_is_void() -> None:
     assert printed(Text("One. Tw"), Retrying("the connection\nwas lost", 2), Text("One. Two.")) == (
         "One. \n"
-        "[waiting for the model, as its reply failed: the connection was lost; what it has said does not count]\n"
+        "[waiting to ask the model again: the connection was lost; its unfinished reply is discarded]\n"
         "[the model answers again]\n"
         "One. Two.\n"
     )
@@ -204,10 +204,10 @@ def test_however_often_a_model_is_asked_again_that_is_said_once() -> None:
     assert printed(
         Retrying("lost", 1), Retrying("lost", 2), Retrying("refused", 4), Text("One. "), Retrying("x", 1)
     ) == (
-        "[waiting for the model, as its reply failed: lost]\n"
+        "[waiting to ask the model again: lost]\n"
         "[the model answers again]\n"
         "One. \n"
-        "[waiting for the model, as its reply failed: x; what it has said does not count]\n"
+        "[waiting to ask the model again: x; its unfinished reply is discarded]\n"
     )
 
 

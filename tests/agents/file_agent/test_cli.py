@@ -100,9 +100,11 @@ def test_there_may_be_nothing_to_go_on_with(url: str, tmp_path: Path, arguments:
 
 
 def test_no_server_is_told(tmp_path: Path) -> None:
-    """After the tries, with the code for it; the task can be resumed where there is one."""
-    code, _, errors = ended(cfs("http://127.0.0.1:1", "agent", "run", "hello", "--root", str(tmp_path)))
+    """Without patience after the tries, with the code for it; the task can be resumed where there is one."""
+    asked = ("agent", "run", "hello", "--root", str(tmp_path), "--patience", "0")
+    code, output, errors = ended(cfs("http://127.0.0.1:1", *asked))
     assert code == 3
+    assert output.startswith("[waiting to ask the model again: no server answers at http://127.0.0.1:1 ")
     assert errors.startswith("cfs: ")
     assert errors.count("\n") == 1
 
