@@ -130,13 +130,18 @@ def _download(spec: str, *, fetch: bool) -> Path:
     if parts is None or ".." in parts["file"]:
         raise ModelLoadError(f"{spec}: a model of the hub is written hf:OWNER/REPO:FILE")
     # Imported here: it takes half a second that nobody with a local model should wait for.
-    from huggingface_hub import constants, hf_hub_download, hf_hub_url
+    from huggingface_hub import constants, hf_hub_download, hf_hub_url, try_to_load_from_cache
     from huggingface_hub import errors as hub
 
     repo, file = f"{parts['owner']}/{parts['repo']}", parts["file"]
     try:
-        reached = fetch and _answers(hf_hub_url(repo, file))
-        return Path(hf_hub_download(repo, file, local_files_only=not reached))
+        if fetch and _answers(hf_hub_url(repo, file)):
+            return Path(hf_hub_download(repo, file))
+        # `hf_hub_download(local_files_only=True)` would ask the hub a question of its own first, for three seconds.
+        cached = try_to_load_from_cache(repo, file)
+        if isinstance(cached, str):
+            return Path(cached)
+        raise hub.LocalEntryNotFoundError(spec)
     except hub.GatedRepoError as error:
         raise ModelLoadError(f"{spec}: access must be requested on the hub, and HF_TOKEN set") from error
     except hub.RepositoryNotFoundError as error:
