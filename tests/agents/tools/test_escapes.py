@@ -231,9 +231,14 @@ def work(world: World, shell: Shell, rounds: int) -> str:
     return "\n".join(read)
 
 
+INTERFERES = {"pipe is read by somebody else", "bash's orders are stolen"}
+"""Attempts that spoil the results of their own shell, which they may."""
+
+
 def is_alone(attempt: Attempt) -> bool:
     """Whether an attempt needs a shell and a workspace that no other has used."""
-    return attempt.alone or attempt.races or attempt.timeout != Attempt.timeout or attempt.script.endswith("&")
+    stays = attempt.name in INTERFERES or attempt.script.endswith("&")
+    return attempt.alone or attempt.races or attempt.timeout != Attempt.timeout or stays
 
 
 def tried(world: World, shell: Shell, attempt: Attempt) -> list[str]:
@@ -280,10 +285,6 @@ def test_nothing_gets_out_meanwhile(world: World, attempt: Attempt, account: str
     with Shell(settings_of(world, account)) as shell:
         wrong = tried(world, shell, attempt)
     assert wrong + world.broken() == []
-
-
-INTERFERES = {"pipe is read by somebody else", "bash's orders are stolen"}
-"""Attempts that spoil the results of their own shell, which they may."""
 
 
 def test_corpus_is_large_enough() -> None:
