@@ -9,7 +9,7 @@ import typer
 from cfs.cli.options import DEFAULT_URL, TokenFile, Url, read_token
 from cfs_agents.fibre import commands as trees
 from cfs_agents.fibre.commands import (
-    PATIENCE,
+    USUAL_PATIENCE,
     CommandModeName,
     Commands,
     Patience,
@@ -85,7 +85,7 @@ def run(
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     env: Variables = None,
     context: Longest = None,
-    patience: Patience = PATIENCE,
+    patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
@@ -123,7 +123,7 @@ def chat(
     sandbox: Sandbox = None,  # noqa: ARG001 - its callback refuses it
     env: Variables = None,
     context: Longest = None,
-    patience: Patience = PATIENCE,
+    patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:

@@ -2,9 +2,10 @@
 
 import json
 import re
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from pydantic import BaseModel, ValidationError
+from typing_extensions import TypeVar
 
 from cfs.errors import InvalidReply
 

@@ -38,7 +38,7 @@ SAMPLES: list[frames.Frame] = [
     frames.AskStats(3, check=True),
     frames.AskTokens(4, ["a", ""], [{"role": "user", "content": "hi"}], [{}]),
     frames.StopCounting(4),
-    frames.Tokens(4, [1, 0], 9, "no"),
+    frames.CountedTokens(4, [1, 0], 9, "no"),
     frames.Ready(2048, 16384, has_chat_template=True, parameters=3, plan=PLAN),
     frames.LoadFailed("no"),
     frames.Step(

@@ -9,7 +9,7 @@ import pytest
 
 import make_random_gguf
 from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.frames import AskStats, AskTokens, Cancel, Forget, Generate, Options, StopCounting, Tokens
+from cfs_server.engine.frames import AskStats, AskTokens, Cancel, CountedTokens, Forget, Generate, Options, StopCounting
 from cfs_server.engine.llama.counting import Counter
 from cfs_server.engine.llama.intake import Intake
 from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
@@ -117,7 +117,7 @@ def test_a_message_that_is_far_too_long_is_cut_no_further_than_it_must(desk: Des
 
 def test_questions_take_turns_and_are_dropped(model: LoadedModel) -> None:
     """Of many texts and of one, the one is counted first; of what nobody waits for nothing is."""
-    said: list[Tokens] = []
+    said: list[CountedTokens] = []
     counter = Counter(model.vocabulary, PromptBuilder(None), said.append)
     texts = ["some words"] * 50
     for order in (AskTokens(1, texts), AskTokens(2, ["hello"]), AskTokens(3, texts), StopCounting(3), StopCounting(9)):

@@ -10,7 +10,7 @@ from random import Random
 
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.fibre.storage import WORKSPACE
+from cfs_agents.fibre.storage import WORKSPACE_FOLDER
 from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
 from cfs_agents.llm import Model
 from cfs_agents.tools import CommandMode
@@ -79,7 +79,7 @@ async def _done(work: Work, models: "dict[str, Model] | dict[str, Script]", fold
         config = FibreConfig(language=work.language, root_max_turns=12, max_turns=5, max_agents=5, timeout=60)
         async with FibreAgent(folder, lambda name: models.get(name, models["main"]), config) as tree:
             report = await tree.run(work.job.task)
-        return Done(_left(folder / "main" / WORKSPACE), report.summary)
+        return Done(_left(folder / "main" / WORKSPACE_FOLDER), report.summary)
     workspace = folder / "workspace"
     workspace.mkdir(parents=True)
     put(workspace, work.files)

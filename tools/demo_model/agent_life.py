@@ -18,7 +18,7 @@ from uuid import uuid4
 from cfs import wire
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.fibre.storage import WORKSPACE
+from cfs_agents.fibre.storage import WORKSPACE_FOLDER
 from cfs_agents.fibre.toolset import DEFAULT_FILE_TOOLS
 from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
 from cfs_agents.llm import Reply
@@ -163,7 +163,7 @@ async def tree_dialogues(cast: Cast, language: Language, folder: Path) -> list[D
             parts = parts_of(cast, first)
             first += len(parts)
             if rng.random() < 0.06:  # one of them fails: there is a folder of that name
-                (folder / "main" / WORKSPACE / parts[0].path).mkdir(parents=True, exist_ok=True)
+                (folder / "main" / WORKSPACE_FOLDER / parts[0].path).mkdir(parents=True, exist_ok=True)
             for part in parts:
                 script(part.name).play(part_steps(cast, part))
             script("main").play(root_steps(cast, parts))

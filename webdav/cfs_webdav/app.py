@@ -116,7 +116,7 @@ class Mount:
 def _body(method: str, call: Call) -> tuple[BinaryIO, str]:
     if method not in _WITH_XML or call.size == 0:
         return call.body, str(call.size)
-    document = xml.plain(call.body.read())
+    document = xml.plain_xml(call.body.read())
     return BytesIO(document), str(len(document))
 
 

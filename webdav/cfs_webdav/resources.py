@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
+from lxml import etree
 from wsgidav.dav_error import HTTP_FORBIDDEN, HTTP_NOT_FOUND, DAVError
 from wsgidav.dav_provider import DAVCollection, DAVNonCollection, _DAVResource
-from wsgidav.util import etree
 
 from cfs_webdav.errors import told
 from cfs_webdav.live import LIVE, RESOURCE_TYPE

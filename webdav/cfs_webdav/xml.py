@@ -4,7 +4,7 @@ from lxml import etree
 from wsgidav.dav_error import HTTP_BAD_REQUEST, DAVError
 
 
-def plain(body: bytes) -> bytes:
+def plain_xml(body: bytes) -> bytes:
     """Return the document without comments and processing instructions.
 
     Raises `DAVError` (400) for what is not well-formed or declares a document type: no method of WebDAV needs one, and

@@ -8,7 +8,7 @@ import typer
 
 from cfs.cli.screen import has_colours, visible
 
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_WHOLE_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 class Page:
@@ -27,7 +27,7 @@ class Page:
 
     def write(self, text: str, *, prefix: str = "", colour: str | None = None, dim: bool = False) -> None:
         """Write text; each of its lines begins with the prefix, where it does not go on in one that has been begun."""
-        lines = _LINE.findall(visible(text.replace("\r\n", "\n")))
+        lines = _WHOLE_LINE.findall(visible(text.replace("\r\n", "\n")))
         for number, line in enumerate(lines):
             lines[number] = self._styled(prefix + line if number or self._fresh else line, colour, dim)
         if lines:

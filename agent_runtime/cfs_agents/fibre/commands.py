@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cfs_agents.console.question import CommandQuestions
     from cfs_agents.fibre.seat import TreeSeat
 
-Root = Annotated[
+TreeRoot = Annotated[
     Path,
     typer.Option("--root", envvar="CFS_TREE_ROOT", metavar="DIR", help="Where trees are kept: each has a folder."),
 ]
@@ -25,8 +25,8 @@ Model = Annotated[
 Temperature = Annotated[
     float | None, typer.Option("--temperature", min=0, max=5, help="How freely the model chooses; else the server's.")
 ]
-Language = Annotated[
-    Literal["en", "zh"], typer.Option("--lang", help="Language of the prompts and of the runtime's own words.")
+PromptLanguage = Annotated[
+    Literal["en", "zh"], typer.Option("--lang", help="PromptLanguage of the prompts and of the runtime's own words.")
 ]
 CommandModeName = Literal["none", "ask", "bwrap", "host"]
 Commands = Annotated[
@@ -82,22 +82,22 @@ Patience = Annotated[
         " times.",
     ),
 ]
-PATIENCE: Any = "15m"
+USUAL_PATIENCE: Any = "15m"
 """As a user writes it; the option's parser makes seconds of it."""
 Tree = Annotated[str, typer.Argument(help="Session of the root; main unless given.", show_default=False)]
 
 
 def serve(
     session: Annotated[str, typer.Option("--session", help="Session that the agent answers.")] = "main",
-    root: Root = Path("agents"),
+    root: TreeRoot = Path("agents"),
     instruction: Annotated[str, typer.Option("--instruction", help="The root's own part of its system prompt.")] = "",
     model: Model = "",
     temperature: Temperature = None,
-    lang: Language = "en",
+    lang: PromptLanguage = "en",
     commands: Commands = "none",
     env: Variables = None,
     budget: Budget = None,
-    patience: Patience = PATIENCE,
+    patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
@@ -107,7 +107,7 @@ def serve(
     by whatever, is gone on with first. While the server does not answer, an agent with work waits for as long as
     --patience says, and an idle one without end.
     """
-    with _seat(
+    with _tree_seat(
         root, session, instruction, model, temperature, lang, commands, env, budget, patience, url, token_file
     ) as seat:
         seat.serve()
@@ -115,15 +115,15 @@ def serve(
 
 def resume(
     session: Tree = "main",
-    root: Root = Path("agents"),
+    root: TreeRoot = Path("agents"),
     instruction: Annotated[str, typer.Option("--instruction", help="The root's own part of its system prompt.")] = "",
     model: Model = "",
     temperature: Temperature = None,
-    lang: Language = "en",
+    lang: PromptLanguage = "en",
     commands: Commands = "none",
     env: Variables = None,
     budget: Budget = None,
-    patience: Patience = PATIENCE,
+    patience: Patience = USUAL_PATIENCE,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
@@ -131,7 +131,7 @@ def resume(
 
     The exit code is 0 when the root has answered, and 4 when it names files as made or changed that are not.
     """
-    with _seat(
+    with _tree_seat(
         root, session, instruction, model, temperature, lang, commands, env, budget, patience, url, token_file
     ) as seat:
         seat.resume()
@@ -188,7 +188,7 @@ def _lines(tree: "SessionTree", paused: set[str], depth: int = 0) -> list[str]:
     return [line, *(each for child in tree.children for each in _lines(child, paused, depth + 1))]
 
 
-def _seat(
+def _tree_seat(
     root: Path,
     session: str,
     instruction: str,

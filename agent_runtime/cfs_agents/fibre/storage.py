@@ -29,7 +29,7 @@ from cfs_agents.file_agent.disk import disk_errors
 
 MESSAGES = "messages.json"
 STATUS = "session_status.json"
-WORKSPACE = "agent_workspace"
+WORKSPACE_FOLDER = "agent_workspace"
 SUB_SESSIONS = "sub_sessions"
 LEDGER = "ledger.jsonl"
 _NEW = ".new"
@@ -60,7 +60,7 @@ class SessionFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if self._link:
             with suppress(FileExistsError):
-                (self.path / WORKSPACE).symlink_to(Path("..", "..", WORKSPACE))
+                (self.path / WORKSPACE_FOLDER).symlink_to(Path("..", "..", WORKSPACE_FOLDER))
 
     def load(self) -> tuple[StrandRecord, list[Message]] | None:
         """Read both; None where nothing was saved. Raises `Unavailable` for files that no crash leaves so."""
@@ -84,7 +84,7 @@ class TreeFolder:
     def __init__(self, workspace_root: str | os.PathLike[str], main_session_id: str) -> None:
         self.workspace_root = Path(workspace_root).expanduser().absolute()
         self.path = self.workspace_root / main_session_id
-        self.workspace = self.path / WORKSPACE
+        self.workspace = self.path / WORKSPACE_FOLDER
         with disk_errors(self.path):
             self.workspace.mkdir(parents=True, exist_ok=True)
             (self.path / SUB_SESSIONS).mkdir(exist_ok=True)

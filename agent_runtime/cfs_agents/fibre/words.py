@@ -30,7 +30,7 @@ class Words:
     parent_over: str
 
 
-_ENGLISH = Words(
+_FIBRE_ENGLISH = Words(
     taken="[A newer message has come; the work goes on with it.]",
     letter="[Message from {}]\n{}",
     news="[A sub-agent is done.]\n{}",
@@ -44,7 +44,7 @@ _ENGLISH = Words(
     parent_over="its parent has ended",
 )
 
-_CHINESE = Words(
+_FIBRE_CHINESE = Words(
     taken="[有新消息，工作从新消息继续。]",
     letter="[来自 {} 的消息]\n{}",
     news="[一个子智能体已结束。]\n{}",
@@ -61,4 +61,4 @@ _CHINESE = Words(
 
 def words(language: Language) -> Words:
     """Return Fibre's sentences in a language."""
-    return _CHINESE if language == "zh" else _ENGLISH
+    return _FIBRE_CHINESE if language == "zh" else _FIBRE_ENGLISH

@@ -10,7 +10,7 @@ from cfs_filesystem import FileSystemError, FsHandle, InvalidArgumentError, NotF
 
 MOST_MATCHES = 200
 MOST_SECONDS = 20.0
-LARGEST_FILE = 8 << 20
+LARGEST_SEARCHED = 8 << 20
 LONGEST_LINE = 400
 
 
@@ -33,7 +33,7 @@ class Findings:
         if self.binary:
             notes.append(f"{self.binary} files are no text")
         if self.large:
-            notes.append(f"{self.large} files are larger than {LARGEST_FILE >> 20} MiB")
+            notes.append(f"{self.large} files are larger than {LARGEST_SEARCHED >> 20} MiB")
         return "\n".join([*self.lines, f"[{'; '.join(notes)}]"])
 
 
@@ -50,7 +50,7 @@ def search(handle: FsHandle, pattern: str, place: Path, glob: str | None, *, ign
         if time.monotonic() > end:
             found.stopped = f"after {MOST_SECONDS:g} s"
             break
-        if size > LARGEST_FILE:
+        if size > LARGEST_SEARCHED:
             found.large += 1
             continue
         if not _search_file(handle, path, wrapped, found):

@@ -46,7 +46,7 @@ def _checks(url: str, token_file: Path | None) -> Iterator["Check"]:
     from cfs.cli import machine, reachable
     from cfs.cli.checks import GROUP, needed
 
-    yield from machine.checks()
+    yield from machine.machine_checks()
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
             checks = entry.load()
@@ -54,7 +54,7 @@ def _checks(url: str, token_file: Path | None) -> Iterator["Check"]:
             yield needed(entry.name, str(error), f"pip install 'cfs-local[{entry.name}]'")
             continue
         yield from checks()
-    yield from reachable.checks(url, token_file)
+    yield from reachable.server_checks(url, token_file)
 
 
 def _line(check: "Check") -> str:

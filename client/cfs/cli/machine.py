@@ -17,7 +17,7 @@ _PYTHON = (3, 11)
 _LEAST_BYTES = 1 << 30
 
 
-def checks() -> Iterator[Check]:
+def machine_checks() -> Iterator[Check]:
     """Look at everything."""
     yield _python()
     yield from map(_extra, _EXTRAS)

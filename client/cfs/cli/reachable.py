@@ -24,7 +24,7 @@ _FIGURE = re.compile(r'^cfs_engine_(?:gauge\{name="(?P<gauge>\w+)"\}|(?P<name>\w
 _SHOWN = ("cells_total", "cells_used", "running", "waiting", "sequences_resident", "tokens_generated_total")
 
 
-def checks(url: str, token_file: Path | None) -> Iterator[Check]:
+def server_checks(url: str, token_file: Path | None) -> Iterator[Check]:
     """Ask the server everything that it answers to everybody, and what it answers to this caller."""
     try:
         with connect(url, token_file, timeout=_SECONDS) as client:

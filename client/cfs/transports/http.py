@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LATE = "the stream was not over in time; what it shows goes on"
+_LATE_STREAM = "the stream was not over in time; what it shows goes on"
 
 
 class Client:
@@ -73,7 +73,7 @@ class Client:
         raise AssertionError("unreachable")  # pragma: no cover
 
     def events(
-        self, stream: api.Stream, *, attempts: float = 8, deadline: Deadline | None = None, late: str = _LATE
+        self, stream: api.Stream, *, attempts: float = 8, deadline: Deadline | None = None, late: str = _LATE_STREAM
     ) -> Generator[StreamEvent]:
         """Yield the events of a stream as they come, over lost connections, until it is over.
 

@@ -26,7 +26,7 @@ from cfs_server.dav.workspaces import WorkspaceTree
 from cfs_server.errors import MEDIA_TYPE
 from cfs_server.routes.contents import content_of
 from cfs_server.routes.context import Caller
-from cfs_server.sessions.paths import WORKSPACES as SESSION_WORKSPACES
+from cfs_server.sessions.paths import WORKSPACES
 from cfs_server.uploads import received
 from cfs_webdav import Call, Mount, Tree
 
@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 SESSIONS = f"{ROOT}/sessions"
 SUB_SESSIONS = f"{ROOT}/sub_sessions"
-WORKSPACES = f"{ROOT}/workspaces"
-_MOUNTS = (SESSIONS, SUB_SESSIONS, WORKSPACES, ROOT)
+WORKSPACES_MOUNT = f"{ROOT}/workspaces"
+_MOUNTS = (SESSIONS, SUB_SESSIONS, WORKSPACES_MOUNT, ROOT)
 _NAMES = ("sessions", "sub_sessions", "workspaces")
 
 
@@ -92,12 +92,12 @@ class Dav:
             assert self._keeper is not None  # noqa: S101 - requests come while the block lasts
             kind = SessionTree if mount == SESSIONS else SubSessionTree
             return kind(caller.sessions, self._keeper.of(caller.principal), user_agent)
-        return WorkspaceTree(caller.principal) if mount == WORKSPACES else RootTree(_NAMES)
+        return WorkspaceTree(caller.principal) if mount == WORKSPACES_MOUNT else RootTree(_NAMES)
 
     async def _read(self, request: Request, caller: Caller, tree: Tree, path: str) -> Response:
         if isinstance(tree, SessionTree):
             return await reading.read(request, tree, path)
-        logical = SESSION_WORKSPACES + path[1:]
+        logical = WORKSPACES + path[1:]
         header = request.headers.get
         try:
             if isinstance(tree, RootTree) or path == "/":

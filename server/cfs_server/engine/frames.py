@@ -166,7 +166,7 @@ class AskStats:
 
 @dataclass(frozen=True, slots=True)
 class AskTokens:
-    """To the worker: answer with `Tokens`: how many each text has, and the prompt of a conversation if there is one."""
+    """To the worker: answer with `CountedTokens`: how many each text has, and the prompt of a conversation, if any."""
 
     number: int
     contents: list[str]
@@ -326,7 +326,7 @@ class Stats:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class CountedTokens:
     """From the worker: numbers of tokens, or why there are none."""
 
     number: int
@@ -360,7 +360,7 @@ ToWorker = (
     | StopCounting
     | Ping
 )
-FromWorker = Ready | LoadFailed | Step | Stats | Tokens | Log | Alive | Computing
+FromWorker = Ready | LoadFailed | Step | Stats | CountedTokens | Log | Alive | Computing
 Frame = ToWorker | FromWorker
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Frame)}
@@ -375,18 +375,18 @@ def _text(identity: str, text: str, tokens: int, logprobs: list[list[list[Any]]]
 _LISTS: dict[str, Callable[..., Any]] = {"started": Started, "texts": _text, "ended": Ended, "logs": Told}
 
 
-def _plain(value: Any) -> list[Any]:
+def _plain_value(value: Any) -> list[Any]:
     if not hasattr(value, "__slots__"):
         raise TypeError(f"{type(value).__name__} is no part of a frame")
     return [getattr(value, name) for name in value.__slots__]
 
 
-_encode = json.JSONEncoder(default=_plain, separators=(",", ":"), ensure_ascii=False).encode
+_to_json = json.JSONEncoder(default=_plain_value, separators=(",", ":"), ensure_ascii=False).encode
 
 
 def encode(frame: Frame) -> bytes:
     """Encode a frame with its length."""
-    text = _encode([type(frame).__name__, *_plain(frame)])
+    text = _to_json([type(frame).__name__, *_plain_value(frame)])
     body = text.encode("utf-8", "surrogatepass")  # half the size of escapes, in half the time, and nothing is refused
     return HEADER.pack(len(body)) + body
 

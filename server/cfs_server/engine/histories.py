@@ -46,7 +46,7 @@ class SentHistories:
         keep = _agreement(before, messages)
         end = _part(messages, keep)
         whole = end == len(messages)
-        turn = _encode(request, keep, waited) if whole else _encode_part(key, keep, messages[keep:end])
+        turn = _encode_request(request, keep, waited) if whole else _encode_part(key, keep, messages[keep:end])
         new = sum(map(_characters, messages[keep:end]))
         old = self._sizes.get(key, 0) if keep == len(before) else sum(map(_characters, messages[:keep]))
         self.forget(key)
@@ -98,13 +98,13 @@ class KnownHistories:
         self._known.pop(key, None)
 
 
-def _encode(request: GenerationRequest, keep: int, waited: float) -> bytes:
+def _encode_request(request: GenerationRequest, keep: int, waited: float) -> bytes:
     return _json(
         Generate(
             id=request.id,
             cache_key=request.cache_key,
             keep=keep,
-            messages=[_plain(message) for message in request.messages[keep:]],
+            messages=[_plain_message(message) for message in request.messages[keep:]],
             settings=request.settings.model_dump(mode="json"),
             json_schema=request.json_schema,
             tools=list(request.tools),
@@ -120,7 +120,7 @@ def _encode(request: GenerationRequest, keep: int, waited: float) -> bytes:
 
 
 def _encode_part(key: str, keep: int, messages: Sequence[Message]) -> bytes:
-    return _json(History(key, keep, [_plain(message) for message in messages]))
+    return _json(History(key, keep, [_plain_message(message) for message in messages]))
 
 
 def _json(frame: Generate | History) -> bytes:
@@ -155,13 +155,13 @@ def _same(old: Message, new: Message) -> bool:
 
     To be equal is not enough for arguments: 1 equals True, and keys have an order that a template writes down.
     """
-    return old == new and (not new.tool_calls or json.dumps(_plain(old)) == json.dumps(_plain(new)))
+    return old == new and (not new.tool_calls or json.dumps(_plain_message(old)) == json.dumps(_plain_message(new)))
 
 
-def _plain(message: Message) -> dict[str, Any]:
+def _plain_message(message: Message) -> dict[str, Any]:
     return message.model_dump(mode="json", exclude_defaults=True)
 
 
 def _characters(message: Message) -> int:
-    calls = len(json.dumps(_plain(message)["tool_calls"])) if message.tool_calls else 0
+    calls = len(json.dumps(_plain_message(message)["tool_calls"])) if message.tool_calls else 0
     return _MESSAGE_CHARACTERS + len(message.content) + len(message.thinking or "") + calls

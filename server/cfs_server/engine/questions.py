@@ -5,14 +5,14 @@ import itertools
 from collections.abc import Callable
 
 from cfs.errors import Unavailable
-from cfs_server.engine.frames import AskStats, AskTokens, Stats, StopCounting, Tokens
+from cfs_server.engine.frames import AskStats, AskTokens, CountedTokens, Stats, StopCounting
 
 ANSWER_SECONDS = 30.0
 """A worker that has not answered after so long hangs: the longest text that is taken is counted in seconds."""
 RETRY_AFTER = 10.0
 SILENT = "the engine's worker process has not answered for {:g} seconds; ask again later"
 Question = AskStats | AskTokens
-Answer = Stats | Tokens
+Answer = Stats | CountedTokens
 
 
 class Questions:

@@ -213,7 +213,7 @@ class LlamaEngine:
         answer = await self._ask(
             lambda number: frames.AskTokens(number, list(texts), None if messages is None else said, list(tools))
         )
-        if not isinstance(answer, frames.Tokens):
+        if not isinstance(answer, frames.CountedTokens):
             raise WorkerCrashed("the engine's worker process is gone; ask again in a moment")
         if answer.error:
             raise EngineError(answer.error)
@@ -276,7 +276,7 @@ class LlamaEngine:
             case frames.Step():
                 self._counters, self._backlog = frame.counters, frame.backlog
                 self._spread(frame)
-            case frames.Stats() | frames.Tokens():
+            case frames.Stats() | frames.CountedTokens():
                 self._questions.answered(frame)
 
     def _spread(self, step: frames.Step) -> None:

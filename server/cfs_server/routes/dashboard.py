@@ -4,8 +4,8 @@ import hashlib
 from dataclasses import dataclass
 from importlib import resources
 
+from fastapi import Response
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from cfs.errors import NotFound

@@ -2,8 +2,8 @@
 
 from urllib.parse import quote
 
+from fastapi import Response
 from pydantic import BaseModel, TypeAdapter
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from cfs.wire import Message, Reply, SessionDetail, SessionInfo, SessionTree

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from starlette.requests import Request
-from starlette.responses import Response
+from fastapi import Request, Response
 
 T = TypeVar("T")
 

@@ -39,7 +39,7 @@ class GuardWords:
     budget: str
 
 
-_ENGLISH = GuardWords(
+_GUARD_ENGLISH = GuardWords(
     missing="claimed, but not there: {}",
     empty="claimed, but empty: {}",
     still_there="claimed as deleted, but there: {}",
@@ -62,7 +62,7 @@ _ENGLISH = GuardWords(
     budget="the token budget of {} is used up: {} of {}",
 )
 
-_CHINESE = GuardWords(
+_GUARD_CHINESE = GuardWords(
     missing="声称有，但不存在：{}",
     empty="声称有，但为空：{}",
     still_there="声称已删除，但仍在：{}",
@@ -88,4 +88,4 @@ _CHINESE = GuardWords(
 
 def guard_words(language: Language) -> GuardWords:
     """Return the guards' sentences in a language."""
-    return _CHINESE if language == "zh" else _ENGLISH
+    return _GUARD_CHINESE if language == "zh" else _GUARD_ENGLISH

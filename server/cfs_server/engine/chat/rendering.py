@@ -46,14 +46,14 @@ class ChatTemplate:
         try:
             self._template = environment.from_string(source)
         except jinja2.TemplateError as error:
-            raise EngineError(f"the model's chat template does not compile: {_line(error)}") from error
+            raise EngineError(f"the model's chat template does not compile: {_first_line(error)}") from error
 
     def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
         """Write a conversation and the beginning of the reply; raises `EngineError` when the template refuses it."""
         try:
             return self._template.render(messages=messages, tools=tools or None, add_generation_prompt=True)
         except Exception as error:  # a template is a program: its errors have no common class
-            raise EngineError(f"the model's chat template refuses this conversation: {_line(error)}") from error
+            raise EngineError(f"the model's chat template refuses this conversation: {_first_line(error)}") from error
 
 
 def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
@@ -69,5 +69,5 @@ def _now(form: str) -> str:
     return datetime.now().astimezone().strftime(form)
 
 
-def _line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__

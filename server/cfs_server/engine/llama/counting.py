@@ -10,21 +10,21 @@ from collections.abc import Callable, Generator
 from cfs.errors import CfsError
 from cfs.wire import Message, Settings
 from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.frames import AskTokens, StopCounting, Tokens
+from cfs_server.engine.frames import AskTokens, CountedTokens, StopCounting
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
-_Work = Generator[None, None, Tokens]
+_Counting = Generator[None, None, CountedTokens]
 
 
 class Counter:
     """Answers questions (`run_forever`)."""
 
-    def __init__(self, vocabulary: Vocabulary, prompts: PromptBuilder, send: Callable[[Tokens], None]) -> None:
+    def __init__(self, vocabulary: Vocabulary, prompts: PromptBuilder, send: Callable[[CountedTokens], None]) -> None:
         self._vocabulary = vocabulary
         self._prompts = prompts
         self._send = send
         self._orders: queue.SimpleQueue[AskTokens | StopCounting] = queue.SimpleQueue()
-        self._open: OrderedDict[int, _Work] = OrderedDict()
+        self._open: OrderedDict[int, _Counting] = OrderedDict()
 
     def put(self, order: AskTokens | StopCounting) -> None:
         """Take a question from the connection's thread, or that its asker is gone."""
@@ -46,34 +46,34 @@ class Counter:
         except StopIteration as end:
             self._send(end.value)
 
-    def answer(self, question: AskTokens) -> Tokens:
+    def answer(self, question: AskTokens) -> CountedTokens:
         """Count all that is asked for at once."""
         work = self._work(question)
         while True:
             try:
                 next(work)
             except StopIteration as end:
-                counted: Tokens = end.value
+                counted: CountedTokens = end.value
                 return counted
 
     def _take(self, order: AskTokens | StopCounting) -> None:
         if isinstance(order, AskTokens):
             self._open[order.number] = self._work(order)
         elif self._open.pop(order.number, None) is not None:
-            self._send(Tokens(order.number, error="nobody waits for it"))
+            self._send(CountedTokens(order.number, error="nobody waits for it"))
 
-    def _work(self, question: AskTokens) -> _Work:
+    def _work(self, question: AskTokens) -> _Counting:
         """Count what is asked for; a conversation that the template refuses is told, and hurts nobody else."""
         counts: list[int] = []
         try:
             for text in question.contents:
                 counts.append(self._count(text, special=False))
                 yield
-            return Tokens(question.number, counts, (yield from self._prompt(question)))
+            return CountedTokens(question.number, counts, (yield from self._prompt(question)))
         except CfsError as error:
-            return Tokens(question.number, error=error.detail)
+            return CountedTokens(question.number, error=error.detail)
         except Exception as error:  # noqa: BLE001 - one bad question must not end the worker
-            return Tokens(question.number, error=f"{type(error).__name__}: {error}")
+            return CountedTokens(question.number, error=f"{type(error).__name__}: {error}")
 
     def _prompt(self, question: AskTokens) -> Generator[None, None, int | None]:
         if question.messages is None:

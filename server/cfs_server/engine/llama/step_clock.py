@@ -2,7 +2,7 @@
 
 import time
 
-_LEARNING_RATE = 0.05
+_RATE_OF_CLOCK = 0.05
 
 
 class StepClock:
@@ -35,4 +35,4 @@ class StepClock:
 
 
 def _mean(before: float, newest: float) -> float:
-    return before + _LEARNING_RATE * (newest - before) if before else newest
+    return before + _RATE_OF_CLOCK * (newest - before) if before else newest
