@@ -15,13 +15,15 @@ from engine_bench.sides import Answer
 from engine_bench.tables import Verdict, table
 
 ROOT = Path(__file__).parent.parent
+ENGINE = ROOT / "research/engine_bench/engine.py"
+HARNESS = ROOT / "research/harness_bench/harness.py"
 
 
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What a smoke run of two workloads without peers wrote, with a cache folder of its own."""
     folder = tmp_path_factory.mktemp("bench")
-    command = [sys.executable, str(ROOT / "bench/engine.py"), "--smoke", "--peers", "", "--only", "W3,W7"]
+    command = [sys.executable, str(ENGINE), "--smoke", "--peers", "", "--only", "W3,W7"]
     done = subprocess.run(
         [*command, "--json", str(folder / "figures.json")],
         env=os.environ | {"XDG_CACHE_HOME": str(folder)},
@@ -82,7 +84,7 @@ def test_documentation_has_a_place_for_each_workload() -> None:
 
 def test_workload_that_there_is_not_is_told() -> None:
     """A wrong name ends with the right ones."""
-    command = [sys.executable, str(ROOT / "bench/engine.py"), "--only", "W77"]
+    command = [sys.executable, str(ENGINE), "--only", "W77"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "there is no workload W77; there are W1, W2" in done.stderr
@@ -116,7 +118,7 @@ def test_longest_gap_counts_from_the_request_to_the_end() -> None:
 def test_our_agents_are_driven_through_tasks_and_faults(tmp_path: Path) -> None:
     """The harness bench with a task, a kill within a command and a broken call: done, and nothing happens twice."""
     cases = ["write and read back", "kill -9 in a command", "broken arguments"]
-    command = [sys.executable, str(ROOT / "bench/harness.py"), "--smoke", "--cases", ",".join(cases)]
+    command = [sys.executable, str(HARNESS), "--smoke", "--cases", ",".join(cases)]
     done = subprocess.run(
         [*command, "--json", str(tmp_path / "runs.json")], capture_output=True, text=True, check=False
     )

@@ -25,6 +25,9 @@ FOLDERS = [
     "tests",
     "docs",
     "bench",
+    "research/embedded_model",
+    "research/engine_bench",
+    "research/harness_bench",
     "examples",
     "scripts",
     "tools",
@@ -125,10 +128,11 @@ def test_commands_of_the_readme_exist() -> None:
     named = {
         (page, command)
         for page in PAGES
-        for command in re.findall(r"(?<![\w./-])(scripts/[a-z]+|tools/\w+\.py|bench/\w+\.py)", TEXTS[page])
+        for command in re.findall(r"(?<![\w./-])(scripts/[a-z]+|(?:tools|bench|research/\w+)/\w+\.py)", TEXTS[page])
     }
     benches = re.compile(r"scripts/bench ([a-z]\w*)")
-    named |= {(page, f"bench/{name}.py") for page in PAGES for name in benches.findall(TEXTS[page])}
+    scripts = {path.stem: str(path) for pattern in ("bench/*.py", "research/*/*.py") for path in ROOT.glob(pattern)}
+    named |= {(page, scripts.get(name, f"bench/{name}.py")) for page in PAGES for name in benches.findall(TEXTS[page])}
     assert {"scripts/up", "scripts/test"} <= {command for page, command in named if page == "README.md"}
     assert [pair for pair in sorted(named) if not (ROOT / pair[1]).is_file()] == []
 

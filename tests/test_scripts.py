@@ -130,10 +130,20 @@ def test_python_that_is_too_old_is_told_in_a_sentence(tmp_path: Path) -> None:
 
 
 def test_bench_without_a_name_says_which_there_are() -> None:
-    """The list is made from the folder."""
+    """The list holds each benchmark of `bench/` and `research/` once, and nothing that is no benchmark."""
     done = shell(f"{ROOT}/scripts/bench")
     assert done.returncode == 2
-    assert done.stderr.startswith("usage: scripts/bench NAME")
+    usage, *names = done.stderr.splitlines()
+    assert usage.startswith("usage: scripts/bench NAME")
+    assert {"rest", "fuse", "engine", "harness", "demo_agents", "demo_model_quality"} <= set(names)
+    assert len(names) == len(set(names))
+    assert "train" not in names
+
+
+def test_bench_of_the_research_folder_runs() -> None:
+    """A benchmark is run by its name, wherever it lies."""
+    done = shell(f"{ROOT}/scripts/bench engine --only W77")
+    assert "there is no workload W77; there are W1, W2" in done.stderr
 
 
 def test_up_prints_three_commands_that_work(up: Running) -> None:

@@ -1,10 +1,11 @@
 """Train the embedded demonstration model and write it as a GGUF file.
 
     pip install torch tokenizers gguf     (and the project with its extra `agents`)
-    python tools/train_demo_model.py --minutes 90 --out server/cfs_server/models/cfs-demo.gguf
+    cd research/embedded_model
+    python train.py --minutes 90 --out ../../server/cfs_server/models/cfs-demo.gguf
 
-    python tools/train_demo_model.py --start OLD.gguf --agents 0.65 --rate 0.6 --steady 0.75 --half --out NEW.gguf
-    python tools/train_demo_model.py --average A.gguf B.gguf --out MEAN.gguf
+    python train.py --start OLD.gguf --agents 0.65 --rate 0.6 --steady 0.75 --half --out NEW.gguf
+    python train.py --average A.gguf B.gguf --out MEAN.gguf
 
 A run that was stopped goes on where its last checkpoint was when it is started again with the same --folder.
 """

@@ -1,7 +1,7 @@
 """The engine's workloads W1 to W9 and the price of a long conversation, against peers that this script sets up itself.
 
-    python bench/engine.py [--smoke] [--only W3,W6] [--peers llama-server,packaged,batch] [--json FILE]
-    python bench/engine.py --from FILE [--plots docs/images] [--write-docs]
+    scripts/bench engine [--smoke] [--only W3,W6] [--peers llama-server,packaged,batch] [--json FILE]
+    scripts/bench engine --from FILE [--plots docs/images] [--write-docs]
 
 All sides get the same model file, threads, pool and prompts; what is compared takes turns; medians are shown, and
 beside them tokens evaluated and CPU seconds, which a busy machine cannot touch. Models have random weights
@@ -14,7 +14,7 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 
 from engine_bench import plots, report
 from engine_bench.bench import PEERS, Bench
@@ -56,7 +56,7 @@ def main() -> None:
     if options.plots:
         plots.draw(found, options.plots)
     if options.write_docs:
-        report.write_docs(found, Path(__file__).parents[1] / "docs" / "benchmarks.md")
+        report.write_docs(found, Path(__file__).parents[2] / "docs" / "benchmarks.md")
     if not all(result["finished"] for result in found["results"].values()):
         raise SystemExit(1)
 

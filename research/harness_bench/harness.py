@@ -1,6 +1,6 @@
 """Compare our agents with other harnesses: one scripted model drives all of them through the same tasks and faults.
 
-    python bench/harness.py [--smoke] [--only NAME,...] [--cases NAME,...] [--python PATH] [--json FILE] [--write-docs]
+    scripts/bench harness [--smoke] [--only NAME,...] [--cases NAME,...] [--python PATH] [--json FILE] [--write-docs]
 
 The model is a server of chat completions that knows what is to be done (`harness_bench.oracle`), so what differs is the
 harness: how much it sends, what it costs beside the model, what it makes of a fault, and whether it reports success
@@ -23,6 +23,8 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "engine_bench"))
+
 from engine_bench.sides import SideError
 from engine_bench.tables import between_markers, table
 from harness_bench.dialects import dialect
@@ -30,7 +32,7 @@ from harness_bench.oracle import Oracle, Play
 from harness_bench.sides import SIDES, Side
 from harness_bench.tasks import EFFECTS, FAULTS, TASKS, Fault, Task
 
-PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 LONGEST = 150.0
 """Seconds that one run may take."""
 

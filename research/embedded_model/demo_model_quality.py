@@ -1,28 +1,24 @@
 """Examine the embedded model: recall of unseen names, tool calls, sums, and whether it ends its turns by itself.
 
-    python bench/demo_model_quality.py [MODEL.gguf] [--count 240] [--json FILE] [--failures 20]
+    scripts/bench demo_model_quality [MODEL.gguf] [--count 240] [--json FILE] [--failures 20]
 
 Greedy unless --temperature says otherwise; every conversation goes on with the model's own replies.
 """
 
 import argparse
 import json
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
+import llama_cpp
 
-import llama_cpp  # noqa: E402
+from demo_model.chat_format import Message, chat_prompt, transcript_prompt
+from demo_model.examination import Case, long_cases, recall_cases, talk_cases, tool_cases
 
-from demo_model.chat_format import Message, chat_prompt, transcript_prompt  # noqa: E402
-from demo_model.examination import Case, long_cases, recall_cases, talk_cases, tool_cases  # noqa: E402
-
-DEFAULT = ROOT / "server" / "cfs_server" / "models" / "cfs-demo.gguf"
+DEFAULT = Path(__file__).resolve().parents[2] / "server" / "cfs_server" / "models" / "cfs-demo.gguf"
 MOST_TOKENS = 256
 
 

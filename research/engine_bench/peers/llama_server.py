@@ -1,6 +1,6 @@
 """Run llama.cpp's own server for a bench, under a Python that has the xllamacpp wheel.
 
-    PYTHON bench/peers/llama_server.py
+    PYTHON research/engine_bench/peers/llama_server.py
         '{"model": FILE, "parallel": 8, "pool": 8192, "threads": 2, "memory_mib": 512, "batch": 512}'
 
 Prints its address and its build as a line of JSON and serves until its standard input ends.

@@ -9,7 +9,7 @@ from pathlib import Path
 from engine_bench.environments import cache_folder, run
 from engine_bench.sides import SideError
 
-_FLAGS = Path(__file__).parents[2] / "scripts" / "lib" / "llama-flags"
+_FLAGS = Path(__file__).parents[3] / "scripts" / "lib" / "llama-flags"
 _OPTIONS = {
     "CMAKE_BUILD_TYPE": "Release",
     "BUILD_SHARED_LIBS": "ON",

@@ -1,6 +1,6 @@
 """Draws the figures of a run as SVG. Runs under a Python that has matplotlib, and needs nothing else.
 
-PYTHON bench/engine_bench/drawing.py FIGURES.json FOLDER
+PYTHON research/engine_bench/engine_bench/drawing.py FIGURES.json FOLDER
 """
 
 import json

@@ -1,6 +1,6 @@
 """Examine the embedded model as the mind of agents: real agents, a real server, tasks that training never saw.
 
-    python bench/demo_agents.py [MODEL.gguf] [--count 20] [--temperature 0] [--kinds read,tree] [--failures 5]
+    scripts/bench demo_agents [MODEL.gguf] [--count 20] [--temperature 0] [--kinds read,tree] [--failures 5]
 
 A task is right when the files that are left are, byte for byte, and so is the answer. Temperature 0.7 is what
 `cfs agent` takes unless told otherwise.
@@ -21,15 +21,12 @@ from pathlib import Path
 
 import structlog
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tools"))
+from cfs.transports.async_http import AsyncClient
+from cfs_agents.server_model import ModelSettings, ServerModel
+from demo_model.agent_examination import TREE, Done, Work, done, right, works
+from demo_model.agent_jobs import MAKERS
 
-from cfs.transports.async_http import AsyncClient  # noqa: E402
-from cfs_agents.server_model import ModelSettings, ServerModel  # noqa: E402
-from demo_model.agent_examination import TREE, Done, Work, done, right, works  # noqa: E402
-from demo_model.agent_jobs import MAKERS  # noqa: E402
-
-DEFAULT = ROOT / "server" / "cfs_server" / "models" / "cfs-demo.gguf"
+DEFAULT = Path(__file__).resolve().parents[2] / "server" / "cfs_server" / "models" / "cfs-demo.gguf"
 MOST_TOKENS = 300
 MEMORY = next((str(place) for place in [Path("/dev/shm")] if place.is_dir()), None)  # noqa: S108 - only for a while
 
