@@ -1,4 +1,4 @@
-"""The two commands of the README, and what they stand on, do what they say."""
+"""The two commands of the README, and what they stand on, do what they say (P1)."""
 
 import os
 import re

@@ -42,7 +42,7 @@ def routes(document: dict[str, Any], tag: str) -> str:
     rows = [
         (
             f"`{method.upper()} {path}{_query(operation)}`",
-            re.sub(r" \([A-Z]\d+(, [A-Z]\d+)*\)", "", operation["description"].partition("\n\n")[0]).replace("\n", " "),
+            operation["description"].partition("\n\n")[0].replace("\n", " "),
             ", ".join(media for media in operation.get("requestBody", {}).get("content", {})),
             " ".join(status for status in sorted(operation["responses"]) if status not in EVERYWHERE),
         )

@@ -77,7 +77,7 @@ StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class TurnSettings(_Wire):
-    """Settings for one turn only: a key that is absent is the session's, a key that is null is the default (S9)."""
+    """Settings for one turn only: a key that is absent is the session's, a key that is null is the default."""  # S9
 
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000), _Integral] | None = None
     temperature: Annotated[float, Field(ge=0, le=5, allow_inf_nan=False)] | None = None
@@ -93,14 +93,14 @@ class TurnSettings(_Wire):
 
 
 class SettingsPatch(TurnSettings):
-    """A change of settings (S9): a key that is absent stays, a key that is null goes back to its default."""
+    """A change of settings: a key that is absent stays, a key that is null goes back to its default."""  # S9
 
     driver: Literal["model", "agent"] | None = None
     paused: bool | None = None
 
 
 class Settings(_Wire):
-    """How a session's turns are made (S8, S9).
+    """How a session's turns are made.
 
     `stop` left at null means the style's own: `["User:"]` for transcripts, none for chats, whose template ends turns
     by a token. In transcripts the prefix of any role at the beginning of a line ends a reply, too. `seed` left at
@@ -109,7 +109,7 @@ class Settings(_Wire):
     first token on: the same model, machine and options then give the same text, but more slowly.
     A history that the context does not hold is cut from its oldest messages on in the prompt (`overflow`), never in the
     transcript. An agent in whose session, or in one above it, `paused` is set waits before its next step.
-    """
+    """  # S8, S9
 
     max_tokens: int = 512
     temperature: float = 0.7
@@ -148,7 +148,7 @@ class Usage(_Wire):
 
 
 class SessionInfo(_Wire):
-    """A session without its messages: a line of a listing (H1)."""
+    """A session without its messages: a line of a listing."""  # H1
 
     id: str
     state: State
@@ -344,14 +344,14 @@ class RenameRequest(_Wire):
 
 
 class ClaimRequest(_Wire):
-    """Body of `POST .../claim`: the lease in seconds, and how long to wait for a message (S10)."""
+    """Body of `POST .../claim`: the lease in seconds, and how long to wait for a message."""  # S10
 
     lease: Annotated[float, Field(gt=0, le=3600)] = 30.0
     wait: Annotated[float, Field(ge=0, le=60)] = 0.0
 
 
 class Claim(_Wire):
-    """A queued message that an agent may now answer, and the secret that its calls for this turn carry (S10)."""
+    """A queued message that an agent may now answer, and the secret that its calls for this turn carry."""  # S10
 
     session: str
     turn: str
@@ -379,7 +379,7 @@ class AgentFinish(_Wire):
 
 
 class Event(_Wire):
-    """Something that happened to a session (S11). `number` counts within the session, `position` over all of them."""
+    """Something that happened to a session. `number` counts within the session, `position` over all of them."""  # S11
 
     type: EventType
     session: str
@@ -390,7 +390,7 @@ class Event(_Wire):
 
 
 class FileInfo(_Wire):
-    """What is known of a file without reading it; `size` is in bytes, `version` changes with every write (G2)."""
+    """What is known of a file without reading it; `size` is in bytes, `version` changes with every write."""  # G2
 
     path: str
     size: int
@@ -412,14 +412,14 @@ class Matches(_Wire):
 
 
 class GrantInfo(_Wire):
-    """A right: some operations at and below a prefix (G2)."""
+    """A right: some operations at and below a prefix."""  # G2
 
     prefix: str
     ops: tuple[str, ...]
 
 
 class Taken(_Wire):
-    """How much a principal may take, and how much it has taken; null is no bound of its own (H7)."""
+    """How much a principal may take, and how much it has taken; null is no bound of its own."""  # H7
 
     sessions: int | None
     bytes: int | None
@@ -428,7 +428,7 @@ class Taken(_Wire):
 
 
 class WhoAmI(_Wire):
-    """The caller as the server knows it (G9)."""
+    """The caller as the server knows it."""  # G9
 
     name: str
     grants: tuple[GrantInfo, ...]

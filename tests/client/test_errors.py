@@ -1,4 +1,4 @@
-"""One table maps each error to its face (H5, STYLE: one vocabulary on every face)."""
+"""One table maps each error to its face (H5; one vocabulary on every face)."""
 
 import errno
 

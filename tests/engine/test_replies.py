@@ -1,4 +1,4 @@
-"""What a reply says does not depend on how it was cut, and nothing of it is lost (tool calls of local models, H4)."""
+"""What a reply says does not depend on how it was cut, and nothing of it is lost (H4, tool calls of local models)."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What is opened and dropped leaves nothing behind (B8's rule, for the server)."""
+"""What is opened and dropped leaves nothing behind, in the server as in agents (B8)."""
 
 import asyncio
 import gc

@@ -103,7 +103,7 @@ async def _session_id(
     id: Annotated[  # noqa: A002 - the name in the path
         str,
         Path(
-            description="Session id (S1), percent-encoded; the '/' before a sub-session stays as it is.",
+            description="Session id, percent-encoded; the '/' before a sub-session stays as it is.",  # S1
             json_schema_extra={"pattern": ID_PATTERN, "minLength": 1},
         ),
     ],
@@ -130,9 +130,9 @@ Accept = Annotated[str | None, Header(include_in_schema=False)]
 IfMatch = Annotated[
     str | None,
     Header(
-        description="Go on only if one of these ETags names the present version (H3).",
+        description="Go on only if one of these ETags names the present version.",  # H3
     ),
 ]
 IfNoneMatch = Annotated[
-    str | None, Header(description="Answer 304 if one of these ETags names the present version (H3).")
+    str | None, Header(description="Answer 304 if one of these ETags names the present version.")  # H3
 ]

@@ -40,7 +40,7 @@ async def _path(
     path: Annotated[
         str,
         Path(
-            description="Logical path without the '/' that it begins with (G1), percent-encoded.",
+            description="Logical path without the '/' that it begins with, percent-encoded.",  # G1
             json_schema_extra={"pattern": r"^(sessions|workspaces)/[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*$"},
         ),
     ],
@@ -150,7 +150,7 @@ async def write_file(
         Header(description="Go on only if none of these ETags names the present version; `*`: if there is no file."),
     ] = None,
 ) -> Response:
-    """Write a file; in `/sessions/` that is one message to a session, and its turn runs (S3)."""
+    """Write a file; in `/sessions/` that is one message to a session, and its turn runs."""  # S3
     condition = _condition(if_match, if_none_match)
     overwrite = if_none_match is None or if_none_match.strip() != "*"
     content, _ = await received(request.receive)

@@ -77,7 +77,7 @@ async def list_sessions(
 async def create_session(
     request: Request, new: Annotated[wire.NewSession, Depends(json_body(wire.NewSession))], sessions: Sessions
 ) -> Response:
-    """Make a session, with a history if a transcript is given (S2, S14)."""
+    """Make a session, with a history if a transcript is given."""  # S2, S14
     if new.id is not None:
         sessions.require("write", new.id)
     history = await apart(request, partial(read_history, new.transcript or "", sessions.limits.messages))
@@ -96,11 +96,11 @@ async def read_session(
     request: Request,
     id: SessionId,  # noqa: A002 - the name in the path
     me: Me,
-    wait: Annotated[Seconds | None, Query(description="Seconds to wait until the session is settled (S13).")] = None,
+    wait: Annotated[Seconds | None, Query(description="Seconds to wait until the session is settled.")] = None,  # S13
     accept: Accept = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Read a session: JSON, or its transcript as text (S6, S7)."""
+    """Read a session: JSON, or its transcript as text."""  # S6, S7
     chosen = media.choose(accept, (media.JSON, media.TEXT))
     session = me.sessions.get(id, "read_binary")
     settled: dict[str, str] = {}
@@ -132,7 +132,7 @@ async def delete_session(
     sessions: Sessions,
     if_match: IfMatch = None,
 ) -> Response:
-    """Delete a session and its sub-sessions (S2)."""
+    """Delete a session and its sub-sessions."""  # S2
     require_match(if_match, sessions.get(id, "delete"), sessions)
     sessions.delete(id)
     return Response(status_code=204)
@@ -151,7 +151,7 @@ async def read_settings(
     sessions: Sessions,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Read a session's settings (S9)."""
+    """Read a session's settings."""  # S9
     session = sessions.get(id, "read_binary")
     headers = session_headers(session, view_etag(session, sessions))
     if unchanged(if_none_match, headers["ETag"]):
@@ -174,7 +174,7 @@ async def change_settings(
     sessions: Sessions,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change settings; null puts one back to its default (S9)."""
+    """Change settings; null puts one back to its default."""  # S9
     session = sessions.get(id, "write")
     require_match(if_match, session, sessions)
     settings = session.change_settings(patch)
@@ -199,7 +199,7 @@ async def replace_transcript(
     sessions: Sessions,
     if_match: IfMatch = None,
 ) -> Response:
-    """Replace the history by an edited transcript (S14)."""
+    """Replace the history by an edited transcript."""  # S14
     text = await read_text(request)
     history: Weighed | None = None
     while history is None:
@@ -226,7 +226,7 @@ async def cancel(
     what: Annotated[wire.CancelRequest, Depends(json_body(wire.CancelRequest))],
     sessions: Sessions,
 ) -> Response:
-    """Cancel the running turn, and what waits or is below it if asked (S12)."""
+    """Cancel the running turn, and what waits or is below it if asked."""  # S12
     running, queued = sessions.cancel(id, queued=what.queued, cascade=what.cascade)
     return as_json(wire.Cancelled(running=running, queued=queued))
 
@@ -245,7 +245,7 @@ async def fork(
     how: Annotated[wire.ForkRequest, Depends(json_body(wire.ForkRequest))],
     sessions: Sessions,
 ) -> Response:
-    """Copy a session; the copy goes on by itself (S14)."""
+    """Copy a session; the copy goes on by itself."""  # S14
     return _made(sessions.fork(id, how.id, how.at), sessions, 201)
 
 
@@ -262,7 +262,7 @@ async def rename(
     to: Annotated[wire.RenameRequest, Depends(json_body(wire.RenameRequest))],
     sessions: Sessions,
 ) -> Response:
-    """Give a session, and everything below it, another id (S14)."""
+    """Give a session, and everything below it, another id."""  # S14
     return _made(sessions.rename(id, to.id), sessions, 200)
 
 
@@ -276,7 +276,7 @@ async def wait(
     me: Me,
     timeout: Seconds | None = None,
 ) -> Response:
-    """Wait until a session and everything below it is idle (S13)."""
+    """Wait until a session and everything below it is idle."""  # S13
     session = me.sessions.get(id, "file")
     seconds = me.wait_limit(timeout)
     if not await attend(request, me.sessions.wait_settled(session, seconds, "file")):

@@ -49,7 +49,7 @@ class Session:
     """A conversation. `key` stays the same when the session is renamed; `id` does not.
 
     `nonce` names this life of the session, apart from others of the same name; it and the version of the history make
-    the name of a view (the ETag of the transcript, H3).
+    the name of a view (H3, the ETag of the transcript).
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The system prompt of Fibre's agents: each point of B6, in both languages, and short enough for the embedded model."""
+"""The system prompt of Fibre's agents (B6): each point, in both languages, and short enough for the embedded model."""
 
 import json
 from pathlib import Path

@@ -88,7 +88,7 @@ def test_schema_has_no_titles_but_keeps_what_is_called_title() -> None:
 
 
 def test_tool_is_still_the_function_and_keeps_its_settings() -> None:
-    """It can be called from code, unchecked; O4's number is on it."""
+    """It can be called from code, unchecked, and carries its number of ephemeral outputs (O4)."""
     assert look("a", 1) == "a 1 up None [] None None False"
     assert (look.ephemeral, look.timeout, look.most_characters, look.is_async) == (3, None, None, False)
 
