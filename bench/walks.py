@@ -1,0 +1,377 @@
+"""Count the modules that five common paths through the code pass, and the calls from one module into another.
+
+    scripts/bench walks [--root DIR] [--rounds 5] [--only NAME ...] [--modules] [--json FILE]
+
+Real processes are measured: `cfs serve` with the embedded model and its worker, a mount by FUSE, and `cfs agent serve`
+with a tree of agents, whose model is a script behind another `cfs serve`. Each path is taken once before it is counted,
+which leaves out what happens only the first time. Of all rounds the smallest count is shown: other events of that time
+can only add to it. `crossings.py` says what counts as a call. `--root` measures the packages of another checkout
+with the libraries of this one.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import psutil
+
+from crossings import Step
+from house import HERE, packages
+
+PATIENCE = 120.0
+"""Seconds that anything may take."""
+PROGRAM = (
+    "from importlib.metadata import entry_points\n"
+    "raise SystemExit(entry_points(group='console_scripts')['cfs'].load()())"
+)
+
+
+@dataclass(slots=True)
+class Walk:
+    """What one path passed. `modules` are those of all rounds."""
+
+    name: str
+    process: str
+    counts: list[int] = field(default_factory=list)
+    crossings: list[int] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    modules: set[str] = field(default_factory=set)
+
+    def add(self, steps: Sequence[Step]) -> None:
+        """Count one round."""
+        found = {module for _, _, module in steps}
+        self.counts.append(len(found))
+        self.crossings.append(sum(caller not in ("", module) for _, caller, module in steps))
+        self.calls.append(len(steps))
+        self.modules |= found
+
+
+# -- processes that are watched ---------------------------------------------------------------------------------------
+
+
+class Checkout:
+    """Runs commands of a checkout, with the recorder in each process."""
+
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.folder = folder
+        self._packages = packages(root)
+        shutil.copy(Path(__file__).with_name("crossings.py"), folder / "sitecustomize.py")
+        self._describe(root)
+
+    def _describe(self, root: Path) -> None:
+        """Name the checkout's commands as an installed package does."""
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        folder = self.folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+        folder.mkdir()
+        about = f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+        (folder / "METADATA").write_text(about, encoding="utf-8")
+        groups = {"console_scripts": project["scripts"], **project["entry-points"]}
+        lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in rows.items()) for group, rows in groups.items()]
+        (folder / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run `cfs` with arguments, and end it."""
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("CFS_")}
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, [self.folder, *{p.parent: 0 for p in self._packages}]))
+        environment["WALKS_PACKAGES"] = os.pathsep.join(map(str, self._packages))
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-c", PROGRAM, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+            )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=30)
+            process.kill()
+            process.communicate()
+
+    @contextmanager
+    def serving(self, *flags: str) -> Iterator[tuple[str, int]]:
+        """Run `cfs serve`; its URL and its process."""
+        with self.running("serve", "--port", "0", "--log-level", "error", *flags) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line.startswith("listening on "):
+                raise SystemExit(f"cfs serve does not start:\n{(self.folder / 'log').read_text()}")
+            yield line.removeprefix("listening on ").strip(), process.pid
+
+    def take(self, way: Callable[[], tuple[int, int]], rounds: int, **walks: tuple[int, Walk]) -> None:
+        """Take a path once, and then as often as it is counted. It returns when it began and ended."""
+        for number in range(rounds + 1):
+            for pid, _ in walks.values():
+                ask(self.folder, pid, "start")
+            began, ended = way()
+            for pid, walk in walks.values():
+                steps = [step for step in ask(self.folder, pid, "stop") if began <= step[0] <= ended]
+                if number:
+                    walk.add(steps)
+
+    def worker_of(self, pid: int) -> int:
+        """Return the process of the engine."""
+        watched = [child.pid for child in psutil.Process(pid).children() if (self.folder / str(child.pid)).exists()]
+        if len(watched) != 1:
+            raise SystemExit(f"the server has {len(watched)} workers, and not one")
+        return watched[0]
+
+
+def ask(folder: Path, pid: int, order: str) -> list[Step]:
+    """Tell the recorder of a process to start or to stop."""
+    with socket.socket(socket.AF_UNIX) as wire:
+        wire.connect(str(folder / str(pid)))
+        wire.sendall(order.encode() + b"\n")
+        with wire.makefile("r") as answer:
+            return [(moment, caller, module) for moment, caller, module in json.load(answer)]
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        if time.monotonic() > end:
+            raise SystemExit(f"{what}: not within {PATIENCE:g} s")
+        time.sleep(0.02)
+
+
+def client_of(url: str) -> httpx.Client:
+    """Open connections to a server."""
+    return httpx.Client(base_url=url, timeout=PATIENCE, trust_env=False)
+
+
+# -- the five paths ---------------------------------------------------------------------------------------------------
+
+
+def message(checkout: Checkout, rounds: int) -> list[Walk]:
+    """A message by REST, from the request to the first token of the reply."""
+    server, worker = (Walk("a message by REST, to its first token", side) for side in ("server", "engine's worker"))
+    with checkout.serving() as (url, pid), client_of(url) as client:
+        numbers = iter(range(rounds + 1))
+
+        def way() -> tuple[int, int]:
+            path = f"/v1/sessions/m{next(numbers)}/messages"
+            began = time.monotonic_ns()
+            with client.stream("POST", path, content=b"Hello!", headers={"Accept": "text/event-stream"}) as answer:
+                for line in answer.iter_lines():
+                    if line == "event: token":
+                        ended = time.monotonic_ns()
+                        break
+                else:
+                    raise SystemExit("a reply without a token")
+            client.get(path.removesuffix("/messages"), params={"wait": "30"}).raise_for_status()
+            return began, ended
+
+        checkout.take(way, rounds, server=(pid, server), worker=(checkout.worker_of(pid), worker))
+    return [server, worker]
+
+
+def fuse(checkout: Checkout, rounds: int) -> list[Walk]:
+    """`echo` into a session and `cat` of it, in the process that serves the mount; three words each way."""
+    walk = Walk("`echo` and `cat` in the mount", "mount")
+    if not os.access("/dev/fuse", os.R_OK | os.W_OK) or not shutil.which("fusermount3"):
+        print("no FUSE here: the path through a mount is left out", file=sys.stderr)
+        return []
+    directory = checkout.folder / "mount"
+    directory.mkdir()
+    with (
+        checkout.serving("--engine", "scripted") as (url, _),
+        checkout.running("mount", str(directory), "--url", url) as process,
+    ):
+        try:
+            until(lambda: directory.is_mount() or process.poll() is not None, "a mount")
+            if process.poll() is not None:
+                raise SystemExit(f"cfs mount does not start:\n{(checkout.folder / 'log').read_text()}")
+            numbers = iter(range(rounds + 1))
+
+            def way() -> tuple[int, int]:
+                path = directory / f"f{next(numbers)}"
+                began = time.monotonic_ns()
+                command = 'echo "one two three" > "$0"; cat "$0"'
+                done = subprocess.run(["/bin/sh", "-c", command, path], capture_output=True, text=True, check=True)
+                assert "Assistant: one two three" in done.stdout, done.stdout
+                return began, time.monotonic_ns()
+
+            checkout.take(way, rounds, mount=(process.pid, walk))
+        finally:
+            subprocess.run(["fusermount3", "-u", "-z", str(directory)], check=False, capture_output=True)
+    return [walk]
+
+
+def put(checkout: Checkout, rounds: int) -> list[Walk]:
+    """A PUT of a conversation to a new name by WebDAV; nothing is generated."""
+    walk = Walk("a PUT by WebDAV", "server")
+    with checkout.serving("--engine", "scripted") as (url, pid), client_of(url) as client:
+        numbers = iter(range(rounds + 1))
+
+        def way() -> tuple[int, int]:
+            began = time.monotonic_ns()
+            answer = client.put(f"/dav/sessions/p{next(numbers)}", content=b"User: Hello!\nAssistant: Hello to you.\n")
+            assert answer.status_code == 201, answer.text
+            return began, time.monotonic_ns()
+
+        checkout.take(way, rounds, server=(pid, walk))
+    return [walk]
+
+
+def child(checkout: Checkout, rounds: int) -> list[Walk]:
+    """A sub-agent: from its parent's call that starts it, through a file that it writes, to its report's arrival."""
+    walk = Walk("a sub-agent, from its start to its report", "agents")
+    with ExitStack() as stack:
+        model = stack.enter_context(Parent())
+        url, _ = stack.enter_context(checkout.serving("--upstream", model.url, "--upstream-model", "scripted"))
+        client = stack.enter_context(client_of(url))
+        arguments = ["agent", "serve", "--session", "tree", "--root", str(checkout.folder / "trees"), "--url", url]
+        agents = stack.enter_context(checkout.running(*arguments))
+
+        def attached() -> bool:
+            if agents.poll() is not None:
+                raise SystemExit(f"cfs agent serve does not start:\n{(checkout.folder / 'log').read_text()}")
+            answer = client.get("/v1/sessions/tree")
+            return answer.status_code == 200 and answer.json()["settings"]["driver"] == "agent"
+
+        until(attached, "an agent at its session")
+        numbers = iter(range(rounds + 1))
+
+        def way() -> tuple[int, int]:
+            model.began = model.ended = 0
+            client.post("/v1/sessions/tree/messages", json={"content": f"TASK {next(numbers)}"}).raise_for_status()
+            client.get("/v1/sessions/tree", params={"wait": "30"}).raise_for_status()
+            until(lambda: bool(model.ended), "the report of a sub-agent")
+            return model.began, model.ended
+
+        checkout.take(way, rounds, agents=(agents.pid, walk))
+    return [walk]
+
+
+class Parent:
+    """A server of chat completions that plays a parent and its child, and notes when the child began and reported."""
+
+    def __init__(self) -> None:
+        self.began = self.ended = 0
+        model = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                self._answer("application/json", json.dumps({"data": [{"id": "scripted"}]}).encode())
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                pieces = [json.dumps(piece) for piece in model.reply(body["messages"])]
+                self._answer("text/event-stream", "".join(f"data: {each}\n\n" for each in [*pieces, "[DONE]"]).encode())
+
+            def _answer(self, kind: str, data: bytes) -> None:
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def reply(self, messages: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Return the next reply of a conversation; where it is shows in the messages since the last task."""
+        tasks = [(at, found) for at, each in enumerate(messages) if (found := _task(each))]
+        at, (number, role) = tasks[-1]
+        step = sum(each["role"] == "assistant" for each in messages[at:])
+        calls = _calls(number, role)
+        if not role and step == 0:
+            self.began = time.monotonic_ns()
+        elif not role and step == len(calls):
+            self.ended = time.monotonic_ns()
+        delta: dict[str, Any] = {"content": "All of it is done."}
+        if step < len(calls):
+            name, arguments = calls[step]
+            call = {"name": name, "arguments": json.dumps(arguments)}
+            delta = {"tool_calls": [{"index": 0, "id": f"c{step}", "type": "function", "function": call}]}
+        yield _chunk(delta)
+        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+        yield _chunk({}, "tool_calls" if step < len(calls) else "stop") | {"usage": usage}
+
+
+def _task(said: dict[str, Any]) -> tuple[str, str] | None:
+    found = re.search(r"TASK (\d+)( child)?", str(said.get("content"))) if said["role"] == "user" else None
+    return (found[1], found[2] or "") if found else None
+
+
+def _calls(number: str, role: str) -> list[tuple[str, dict[str, Any]]]:
+    file = f"file{number}.txt"
+    if role:
+        done = {"status": "success", "summary": "Written.", "details": {"created_files": [file]}}
+        return [("write_file", {"path": file, "content": "hello"}), ("sys_finish_task", done)]
+    job = {"role_description": "writes", "system_instruction": "Write.", "task_goal": f"TASK {number} child"}
+    name = f"child{number}"
+    return [("sys_spawn_agent", {"agent_name": name, **job}), ("sys_wait_agent", {"agent_id": name})]
+
+
+def _chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": reason}
+    return {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "scripted", "choices": [choice]}
+
+
+WALKS: dict[str, Callable[[Checkout, int], list[Walk]]] = {each.__name__: each for each in (message, fuse, put, child)}
+
+
+def main() -> None:
+    """Measure the paths and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--root", type=Path, default=HERE, help="the checkout to measure (default: this one)")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each path is counted")
+    parser.add_argument("--only", nargs="+", choices=WALKS, default=list(WALKS))
+    parser.add_argument("--modules", action="store_true", help="also list the modules that were passed")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    options = parser.parse_args()
+    walks: list[Walk] = []
+    print("| path | process | modules | calls from one into another | all calls |\n|---|---|--:|--:|--:|")
+    for name in options.only:
+        with tempfile.TemporaryDirectory(prefix="walks-") as folder:
+            found = WALKS[name](Checkout(options.root.resolve(), Path(folder)), options.rounds)
+        for walk in found:
+            counts = " | ".join(f"{min(row):,}" for row in (walk.counts, walk.crossings, walk.calls))
+            print(f"| {walk.name} | {walk.process} | {counts} |", flush=True)
+        walks += found
+    if options.modules:
+        for walk in walks:
+            print(f"\n{walk.name} ({walk.process}):\n  " + "\n  ".join(sorted(walk.modules)))
+    if options.json:
+        rows = [asdict(walk) | {"modules": sorted(walk.modules)} for walk in walks]
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
