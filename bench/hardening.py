@@ -1,11 +1,14 @@
-"""What one client can do to the others: `/healthz` beside hostile and very large requests, and the server's memory.
+"""What one client can do to the others: `/healthz` and another's replies beside hostile and very large requests.
 
-    scripts/bench hardening              # all scenarios, against `cfs serve` with the scripted engine
+    scripts/bench hardening              # all scenarios
     scripts/bench hardening --only empty_turns_put big_json
     scripts/bench hardening --smoke      # a tenth of everything
+    scripts/bench hardening --only long_session --serve=--max-messages=1000000
 
-A scenario is a function of `SCENARIOS` that gets the server and a factor for its sizes, and does its worst; beside it
-`/healthz` is asked every 5 ms on a connection of its own. The first row is a server that nobody else uses.
+A scenario is a function that gets the server and a factor for its sizes, and does its worst. Meanwhile `/healthz` is
+asked every 5 ms on a connection of its own, and the memory of the server's process is read. The scenarios of `ENGINE`
+run with the embedded model, and another owner asks for a reply every now and then; the others run with the scripted
+engine. `idle` and `engine_idle` are a server that nobody else uses.
 """
 
 import argparse
@@ -21,7 +24,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -213,9 +217,54 @@ def big_texts(target: Target, factor: float) -> str:
     return _answers(steps)
 
 
-def _answers(found: Iterator[tuple[int, bytes]] | Sequence[tuple[int, bytes]]) -> str:
+def _answers(found: Iterable[tuple[int, bytes]]) -> str:
     statuses = [status for status, _ in found]
     return ", ".join(f"{statuses.count(status)} x {status}" for status in sorted(set(statuses)))
+
+
+# -- what keeps the engine busy ---------------------------------------------------------------------------------------
+
+_TEXTS = json.dumps({"texts": ["some words " * 30] * 9_000}).encode()
+_SECONDS = 8.0
+
+
+def long_session(target: Target, factor: float) -> str:
+    """A session of 360,000 turns, if the server takes it, and three messages to it."""
+    turns = "User: u\nAssistant: a\n" * int(360_000 * factor)
+    body = json.dumps({"id": "long", "settings": {"max_tokens": 8}, "transcript": turns}).encode()
+    made = target.ask("POST", "/v1/sessions", body, Content_Type="application/json")
+    if made[0] != 201:
+        return _answers([made])
+    return _answers(target.ask("POST", "/v1/sessions/long/messages?wait=true", b"Hello!") for _ in range(3))
+
+
+def tokens_flood(target: Target, factor: float) -> str:
+    """Twenty clients that have 3 MB counted, again and again."""
+    until = time.monotonic() + _SECONDS * factor
+    answers: list[tuple[int, bytes]] = []
+
+    def flood() -> None:
+        while time.monotonic() < until:
+            answers.append(target.ask("POST", "/v1/tokens", _TEXTS, Content_Type="application/json"))
+            if answers[-1][0] == 429:
+                time.sleep(1)
+
+    with ThreadPoolExecutor(20) as clients:
+        list(as_completed(clients.submit(flood) for _ in range(20)))
+    return _answers(answers)
+
+
+def tokens_left(target: Target, factor: float) -> str:
+    """Clients that have 3 MB counted and leave at once, again and again."""
+    until, left = time.monotonic() + _SECONDS * factor, 0
+    while time.monotonic() < until:
+        connection = http.client.HTTPConnection(target.host, target.port, timeout=0.1)
+        with contextlib.suppress(OSError):
+            connection.request("POST", "/v1/tokens", _TEXTS, {"Content-Type": "application/json"})
+            connection.getresponse().read()
+        connection.close()
+        left += 1
+    return f"{left} requests"
 
 
 def idle(target: Target, factor: float) -> str:  # noqa: ARG001 - it does nothing to the target
@@ -240,6 +289,10 @@ SCENARIOS: dict[str, Scenario] = {
         big_texts,
     )
 }
+ENGINE: dict[str, Scenario] = {
+    "engine_idle": idle,
+    **{each.__name__: each for each in (long_session, tokens_flood, tokens_left)},
+}
 
 
 # -- measuring --------------------------------------------------------------------------------------------------------
@@ -247,7 +300,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a scenario did: times of `/healthz` in milliseconds, memory in MB."""
+    """What a scenario did: times of `/healthz` and until another's first token in milliseconds, memory in MB."""
 
     name: str
     seconds: float
@@ -257,16 +310,25 @@ class Row:
     longest: float
     grown: float
     kept: float
+    first_p50: float | None
+    first_longest: float | None
     outcome: str
+
+    def __str__(self) -> str:
+        first = ("", "") if self.first_p50 is None else (f"{self.first_p50:.1f}", f"{self.first_longest:.0f}")
+        return (
+            f"| {self.name} | {self.seconds:.1f} | {self.asked} | {self.p50:.1f} | {self.p99:.1f} | {self.longest:.0f}"
+            f" | {self.grown:.0f} | {self.kept:.0f} | {first[0]} | {first[1]} | {self.outcome} |"
+        )
 
 
 @contextlib.contextmanager
 def serving(*flags: str) -> Iterator[Target]:
-    """Run `cfs serve` with the scripted engine for a while."""
+    """Run `cfs serve` for a while."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CFS_")}
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
-            [CFS, "serve", "--port", "0", "--engine", "scripted", "--log-level", "error", *flags],
+            [CFS, "serve", "--port", "0", "--log-level", "error", *flags],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -286,10 +348,15 @@ def measure(target: Target, name: str, factor: float) -> Row:
     process = psutil.Process(target.pid)
     connection = http.client.HTTPConnection(target.host, target.port, timeout=120)
     outcome: list[str] = []
-    attack = threading.Thread(target=lambda: outcome.append(SCENARIOS[name](target, factor)))
+    scenario = (SCENARIOS | ENGINE)[name]
+    attack = threading.Thread(target=lambda: outcome.append(scenario(target, factor)))
+    firsts: list[float] = []
+    neighbour = threading.Thread(target=chat, args=(target, attack, firsts))
     times: list[float] = []
     before = peak = process.memory_info().rss
     attack.start()
+    if name in ENGINE:
+        neighbour.start()
     began = time.monotonic()
     while attack.is_alive() or len(times) < 2:
         asked = time.perf_counter()
@@ -300,33 +367,58 @@ def measure(target: Target, name: str, factor: float) -> Row:
         time.sleep(PAUSE)
     seconds = time.monotonic() - began
     kept = process.memory_info().rss
+    if name in ENGINE:
+        neighbour.join()
     cuts = statistics.quantiles(times, n=100)
-    said = outcome[0] if outcome else "it failed"
-    grown = (peak - before) / MEGABYTE
-    return Row(name, seconds, len(times), cuts[49], cuts[98], max(times), grown, (kept - before) / MEGABYTE, said)
+    return Row(
+        name,
+        seconds,
+        len(times),
+        cuts[49],
+        cuts[98],
+        max(times),
+        (peak - before) / MEGABYTE,
+        (kept - before) / MEGABYTE,
+        statistics.median(firsts) if firsts else None,
+        max(firsts, default=None),
+        outcome[0] if outcome else "it failed",
+    )
+
+
+def chat(target: Target, attack: threading.Thread, firsts: list[float]) -> None:
+    """Ask for replies as another owner while an attack lasts; milliseconds to the first token of each."""
+    said = {"messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 4, "stream": True, "user": "good"}
+    while attack.is_alive() or not firsts:
+        connection = http.client.HTTPConnection(target.host, target.port, timeout=120)
+        began = time.perf_counter()
+        connection.request("POST", "/v1/chat/completions", json.dumps(said), {"Content-Type": "application/json"})
+        for line in connection.getresponse():
+            if b'"content":"' in line and b'"content":""' not in line:
+                firsts.append((time.perf_counter() - began) * 1000)
+                break
+        connection.close()
+        time.sleep(0.05)
 
 
 def main() -> None:
     """Run what was asked for, each scenario against a server of its own."""
     parser = argparse.ArgumentParser(description="What one client can do to the others.")
-    parser.add_argument("--only", nargs="+", choices=SCENARIOS, default=list(SCENARIOS))
+    scenarios = [*SCENARIOS, *ENGINE]
+    parser.add_argument("--only", nargs="+", choices=scenarios, default=scenarios)
     parser.add_argument("--smoke", action="store_true", help="a tenth of everything")
     parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--serve", action="append", default=[], help="one more argument for cfs serve (repeatable)")
     options = parser.parse_args()
     rows = []
     print(f"bars: `/healthz` p99 {BAR_MS:g} ms; memory of the headers {HEADERS_BAR_MB:g} MB\n")
-    print("| scenario | s | asked | p50 ms | p99 ms | longest ms | MB at its peak | MB kept | what came of it |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    names = ("s", "asked", "p50 ms", "p99 ms", "longest ms", "MB at its peak", "MB kept", "token p50 ms", "longest ms")
+    print(f"| scenario | {' | '.join(names)} | what came of it |\n|---|{'--:|' * len(names)}---|")
     for name in options.only:
-        with serving() as target:
+        engine = [] if name in ENGINE else ["--engine", "scripted"]
+        with serving(*engine, *options.serve) as target:
             target.ask("GET", "/healthz")
-            row = measure(target, name, 0.1 if options.smoke else 1.0)
-        rows.append(row)
-        print(
-            f"| {row.name} | {row.seconds:.1f} | {row.asked} | {row.p50:.1f} | {row.p99:.1f} | {row.longest:.0f}"
-            f" | {row.grown:.0f} | {row.kept:.0f} | {row.outcome} |",
-            flush=True,
-        )
+            rows.append(measure(target, name, 0.1 if options.smoke else 1.0))
+        print(rows[-1], flush=True)
     print(f"\nLoad of the machine ({os.cpu_count()} processors): {os.getloadavg()}")
     if options.json:
         options.json.write_text(json.dumps([{key: getattr(row, key) for key in Row.__slots__} for row in rows]) + "\n")

@@ -1,4 +1,4 @@
-"""The engine's bench runs, and tells what it found: its counts hold on any machine, its times are judged by people."""
+"""Benchmarks run and say what they found: their counts hold on any machine, their times are judged by people."""
 
 import json
 import os
@@ -128,3 +128,19 @@ def test_our_agents_are_driven_through_tasks_and_faults(tmp_path: Path) -> None:
         (side, case) for side in ("CFS file agent", "CFS Fibre") for case in (cases[0], cases[2], cases[1])
     ]
     assert all(run["success"] and run["solved"] and not run["doubled"] for run in runs), done.stderr
+
+
+def test_attacks_are_watched_from_outside(tmp_path: Path) -> None:
+    """The hardening bench: an attack on either engine is refused or served, and others are answered meanwhile."""
+    command = [sys.executable, str(ROOT / "bench/hardening.py"), "--smoke", "--only", "empty_turns_put", "tokens_flood"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "rows.json")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    refused, flood = json.loads((tmp_path / "rows.json").read_text())
+    assert refused["outcome"] == "3 x 413"
+    assert " x 200" in flood["outcome"]
+    assert refused["asked"] >= 2
+    assert flood["asked"] >= 2
+    assert refused["first_p50"] is None
+    assert flood["first_p50"] <= flood["first_longest"]
