@@ -1,0 +1,125 @@
+"""What surrounds the code holds together: the version, the release, the hooks of commits, the site."""
+
+import re
+import subprocess
+import tomllib
+from html.parser import HTMLParser
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cfs_server.app import create_app
+from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def check_tag(tag: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run what a release runs first."""
+    return subprocess.run([root / "scripts/lib/check-tag", tag], capture_output=True, text=True, check=False)
+
+
+def test_one_version_everywhere() -> None:
+    """Package, interface and changelog name the same one."""
+    assert version("cfs-local") == VERSION
+    assert create_app(Settings(), ScriptedEngine()).openapi()["info"]["version"] == VERSION
+    sections = re.findall(r"^## \[(.+?)\]", CHANGELOG, re.MULTILINE)
+    assert sections[0] == VERSION
+    assert sections == sorted(set(sections), key=lambda name: [int(part) for part in name.split(".")], reverse=True)
+
+
+def test_a_tag_must_be_the_version_and_stand_in_the_changelog(tmp_path: Path) -> None:
+    for name in ("scripts/lib/check-tag", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "scripts/lib/check-tag").chmod(0o755)
+    changelog = tmp_path / "CHANGELOG.md"
+    changelog.write_text(f"## [{VERSION}] - not released yet\n")
+    assert "no dated section" in check_tag(f"v{VERSION}", tmp_path).stderr
+    changelog.write_text(f"## [{VERSION}] - 2026-11-30\n")
+    assert check_tag(f"v{VERSION}", tmp_path).returncode == 0
+    assert "The tag is v9.9.9" in check_tag("v9.9.9", tmp_path).stderr
+
+
+def parsed(name: str) -> dict[Any, Any]:
+    """Read a YAML file of the repository."""
+    content = yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+    assert isinstance(content, dict)
+    return content
+
+
+def test_a_release_builds_packages_and_image() -> None:
+    """Its commands are scripts of this repository, which tests run, and it begins with all checks."""
+    workflow = parsed(".github/workflows/release.yml")
+    assert workflow[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads the key "on" as true
+    commands = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    scripts = [script for command in commands for script in re.findall(r"scripts/[\w/-]+", command)]
+    assert scripts == ["scripts/lib/check-tag", "scripts/test", "scripts/build"]
+    assert all((ROOT / script).is_file() for script in scripts)
+    assert any(command.startswith("docker build ") for command in commands)
+
+
+def test_hooks_of_commits_are_local() -> None:
+    """Nothing is fetched to make a commit, and the hook is the check that everybody runs."""
+    (repository,) = parsed(".pre-commit-config.yaml")["repos"]
+    assert repository["repo"] == "local"
+    assert [hook["entry"] for hook in repository["hooks"]] == ["scripts/check"]
+
+
+def test_each_decision_is_a_page_with_the_same_headings_and_listed() -> None:
+    """Context, decision, consequences; and the index leads to each."""
+    folder = ROOT / "docs/decisions"
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    pages = sorted(path for path in folder.glob("*.md") if path.name != "README.md")
+    assert [path.name[:3] for path in pages] == [f"{number:03}" for number in range(1, len(pages) + 1)]
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        assert re.match(rf"# {path.name[:3]}: .+\n", text), path.name
+        assert re.findall(r"^## (.+)$", text, re.MULTILINE)[:3] == ["Context", "Decision", "Consequences"], path.name
+        assert f"]({path.name})" in index, path.name
+
+
+class Foreign(HTMLParser):
+    """Collects what a page loads from other hosts: scripts, styles, fonts, pictures; links may lead anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if tag != "a" and name in ("src", "href") and re.match(r"([a-z]+:)?//", value or ""):
+                self.loads.append(f"<{tag} {name}={value}>")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documentation as a site; a warning is an error (a page that no menu has, a dead link or anchor)."""
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run([ROOT / "scripts/docs", "--site", folder], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return folder
+
+
+def test_the_site_has_every_page(site: Path) -> None:
+    pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
+    made = {path.relative_to(site) for path in site.rglob("*.html")}
+    assert {page.with_name(page.name.replace("README", "index")) for page in pages} <= made
+    assert {Path("index.html"), Path("changelog.html"), Path("contributing.html")} <= made
+    assert 'href="spec.html"' in (site / "index.html").read_text(encoding="utf-8")
+
+
+def test_the_site_asks_no_other_host(site: Path) -> None:
+    """No font, script or picture of somebody else's."""
+    loads = []
+    for path in site.rglob("*.html"):
+        page = Foreign()
+        page.feed(path.read_text(encoding="utf-8"))
+        loads += page.loads
+    assert loads == []
