@@ -1,15 +1,276 @@
 """The handle: whatever is done with a file system is one of its operations (G3)."""
-# ruff: noqa: SLF001  the handle is the one that the hooks of a file system are for
 
 import builtins
-from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, runtime_checkable
 
-from cfs_filesystem._directories import DirectoryOperations
-from cfs_filesystem._errors import ConflictError, InvalidArgumentError
-from cfs_filesystem._index import entries_below
-from cfs_filesystem._paths import validate_listed
-from cfs_filesystem._types import EntryMeta, Path
+from cfs_filesystem._errors import ConflictError, FileSystemError, InvalidArgumentError, InvalidPathError, NotFoundError
+from cfs_filesystem._grants import Rights
+from cfs_filesystem._paths import covers, validate_directory, validate_listed, validate_path
+from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Operation, Path
+
+if TYPE_CHECKING:
+    from cfs_filesystem._base import FileSystemBase
+
+
+# Finding what is below a prefix in a mapping of entries.
+
+
+@runtime_checkable
+class Ranged(Protocol):
+    """A mapping that finds what is below a prefix without going through all of its keys."""
+
+    def below(self, prefix: Path) -> Iterable[tuple[Path, EntryMeta]]:
+        """Return every entry that the prefix covers, in any order."""
+
+
+def entries_below(index: Mapping[Path, EntryMeta], prefix: Path) -> Iterable[tuple[Path, EntryMeta]]:
+    """Return every entry of an index that a prefix covers, in any order."""
+    if isinstance(index, Ranged):
+        return index.below(prefix)
+    paths = list(index)  # copied in one step: others may write meanwhile
+    found = ((path, index.get(path)) for path in paths if covers(prefix, path))
+    return [(path, meta) for path, meta in found if meta is not None]
+
+
+def directly_in(inside: Path, entries: Iterable[tuple[Path, EntryMeta]]) -> dict[Path, EntryMeta]:
+    """Return what is one component below a prefix: entries, and a directory for each that is deeper.
+
+    A directory has the time of the newest entry in it. What is an entry as well is the entry.
+    """
+    found: dict[Path, EntryMeta] = {}
+    directories: dict[Path, EntryMeta] = {}
+    for path, meta in entries:
+        name, slash, _ = path[len(inside) :].partition("/")
+        if slash:
+            directories[inside + name] = newer(inside + name, meta, directories.get(inside + name))
+        else:
+            found[path] = meta
+    return directories | found
+
+
+def newer(path: Path, known: EntryMeta, other: EntryMeta | None = None) -> DirectoryMeta:
+    """Describe a directory of which things are known: it has changed when the newest of them did."""
+    times = [known["updated_at"], *([] if other is None else [other["updated_at"]])]
+    return DirectoryMeta(path=path, size=0, updated_at=max(times), directory=True)
+
+
+# The checks that every operation of a handle makes, in one order, and the rights that it makes them by (G2, G3, G7).
+#
+# The first check that fails is the answer: the path, the grants, (a fresh look at the entries,) existence, then the
+# arguments and the implementation. So a caller learns nothing about entries that it has no right to.
+
+# ruff: noqa: SLF001  the handle is the one that the hooks of a file system are for
+
+
+class Gate:
+    """A file system and the rights of one caller. It keeps no content, and nothing from one operation to the next."""
+
+    def __init__(self, filesystem: "FileSystemBase", grants: Iterable[Grant]) -> None:
+        self._filesystem = filesystem
+        self._rights = Rights(grants, undeletable=filesystem.undeletable)
+        self._index: Mapping[Path, EntryMeta] = {}
+
+    # -- rights ---------------------------------------------------------------------------------------------------
+
+    @property
+    def grants(self) -> list[Grant]:
+        """The handle's own grants. Replaced, or changed in place, they count from the next operation on.
+
+        The grants of a narrowed handle never give more than those that it was narrowed from.
+        """
+        return self._rights.grants
+
+    @grants.setter
+    def grants(self, grants: Iterable[Grant]) -> None:
+        self._rights.change(grants)
+
+    def narrow(self, grants: Iterable[Grant]) -> Self:
+        """Make a handle to hand on, with these grants (G7).
+
+        Raises `AccessDeniedError` unless each pair of prefix and operation is one that this handle has. A right that
+        is taken from this handle later is taken from the new one too.
+        """
+        child = type(self)(self._filesystem, ())
+        child._rights = Rights(grants, self._rights, self._rights.undeletable)
+        return child
+
+    def describe_grants(self) -> str:
+        """Say in a few lines of text, for a model's prompt, what this handle may do where (G7)."""
+        return self._rights.describe()
+
+    def allows(self, operation: Operation, path: Path) -> bool:
+        """Tell whether a grant covers an operation at a path; raises `InvalidPathError` for what is none.
+
+        For what is offered beside the operations here, and is to be judged by the same grants.
+        """
+        return self._rights.allow(operation, validate_path(path, self._filesystem.prefixes))
+
+    def require(self, operation: Operation, path: Path) -> None:
+        """Raise `AccessDeniedError` unless a grant covers an operation at a path."""
+        self._rights.require(operation, validate_path(path, self._filesystem.prefixes))
+
+    def scopes(self, operation: Operation, prefix: Path | None = None) -> list[Path]:
+        """Return the prefixes, none within another, that together are all that an operation may be done to."""
+        if prefix is not None:
+            validate_listed(prefix, self._filesystem.prefixes)
+        return self._rights.scopes(operation, prefix)
+
+    # -- the order of checks --------------------------------------------------------------------------------------
+
+    def _allowed(self, operation: Operation, path: Path) -> Mapping[Path, EntryMeta]:
+        """Check the path, then the grants; return the entries as they are now."""
+        validate_path(path, self._filesystem.prefixes)
+        self._rights.require(operation, path)
+        return self._refresh()
+
+    def _existing(self, operation: Operation, path: Path) -> EntryMeta:
+        """Check the path, then the grants, then that the entry exists."""
+        meta = self._allowed(operation, path).get(path)
+        if meta is None:
+            raise NotFoundError(f"there is no entry {path!r}", path)
+        return meta
+
+    def _refresh(self) -> Mapping[Path, EntryMeta]:
+        self._index = self._filesystem._snapshot_impl(self._rights.grants)
+        return self._index
+
+
+# What a handle does with directories: look into one, make, remove and move them (G3).
+#
+# A directory has no grants of its own. A prefix that covers its path covers all that is below, for grants only ever
+# add:
+# so a right at the path of a directory is one at everything in it, and is checked there alone.
+
+# ruff: noqa: SLF001  the handle is the one that the hooks of a file system are for
+
+
+class DirectoryOperations(Gate):
+    """The operations of a handle for which a path can name a directory."""
+
+    def scan(self, directory: Path) -> list[EntryMeta]:
+        """Return what is directly in a directory, sorted by path: entries, and directories as `DirectoryMeta`.
+
+        The directory is named by a path, or as a registered prefix is (`/workspaces/`), or is `/`. Where it may not be
+        listed itself, there are only the components that lead to something which may. Raises `AccessDeniedError` when
+        nothing at or below it may be listed, `NotFoundError` when there is no such directory.
+        """
+        inside = validate_directory(directory, self._filesystem.prefixes)
+        scopes = self._rights.scopes("list", inside)
+        if not scopes:
+            self._rights.require("list", directory)
+        index = self._refresh()
+        if scopes == [inside]:
+            found = self._filesystem._members(inside)
+        else:
+            found = self._leading(inside, scopes, index)
+            if not found and not self._leads_to_a_prefix(inside):
+                raise NotFoundError(f"there is no directory {directory!r}", directory)
+        return [found[path].copy() for path in sorted(found)]
+
+    def is_directory(self, path: Path) -> bool:
+        """Tell whether a path, or what else `scan` takes, names a directory that the caller may know of.
+
+        It may if `list` or `file` cover it, or if something below may be listed and is there.
+        """
+        inside = validate_directory(path, self._filesystem.prefixes)
+        known = self._rights.allow("list", inside) or self._rights.allow("file", inside[:-1] or "/")
+        scopes = [] if known else self._rights.scopes("list", inside)
+        if not known and not scopes:
+            return False
+        index = self._refresh()
+        if scopes:
+            return self._leads_to_a_prefix(inside) or bool(self._leading(inside, scopes, index))
+        with suppress(InvalidPathError):  # a link
+            return self._filesystem._directory(inside) is not None
+        return False
+
+    def make_directory(self, path: Path) -> None:
+        """Make an empty directory.
+
+        Raises `ConflictError` when the path exists, when there is no directory to make it in, or where a file system
+        keeps no empty directories.
+        """
+        index = self._allowed("write", path)
+        self._require_free(path, index)
+        self._require_parent(path)
+        self._filesystem._make_directory_impl(path)
+
+    def remove_directory(self, path: Path) -> None:
+        """Take an empty directory away; raises `ConflictError` when something is in it."""
+        self._allowed("delete", path)
+        self._require_directory(path)
+        self._filesystem._remove_directory_impl(path)
+
+    def move(self, path: Path, target: Path, *, overwrite: bool = False) -> None:
+        """Give an entry, or a directory with everything in it, another path.
+
+        Needs the rights to read and delete the one, and to write the other. Raises `ConflictError` when there is no
+        directory for the target to be in, when an entry is there and `overwrite` is false, when a directory is there,
+        or anything if a directory is moved, when the target is the path or below it, and between two file systems.
+        """
+        validate_path(path, self._filesystem.prefixes)
+        validate_path(target, self._filesystem.prefixes)
+        self._rights.require("read_binary", path)
+        self._rights.require("delete", path)
+        self._rights.require("write", target)
+        index = self._refresh()
+        is_entry = path in index
+        if not is_entry:
+            self._require_directory(path)
+        if target == path or target.startswith(path + "/"):
+            raise ConflictError(f"{path!r} cannot be moved to itself or below itself", target)
+        self._require_parent(target)
+        self._require_free(target, {} if is_entry and overwrite else index)
+        self._filesystem._move_impl(path, target, overwrite and is_entry)
+
+    # -- checks ---------------------------------------------------------------------------------------------------
+
+    def _require_directory(self, path: Path) -> None:
+        if self._filesystem._directory(path + "/") is None:
+            raise NotFoundError(f"there is no directory {path!r}", path)
+
+    def _require_free(self, path: Path, index: Mapping[Path, EntryMeta]) -> None:
+        if path in index:
+            raise ConflictError(f"{path!r} exists", path)
+        if self._filesystem._directory(path + "/") is not None:
+            raise ConflictError(f"{path!r} is a directory", path)
+
+    def _require_parent(self, path: Path) -> None:
+        parent = path[: path.rindex("/") + 1]
+        if self._filesystem._directory(parent) is None:
+            raise ConflictError(f"there is no directory {parent[:-1]!r} for it to be in", path)
+
+    # -- what leads to something ----------------------------------------------------------------------------------
+
+    def _leads_to_a_prefix(self, inside: Path) -> bool:
+        return any(prefix.startswith(inside) for prefix in self._filesystem.prefixes)
+
+    def _leading(self, inside: Path, scopes: Iterable[Path], index: Mapping[Path, EntryMeta]) -> dict[Path, EntryMeta]:
+        """Return the components below a directory that lead to something in one of the scopes.
+
+        They say no more than the caller may know: the time of such a directory is that of where it leads to.
+        """
+        found: dict[Path, EntryMeta] = {}
+        for scope in scopes:
+            path = inside + scope[len(inside) :].partition("/")[0]
+            known = self._at(scope, index)
+            if known is not None:
+                found[path] = known if scope == path else newer(path, known, found.get(path))
+        return found
+
+    def _at(self, scope: Path, index: Mapping[Path, EntryMeta]) -> EntryMeta | None:
+        """Return what is known of the entry or directory that a scope is, or is the inside of; or None."""
+        with suppress(FileSystemError):  # a link, or no path of this file system
+            known: EntryMeta | None = None
+            if any(scope.startswith(prefix) for prefix in self._filesystem.prefixes) and not scope.endswith("/"):
+                known = index.get(scope)
+            return known or self._filesystem._directory(scope if scope.endswith("/") else scope + "/")
+        return None
+
+
+# ruff: noqa: SLF001  the handle is the one that the hooks of a file system are for
 
 
 class FsHandle(DirectoryOperations):

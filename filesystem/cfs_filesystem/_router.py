@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 from cfs_filesystem._base import FileSystemBase
 from cfs_filesystem._errors import ConflictError, InvalidPathError
-from cfs_filesystem._index import entries_below
+from cfs_filesystem._handle import entries_below
 from cfs_filesystem._paths import covers, narrower
 from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Path
 

@@ -8,7 +8,10 @@
 A view that is no `FileSystemBase` (a client of one behind HTTP, say) needs only a `create_handle` whose result behaves
 like an `FsHandle`.
 """
-# ruff: noqa: S101  a test asserts
+
+import errno
+from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, ClassVar, Protocol, cast
 
 import pytest
 
@@ -19,12 +22,641 @@ from cfs_filesystem._errors import (
     InvalidPathError,
     NotFoundError,
 )
-from cfs_filesystem._kit_directories import DirectoryTests
-from cfs_filesystem._kit_moves import MoveTests
-from cfs_filesystem._kit_rights import DirectoryRightsTests
-from cfs_filesystem._kit_streams import StreamTests
-from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, Grant, Operation
-from cfs_filesystem._views import FullHandle, Handle, HandleMaker, invoke
+from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, EntryMeta, Grant, GrantedOperation, Operation, Path
+
+# What looks like a handle, and what makes it: all that the test kit asks of a view (G8).
+
+_Metas = list[EntryMeta]
+_Texts = list[str]
+
+
+class Handle(Protocol):
+    """The operations of an `FsHandle` that grants have names for (G3)."""
+
+    def list(self, prefix: Path | None = None) -> _Metas:
+        """See `FsHandle.list`."""
+
+    def file(self, path: Path) -> EntryMeta:
+        """See `FsHandle.file`."""
+
+    def read_binary(self, path: Path) -> bytes:
+        """See `FsHandle.read_binary`."""
+
+    def read_file(self, path: Path, index: int | None = None, line: int | None = None) -> str:
+        """See `FsHandle.read_file`."""
+
+    def read_re(self, path: Path, pattern: str, overlap: int | None = None) -> _Texts:
+        """See `FsHandle.read_re`."""
+
+    def write(self, path: Path, data: str | bytes, *, overwrite: bool = True) -> EntryMeta:
+        """See `FsHandle.write`."""
+
+    def delete(self, path: Path) -> None:
+        """See `FsHandle.delete`."""
+
+
+class FullHandle(Handle, Protocol):
+    """All operations of an `FsHandle`."""
+
+    def open(self, path: Path) -> BinaryIO:
+        """See `FsHandle.open`."""
+
+    def write_from(self, path: Path, source: Iterable[bytes], *, overwrite: bool = True) -> EntryMeta:
+        """See `FsHandle.write_from`."""
+
+    def scan(self, directory: Path) -> _Metas:
+        """See `FsHandle.scan`."""
+
+    def is_directory(self, path: Path) -> bool:
+        """See `FsHandle.is_directory`."""
+
+    def make_directory(self, path: Path) -> None:
+        """See `FsHandle.make_directory`."""
+
+    def remove_directory(self, path: Path) -> None:
+        """See `FsHandle.remove_directory`."""
+
+    def move(self, path: Path, target: Path, *, overwrite: bool = False) -> None:
+        """See `FsHandle.move`."""
+
+
+class HandleMaker(Protocol):
+    """What makes handles: a `FileSystemBase`, or something that speaks to one."""
+
+    def create_handle(self, grants: Iterable[Grant]) -> Handle:
+        """See `FileSystemBase.create_handle`."""
+
+
+def invoke(handle: Handle, operation: Operation, path: Path) -> object:
+    """Call an operation by its name, with harmless arguments."""
+    match operation:
+        case "list":
+            return handle.list(path)
+        case "file":
+            return handle.file(path)
+        case "read_binary":
+            return handle.read_binary(path)
+        case "read_file":
+            return handle.read_file(path)
+        case "read_re":
+            return handle.read_re(path, "x")
+        case "write":
+            return handle.write(path, "x")
+        case "delete":
+            handle.delete(path)
+    return None
+
+
+# What the tests of the kit share: where they work, what a file system says that it lacks, and handles (G8).
+
+
+class Kit:
+    """A subclass supplies the fixture `filesystem`, empty at `prefix`, and says where it is special."""
+
+    prefix: ClassVar[Path] = "/"
+    """Where the tests may work; ends in `/`."""
+    nested: ClassVar[bool] = True
+    """Whether entries may have a path of several components below the prefix."""
+    binary: ClassVar[bool] = True
+    """Whether any bytes may be stored."""
+    mounted: ClassVar[frozenset[str]] = frozenset()
+    """Directories at the prefix that are there from the beginning, as `names` names them."""
+    complete: ClassVar[bool] = True
+    """Whether handles have all operations, or only those that grants have names for."""
+    empty_directories: ClassVar[bool] = True
+    """Whether a directory may be there with nothing in it."""
+    moves_directories: ClassVar[bool] = True
+    """Whether a directory can be moved with all that is in it."""
+    moves_over: ClassVar[bool] = True
+    """Whether an entry can be moved to the path of another, and take its place."""
+
+    @pytest.fixture
+    def filesystem(self) -> HandleMaker:
+        """Make the file system that is tested."""
+        raise NotImplementedError
+
+    def stored(self, *writes: str) -> str:
+        """Return what an entry holds after these writes: the last, unless writing means something else."""
+        return writes[-1]
+
+    def at(self, name: str) -> Path:
+        """Return the path of a name that the tests may use."""
+        return self.prefix + name
+
+    def grant(self, filesystem: HandleMaker, *ops: GrantedOperation, prefix: Path | None = None) -> Handle:
+        """Make a handle for some operations, or all of them, below the prefix."""
+        return filesystem.create_handle([Grant(prefix=prefix or self.prefix, ops=set(ops) or set(OPERATIONS))])
+
+    @pytest.fixture
+    def handle(self, filesystem: HandleMaker) -> Handle:
+        """Make a handle that may do everything below the prefix."""
+        return self.grant(filesystem)
+
+    @pytest.fixture
+    def full(self, handle: Handle) -> FullHandle:
+        """Take that handle for one with all operations, where there are such."""
+        return self.with_all_operations(handle)
+
+    def with_all_operations(self, handle: Handle) -> FullHandle:
+        """Skip the test where handles have only the operations that grants have names for."""
+        if not self.complete:
+            pytest.skip("only the operations that grants have names for")
+        return cast("FullHandle", handle)
+
+    def full_grant(self, filesystem: HandleMaker, *ops: GrantedOperation, prefix: Path | None = None) -> FullHandle:
+        """Make such a handle for some operations, or all of them, below the prefix."""
+        return self.with_all_operations(self.grant(filesystem, *ops, prefix=prefix))
+
+    @property
+    def here(self) -> Path:
+        """The directory that the tests work in; it need not exist before something is written."""
+        return self.prefix[:-1] or "/"
+
+    def names(self, metas: list[EntryMeta]) -> list[str]:
+        """Return the names of a listing below the prefix; of a directory, with a `/`."""
+        names = [meta["path"].removeprefix(self.prefix) + "/" * bool(meta.get("directory")) for meta in metas]
+        return [name for name in names if name not in self.mounted]
+
+
+# What every file system must do with contents that come and go piece by piece (G8).
+
+# ruff: noqa: S101  a test asserts
+
+
+_BROKEN: list[Exception] = [
+    ValueError("the source"),
+    ConnectionResetError(errno.ECONNRESET, "the source"),
+    FileNotFoundError(errno.ENOENT, "the source"),
+    NotFoundError("the source"),
+]
+
+
+def failing(error: Exception) -> Iterator[bytes]:
+    """Supply something, and then fail."""
+    yield b"half"
+    yield b"way"
+    raise error
+
+
+class StreamTests(Kit):
+    """`open` and `write_from`."""
+
+    def test_chunks_are_stored_as_one_content(self, handle: Handle, full: FullHandle) -> None:
+        """However it is cut, empty pieces and pieces of a character included; the answer is that of `file`."""
+        text = "naïve 中文\nend"
+        handle.write(self.at("whole"), text)
+        data = text.encode()
+        sources: list[Iterable[bytes]] = [[data], [b"", data, b""], (data[at : at + 1] for at in range(len(data)))]
+        for number, source in enumerate(sources):
+            written = full.write_from(self.at(f"pieces-{number}"), source)
+            assert written == full.file(self.at(f"pieces-{number}"))
+            assert full.read_binary(self.at(f"pieces-{number}")) == full.read_binary(self.at("whole"))
+
+    def test_streaming_over_an_entry(self, full: FullHandle) -> None:
+        """It counts as a write does, and with `overwrite=False` the source is not even asked."""
+        full.write(self.at("a"), "first")
+        full.write_from(self.at("a"), [b"sec", b"ond"])
+        assert full.read_file(self.at("a")) == self.stored("first", "second")
+        with pytest.raises(ConflictError):
+            full.write_from(self.at("a"), failing(AssertionError("asked")), overwrite=False)
+        full.write_from(self.at("b"), [b"new"], overwrite=False)
+        assert full.read_file(self.at("b")) == self.stored("new")
+
+    @pytest.mark.parametrize("error", _BROKEN, ids=lambda error: type(error).__name__)
+    def test_a_source_that_fails_changes_nothing(self, full: FullHandle, error: Exception) -> None:
+        """Neither an entry nor a new path, nor a directory; what it raised is what one gets."""
+        full.write(self.at("a"), "before")
+        before, content = full.list(), full.read_binary(self.at("a"))
+        for name in ("a", "new", "d/e/new") if self.nested else ("a", "new"):
+            with pytest.raises(type(error), match="the source") as caught:
+                full.write_from(self.at(name), failing(error))
+            assert caught.value is error
+        assert full.list() == before
+        assert full.read_binary(self.at("a")) == content
+        assert self.names(full.scan(self.here)) == ["a"]
+
+    @pytest.mark.parametrize("source", ["text", b"bytes", b"", None, 7, ["text"], [b"x", None], [b"x", 1]], ids=repr)
+    def test_a_source_is_chunks_of_bytes(self, full: FullHandle, source: Iterable[bytes]) -> None:
+        """Anything else is refused, and nothing is stored."""
+        with pytest.raises(InvalidArgumentError):
+            full.write_from(self.at("a"), source)
+        assert full.list() == []
+
+    def test_a_content_is_read_from_any_place(self, full: FullHandle) -> None:
+        """What is opened is a stream of bytes that can be told where to go on."""
+        full.write(self.at("a"), "0123456789")
+        whole = full.read_binary(self.at("a"))
+        with full.open(self.at("a")) as stream:
+            assert stream.read(3) == whole[:3]
+            assert stream.seek(5) == stream.tell() == 5
+            assert stream.read(2) == whole[5:7]
+            assert stream.seek(-2, 2) == len(whole) - 2
+            assert stream.read() == whole[-2:]
+            assert stream.read() == b""
+        with pytest.raises(NotFoundError):
+            full.open(self.at("b"))
+
+    def test_what_is_open_stays_as_it_was(self, full: FullHandle) -> None:
+        """Writing and deleting make no difference to who has begun to read."""
+        full.write(self.at("a"), "before")
+        content = full.read_binary(self.at("a"))
+        with full.open(self.at("a")) as first, full.open(self.at("a")) as second:
+            full.write(self.at("a"), "after")
+            assert first.read() == content
+            full.delete(self.at("a"))
+            assert second.read() == content
+
+
+# What every file system must refuse, or not show, of its directories (G8).
+
+# ruff: noqa: S101  a test asserts
+
+
+_CALLS: dict[str, tuple[set[Operation], Callable[[FullHandle, Path], object]]] = {
+    "open": ({"read_binary"}, lambda handle, path: handle.open(path).close()),
+    "write_from": ({"write"}, lambda handle, path: handle.write_from(path, [b"x"])),
+    "scan": ({"list"}, lambda handle, path: handle.scan(path)),
+    "make_directory": ({"write"}, lambda handle, path: handle.make_directory(path)),
+    "remove_directory": ({"delete"}, lambda handle, path: handle.remove_directory(path)),
+    "move": ({"read_binary", "delete", "write"}, lambda handle, path: handle.move(path, path + "-")),
+    "move to": ({"read_binary", "delete", "write"}, lambda handle, path: handle.move(path + "-", path)),
+}
+_BAD = ["", "a", "../a", "./a", "/a", "a*", "a\x00", "a/"]
+"""What is no path, once it is below the prefix (the first two by themselves)."""
+
+
+class DirectoryRightsTests(Kit):
+    """The order of checks, and what grants show, for all but the operations that grants have names for."""
+
+    @pytest.mark.parametrize("call", _CALLS)
+    def test_strings_that_are_no_path_of_a_directory(self, filesystem: HandleMaker, call: str) -> None:
+        """They are refused before rights are looked at."""
+        for maker in (self.grant(filesystem), filesystem.create_handle([])):
+            handle = self.with_all_operations(maker)
+            for bad in (*_BAD[:2], *(self.at(bad) for bad in _BAD[2:])):
+                with pytest.raises(InvalidPathError):
+                    _CALLS[call][1](handle, bad)
+                if call == "scan":
+                    with pytest.raises(InvalidPathError):
+                        handle.is_directory(bad)
+
+    @pytest.mark.parametrize("call", _CALLS)
+    def test_denials_tell_nothing(self, filesystem: HandleMaker, handle: Handle, call: str) -> None:
+        """Without one of the rights, or beside the prefix, access is denied, whatever is there."""
+        needed, act = _CALLS[call]
+        full = self.with_all_operations(handle)
+        for name in ("a", "ab"):
+            full.write(self.at(name), "x")
+        before = full.list()
+        lacking = [self.full_grant(filesystem, *(OPERATIONS - {operation})) for operation in sorted(needed)]
+        beside = self.full_grant(filesystem, prefix=self.at("a"))
+        for denied, name in ((one, name) for one in (*lacking, beside) for name in ("ab", "none", "none/deep")):
+            with pytest.raises(AccessDeniedError):
+                act(denied, self.at(name))
+        assert full.list() == before
+
+    def test_a_move_needs_rights_at_both_paths(self, filesystem: HandleMaker, full: FullHandle) -> None:
+        """To read and delete here, to write there; the other way round is of no use."""
+        full.write(self.at("a"), "x")
+        here = Grant(prefix=self.at("a"), ops={"read_binary", "delete"})
+        there = Grant(prefix=self.at("b"), ops={"write"})
+        for grants in (
+            [here],
+            [there],
+            [Grant(prefix=self.at("b"), ops=OPERATIONS), Grant(prefix=self.at("a"), ops={"write"})],
+        ):
+            with pytest.raises(AccessDeniedError):
+                self.with_all_operations(filesystem.create_handle(grants)).move(self.at("a"), self.at("b"))
+        self.with_all_operations(filesystem.create_handle([here, there])).move(self.at("a"), self.at("b"))
+        assert self.names(full.list()) == ["b"]
+
+    def test_a_scan_shows_what_leads_to_what_may_be_listed(self, filesystem: HandleMaker, full: FullHandle) -> None:
+        """Below, at, beside and deeper than the grants: the way there and nothing else, and no way to nowhere."""
+        if not self.nested:
+            pytest.skip("one level only")
+        for name in ("a", "ab", "d/x", "d/e/y", "d/e/f/z", "g/x", "h/x"):
+            full.write(self.at(name), "x")
+        grants = [
+            Grant(prefix=self.at(name), ops={"list"})
+            for name in ("a", "d/e/f", "g/", "h/none", "none", "none/deep", "a/below/an/entry")
+        ]
+        some = self.with_all_operations(filesystem.create_handle(grants))
+        assert self.names(some.scan(self.here)) == ["a", "d/", "g/"]
+        assert self.names(some.scan(self.at("d"))) == ["d/e/"]
+        assert self.names(some.scan(self.at("d/e"))) == ["d/e/f/"]
+        assert self.names(some.scan(self.at("d/e/f"))) == ["d/e/f/z"]
+        assert self.names(some.scan(self.at("g"))) == ["g/x"]
+        names = ["a", "d", "d/e", "d/e/f", "g", "h", "none", "ab"]
+        assert [name for name in names if some.is_directory(self.at(name))] == ["d", "d/e", "d/e/f", "g"]
+        for name in ("h", "none", "a"):
+            with pytest.raises(NotFoundError):
+                some.scan(self.at(name))
+        for name in ("ab", "d/x", "elsewhere", "hh"):
+            with pytest.raises(AccessDeniedError):
+                some.scan(self.at(name))
+
+    def test_a_directory_on_the_way_says_nothing_of_what_is_beside_it(
+        self, filesystem: HandleMaker, full: FullHandle
+    ) -> None:
+        """Not even when something there has changed: its time is that of what it leads to."""
+        if not self.nested:
+            pytest.skip("one level only")
+        full.write(self.at("d/mine"), "x")
+        some = self.full_grant(filesystem, "list", prefix=self.at("d/mine"))
+        before = some.scan(self.here)
+        assert self.names(before) == ["d/"]
+        full.write(self.at("d/other"), "x")
+        full.delete(self.at("d/other"))
+        assert some.scan(self.here) == before
+
+    def test_who_may_know_of_a_directory(self, filesystem: HandleMaker, full: FullHandle) -> None:
+        """Who may list or look at it, and nobody for any other right."""
+        full.write(self.at("d/x" if self.nested else "x"), "x")
+        directory = self.at("d") if self.nested else self.here
+        for operation in sorted(OPERATIONS):
+            known = self.full_grant(filesystem, operation, prefix=directory).is_directory(directory)
+            assert known is (operation in ("list", "file"))
+        assert not self.with_all_operations(filesystem.create_handle([])).is_directory(directory)
+
+
+# What every file system must do when entries and directories are given other paths (G8).
+
+# ruff: noqa: S101  a test asserts
+
+
+class MoveTests(Kit):
+    """`move`."""
+
+    def test_moving_an_entry(self, full: FullHandle) -> None:
+        """Its content is at the new path, and the old one is free."""
+        full.write(self.at("a"), "content")
+        content = full.read_binary(self.at("a"))
+        full.move(self.at("a"), self.at("b"))
+        assert self.names(full.list()) == ["b"]
+        assert full.read_binary(self.at("b")) == content
+        full.write(self.at("a"), "again", overwrite=False)
+        if self.nested:
+            full.write(self.at("d/x"), "x")
+            full.move(self.at("b"), self.at("d/y"))
+            assert self.names(full.list()) == ["a", "d/x", "d/y"]
+            assert full.read_binary(self.at("d/y")) == content
+
+    def test_moving_over_an_entry(self, full: FullHandle) -> None:
+        """Only when that is asked for; then it takes the place of the other."""
+        full.write(self.at("a"), "content")
+        full.write(self.at("b"), "other")
+        content, other = full.read_binary(self.at("a")), full.read_binary(self.at("b"))
+        with pytest.raises(ConflictError):
+            full.move(self.at("a"), self.at("b"))
+        assert (full.read_binary(self.at("a")), full.read_binary(self.at("b"))) == (content, other)
+        if self.moves_over:
+            full.move(self.at("a"), self.at("b"), overwrite=True)
+            assert self.names(full.list()) == ["b"]
+            assert full.read_binary(self.at("b")) == content
+        else:
+            with pytest.raises(ConflictError):
+                full.move(self.at("a"), self.at("b"), overwrite=True)
+            assert self.names(full.list()) == ["a", "b"]
+
+    def test_moving_nothing(self, full: FullHandle) -> None:
+        """It is not found, and nothing comes to be."""
+        full.write(self.at("b"), "x")
+        for overwrite in (False, True):
+            for target in ("b", "c", "a"):
+                with pytest.raises(NotFoundError):
+                    full.move(self.at("a"), self.at(target), overwrite=overwrite)
+        assert self.names(full.list()) == ["b"]
+
+    def test_moving_to_where_it_is_or_where_nothing_can_be(self, full: FullHandle) -> None:
+        """To itself, below itself, below an entry, and to a directory that is not there."""
+        full.write(self.at("a"), "x")
+        full.write(self.at("b"), "x")
+        before = full.list()
+        for overwrite in (False, True):
+            for target in ("a", "a/b", "b/c", "none/a"):
+                with pytest.raises(ConflictError):
+                    full.move(self.at("a"), self.at(target), overwrite=overwrite)
+        assert full.list() == before
+
+    def test_an_entry_does_not_take_the_place_of_a_directory(self, full: FullHandle) -> None:
+        """Not even of one that is empty: that would be for a write."""
+        if not self.nested:
+            pytest.skip("one level only")
+        full.write(self.at("a"), "x")
+        full.write(self.at("d/x"), "x")
+        targets = ["d"]
+        if self.empty_directories:
+            full.make_directory(self.at("e"))
+            targets.append("e")
+        before = full.list(), full.scan(self.here)
+        for overwrite in (False, True):
+            for target in targets:
+                with pytest.raises(ConflictError):
+                    full.move(self.at("a"), self.at(target), overwrite=overwrite)
+        assert (full.list(), full.scan(self.here)) == before
+
+    def test_moving_a_directory(self, full: FullHandle) -> None:
+        """Everything in it has the new path, nothing has the old, and neither has what only shares letters."""
+        self._require_directories(full)
+        if self.empty_directories:
+            full.make_directory(self.at("d/empty"))
+        contents = {path.removeprefix(self.at("d")): full.read_binary(path) for path in self._below(full, "d")}
+        full.move(self.at("d"), self.at("moved"))
+        assert {path.removeprefix(self.at("moved")): full.read_binary(path) for path in self._below(full, "moved")} == (
+            contents
+        )
+        assert not full.is_directory(self.at("d"))
+        assert self._below(full, "d") == []
+        assert self._below(full, "dd") == [self.at("dd/x")]
+        if self.empty_directories:
+            assert full.scan(self.at("moved/empty")) == []
+        full.write(self.at("d"), "the path is free")
+
+    def test_a_directory_takes_the_place_of_nothing(self, full: FullHandle) -> None:
+        """Neither of an entry nor of a directory, be it empty; and it does not go into itself."""
+        self._require_directories(full)
+        full.write(self.at("a"), "x")
+        targets = ["a", "dd", "d", "d/e", "d/new", "d/e/f/new", "none/d", "a/d"]
+        if self.empty_directories:
+            full.make_directory(self.at("empty"))
+            targets.append("empty")
+        before = full.list(), full.scan(self.here)
+        for overwrite in (False, True):
+            for target in targets:
+                with pytest.raises(ConflictError):
+                    full.move(self.at("d"), self.at(target), overwrite=overwrite)
+        assert (full.list(), full.scan(self.here)) == before
+
+    def test_where_directories_stay_where_they_are(self, full: FullHandle) -> None:
+        """That is told, and nothing changes."""
+        if self.moves_directories or not self.nested:
+            pytest.skip("a file system that moves directories, or has none")
+        full.write(self.at("d/x"), "x")
+        with pytest.raises(ConflictError):
+            full.move(self.at("d"), self.at("moved"))
+        assert self.names(full.list()) == ["d/x"]
+
+    def _below(self, full: FullHandle, name: str) -> list[str]:
+        return [meta["path"] for meta in full.list(self.at(name))]
+
+    def _require_directories(self, full: FullHandle) -> None:
+        if not self.nested or not self.moves_directories:
+            pytest.skip("a file system that moves no directories")
+        for name in ("d/x", "d/e/y", "d/e/f/z", "dd/x"):
+            full.write(self.at(name), name)
+
+
+# What every file system must do with directories: look into them, make and remove them (G8).
+
+# ruff: noqa: S101  a test asserts
+
+
+class DirectoryTests(Kit):
+    """`scan`, `is_directory`, `make_directory` and `remove_directory`."""
+
+    def test_a_scan_is_one_level(self, full: FullHandle) -> None:
+        """Entries as `file` knows them, and each directory once, sorted by path; nothing of what is deeper."""
+        names = ["b", "a b", "ab", "d/x", "d/e/y", "d-/x"] if self.nested else ["b", "a b", "ab"]
+        for name in names:
+            full.write(self.at(name), name)
+        found = full.scan(self.here)
+        assert self.names(found) == (["a b", "ab", "b", "d/", "d-/"] if self.nested else ["a b", "ab", "b"])
+        for meta in found:
+            if meta.get("directory"):
+                assert meta["size"] == 0
+                assert meta["updated_at"] > 1e9
+            else:
+                assert meta == full.file(meta["path"])
+        if self.nested:
+            assert self.names(full.scan(self.at("d"))) == ["d/e/", "d/x"]
+            assert self.names(full.scan(self.at("d/e"))) == ["d/e/y"]
+
+    def test_only_a_directory_is_scanned(self, full: FullHandle) -> None:
+        """Entries and what is not there are none, and `is_directory` says the same."""
+        full.write(self.at("a"), "x")
+        for name in ("a", "b", "a/b"):
+            assert not full.is_directory(self.at(name))
+            with pytest.raises(NotFoundError):
+                full.scan(self.at(name))
+        assert full.is_directory(self.here)
+        assert full.is_directory("/")
+        if self.nested:
+            full.write(self.at("d/e/y"), "x")
+            directories = [name for name in ("d", "d/e", "d/e/y", "e", "dd") if full.is_directory(self.at(name))]
+            assert directories == ["d", "d/e"]
+
+    def test_each_step_of_the_way_leads_to_the_next(self, full: FullHandle) -> None:
+        """From `/` down, everything on the way to an entry is in the scan of what is above it."""
+        path = self.at("d/e" if self.nested else "a")
+        full.write(path, "x")
+        for end in [at for at, character in enumerate(path) if character == "/"]:
+            above, below = path[:end] or "/", path[: (path + "/").index("/", end + 1)]
+            assert full.is_directory(above)
+            known = {meta["path"]: meta.get("directory", False) for meta in full.scan(above)}
+            assert known[below] is (below != path)
+
+    def test_what_a_scan_returns_is_the_callers(self, full: FullHandle) -> None:
+        """Changing it changes nothing in the file system."""
+        full.write(self.at("d/e" if self.nested else "a"), "x")
+        before = full.scan(self.here)
+        for meta in full.scan(self.here):
+            meta["size"] = -1
+        assert full.scan(self.here) == before
+
+    # -- directories that are there by themselves -------------------------------------------------------------------
+
+    def test_making_a_directory(self, full: FullHandle) -> None:
+        """It is there with nothing in it, is no entry, and stays when what came into it has gone again."""
+        self._require_empty_ones(full)
+        full.make_directory(self.at("d"))
+        full.make_directory(self.at("d/e"))
+        assert full.is_directory(self.at("d/e"))
+        assert full.scan(self.at("d/e")) == []
+        assert self.names(full.scan(self.at("d"))) == ["d/e/"]
+        assert self.names(full.scan(self.here)) == ["d/", "seed"]
+        assert full.scan(self.here)[0]["updated_at"] > 1e9
+        assert self.names(full.list()) == ["seed"]
+        with pytest.raises(NotFoundError):
+            full.file(self.at("d"))
+        full.write(self.at("d/e/x"), "x")
+        full.delete(self.at("d/e/x"))
+        assert full.scan(self.at("d/e")) == []
+
+    def test_making_what_cannot_be(self, full: FullHandle) -> None:
+        """What exists is not made again, and nothing is made in what is no directory."""
+        self._require_empty_ones(full)
+        full.write(self.at("a"), "x")
+        full.write(self.at("d/x"), "x")
+        before = full.list(), full.scan(self.here)
+        for name in ("a", "d", "d/x", "a/b", "none/e", "d/none/e"):
+            with pytest.raises(ConflictError):
+                full.make_directory(self.at(name))
+        assert (full.list(), full.scan(self.here)) == before
+
+    def test_removing_a_directory(self, full: FullHandle) -> None:
+        """Only an empty one; what has gone can come again, as a directory or as an entry."""
+        self._require_empty_ones(full)
+        full.make_directory(self.at("d"))
+        full.make_directory(self.at("d/e"))
+        with pytest.raises(ConflictError):
+            full.remove_directory(self.at("d"))
+        full.remove_directory(self.at("d/e"))
+        assert self.names(full.scan(self.here)) == ["d/", "seed"]
+        full.remove_directory(self.at("d"))
+        assert self.names(full.scan(self.here)) == ["seed"]
+        assert not full.is_directory(self.at("d"))
+        full.make_directory(self.at("d"))
+        full.remove_directory(self.at("d"))
+        full.write(self.at("d"), "x")
+
+    def test_removing_what_is_no_empty_directory(self, full: FullHandle) -> None:
+        """An entry and nothing at all are no directory; one with an entry in it stays."""
+        full.write(self.at("a"), "x")
+        before = full.list()
+        for name in ("a", "none", "a/b"):
+            with pytest.raises(NotFoundError):
+                full.remove_directory(self.at(name))
+        if self.nested:
+            full.write(self.at("d/x"), "x")
+            before = full.list()
+            with pytest.raises(ConflictError):
+                full.remove_directory(self.at("d"))
+        assert full.list() == before
+
+    def test_an_empty_directory_gives_way_to_an_entry(self, full: FullHandle) -> None:
+        """With the empty ones in it; one with an entry below it does not."""
+        self._require_empty_ones(full)
+        for name in ("d", "d/e", "d/f"):
+            full.make_directory(self.at(name))
+        full.write(self.at("d/f/x"), "x")
+        with pytest.raises(ConflictError):
+            full.write(self.at("d"), "x")
+        assert full.is_directory(self.at("d/e"))
+        full.delete(self.at("d/f/x"))
+        full.write(self.at("d"), "now an entry")
+        assert self.names(full.scan(self.here)) == ["d", "seed"]
+        assert not full.is_directory(self.at("d/e"))
+
+    def test_where_no_directory_is_empty_none_is_made(self, full: FullHandle) -> None:
+        """That is told, and nothing changes."""
+        if self.empty_directories:
+            pytest.skip("a file system with empty directories")
+        full.write(self.at("a"), "x")
+        before = full.list()
+        with pytest.raises(ConflictError):
+            full.make_directory(self.at("d"))
+        assert full.list() == before
+        assert not full.is_directory(self.at("d"))
+
+    def _require_empty_ones(self, full: FullHandle) -> None:
+        """Let the place of the tests be there; skip where no directory can be empty."""
+        if not self.empty_directories:
+            pytest.skip("a file system without empty directories")
+        full.write(self.at("seed"), "x")
+
+
+# ruff: noqa: S101  a test asserts
+
 
 __all__ = ["FileSystemConformance", "FullHandle", "Handle", "HandleMaker", "invoke"]
 

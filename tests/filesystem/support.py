@@ -16,7 +16,7 @@ from cfs_filesystem import (
     Grant,
     GrantedOperation,
     Path,
-    _drafts,
+    _openat,
 )
 
 
@@ -46,7 +46,7 @@ def refusal(action: Callable[[], object]) -> FileSystemError | None:
 
 def without_unnamed_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let writers think that this system has no O_TMPFILE, as macOS has none."""
-    monkeypatch.setattr(_drafts, "_UNNAMED", None)
+    monkeypatch.setattr(_openat, "_UNNAMED", None)
 
 
 class OnlyTheFourHooks(FileSystemBase):

@@ -19,7 +19,7 @@ from cfs_filesystem import (
     InvalidPathError,
     NotFoundError,
     RouterFileSystem,
-    _drafts,
+    _openat,
 )
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
 from tests.filesystem.place import SECRET, Place
@@ -75,7 +75,7 @@ def test_a_scan_shows_files_and_directories_and_nothing_else(place: Place) -> No
     (place.root / "a*b").write_text("x")
     (place.root / "a\\b").mkdir()
     Path(os.fsdecode(os.fsencode(place.root) + b"/\xff")).mkdir()
-    unfinished = [place.root / (_drafts.TEMPORARY + "file"), place.root / (_drafts.TEMPORARY + "directory")]
+    unfinished = [place.root / (_openat.TEMPORARY + "file"), place.root / (_openat.TEMPORARY + "directory")]
     unfinished[0].touch()
     unfinished[1].mkdir()
     found = place.handle.scan("/")
@@ -255,9 +255,9 @@ def test_a_directory_with_anything_in_it_is_not_removed(place: Place, kind: str)
 def test_what_a_killed_writer_left_does_not_hold_a_directory(place: Place) -> None:
     """And what a living one is at does."""
     (place.root / "d").mkdir()
-    (place.root / "d" / (_drafts.TEMPORARY + "file")).write_text("half")
-    (place.root / "d" / (_drafts.TEMPORARY + "directory")).mkdir()
-    (place.root / "d" / (_drafts.TEMPORARY + "directory") / "x").write_text("half")
+    (place.root / "d" / (_openat.TEMPORARY + "file")).write_text("half")
+    (place.root / "d" / (_openat.TEMPORARY + "directory")).mkdir()
+    (place.root / "d" / (_openat.TEMPORARY + "directory") / "x").write_text("half")
     assert place.handle.scan("/d") == []
     place.handle.remove_directory("/d")
     assert not (place.root / "d").exists()
