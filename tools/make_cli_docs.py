@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from cfs.cli import program
+from cfs.cli import app
 from make_api_docs import table, update
 
 PAGE = Path(__file__).parent.parent / "docs/cli.md"
@@ -37,7 +37,7 @@ HEAD = """# The command line
 
 def page() -> str:
     """Write the whole page."""
-    root: Any = get_command(program.build(list(entry_points(group=program.GROUP))))
+    root: Any = get_command(app.build(list(entry_points(group=app.GROUP))))
     return HEAD + "\n".join(_commands(root, typer.Context(root, info_name="cfs")))
 
 

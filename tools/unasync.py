@@ -14,7 +14,6 @@ TWINS = {
     "client/cfs/async_session.py": "client/cfs/session.py",
     "client/cfs/transports/async_file.py": "client/cfs/transports/file.py",
     "client/cfs/transports/async_http.py": "client/cfs/transports/http.py",
-    "client/cfs/transports/async_rest.py": "client/cfs/transports/rest.py",
     "tests/client/async_conformance.py": "tests/client/conformance.py",
 }
 WORDS = [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from cfs.cli.options import DEFAULT_URL, TokenFile, Url, read_token
+from cfs.cli.app import DEFAULT_URL, TokenFile, Url, read_token
 from cfs_agents.fibre import commands as trees
 from cfs_agents.fibre.commands import (
     USUAL_PATIENCE,
@@ -20,7 +20,7 @@ from cfs_agents.fibre.commands import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cfs.cli.checks import Check
+    from cfs.cli.doctor import Check
     from cfs_agents.console.question import CommandQuestions
     from cfs_agents.file_agent import FileAgentConfig
     from cfs_agents.seat import Seat
@@ -197,7 +197,7 @@ def _seat(
 
 def checks() -> "Iterator[Check]":
     """Look, for `cfs doctor`, whether commands can be confined here."""
-    from cfs.cli.checks import fine, missing
+    from cfs.cli.doctor import fine, missing
     from cfs_agents.tools import sandbox_trouble
 
     if (trouble := sandbox_trouble()) is None:

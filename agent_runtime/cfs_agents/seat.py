@@ -12,7 +12,7 @@ from typing import Self
 
 import structlog
 
-from cfs.cli.endings import complain
+from cfs.cli.app import complain
 from cfs.cli.screen import note
 from cfs.errors import CfsError, InvalidRequest, NotFound, Unverified
 from cfs.transports.async_http import AsyncClient

@@ -12,16 +12,13 @@ from typing import Any, Self, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
-from cfs.deadlines import Deadline
 from cfs.errors import EngineError, InvalidParameters, InvalidReply, InvalidRequest, NotFound, TooManyRounds
 from cfs.ids import check_id
-from cfs.response import Response, respond
-from cfs.structured import TRIES, Form
-from cfs.tool_calls import ToolRequest
-from cfs.tools import MAX_ROUNDS, Tool, Toolbox
+from cfs.response import TRIES, Form, Response, respond
+from cfs.stream import Outcome
+from cfs.tools import MAX_ROUNDS, Tool, Toolbox, ToolRequest
 from cfs.transcript import parse, render_one
-from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, choose
-from cfs.turn import Outcome
+from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, Deadline, choose
 from cfs.wire import NewMessage, Settings, SettingsPatch, TurnSettings
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -59,7 +56,7 @@ class AsyncSession:
         self._place: dict[str, Any]
         self._transport: AsyncTransport
         if way.kind == "http":
-            from cfs.transports.async_rest import AsyncHttpTransport  # httpx takes long to import
+            from cfs.transports.async_http import AsyncHttpTransport  # httpx takes long to import
 
             self._place = {"url": way.place, "token": token}
             self._transport = AsyncHttpTransport(self._id, way.place, token)

@@ -13,16 +13,13 @@ from typing import Any, Self, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
-from cfs.deadlines import Deadline
 from cfs.errors import EngineError, InvalidParameters, InvalidReply, InvalidRequest, NotFound, TooManyRounds
 from cfs.ids import check_id
-from cfs.response import Response, respond
-from cfs.structured import TRIES, Form
-from cfs.tool_calls import ToolRequest
-from cfs.tools import MAX_ROUNDS, Tool, Toolbox
+from cfs.response import TRIES, Form, Response, respond
+from cfs.stream import Outcome
+from cfs.tools import MAX_ROUNDS, Tool, Toolbox, ToolRequest
 from cfs.transcript import parse, render_one
-from cfs.transports.base import DEFAULT_MOUNT, Transport, choose
-from cfs.turn import Outcome
+from cfs.transports.base import DEFAULT_MOUNT, Deadline, Transport, choose
 from cfs.wire import NewMessage, Settings, SettingsPatch, TurnSettings
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -60,7 +57,7 @@ class Session:
         self._place: dict[str, Any]
         self._transport: Transport
         if way.kind == "http":
-            from cfs.transports.rest import HttpTransport  # httpx takes long to import
+            from cfs.transports.http import HttpTransport  # httpx takes long to import
 
             self._place = {"url": way.place, "token": token}
             self._transport = HttpTransport(self._id, way.place, token)

@@ -17,10 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cfs.attributes import CANCEL, read_settings
 from cfs.errors import CfsError, EngineError
 from cfs.transcript import PREFIXES, Turn, parse, render
-from cfs.transports.disk import read_attributes, write_attribute
+from cfs.transports.disk import CANCEL, read_attributes, read_settings, write_attribute
 
 Script = Callable[[Sequence[Turn]], Iterable[str]]
 """Gives the pieces of a reply to a history; may raise `EngineError`, at once or between pieces, to fail the turn."""

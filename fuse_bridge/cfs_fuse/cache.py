@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterable
 
 from cfs.errors import CfsError, Gone, NotFound, Unreachable
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.wire import SessionInfo
 from cfs_fuse.entries import Entry
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from cfs.cli.options import DEFAULT_URL, TokenFile, Url, read_token
+from cfs.cli.app import DEFAULT_URL, TokenFile, Url, read_token
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from cfs import api
 from cfs.errors import Busy, Forbidden
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs_fuse.attributes import Attributes
 from cfs_fuse.cache import Cache
 from cfs_fuse.entries import Entry, RunningTurn

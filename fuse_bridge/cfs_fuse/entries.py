@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.transcript import render_one
 from cfs.wire import Message, SessionInfo, Settings
 

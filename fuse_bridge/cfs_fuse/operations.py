@@ -7,9 +7,8 @@ import stat
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cfs.attributes import PREFIX
-from cfs.ids import name_below
-from cfs.scratch_names import is_scratch
+from cfs.ids import is_scratch, name_below
+from cfs.transports.disk import PREFIX
 from cfs_fuse import xattrs
 from cfs_fuse.answering import accepting, answering, refusing
 from cfs_fuse.attributes import Attributes, filesystem

@@ -5,8 +5,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from cfs.ids import id_below
-from cfs.scratch_names import is_scratch
+from cfs.ids import id_below, is_scratch
 
 ControlKind = Literal["live", "status", "events"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from cfs import api, wire
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.transports.http import Client
 from cfs_fuse.waiting import Patience
 

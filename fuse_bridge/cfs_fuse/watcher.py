@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cfs import api
 from cfs.errors import CfsError, NotFound, Unreachable
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.transports.http import Client
 from cfs_fuse.cache import Cache
 from cfs_fuse.server import listing

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from cfs import api
-from cfs.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.errors import CfsError
+from cfs.transports.disk import CANCEL, LIFE, PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch
 from cfs_fuse.entries import Entry
 from cfs_fuse.handles import SEEN_SECONDS, Parts

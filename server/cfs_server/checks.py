@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cfs import api
-from cfs.cli.checks import Check, fine, missing, needed
+from cfs.cli.doctor import Check, fine, missing, needed
 from cfs.errors import CfsError
 from cfs.transports.http import Client
 from cfs_server import logs

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import typer
 
-from cfs.cli.program import GROUP, build
+from cfs.cli.app import GROUP, build
 from cfs_server.access.tokens import Token, digest, load
 from tests.access.support import granted, make
 from tests.server.support import run_cfs

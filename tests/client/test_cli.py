@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 import pytest
 from typer.testing import CliRunner
 
-from cfs.cli import program
+from cfs.cli import app
 from tests.client.doors import HttpDoor
 from tests.client.terminal import cfs
 from tests.server.support import environment, run_cfs
@@ -19,7 +19,7 @@ COMMANDS = ["send", "chat", "cat", "ls", "rm", "up", "doctor", "serve", "token",
 
 def run(*arguments: str, found: list[EntryPoint]) -> tuple[int, str]:
     """Run the program with some rooms."""
-    result = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(program.build(found), arguments)
+    result = CliRunner(env={"COLUMNS": "400", "TERM": "dumb"}).invoke(app.build(found), arguments)
     return result.exit_code, result.output
 
 
@@ -35,7 +35,7 @@ def imported(*arguments: str) -> set[str]:
     return set(re.findall(r"^import time:.*\| +(\S+)$", done.stderr, re.MULTILINE))
 
 
-MISSING = EntryPoint("fuse", "cfs_no_such_package.cli:app", program.GROUP)
+MISSING = EntryPoint("fuse", "cfs_no_such_package.cli:app", app.GROUP)
 
 
 def test_a_missing_extra_is_told_when_a_command_is_not_found() -> None:
@@ -62,7 +62,7 @@ def test_the_version_needs_no_extra(found: list[EntryPoint]) -> None:
 
 
 def test_every_command_is_listed_and_explains_itself() -> None:
-    rooms = list(entry_points(group=program.GROUP))
+    rooms = list(entry_points(group=app.GROUP))
     listed = run("--help", found=rooms)[1]
     for command in COMMANDS:
         assert re.search(rf"^\W*{command} +\w", listed, re.MULTILINE), command

@@ -5,7 +5,7 @@ import pytest
 from cfs.cli import answers, assignments
 from cfs.cli.screen import visible
 from cfs.errors import InvalidSettings
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.wire import Settings, SettingsPatch
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs.cli.tail import EscapedText, Tail
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.transcript import Turn, render_one
 
 PIECES = st.lists(st.sampled_from(["\n", "\\", "User: ", "Us", "er", ": ", "Tool: ", "x", "", "Assistant", "System: "]))

@@ -29,14 +29,11 @@ from cfs import (
     Unreachable,
     Unsupported,
 )
-from cfs.attributes import read_settings, write_settings
 from cfs.errors import TABLE, Unverified
-from cfs.replies import find_reply, settled, turns_of
+from cfs.stream import find_reply, settled, turns_of
 from cfs.testing import AnsweringDirectory
-from cfs.transports.async_disk import AsyncDisk
-from cfs.transports.disk import Disk
+from cfs.transports.disk import KINDS, AsyncDisk, Disk, error_from, read_settings, write_settings
 from cfs.transports.file import file_of
-from cfs.transports.os_errors import KINDS, error_from
 from cfs.wire import SettingsPatch
 from tests.census import Census
 from tests.client.scripts import in_turn

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from cfs import Forbidden, Gone, TooMany, Unavailable, Unreachable, api
-from cfs.following import Follower, StreamEvent, read_event
 from cfs.sse import ServerSentEvent
+from cfs.stream import Follower, StreamEvent, TurnReader, read_event
 from cfs.transcript import Turn
-from cfs.turn import TurnReader
 from cfs.wire import NewMessage
 
 USAGE = {"prompt_tokens": 3}

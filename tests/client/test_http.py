@@ -22,7 +22,7 @@ from cfs import (
     Unreachable,
     api,
 )
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.transports.async_http import AsyncClient
 from cfs.transports.http import Client
 from cfs.wire import NewMessage
@@ -217,7 +217,7 @@ def test_a_reply_is_whole_although_its_connection_is_lost_again_and_again(http_d
 async def test_a_slow_reply_is_waited_for_over_any_number_of_connections(
     http_door: HttpDoor, wire: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cfs.transports.async_rest.QUICK_SECONDS", 0.05)
+    monkeypatch.setattr("cfs.transports.async_http.QUICK_SECONDS", 0.05)
     http_door.hold()
     async with AsyncSession("a", url=wire.url) as session:
         sending = asyncio.create_task(session.send("hello"))
@@ -234,7 +234,7 @@ async def test_a_slow_reply_is_waited_for_over_any_number_of_connections(
 def test_a_slow_reply_is_found_among_many_events(
     http_door: HttpDoor, wire: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cfs.transports.rest.QUICK_SECONDS", 0.0)
+    monkeypatch.setattr("cfs.transports.http.QUICK_SECONDS", 0.0)
     with Session("a", url=wire.url) as session:
         text = " ".join(map(str, range(500)))
         for _ in range(7):  # more events than are kept: the first one is stale

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from cfs import AsyncSession, Conflict, FunctionTool, Gone, InvalidParameters, NotFound, Response, Session, Unauthorized
 from cfs.tools import Toolbox
-from cfs.transports import rest
+from cfs.transports import http
 from tests.access.support import make
 from tests.census import Census
 from tests.client.doors import HttpDoor, whole
@@ -168,7 +168,7 @@ def test_the_result_of_a_tool_is_a_message_of_that_role(http_door: HttpDoor) -> 
 
 def test_a_slow_reply_with_calls_is_read_from_its_events(http_door: HttpDoor, monkeypatch: pytest.MonkeyPatch) -> None:
     """The calls come with the message that the turn adds."""
-    monkeypatch.setattr(rest, "QUICK_SECONDS", 0.001)
+    monkeypatch.setattr(http, "QUICK_SECONDS", 0.001)
     http_door.script = in_turn("[CALL:up('x')][CALL:up('')]", "X it is")
     with Session("a", url=http_door.url) as session:
         tool = FunctionTool("up", "Makes it upper case.", str.upper)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.tool_calls import MOST_CALLS, ToolRequest, find_calls
+from cfs.tools import MOST_CALLS, ToolRequest, find_calls
 
 SCALARS = (
     st.none()

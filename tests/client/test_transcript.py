@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cfs.errors import InvalidTranscript
-from cfs.tool_calls import find_calls
+from cfs.tools import find_calls
 from cfs.transcript import PREFIXES, Turn, parse, render, render_one, shown, write_call
 from cfs.wire import Message, ToolCall
 

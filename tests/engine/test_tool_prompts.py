@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import make_random_gguf
 from cfs import FunctionTool
 from cfs.errors import EngineError
-from cfs.tool_calls import find_calls
-from cfs.tools import Toolbox
+from cfs.tools import Toolbox, find_calls
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.abilities import Abilities, abilities_of
 from cfs_server.engine.chat.forcing import forced, reply_schema

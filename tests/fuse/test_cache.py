@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from cfs.errors import Gone, NotFound, Unauthorized, Unreachable
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.transcript import Turn, render
 from cfs.wire import SessionInfo, Settings
 from cfs_fuse.cache import Cache

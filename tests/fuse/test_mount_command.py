@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cfs.cli.program import build
+from cfs.cli.app import build
 from tests.fuse.support import GUARD_SECONDS, Stage, mounted, mounting, reason_to_skip, staging, unmount, until
 from tests.server.support import environment
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cfs.cli.options import DEFAULT_URL, Json, Session, TokenFile, Url, connect, read_token
+from cfs.cli.app import DEFAULT_URL, Json, Session, TokenFile, Url, connect, read_token
 from cfs.cli.screen import show
 from cfs.errors import CfsError
 

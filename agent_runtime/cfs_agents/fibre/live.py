@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from cfs import api
 from cfs.errors import AlreadyExists, CfsError, Conflict, Forbidden, InvalidSettings, NotFound, Unreachable
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.transcript import render_one
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import AgentFinish, AgentUpdate, Message, NewMessage, SessionDetail, SessionTree, Settings, SettingsPatch

@@ -1,5 +1,5 @@
 """The program `cfs`."""
 
-from cfs.cli.program import main
+from cfs.cli.app import main
 
 __all__ = ["main"]

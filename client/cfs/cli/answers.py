@@ -6,9 +6,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from cfs import api
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent, TurnReader
 from cfs.transcript import Turn
-from cfs.turn import TurnReader
 from cfs.wire import NewMessage, Reply, Usage
 
 if TYPE_CHECKING:

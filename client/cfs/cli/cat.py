@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cfs.cli.options import DEFAULT_URL, Json, Session, TokenFile, Url, connect
+from cfs.cli.app import DEFAULT_URL, Json, Session, TokenFile, Url, connect
 from cfs.cli.screen import note, show
 
 if TYPE_CHECKING:

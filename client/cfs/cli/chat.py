@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from cfs.cli.options import DEFAULT_URL, OptionalSession, TokenFile, Url, connect
+from cfs.cli.app import DEFAULT_URL, OptionalSession, TokenFile, Url, connect
 from cfs.cli.screen import is_terminal
 
 app = typer.Typer(add_completion=False)

@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING
 
 from cfs import api
 from cfs.cli import answers, assignments
-from cfs.cli.endings import complain
+from cfs.cli.app import complain
 from cfs.cli.interrupts import TurnInterrupts
 from cfs.cli.screen import note, show
 from cfs.errors import CfsError, EngineError, Gone, InvalidRequest, NotFound
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.wire import Message, NewMessage, SettingsPatch
 
 if TYPE_CHECKING:

@@ -1,20 +1,215 @@
 """`cfs doctor`: what works here, what does not, and what to do about it."""
 
 import json
+import platform
+import re
+import shutil
 import sys
-from collections.abc import Iterator
-from dataclasses import asdict
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import typer
 
-from cfs.cli.endings import REFUSED
-from cfs.cli.options import DEFAULT_URL, Json, TokenFile, Url
+from cfs import api
+from cfs.cli.app import DEFAULT_URL, REFUSED, Json, TokenFile, Url, connect
 from cfs.cli.screen import has_colours, show
+from cfs.errors import CfsError, Unreachable
+from cfs.wire import WhoAmI
 
 if TYPE_CHECKING:
-    from cfs.cli.checks import Check
+    from cfs.transports.http import Client
+
+
+# What `cfs doctor` finds out: one thing each, how it is, and what to do about it.
+#
+# A room adds checks of its own by an entry point of the group `cfs.checks`: a function that yields them.
+
+GROUP = "cfs.checks"
+
+Status = Literal["ok", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing and how it is: `error` keeps `cfs serve` from working, `warning` something else."""
+
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+
+Checks = Callable[[], Iterable[Check]]
+
+
+def fine(name: str, found: str) -> Check:
+    """Report what is as it should be."""
+    return Check(name, "ok", found)
+
+
+def missing(name: str, found: str, advice: str) -> Check:
+    """Report what is not there or not right, and not needed by `cfs serve`."""
+    return Check(name, "warning", found, advice)
+
+
+def needed(name: str, found: str, advice: str) -> Check:
+    """Report what keeps `cfs serve` from working."""
+    return Check(name, "error", found, advice)
+
+
+# Looking at a running server: is it there, can it answer, does it take our token, what does its engine do (H6).
+
+T = TypeVar("T")
+
+_SECONDS = 5.0
+_FIGURE = re.compile(r'^cfs_engine_(?:gauge\{name="(?P<gauge>\w+)"\}|(?P<name>\w+)) (?P<value>\S+)$', re.MULTILINE)
+_SHOWN = ("cells_total", "cells_used", "running", "waiting", "sequences_resident", "tokens_generated_total")
+
+
+def server_checks(url: str, token_file: Path | None) -> Iterator[Check]:
+    """Ask the server everything that it answers to everybody, and what it answers to this caller."""
+    try:
+        with connect(url, token_file, timeout=_SECONDS) as client:
+            try:
+                client.call(_get("/healthz", bytes))
+            except Unreachable:
+                yield missing("server", f"none answers at {url}", "cfs serve, or name another one by --url or CFS_URL")
+                return
+            yield fine("server", url)
+            for check in (_ready, _token, _engine):
+                yield check(client)
+    except (CfsError, typer.BadParameter) as error:
+        reason = error.detail if isinstance(error, CfsError) else error.message
+        yield missing("server", f"{url}: {reason}", "is this the URL of a CFS server?")
+
+
+def _get(path: str, read: Callable[[bytes], T]) -> api.Call[T]:
+    return api.Call(api.Request("GET", path), lambda answer: read(answer.body))
+
+
+def _ready(client: "Client") -> Check:
+    try:
+        model = client.call(_get("/readyz", _model_of))
+    except CfsError as error:
+        return missing("ready", error.detail, "wait, or look at the server's log")
+    template = "with" if model.get("has_chat_template") else "without"
+    found = (
+        f"{model.get('name')}, context of {model.get('context_tokens') or 'unknown'} tokens, {template} a chat template"
+    )
+    return fine("ready", "; ".join([found, *model.get("notes", ())]))
+
+
+def _model_of(body: bytes) -> dict[str, Any]:
+    model: dict[str, Any] = json.loads(body)["model"] or {}
+    return model
+
+
+def _token(client: "Client") -> Check:
+    try:
+        me = client.call(_get("/v1/whoami", WhoAmI.model_validate_json))
+    except CfsError as error:
+        return missing("token", error.detail, "set CFS_TOKEN or --token-file; `cfs token create` makes one")
+    grants = ", ".join(f"{grant.prefix} ({' '.join(grant.ops)})" for grant in me.grants)
+    return fine("token", f"you are {me.name} and may use {grants or 'nothing'}")
+
+
+def _engine(client: "Client") -> Check:
+    try:
+        figures = client.call(_get("/metrics", _figures_of))
+    except CfsError as error:
+        return missing("engine", error.detail, "a token that may list '/' sees the engine's figures")
+    return fine(
+        "engine", ", ".join(f"{name.replace('_', ' ')} {figures[name]:g}" for name in _SHOWN if name in figures)
+    )
+
+
+def _figures_of(body: bytes) -> dict[str, float]:
+    return {found["gauge"] or found["name"]: float(found["value"]) for found in _FIGURE.finditer(body.decode())}
+
+
+# What of this machine matters to CFS: Python, packages, davfs2, disk space; and whether it can mount (C10).
+
+_DISTRIBUTION = "cfs-local"
+_EXTRAS = {"server": "cfs serve", "fuse": "cfs mount", "webdav": "/dav", "agents": "cfs agent"}
+_NEEDED_EXTRAS = {"server"}
+_PYTHON = (3, 11)
+_LEAST_BYTES = 1 << 30
+
+
+def machine_checks() -> Iterator[Check]:
+    """Look at everything."""
+    yield _python()
+    yield from map(_extra, _EXTRAS)
+    yield _davfs()
+    yield _disk()
+
+
+def mount_obstacle() -> str | None:
+    """Say in one line why there can be no mount on this machine; None when there can."""
+    for entry in entry_points(group=GROUP, name="fuse"):
+        try:
+            found = entry.load()()
+        except ImportError as error:
+            return f"{error}: pip install '{_DISTRIBUTION}[fuse]'"
+        return next((f"{check.found}: {check.advice}" for check in found if check.status != "ok"), None)
+    return "this installation has no `cfs mount`"
+
+
+def _python() -> Check:
+    found = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info < _PYTHON:
+        return needed("Python", found, "CFS needs Python 3.11 or newer")
+    return fine("Python", found)
+
+
+def _extra(name: str) -> Check:
+    """Whether the packages of an extra are installed, by their metadata: nothing is imported."""
+    what = f"packages for {_EXTRAS[name]}"
+    lacking = [package for package in _packages(name) if not _is_installed(package)]
+    if not lacking:
+        return fine(what, "installed")
+    advice = f"pip install '{_DISTRIBUTION}[{name}]'"
+    report = needed if name in _NEEDED_EXTRAS else missing
+    return report(what, f"{', '.join(lacking)} not installed", advice)
+
+
+def _packages(extra: str) -> list[str]:
+    found = []
+    for requirement in requires(_DISTRIBUTION) or ():
+        package, _, marker = requirement.partition(";")
+        name = re.match(r"[A-Za-z0-9._-]+", package)
+        if name and re.search(rf"extra == ['\"]{extra}['\"]", marker) and "sys_platform" not in marker:
+            found.append(name[0])
+    return found
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _davfs() -> Check:
+    path = shutil.which("mount.davfs") or shutil.which("mount.davfs", path="/sbin:/usr/sbin")
+    if path:
+        return fine("davfs2", path)
+    return missing("davfs2", "not found", "install davfs2 if you want to mount over WebDAV instead of FUSE")
+
+
+def _disk() -> Check:
+    folder = tempfile.gettempdir()
+    free = shutil.disk_usage(folder).free
+    found = f"{free / (1 << 30):.1f} GiB free in {folder}"
+    if free < _LEAST_BYTES:
+        return missing("disk space", found, "free some: workspaces and models need it")
+    return fine("disk space", found)
+
 
 app = typer.Typer(add_completion=False)
 
@@ -43,10 +238,7 @@ def doctor(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile 
 def _checks(url: str, token_file: Path | None) -> Iterator["Check"]:
     from importlib.metadata import entry_points
 
-    from cfs.cli import machine, reachable
-    from cfs.cli.checks import GROUP, needed
-
-    yield from machine.machine_checks()
+    yield from machine_checks()
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
             checks = entry.load()
@@ -54,7 +246,7 @@ def _checks(url: str, token_file: Path | None) -> Iterator["Check"]:
             yield needed(entry.name, str(error), f"pip install 'cfs-local[{entry.name}]'")
             continue
         yield from checks()
-    yield from reachable.server_checks(url, token_file)
+    yield from server_checks(url, token_file)
 
 
 def _line(check: "Check") -> str:

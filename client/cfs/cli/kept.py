@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 
-from cfs.cli.program import main
+from cfs.cli.app import main
 
 
 def _end_with_input() -> None:

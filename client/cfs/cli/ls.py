@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cfs.cli.completion import session_names
-from cfs.cli.options import DEFAULT_URL, Json, TokenFile, Url, connect
+from cfs.cli.app import DEFAULT_URL, Json, TokenFile, Url, connect, session_names
 from cfs.cli.screen import show
 
 if TYPE_CHECKING:

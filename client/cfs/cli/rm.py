@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cfs.cli.endings import REFUSED, complain
-from cfs.cli.options import DEFAULT_URL, Sessions, TokenFile, Url, connect
+from cfs.cli.app import DEFAULT_URL, REFUSED, Sessions, TokenFile, Url, complain, connect
 
 app = typer.Typer(add_completion=False)
 

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cfs.cli.endings import REFUSED, complain
-from cfs.cli.options import DEFAULT_URL, Json, Session, TokenFile, Url, connect
+from cfs.cli.app import DEFAULT_URL, REFUSED, Json, Session, TokenFile, Url, complain, connect
 from cfs.cli.screen import is_terminal, note, show
 
 app = typer.Typer(add_completion=False)

@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cfs.cli import machine
+from cfs.cli import doctor
+from cfs.cli.app import USAGE, complain
 from cfs.cli.children import Child
-from cfs.cli.endings import USAGE, complain
 
 DEFAULT_DIRECTORY = Path("/cfs")
 _LISTENING = "listening on "
@@ -46,7 +46,7 @@ def _mount_point(plan: Plan) -> tuple[Path | None, str | None]:
     if not plan.mount:
         return None, None
     directory = plan.directory or DEFAULT_DIRECTORY
-    obstacle = machine.mount_obstacle()
+    obstacle = doctor.mount_obstacle()
     if obstacle is None and plan.directory is None:
         obstacle = _unusable(directory)
     return (None if obstacle else directory), obstacle

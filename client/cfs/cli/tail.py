@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import asdict
 
-from cfs.following import StreamEvent
+from cfs.stream import StreamEvent
 from cfs.transcript import PREFIXES, render, render_one
 from cfs.wire import Message, SessionDetail
 

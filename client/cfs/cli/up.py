@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cfs.cli.options import TokenFile, read_token
+from cfs.cli.app import TokenFile, read_token
 
 app = typer.Typer(add_completion=False)
 

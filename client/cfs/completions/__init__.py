@@ -5,10 +5,14 @@ request and left out of an answer. Some members are not OpenAI's: `top_k` and `m
 `reasoning_content` of a message (what the model said to itself), and `cfs` of an answer (where it was recorded).
 """
 
-from cfs.completions.answers import (
+from cfs.completions.models import (
+    UNREADABLE,
     CachedTokens,
     ChatChunk,
     ChatCompletion,
+    ChatMessage,
+    ChatRequest,
+    ChatToolCall,
     Choice,
     ChoiceLogprobs,
     ChunkChoice,
@@ -16,29 +20,21 @@ from cfs.completions.answers import (
     CompletionReason,
     CompletionUsage,
     ContentLogprob,
+    FunctionCall,
     FunctionPiece,
     ModelCard,
     ModelList,
     Recorded,
+    StreamOptions,
+    TextPart,
     TokenCounts,
+    TokensRequest,
     ToolCallPiece,
     TopLogprob,
-)
-from cfs.completions.messages import (
-    UNREADABLE,
-    ChatMessage,
-    ChatToolCall,
-    FunctionCall,
-    TextPart,
     read_arguments,
     write_arguments,
 )
 from cfs.completions.reading import DONE, Assembly, CompletionReader
-from cfs.completions.requests import (
-    ChatRequest,
-    StreamOptions,
-    TokensRequest,
-)
 from cfs.wire import FunctionName, FunctionSpec, NamedTool, ToolSpec
 
 __all__ = [

@@ -4,17 +4,19 @@ import json
 
 from pydantic import ValidationError
 
-from cfs.completions.answers import (
+from cfs.completions.models import (
     ChatChunk,
     ChatCompletion,
+    ChatMessage,
+    ChatToolCall,
     Choice,
     ChoiceLogprobs,
     CompletionReason,
     CompletionUsage,
     ContentLogprob,
+    FunctionCall,
     Recorded,
 )
-from cfs.completions.messages import ChatMessage, ChatToolCall, FunctionCall
 from cfs.errors import CfsError, EngineError, Unreachable, from_problem
 from cfs.sse import SSEDecoder
 

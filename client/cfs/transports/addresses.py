@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from cfs import api
-from cfs.deadlines import Deadline
 from cfs.errors import CfsError, InvalidRequest, Timeout, Unreachable
-from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE
+from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE, Deadline
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0

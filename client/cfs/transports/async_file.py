@@ -11,15 +11,12 @@ import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from cfs.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
-from cfs.deadlines import Deadline, Pauses
 from cfs.errors import Busy, EngineError, Gone, Unsupported
 from cfs.ids import check_id
-from cfs.replies import as_written, decode, error_in, find_reply, settled, turns_of
+from cfs.stream import Outcome, as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transcript import render
-from cfs.transports.async_disk import AsyncDisk, AsyncTail
-from cfs.transports.os_errors import translated
-from cfs.turn import Outcome
+from cfs.transports.base import Deadline, Pauses
+from cfs.transports.disk import CANCEL, LIFE, PREFIX, AsyncDisk, AsyncTail, read_settings, translated, write_settings
 from cfs.wire import NewMessage, Settings, SettingsPatch
 
 _LATE = "the session is not settled: it goes on; wait() or read() again, or cancel()"
@@ -36,7 +33,7 @@ class AsyncFileTransport:
     """One session of a directory, by its file.
 
     Where the directory has `.live` (a mount of ours) a read waits for the end of the turn, and fails with `EAGAIN`
-    where it is told not to wait. Elsewhere the text says by itself whether it is settled (`cfs.replies`).
+    where it is told not to wait. Elsewhere the text says by itself whether it is settled (`cfs.stream`).
     """
 
     takes_tools = False

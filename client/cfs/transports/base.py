@@ -1,14 +1,48 @@
 """What a way to a session can do; the session on top of it does the same for all of them (C1)."""
 
+import math
 import os
+import time
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from cfs.deadlines import Deadline
-from cfs.errors import InvalidRequest, Unreachable
-from cfs.turn import Outcome
+from cfs.errors import InvalidRequest, Timeout, Unreachable
+from cfs.stream import Outcome
 from cfs.wire import NewMessage, Settings, SettingsPatch
+
+# How much time is left, and how long to pause before looking again.
+
+
+class Deadline:
+    """A point in time that something must not pass; `None` seconds never end."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = seconds
+        self._end = math.inf if seconds is None else time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until then; 0 afterwards."""
+        return max(0.0, self._end - time.monotonic())
+
+    def check(self, what: str) -> None:
+        """Raise `Timeout`, with what was too late, when it has passed."""
+        if not self.left:
+            raise Timeout(f"after {self.seconds:g} seconds {what}")
+
+
+class Pauses:
+    """Times between two looks at what nobody announces: a millisecond at first, and no more than 20."""
+
+    def __init__(self) -> None:
+        self._next = 0.001
+
+    def next(self) -> float:
+        """Seconds to wait now."""
+        now, self._next = self._next, min(self._next * 1.5, 0.02)
+        return now
+
 
 URL_VARIABLE = "CFS_URL"
 TOKEN_VARIABLE = "CFS_TOKEN"  # noqa: S105 - the name of a variable

@@ -3,13 +3,137 @@
 `Disk` uses the calls of the system, `AsyncDisk` (in `async_disk`) the same through aiofiles.
 """
 
+import asyncio
 import contextlib
 import errno
+import json
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import aiofiles
+import aiofiles.os
+import aiofiles.ospath
+from aiofiles.threadpool.binary import AsyncFileIO
+from pydantic import ValidationError
+
+from cfs.errors import (
+    AlreadyExists,
+    Busy,
+    CfsError,
+    Conflict,
+    Forbidden,
+    Gone,
+    InvalidIdentifier,
+    InvalidRequest,
+    InvalidSettings,
+    NotFound,
+    ServerError,
+    StorageFull,
+    Timeout,
+    TooLarge,
+    Unreachable,
+    Unsupported,
+    UnsupportedMedia,
+)
+from cfs.wire import Settings, SettingsPatch
+
+# Settings as extended attributes of a session's file (F6, S9). Pure: no I/O.
+#
+# A setting is the attribute `user.cfs.<name>`; its value is JSON, but for texts, which stand as they are. Absent
+# means
+# the default.
+
+PREFIX = "user.cfs."
+CANCEL = PREFIX + "cancel"
+"""Setting it to 1 cancels the running turn."""
+
+LIFE = PREFIX + "life"
+"""Reads as the name of this life of the session, which differs from that of any other of its name."""
+
+_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow"})
+
+
+def write_settings(patch: SettingsPatch) -> dict[str, bytes | None]:
+    """Write a change as attributes to set, and to remove where the value is None."""
+    changes = {name: getattr(patch, name) for name in patch.model_fields_set}
+    return {PREFIX + name: None if value is None else _write(value) for name, value in changes.items()}
+
+
+def read_settings(attributes: Mapping[str, bytes]) -> Settings:
+    """Read the settings among attributes; raises `InvalidSettings` for a value that is none."""
+    found = {
+        name: _read(name, attributes[PREFIX + name]) for name in Settings.model_fields if PREFIX + name in attributes
+    }
+    try:
+        return Settings.model_validate({name: value for name, value in found.items() if value is not None})
+    except ValidationError as error:
+        raise InvalidSettings(f"an attribute holds no setting: {error.errors()[0]['msg']}") from None
+
+
+def _write(value: Any) -> bytes:
+    return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()
+
+
+def _read(name: str, value: bytes) -> Any:
+    text = value.decode(errors="replace")
+    if name in _TEXTS:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+# What a file operation on a session reports, in the words of the error tree (C9).
+
+KINDS: dict[int, type[CfsError]] = {
+    errno.ENOENT: NotFound,
+    errno.ESTALE: Gone,
+    errno.EAGAIN: Busy,
+    errno.EPERM: Conflict,
+    errno.EEXIST: AlreadyExists,
+    errno.EACCES: Forbidden,
+    errno.EROFS: Forbidden,
+    errno.EFBIG: TooLarge,
+    errno.ENAMETOOLONG: InvalidIdentifier,
+    errno.EISDIR: InvalidIdentifier,
+    errno.ENOTDIR: InvalidIdentifier,
+    errno.EINVAL: InvalidRequest,
+    errno.EILSEQ: UnsupportedMedia,
+    errno.ENOSPC: StorageFull,
+    errno.EDQUOT: StorageFull,
+    errno.ENOTCONN: Unreachable,
+    errno.ETIMEDOUT: Timeout,
+    errno.EOPNOTSUPP: Unsupported,
+    errno.ENOSYS: Unsupported,
+    errno.EIO: ServerError,
+}
+
+_ADVICE = {
+    Unreachable: ": the mount has lost its server, or has ended; mount it again, or name the server by url=...",
+    Unsupported: ": this mount cannot do that; use the session over HTTP, by url=...",
+}
+
+
+def error_from(error: OSError, path: str) -> CfsError:
+    """Return the error of ours that means the same."""
+    kind = KINDS.get(error.errno or 0, ServerError)
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return kind(f"{path}: {reason}{_ADVICE.get(kind, '')}")
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Raise what goes wrong with a file as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise error_from(error, path) from error
 
 
 class Mark(NamedTuple):
@@ -116,3 +240,70 @@ class Disk:
     def tail(self, path: str) -> Tail:
         """Open a file whose text comes bit by bit."""
         return Tail(open(path, "rb", buffering=0, opener=without_waiting))
+
+
+# The few file operations that a session needs, for coroutines: through aiofiles, and never waiting for a turn (C6).
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncTail:
+    """A file whose text comes bit by bit."""
+
+    file: AsyncFileIO
+
+    async def read(self) -> bytes | None:
+        """Return what is there: None while nothing is, b"" at the end."""
+        return await self.file.read(1 << 16)
+
+    async def close(self) -> None:
+        """Close the file."""
+        await self.file.close()
+
+
+class AsyncDisk:
+    """Files of a mount, by path. Everything raises `OSError`."""
+
+    async def read(self, path: str, *, waiting: bool = False) -> bytes:  # noqa: ARG002 - a thread that waits cannot be cancelled
+        """Read a file; `BlockingIOError` while a turn runs."""
+        async with aiofiles.open(path, "rb", buffering=0, opener=without_waiting) as file:
+            data: bytes | None = await file.read()
+        if data is None:
+            raise busy()
+        return data
+
+    async def append(self, path: str, data: bytes) -> None:
+        """Write to the end of a file, made if need be; closing it makes the message complete (F2)."""
+        async with aiofiles.open(path, "ab", buffering=0) as file:
+            while data:
+                data = data[await file.write(data) :]
+
+    async def make(self, path: str, data: bytes) -> None:
+        """Write a new file; `FileExistsError` where there is one."""
+        async with aiofiles.open(path, "xb", buffering=0) as file:
+            while data:
+                data = data[await file.write(data) :]
+
+    async def remove(self, path: str) -> None:
+        """Unlink a file."""
+        await aiofiles.os.unlink(path)
+
+    async def mark(self, path: str) -> Mark:
+        """Look at a file without reading it."""
+        found = await aiofiles.os.stat(path)
+        return Mark(found.st_size, found.st_mtime_ns)
+
+    async def is_directory(self, path: str) -> bool:
+        """Whether there is such a directory."""
+        return await aiofiles.ospath.isdir(path)
+
+    async def attributes(self, path: str) -> dict[str, bytes]:
+        """Read the extended attributes of a file."""
+        return await asyncio.to_thread(read_attributes, path)
+
+    async def set_attribute(self, path: str, name: str, value: bytes | None) -> None:
+        """Set an extended attribute; None removes it."""
+        await asyncio.to_thread(write_attribute, path, name, value)
+
+    async def tail(self, path: str) -> AsyncTail:
+        """Open a file whose text comes bit by bit."""
+        return AsyncTail(await aiofiles.open(path, "rb", buffering=0, opener=without_waiting))

@@ -12,15 +12,12 @@ import uuid
 from collections.abc import Generator
 from contextlib import closing
 
-from cfs.attributes import CANCEL, LIFE, PREFIX, read_settings, write_settings
-from cfs.deadlines import Deadline, Pauses
 from cfs.errors import Busy, EngineError, Gone, Unsupported
 from cfs.ids import check_id
-from cfs.replies import as_written, decode, error_in, find_reply, settled, turns_of
+from cfs.stream import Outcome, as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transcript import render
-from cfs.transports.disk import Disk, Tail
-from cfs.transports.os_errors import translated
-from cfs.turn import Outcome
+from cfs.transports.base import Deadline, Pauses
+from cfs.transports.disk import CANCEL, LIFE, PREFIX, Disk, Tail, read_settings, translated, write_settings
 from cfs.wire import NewMessage, Settings, SettingsPatch
 
 _LATE = "the session is not settled: it goes on; wait() or read() again, or cancel()"
@@ -37,7 +34,7 @@ class FileTransport:
     """One session of a directory, by its file.
 
     Where the directory has `.live` (a mount of ours) a read waits for the end of the turn, and fails with `EAGAIN`
-    where it is told not to wait. Elsewhere the text says by itself whether it is settled (`cfs.replies`).
+    where it is told not to wait. Elsewhere the text says by itself whether it is settled (`cfs.stream`).
     """
 
     takes_tools = False

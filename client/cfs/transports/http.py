@@ -6,15 +6,16 @@ There are two, with and without `async`; tools/unasync.py makes the second from 
 
 import time
 from collections.abc import Generator
+from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import httpx
 
 from cfs import api
-from cfs.deadlines import Deadline
-from cfs.errors import CfsError, Unreachable
-from cfs.following import FIRST_PAUSE, Follower, StreamEvent
+from cfs.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
+from cfs.stream import FIRST_PAUSE, Follower, Outcome, StreamEvent, TurnReader
+from cfs.transcript import Turn, parse
 from cfs.transports.addresses import (
     ANSWER_SECONDS,
     RETRIES,
@@ -26,9 +27,12 @@ from cfs.transports.addresses import (
     stream_limits,
     time_limits,
 )
+from cfs.transports.base import Deadline
+from cfs.wire import NewMessage, Settings, SettingsPatch
 
 if TYPE_CHECKING:
     from cfs.completions import ChatChunk
+
 
 T = TypeVar("T")
 
@@ -140,3 +144,153 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+# A session over HTTP (C1).
+#
+# There are two, with and without `async`; tools/unasync.py makes the second from the first.
+
+LONG_POLL_SECONDS = 30.0
+"""One request waits no longer, so that a dead connection is noticed and a wait goes on over another one."""
+
+QUICK_SECONDS = 2.0
+"""A reply that is there by then comes with the request that asked for it, which is the fastest way."""
+
+_LATE = "the session is not settled: it goes on; wait() or read() again, or cancel()"
+_LATE_REPLY = "the reply is not there: the turn goes on; wait() for it, or cancel() it"
+
+
+class HttpTransport:
+    """One session of a server, by its URL."""
+
+    takes_tools = True
+
+    def __init__(self, session: str, url: str, token: str | None) -> None:
+        self._id = session
+        self._client = Client(url, token)
+        self._life = api.Life()
+
+    def open(self) -> None:
+        """Make the session if there is none."""
+        try:
+            self._call(api.create(self._id))
+        except AlreadyExists:
+            return
+
+    def require(self) -> None:
+        """Raise `NotFound` if there is none."""
+        self._call(api.settings(self._id))
+
+    def reopen(self) -> None:
+        """Take whatever has the name by now; make the session if there is none."""
+        self._life.forget()
+        self.open()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
+        """Post a message and wait for its reply: quick ones in the same request, others by their events.
+
+        Only in the first seconds a lost connection leaves open whether the message has arrived; afterwards its turn
+        is known by name, and is followed over any number of connections.
+        """
+        try:
+            said = self._call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)))
+        except Timeout as late:
+            if "turn" not in late.extra:
+                raise
+            deadline.check(_LATE_REPLY)
+            return self._follow(str(late.extra["turn"]), message, deadline)
+        return Outcome(
+            said.reply, parse(said.transcript or ""), said.error, said.finish_reason, said.usage, said.tool_calls
+        )
+
+    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str | Outcome]:
+        """Post a message and yield the text of its turn's events, then what came of it."""
+        reader = TurnReader(self._id, _turn(message))
+        with closing(self._events(api.converse(self._id, message), deadline)) as events:
+            for event in events:
+                if text := reader.feed(event):
+                    yield text
+                if reader.caught_up:
+                    break
+        if reader.error is not None:
+            raise EngineError(reader.error)
+        yield reader.outcome(())
+
+    def _follow(self, turn: str, message: NewMessage, deadline: Deadline) -> Outcome:
+        reader = TurnReader(self._id, _turn(message))
+        with closing(self._events(api.turn_events(self._id, turn), deadline)) as events:
+            for event in events:
+                reader.feed(event)
+                if reader.caught_up:
+                    break
+        return reader.outcome(self._turns())
+
+    def _events(self, stream: api.Stream, deadline: Deadline) -> Generator[StreamEvent]:
+        return self._seen(self._client.events(self._life.stream(stream), deadline=deadline, late=_LATE_REPLY))
+
+    def _seen(self, events: Generator[StreamEvent]) -> Generator[StreamEvent]:
+        with closing(events):
+            for event in events:
+                self._life.saw(event.id)
+                yield event
+
+    def _call(self, call: api.Call[T]) -> T:
+        """Call for the life of the session that was seen first; raises `Gone` where there is another one, or none."""
+        return self._client.call(self._life.call(call))
+
+    def _turns(self) -> list[Turn]:
+        return parse((self._call(api.transcript(self._id))).text)
+
+    def read(self, deadline: Deadline) -> str:
+        """Get the transcript once it is settled."""
+        while True:
+            view = self._call(api.transcript(self._id, min(deadline.left, LONG_POLL_SECONDS)))
+            if view.settled:
+                return view.text
+            deadline.check(_LATE)
+
+    def read_now(self) -> str:
+        """Get the transcript, or raise `Busy` while it is not settled."""
+        view = self._call(api.transcript(self._id))
+        if view.state != "idle":
+            raise Busy(f"session {self._id!r} is generating; read() waits for it")
+        return view.text
+
+    def settings(self) -> Settings:
+        """Get the settings."""
+        return self._call(api.settings(self._id))
+
+    def configure(self, patch: SettingsPatch) -> Settings:
+        """Patch the settings."""
+        return self._call(api.configure(self._id, patch))
+
+    def delete(self) -> None:
+        """Delete the session and what is below it."""
+        self._call(api.delete(self._id))
+        self._life.forget()
+
+    def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:  # noqa: ARG002 - it never waits
+        """Let the server copy it."""
+        return (self._call(api.fork(self._id, copy, at))).id
+
+    def cancel(self, *, queued: bool, cascade: bool) -> None:
+        """Cancel the running turn, and what else is asked."""
+        self._call(api.cancel(self._id, queued=queued, cascade=cascade))
+
+    def wait(self, deadline: Deadline) -> None:
+        """Wait until it and everything below it is idle."""
+        while True:
+            try:
+                self._call(api.wait(self._id, min(deadline.left, LONG_POLL_SECONDS)))
+            except Timeout:
+                deadline.check(_LATE)
+            else:
+                return
+
+
+def _turn(message: NewMessage) -> Turn:
+    return Turn(message.role, message.content)

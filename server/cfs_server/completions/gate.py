@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
-from cfs.counting import MESSAGE_TOKENS, estimate_tokens
+from cfs.completions.models import MESSAGE_TOKENS, estimate_tokens
 from cfs.errors import TooLarge
 from cfs.transcript import shown
 from cfs.wire import Message

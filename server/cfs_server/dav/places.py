@@ -4,8 +4,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from cfs.errors import InvalidIdentifier
-from cfs.ids import check_id, id_below
-from cfs.scratch_names import is_scratch
+from cfs.ids import check_id, id_below, is_scratch
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from types import MappingProxyType
 
 from pydantic import ValidationError
 
-from cfs.attributes import PREFIX, read_settings, write_settings
 from cfs.errors import Conflict, Forbidden, InvalidSettings
+from cfs.transports.disk import PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch, State
 
 NAMESPACE = "{cfs:}"

@@ -8,7 +8,7 @@ from functools import partial
 from typing import BinaryIO
 
 from cfs.errors import Forbidden, InvalidIdentifier, NotFound
-from cfs.scratch_names import is_scratch
+from cfs.ids import is_scratch
 from cfs_server.dav import properties
 from cfs_server.dav.clients import is_rclone
 from cfs_server.dav.kept import Kept
@@ -27,7 +27,7 @@ class SessionTree(Tree):
     """The root sessions that one caller may use, for one request; made anywhere, used by threads or on the loop.
 
     Whoever may do anything at a session learns that it is there, and its size and version only by a right to list or
-    to read it, as in REST. An id that reads as a program's own file (`cfs.scratch_names`) cannot be reached here.
+    to read it, as in REST. An id that reads as a program's own file (`cfs.ids`) cannot be reached here.
 
     A program that saves by renaming the old file away first (`chat1` to `chat1~`) and writing the new one gets a copy
     of the transcript as `chat1~`; the session stays where it is, for everybody. Were it renamed, its turn, its agent

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from cfs.tool_calls import LONGEST_CALL, parse_arguments
+from cfs.tools import LONGEST_CALL, parse_arguments
 from cfs_server.engine.chat.json_calls import FoundCall, JsonEnd, calls_in, may_be_call, read_json
 
 _SPACE = re.compile(r"\s*")

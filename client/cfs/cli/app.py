@@ -1,0 +1,298 @@
+"""The command line `cfs`: commands of its own, and those that each room brings through entry points.
+
+Nothing is imported before its command is called or listed, so that a short command is over quickly (C10).
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points, version
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
+
+from cfs.errors import CfsError, InvalidRequest, Unreachable, Unverified
+
+if TYPE_CHECKING:
+    from cfs.transports.http import Client
+
+
+# Names of sessions for the shell: from the server, quickly or not at all (C10).
+
+PATIENCE_SECONDS = 0.5
+_MOST = 100
+
+
+def session_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Name the sessions that begin so; none when the server does not answer at once."""
+    from cfs.transports import http  # noqa: F401 - loaded before the clock runs
+
+    found: list[str] = []
+    asking = threading.Thread(target=_ask, args=(ctx.params, incomplete, found), daemon=True)
+    asking.start()
+    asking.join(PATIENCE_SECONDS)
+    return list(found)
+
+
+def _ask(params: dict[str, Any], incomplete: str, found: list[str]) -> None:
+    from cfs import api
+    from cfs.errors import CfsError
+
+    try:
+        with connect(params.get("url") or DEFAULT_URL, params.get("token_file")) as client:
+            page = client.call(api.list_sessions(incomplete, limit=_MOST))
+    except (CfsError, typer.BadParameter):
+        return
+    found += [session.id for session in page.sessions]
+
+
+# How a command ends: its exit code, and one line on standard error about what went wrong (C10).
+
+REFUSED = 1
+"""The server said no, or the turn failed."""
+USAGE = 2
+UNREACHABLE = 3
+UNVERIFIED = 4
+"""An agent says of files what is not so."""
+INTERRUPTED = 130
+"""128 and the number of SIGINT, as a shell says it."""
+NO_READER = 141
+"""128 and the number of SIGPIPE: whoever read our output has left."""
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """End a command as its errors want it: with the right code, and without a stack trace."""
+    try:
+        yield
+        sys.stdout.flush()  # here, where a reader that has left is an ending like others
+    except CfsError as error:
+        complain(error.detail)
+        raise typer.Exit(code_of(error)) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        raise typer.Exit(NO_READER) from None
+
+
+def code_of(error: CfsError) -> int:
+    """Choose the exit code for an error."""
+    if isinstance(error, Unreachable):
+        return UNREACHABLE
+    return UNVERIFIED if isinstance(error, Unverified) else REFUSED
+
+
+def complain(reason: str) -> None:
+    """Tell on standard error, in one line, what went wrong."""
+    typer.echo(f"cfs: {' '.join(reason.split())}", err=True)
+
+
+# What many commands share: where the server is, who calls, which session, and output for programs.
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def _checked(session: str | None) -> str | None:
+    from cfs.ids import check_id
+
+    try:
+        return session and check_id(session)
+    except CfsError as error:
+        raise typer.BadParameter(error.detail) from None
+
+
+def _each_checked(sessions: list[str]) -> list[str]:
+    return [_checked(session) or "" for session in sessions]
+
+
+Session = Annotated[
+    str,
+    typer.Argument(
+        help="Name of the session.",
+        callback=_checked,
+        autocompletion=session_names,
+        show_default=False,
+    ),
+]
+OptionalSession = Annotated[
+    str | None,
+    typer.Argument(
+        help="Name of the session; a new one unless given.",
+        callback=_checked,
+        autocompletion=session_names,
+        show_default=False,
+    ),
+]
+Sessions = Annotated[
+    list[str],
+    typer.Argument(
+        help="Names of sessions.",
+        callback=_each_checked,
+        autocompletion=session_names,
+        show_default=False,
+    ),
+]
+Url = Annotated[str, typer.Option("--url", envvar="CFS_URL", help="URL of the server.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="File that holds the access token; else it is taken from CFS_TOKEN.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output, and nothing else.")]
+
+
+def connect(url: str, token_file: Path | None, *, timeout: float = 30.0) -> "Client":
+    """Make a client that waits `timeout` seconds for an answer; raises `typer.BadParameter` for no URL or no token."""
+    from cfs.transports.http import Client
+
+    try:
+        return Client(url, read_token(token_file), timeout=timeout)
+    except InvalidRequest as error:
+        raise typer.BadParameter(error.detail) from None
+
+
+def read_token(token_file: Path | None) -> str | None:
+    """Read the token of a file; None without one. Raises `typer.BadParameter`."""
+    if token_file is None:
+        return None
+    try:
+        token = token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{token_file}: {getattr(error, 'strerror', None) or 'this is no text'}") from None
+    if not token.isprintable() or not token.isascii() or " " in token or not token:
+        raise typer.BadParameter(f"{token_file} does not hold one token on one line")
+    return token
+
+
+GROUP = "cfs.commands"
+_SESSIONS, _SERVER = "Sessions", "Server and mount"
+_OWN = {
+    "send": _SESSIONS,
+    "chat": _SESSIONS,
+    "cat": _SESSIONS,
+    "ls": _SESSIONS,
+    "rm": _SESSIONS,
+    "up": _SERVER,
+    "doctor": _SERVER,
+}
+"""The commands of this package: each is a module of its name, and stands in a part of the help."""
+_PARTS = {"server": _SERVER, "fuse": _SERVER, "agents": "Agents"}
+
+
+class _Commands(TyperGroup):
+    """Knows which rooms could not be loaded, and says so when one of their commands may be meant."""
+
+    found: ClassVar[list[EntryPoint]] = []
+    _brought: dict[str, Any] | None = None
+    _missing: Mapping[str, str] = {}
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is the library's
+        """Name all commands: our own, then those of the rooms."""
+        return [*_OWN, *self._of_rooms()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Find a command; the rooms are only asked for what is not our own."""
+        if cmd_name in _OWN and cmd_name not in self.commands:
+            command = get_command(import_module(f"cfs.cli.{cmd_name}").app)
+            self.commands[cmd_name] = _put(command, _OWN[cmd_name])
+        return self.commands.get(cmd_name) or self._of_rooms().get(cmd_name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is meant; an unknown one may be that of a room that is missing."""
+        if self.get_command(ctx, args[0]) is None and not self._similar(ctx, args[0]):
+            for extra, reason in self._missing.items():
+                ctx.fail(
+                    f"no command {args[0]!r} here; the commands of {extra!r} are not installed ({reason}): "
+                    f"pip install 'cfs-local[{extra}]'"
+                )
+        return super().resolve_command(ctx, args)
+
+    def _similar(self, ctx: Any, name: str) -> list[str]:
+        """Name the commands that may have been mistyped; they are loaded, so that they can be proposed."""
+        for own in _OWN:
+            self.get_command(ctx, own)
+        return get_close_matches(name, self.commands)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command, and tell how it ended."""
+        with told():
+            return super().invoke(ctx)
+
+    def _of_rooms(self) -> dict[str, Any]:
+        if self._brought is None:
+            self._brought, self._missing = _load(self.found)
+            self.commands.update(self._brought)
+        return self._brought
+
+
+def _load(found: list[EntryPoint]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Collect the commands of the rooms, and why those of some cannot be had."""
+    brought: dict[str, Any] = {}
+    missing: dict[str, str] = {}
+    for entry in sorted(found, key=lambda entry: entry.name):
+        try:
+            group = get_group(entry.load())
+        except ImportError as error:
+            missing[entry.name] = str(error)
+            continue
+        part = _PARTS.get(entry.name, entry.name.capitalize())
+        brought |= {name: _put(command, part) for name, command in group.commands.items()}
+    return brought, missing
+
+
+def _put(command: Any, part: str) -> Any:
+    """Put a command into a part of the help, and let its paragraphs flow: they are wrapped for the source code."""
+    command.rich_help_panel = part
+    if command.help:
+        command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
+    return command
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"cfs {version('cfs-local')}")
+        raise typer.Exit
+
+
+def _callback(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """CFS: every conversation with a language model is a file, a URL and a Python object.
+
+    Exit codes: 0 done, 1 the server refused or the turn failed, 2 wrong usage, 3 no server answers, 130 interrupted.
+    """
+
+
+def build(found: list[EntryPoint]) -> typer.Typer:
+    """Put the commands of all rooms into one program."""
+
+    class Commands(_Commands):
+        pass
+
+    Commands.found = found
+    app = typer.Typer(name="cfs", cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+    app.callback()(_callback)
+    return app
+
+
+def main() -> None:
+    """Run `cfs`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a transcript is UTF-8, whatever the locale says
+            stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
+    build(list(entry_points(group=GROUP)))(prog_name="cfs")

@@ -1,0 +1,373 @@
+"""What comes back: a completion, whole or in chunks, models, and numbers of tokens."""
+
+import json
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+
+from cfs import wire
+from cfs.wire import NamedTool, ToolSpec
+
+# How many tokens a text may have, where no tokenizer can be asked. Pure: no I/O.
+
+_BYTES_PER_TOKEN = 3.6
+"""Between English prose (over 4) and source code (about 3); Chinese has 3 bytes a character, and about that a token."""
+
+MESSAGE_TOKENS = 4
+"""What a chat's template puts around a message, about."""
+
+
+def estimate_tokens(text: str) -> int:
+    """Guess how many tokens a text has; an empty one has none."""
+    return math.ceil(len(text.encode(errors="replace")) / _BYTES_PER_TOKEN)
+
+
+# Messages of a conversation as the OpenAI API writes them, and as sessions keep them. Pure: no I/O.
+
+UNREADABLE = "_unreadable"
+"""Key under which arguments are kept that are no JSON object: nothing that a model said is lost."""
+
+
+class Open(BaseModel):
+    """A model that ignores what it does not know: the protocol grows."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
+
+
+class TextPart(Open):
+    """A piece of a content. There are no others here: no pictures, no sound, no files."""
+
+    type: Literal["text"]
+    text: str
+
+
+def _text_only(value: Any) -> Any:
+    """Name the kind of the first part that is no text: a union would say what it is not in five ways."""
+    if not isinstance(value, list):
+        return value
+    for part in value:
+        kind = part.get("type") if isinstance(part, dict) else type(part).__name__
+        if kind != "text":
+            raise ValueError(f"only parts of the type 'text' are read here, this one is {kind!r}")
+    return tuple(value)
+
+
+Content = Annotated[
+    str | tuple[TextPart, ...] | None,
+    BeforeValidator(_text_only),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"$ref": "#/components/schemas/TextPart"}},
+                {"type": "null"},
+            ]
+        }
+    ),
+]
+
+
+class FunctionCall(Open):
+    """A tool's name, and its arguments as JSON text."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ChatToolCall(Open):
+    """A call that an assistant's message makes."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class ChatMessage(Open):
+    """One message of a conversation. `developer` is another word for `system`."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Content = None
+    name: str | None = None
+    tool_calls: tuple[ChatToolCall, ...] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The content; parts are joined."""
+        if isinstance(self.content, tuple):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+    def message(self) -> wire.Message:
+        """Say the same as a message of a session."""
+        return wire.Message(
+            role="system" if self.role == "developer" else self.role,
+            content=self.text,
+            tool_calls=tuple(
+                wire.ToolCall(id=call.id, name=call.function.name, arguments=read_arguments(call.function.arguments))
+                for call in self.tool_calls or ()
+            ),
+            tool_call_id=self.tool_call_id,
+            name=self.name,
+            thinking=self.reasoning_content or None,
+        )
+
+    @classmethod
+    def of(cls, message: wire.Message) -> Self:
+        """Say what a message of a session says."""
+        calls = tuple(
+            ChatToolCall(id=call.id, function=FunctionCall(name=call.name, arguments=write_arguments(call.arguments)))
+            for call in message.tool_calls
+        )
+        return cls(
+            role=message.role,
+            content=None if calls and not message.content else message.content,
+            name=message.name,
+            tool_calls=calls or None,
+            tool_call_id=message.tool_call_id,
+            reasoning_content=message.thinking,
+        )
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """Read a call's arguments; what is no JSON object is kept as text under `UNREADABLE`."""
+    try:
+        found = json.loads(text, strict=False) if text.strip() else {}
+        if isinstance(found, dict):
+            write_arguments(found).encode()  # half a surrogate pair is text for JSON, and for nobody else
+            return found
+    except (ValueError, RecursionError):
+        pass
+    return {UNREADABLE: text}
+
+
+def write_arguments(arguments: dict[str, Any]) -> str:
+    """Write a call's arguments as JSON; raises `ValueError` for numbers that JSON does not have."""
+    if arguments.keys() == {UNREADABLE} and isinstance(arguments[UNREADABLE], str):
+        return str(arguments[UNREADABLE])
+    return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+
+
+# What a program asks for: a completion, or a number of tokens.
+
+
+class StreamOptions(Open):
+    """`include_usage`: a last chunk says what the completion cost."""
+
+    include_usage: bool = False
+
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class ChatRequest(Open):
+    """Body of `POST /v1/chat/completions`.
+
+    Any `model` is taken: a server has one, and answers by its name. `user` names the account within the caller's that
+    the completion draws on. `n` may be 1 only, penalties 0 only. Members that are not listed are ignored.
+    """
+
+    messages: Annotated[tuple[ChatMessage, ...], Field(min_length=1)]
+    model: str = ""
+    tools: tuple[ToolSpec, ...] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: Annotated[dict[str, Any] | None, WithJsonSchema(wire.RESPONSE_FORMAT)] = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[Number, Field(ge=0, le=5)] | None = None
+    top_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1_000_000)] | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    stop: str | tuple[str, ...] | None = None
+    seed: int | None = None
+    n: Annotated[int | None, WithJsonSchema({"enum": [None, 1]})] = None
+    presence_penalty: Annotated[Number | None, WithJsonSchema({"enum": [None, 0]})] = None
+    frequency_penalty: Annotated[Number | None, WithJsonSchema({"enum": [None, 0]})] = None
+    logit_bias: Annotated[dict[str, Any] | None, WithJsonSchema({"type": ["object", "null"], "maxProperties": 0})] = (
+        None
+    )
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    functions: Annotated[Any, WithJsonSchema({"type": "null"})] = None
+    function_call: Annotated[Any, WithJsonSchema({"type": "null"})] = None
+    user: Annotated[str, StringConstraints(max_length=256)] | None = None
+
+
+class TokensRequest(Open):
+    """Body of `POST /v1/tokens`: texts, each of which is counted, and a conversation whose prompt is."""
+
+    texts: tuple[str, ...] = ()
+    messages: tuple[ChatMessage, ...] | None = None
+    tools: tuple[ToolSpec, ...] | None = None
+
+
+CompletionReason = Literal["stop", "length", "tool_calls"]
+
+
+class CachedTokens(Open):
+    """How many tokens of the prompt needed no computation."""
+
+    cached_tokens: int = 0
+
+
+class CompletionUsage(Open):
+    """What a completion cost, in tokens."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    total_tokens: int = 0
+    prompt_tokens_details: CachedTokens = CachedTokens()
+
+    @classmethod
+    def of(cls, usage: wire.Usage) -> Self:
+        """Say what a turn's usage says."""
+        return cls(
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            total_tokens=usage.prompt_tokens + usage.completion_tokens,
+            prompt_tokens_details=CachedTokens(cached_tokens=usage.cached_tokens),
+        )
+
+    def usage(self) -> wire.Usage:
+        """Say it as a turn's usage does; the protocol has no times."""
+        return wire.Usage(
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            cached_tokens=self.prompt_tokens_details.cached_tokens,
+        )
+
+
+class Recorded(Open):
+    """Where a completion was recorded, and how its turn ended there: it may have been cancelled, too."""
+
+    session: str
+    turn: str
+    finish_reason: wire.FinishReason | None = None
+
+
+class TopLogprob(Open):
+    """A token that could stand at some place, and the natural logarithm of its probability there."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] | None = None
+
+
+class ContentLogprob(TopLogprob):
+    """A token of an answer, and the most probable ones at its place."""
+
+    top_logprobs: tuple[TopLogprob, ...] = ()
+
+    @classmethod
+    def of(cls, token: wire.TokenLogprob) -> Self:
+        """Say what a turn's token says."""
+        top = tuple(TopLogprob(token=each.token, logprob=each.logprob, bytes=each.bytes) for each in token.top)
+        return cls(token=token.token, logprob=token.logprob, bytes=token.bytes, top_logprobs=top)
+
+
+class ChoiceLogprobs(Open):
+    """The tokens that an answer was made of; those of thinking and calls are among them."""
+
+    content: tuple[ContentLogprob, ...]
+
+
+class Choice(Open):
+    """The one answer of a completion."""
+
+    index: int = 0
+    message: ChatMessage
+    finish_reason: CompletionReason
+    logprobs: ChoiceLogprobs | None = None
+
+
+class ChatCompletion(Open):
+    """A finished completion."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: tuple[Choice, ...]
+    usage: CompletionUsage = CompletionUsage()
+    cfs: Recorded | None = None
+
+    @property
+    def message(self) -> ChatMessage:
+        """What the model said."""
+        return self.choices[0].message
+
+
+class FunctionPiece(Open):
+    """A piece of a call: the name comes first, then the arguments' JSON text piece by piece."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallPiece(Open):
+    """A piece of the call with this `index`; `id` comes with the first."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionPiece | None = None
+
+
+class ChunkDelta(Open):
+    """What a chunk adds to the message."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: tuple[ToolCallPiece, ...] | None = None
+
+
+class ChunkChoice(Open):
+    """The part of a chunk that belongs to the one answer."""
+
+    index: int = 0
+    delta: ChunkDelta
+    finish_reason: CompletionReason | None = None
+    logprobs: ChoiceLogprobs | None = None
+
+
+class ChatChunk(Open):
+    """One piece of a streamed completion; one without choices says what the whole cost."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: tuple[ChunkChoice, ...] = ()
+    usage: CompletionUsage | None = None
+    cfs: Recorded | None = None
+
+
+class ModelCard(Open):
+    """A model that answers here; `max_model_len` is the length of its context in tokens."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "cfs"
+    max_model_len: int | None = None
+
+
+class ModelList(Open):
+    """All models that answer here."""
+
+    object: Literal["list"] = "list"
+    data: tuple[ModelCard, ...]
+
+
+class TokenCounts(Open):
+    """How many tokens each text has, and the prompt. Not `exact` where the model's tokenizer cannot be asked."""
+
+    counts: tuple[int, ...]
+    prompt_tokens: int | None = None
+    exact: bool
