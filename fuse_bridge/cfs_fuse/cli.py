@@ -76,9 +76,9 @@ def mount(
 
         # Everything heavy comes in here, so that --help is quick.
         if dav is not None:
-            from cfs_fuse import davfs
+            from cfs_fuse import davfs_mount
 
-            davfs.run(davfs.Options(directory, dav, token, shared=allow_other), ready, tell)
+            davfs_mount.run(davfs_mount.Options(directory, dav, token, shared=allow_other), ready, tell)
         else:
             from cfs_fuse.mount import Options, run
 

@@ -11,13 +11,11 @@ from pathlib import Path
 from cfs import api
 from cfs.errors import CfsError
 from cfs.transports.http import Client
-from cfs_fuse.attributes import Look
-from cfs_fuse.cache import Cache
+from cfs_fuse.cache import Cache, Watcher
 from cfs_fuse.checks import CannotMountError, check_device, check_directory, check_libfuse
 from cfs_fuse.handles import Parts
-from cfs_fuse.server import Server
-from cfs_fuse.waiting import Patience
-from cfs_fuse.watcher import Watcher
+from cfs_fuse.paths import Look
+from cfs_fuse.server import Patience, Server
 
 _log = logging.getLogger(__name__)
 

@@ -1,22 +1,39 @@
 """The kernel's requests, one method each: paths become places, errors become numbers, and nothing else happens here."""
 
 import errno
+import functools
 import itertools
+import logging
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+from pydantic import ValidationError
+
+from cfs import api
+from cfs.bodies import judge
+from cfs.errors import AlreadyExists, CfsError, Conflict, NotFound
 from cfs.ids import is_scratch, name_below
-from cfs.transports.disk import PREFIX
-from cfs_fuse import xattrs
-from cfs_fuse.answering import accepting, answering, refusing
-from cfs_fuse.attributes import Attributes, filesystem
-from cfs_fuse.control import ControlHandle, EventsHandle, LiveHandle, StatusHandle, status
-from cfs_fuse.entries import Entry
-from cfs_fuse.handles import Handle, Parts, ScratchHandle, SessionHandle
-from cfs_fuse.naming import Naming
-from cfs_fuse.places import (
+from cfs.transports.disk import CANCEL, LIFE, PREFIX, read_settings, write_settings
+from cfs.wire import Settings, SettingsPatch
+from cfs_fuse.cache import Entry
+from cfs_fuse.handles import (
+    MODE,
+    SEEN_SECONDS,
+    ControlHandle,
+    EventsHandle,
+    Handle,
+    LiveHandle,
+    Parts,
+    ScratchHandle,
+    SessionHandle,
+    StatusHandle,
+    status,
+)
+from cfs_fuse.paths import (
+    Attributes,
     ControlDirectory,
     ControlPlace,
     Families,
@@ -25,9 +42,192 @@ from cfs_fuse.places import (
     Root,
     ScratchPlace,
     SessionPlace,
+    filesystem,
     place_of,
 )
-from cfs_fuse.scratch import MODE
+
+# Settings of a session as extended attributes `user.cfs.*` (F6, S9).
+
+_log = logging.getLogger(__name__)
+
+
+def list_of(parts: Parts, entry: Entry) -> list[str]:
+    """Name the settings that have a value."""
+    return list(_values(parts, entry))
+
+
+def read(parts: Parts, entry: Entry, name: str) -> bytes:
+    """Return a setting as text; raises `OSError` (ENODATA)."""
+    value = _values(parts, entry).get(name)
+    if value is None:
+        raise OSError(errno.ENODATA, f"{name} is not set")
+    return value
+
+
+def write(parts: Parts, entry: Entry, name: str, value: bytes) -> None:
+    """Change a setting, or cancel the running turn by `user.cfs.cancel`; raises `OSError` (EINVAL, EOPNOTSUPP)."""
+    if not name.startswith(PREFIX):
+        raise OSError(errno.EOPNOTSUPP, f"only {PREFIX}* can be set")
+    try:
+        text = value.decode()
+        if name == LIFE:
+            raise OSError(errno.EPERM, f"{LIFE} can only be read")
+        if name == CANCEL:
+            _cancel(parts, entry, text)
+        else:
+            key = name.removeprefix(PREFIX)
+            _change(parts, entry, {key: getattr(read_settings({name: value}), key, value)})
+    except (ValueError, CfsError) as error:
+        reason = _reason(error)
+        _log.error("%s: %s cannot be %r: %s", entry.id, name, value[:80], reason)
+        if isinstance(error, CfsError):
+            raise
+        raise OSError(errno.EINVAL, reason) from None
+
+
+def remove(parts: Parts, entry: Entry, name: str) -> None:
+    """Put a setting back to its default; raises `OSError` (ENODATA)."""
+    if name == LIFE:
+        raise OSError(errno.EPERM, f"{LIFE} can only be read")
+    read(parts, entry, name)
+    _change(parts, entry, {name.removeprefix(PREFIX): None})
+
+
+def _values(parts: Parts, entry: Entry) -> dict[str, bytes]:
+    found = write_settings(SettingsPatch(**_settings(parts, entry).model_dump()))
+    return {LIFE: entry.life.encode()} | {name: value for name, value in found.items() if value is not None}
+
+
+def _settings(parts: Parts, entry: Entry) -> Settings:
+    """The settings as events told them; asked for once where none did."""
+    if (known := entry.settings) is not None:
+        return known
+    number = entry.event
+    found = parts.server.call(api.settings(entry.id))
+    with parts.cache.lock:
+        if entry.event == number:
+            entry.settings = found
+    return found
+
+
+def _change(parts: Parts, entry: Entry, change: dict[str, Any]) -> None:
+    settings = parts.server.call(api.configure(entry.id, SettingsPatch.model_validate(change)))
+    with parts.cache.lock:
+        parts.patience.briefly(
+            parts.cache.moved(entry),
+            lambda: entry.gone or entry.settings is None or entry.settings == settings,
+            SEEN_SECONDS,
+        )
+
+
+def _cancel(parts: Parts, entry: Entry, text: str) -> None:
+    if text not in ("1", "all"):
+        raise ValueError("1 cancels the running turn, all also those that wait")
+    parts.server.call(api.cancel(entry.id, queued=text == "all"))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+    return str(error)
+
+
+# Making, deleting and renaming sessions; when a call returns, the bridge has heard of what it did (F4, S14).
+
+
+class Naming:
+    """Changes of names; raises `CfsError`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def make(self, session_id: str, *, exclusive: bool) -> Entry:
+        """Make a session, or find that somebody else just did; the name is here when this returns."""
+        cache, made = self._parts.cache, True
+        try:
+            self._parts.server.call(api.create(session_id))
+        except AlreadyExists:
+            if exclusive:
+                raise
+            made = False
+        with cache.lock:
+            self._parts.patience.briefly(cache.listed, lambda: cache.holds(session_id), SEEN_SECONDS)
+        entry = cache.get(session_id)
+        if made:  # so it may be written to as well, and there is nothing in it
+            entry.written_at = time.monotonic()
+            self._parts.transcripts.begin(entry)
+        return entry
+
+    def delete(self, entry: Entry) -> None:
+        """Delete a session with everything below it."""
+        cache = self._parts.cache
+        self._parts.server.call(api.delete(entry.id))
+        with cache.lock:
+            self._parts.patience.briefly(cache.moved(entry), lambda: entry.gone, SEEN_SECONDS)
+
+    def rename(self, entry: Entry, target: str, *, replacing: bool) -> None:
+        """Give a session another name; over a live one its text is judged as if it were written there."""
+        cache = self._parts.cache
+        if (there := cache.find(target)) is None:
+            self._parts.server.call(api.rename(entry.id, target))
+            with cache.lock:
+                self._parts.patience.briefly(cache.listed, lambda: entry.id == target, SEEN_SECONDS)
+            return
+        if not replacing:
+            raise AlreadyExists(f"there is a session {target!r} already")
+        if there is not entry:
+            if not entry.idle:
+                raise Conflict(f"session {entry.id!r} is generating")
+            self._parts.write_over(there, self._parts.transcripts.get(entry), b"")
+            self.delete(entry)
+
+    def publish(self, name: str, target: str, *, replacing: bool) -> None:
+        """Put a temporary file in the place of a session, as editors and `rsync` do."""
+        body = bytes(self._parts.scratch.get(name).data)
+        there = self._parts.cache.find(target)
+        if there is not None and not replacing:
+            raise AlreadyExists(f"there is a session {target!r} already")
+        if there is None:
+            judge(body, b"")  # so that nothing is made for what is refused
+            there = self.make(target, exclusive=True)
+        self._parts.write_over(there, body, b"")
+        self._parts.scratch.remove(name)
+
+
+# How a handler answers the kernel when something is wrong: by a number, and the reason in the log.
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def answering(operation: Callable[P, R]) -> Callable[P, R]:
+    """Give errors of ours the numbers of `cfs.errors.TABLE`, and say why in the log."""
+
+    @functools.wraps(operation)
+    def answer(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return operation(*args, **kwargs)
+        except CfsError as error:
+            level = logging.DEBUG if isinstance(error, NotFound) else logging.WARNING
+            _log.log(level, "%s: %s", operation.__name__, error.detail)
+            raise OSError(error.errno, error.detail) from error
+
+    return answer
+
+
+def refusing(number: int) -> Callable[..., int]:
+    """Make the handler of what is always refused by this number."""
+
+    def refuse(*_: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+def accepting(*_: Any) -> int:
+    """Accept what has no effect here."""
+    return 0
+
 
 NOMINAL_BYTES = 1 << 30
 RENAME_NOREPLACE = 1
@@ -253,7 +453,7 @@ class Operations:
     def listxattr(self, path: str) -> list[str]:
         """List the settings of a session."""
         place = place_of(path)
-        return xattrs.list_of(self._parts, self._parts.cache.get(place.id)) if isinstance(place, SessionPlace) else []
+        return list_of(self._parts, self._parts.cache.get(place.id)) if isinstance(place, SessionPlace) else []
 
     @answering
     def getxattr(self, path: str, name: str) -> bytes:
@@ -263,7 +463,7 @@ class Operations:
         place = place_of(path) if name.startswith(PREFIX) else None
         if not isinstance(place, SessionPlace):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
-        return xattrs.read(self._parts, self._parts.cache.get(place.id), name)
+        return read(self._parts, self._parts.cache.get(place.id), name)
 
     @answering
     def setxattr(self, path: str, name: str, value: bytes, _options: int) -> int:
@@ -271,7 +471,7 @@ class Operations:
         place = place_of(path)
         if not isinstance(place, SessionPlace):
             raise OSError(errno.EOPNOTSUPP, "only sessions have settings")
-        xattrs.write(self._parts, self._parts.cache.get(place.id), name, value)
+        write(self._parts, self._parts.cache.get(place.id), name, value)
         return 0
 
     @answering
@@ -282,7 +482,7 @@ class Operations:
         place = place_of(path)
         if not isinstance(place, SessionPlace):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
-        xattrs.remove(self._parts, self._parts.cache.get(place.id), name)
+        remove(self._parts, self._parts.cache.get(place.id), name)
         return 0
 
     # -- within ---------------------------------------------------------------------------------------------------

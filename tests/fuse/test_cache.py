@@ -9,8 +9,7 @@ from cfs.errors import Gone, NotFound, Unauthorized, Unreachable
 from cfs.stream import StreamEvent
 from cfs.transcript import Turn, render
 from cfs.wire import SessionInfo, Settings
-from cfs_fuse.cache import Cache
-from cfs_fuse.entries import Entry
+from cfs_fuse.cache import Cache, Entry
 
 SETTINGS = Settings().model_dump()
 

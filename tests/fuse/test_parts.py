@@ -7,8 +7,9 @@ import threading
 import pytest
 
 from cfs.ids import name_below
-from cfs_fuse import scratch
-from cfs_fuse.places import (
+from cfs_fuse import handles
+from cfs_fuse.handles import ScratchFiles
+from cfs_fuse.paths import (
     ControlDirectory,
     ControlPlace,
     Families,
@@ -19,8 +20,7 @@ from cfs_fuse.places import (
     SessionPlace,
     place_of,
 )
-from cfs_fuse.scratch import ScratchFiles
-from cfs_fuse.waiting import Patience
+from cfs_fuse.server import Patience
 
 PLACES: dict[str, Place] = {
     "/": Root(),
@@ -79,8 +79,8 @@ def test_names_of_sub_sessions_go_both_ways() -> None:
 
 def test_scratch_has_a_cap(monkeypatch: pytest.MonkeyPatch) -> None:
     """ENOSPC for too many files and too many bytes; what is removed makes room."""
-    monkeypatch.setattr(scratch, "CAP_BYTES", 10)
-    monkeypatch.setattr(scratch, "CAP_FILES", 2)
+    monkeypatch.setattr(handles, "CAP_BYTES", 10)
+    monkeypatch.setattr(handles, "CAP_FILES", 2)
     files = ScratchFiles()
     first, second = (files.open(name, os.O_CREAT) for name in "ab")
     files.write(first, b"12345678", 0)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cfs_fuse.checks import CannotMountError, check_device
-from cfs_fuse.davfs import check_machine
+from cfs_fuse.davfs_mount import check_machine
 from tests.fuse.support import GUARD_SECONDS, Mount, mounted, until
 from tests.server.support import environment
 

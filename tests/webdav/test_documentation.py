@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_fuse.davfs_files import PLACE
+from cfs_fuse.davfs_mount import PLACE
 from tests.server.support import CFS, Process, environment, serving
 from tests.webdav import davmount
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from cfs_webdav import locks
+from cfs_webdav import storage
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
 from tests.server.support import House, house
 from tests.server.test_hostile import encodings, once
@@ -111,7 +111,7 @@ async def test_workspaces_are_listed_one_level_at_a_time(body: bytes) -> None:
 
 async def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """In number, also when they would make new names; in time; and in what is said of the owner."""
-    monkeypatch.setattr(locks, "MOST_OF_ONE", 20)
+    monkeypatch.setattr(storage, "MOST_OF_ONE", 20)
     async with house() as home:
         dav = await note(home)
         answers = await asyncio.gather(*(dav.lock(f"/workspaces/main/new{n}") for n in range(60)))

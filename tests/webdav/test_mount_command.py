@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_fuse import davfs
+from cfs_fuse import davfs_mount
 from cfs_fuse.checks import CannotMountError
 from tests.fuse.support import GUARD_SECONDS, Stage, mounted, names, staging, until
 from tests.server.support import environment, run_cfs, serving
@@ -85,9 +85,9 @@ def test_what_is_in_the_way_is_told(stage: Stage, tmp_path: Path) -> None:
 @needs_davfs
 def test_a_machine_without_davfs2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(davfs, "_SYSTEM_PATH", "/nowhere")
+    monkeypatch.setattr(davfs_mount, "_SYSTEM_PATH", "/nowhere")
     with pytest.raises(CannotMountError, match="davfs2 is not installed: install it"):
-        davfs.check_machine()
+        davfs_mount.check_machine()
 
 
 @needs_davfs
@@ -131,7 +131,7 @@ def test_a_signal_takes_it_down_cleanly(stage: Stage, tmp_path: Path, number: si
         assert here.ended() == 0
         assert not mounted(here.path)
         assert not folder.exists()
-        assert not davfs._serves(process)
+        assert not davfs_mount._serves(process)
         assert list(here.path.iterdir()) == []
     assert stage.asked(f"last-{number}") == ["hi"]
     assert here.log == []
@@ -252,4 +252,4 @@ def test_files_belong_to_whom_the_directory_belongs(stage: Stage, tmp_path: Path
 @pytest.mark.parametrize(("seconds", "refresh"), [(0.01, 0), (0.49, 0), (0.5, 2), (1.3, 4), (3.0, 7)])
 def test_long_listings_are_believed_for_longer(seconds: float, refresh: int) -> None:
     """Else `ls -l` would ask for all of them again for each of them."""
-    assert davfs._refresh(seconds) == refresh
+    assert davfs_mount._refresh(seconds) == refresh

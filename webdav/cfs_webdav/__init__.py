@@ -1,8 +1,6 @@
 """Shows any logical file system as WebDAV."""
 
 from cfs_webdav.app import Call, Mount
-from cfs_webdav.conditions import PreconditionFailed
-from cfs_webdav.files import HandleTree
-from cfs_webdav.tree import Conditions, Entry, Tree
+from cfs_webdav.tree import Conditions, Entry, HandleTree, PreconditionFailed, Tree
 
 __all__ = ["Call", "Conditions", "Entry", "HandleTree", "Mount", "PreconditionFailed", "Tree"]

@@ -12,12 +12,9 @@ from wsgidav.mw.base_mw import BaseMiddleware
 from wsgidav.request_resolver import RequestResolver
 from wsgidav.wsgidav_app import WsgiDAVApp
 
-from cfs_webdav import xml
-from cfs_webdav.errors import reason_of
-from cfs_webdav.locks import Locks
-from cfs_webdav.properties import Properties
-from cfs_webdav.provider import Provider
-from cfs_webdav.resources import TREE
+from cfs_webdav import provider
+from cfs_webdav.provider import TREE, Provider, reason_of
+from cfs_webdav.storage import Locks, Properties
 from cfs_webdav.tree import Tree
 
 _THREADS = 16
@@ -116,7 +113,7 @@ class Mount:
 def _body(method: str, call: Call) -> tuple[BinaryIO, str]:
     if method not in _WITH_XML or call.size == 0:
         return call.body, str(call.size)
-    document = xml.plain_xml(call.body.read())
+    document = provider.plain_xml(call.body.read())
     return BytesIO(document), str(len(document))
 
 

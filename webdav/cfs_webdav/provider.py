@@ -1,19 +1,437 @@
 """The trees of one mount as a WsgiDAV provider; each request brings its own."""
 
+import math
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from typing import Any, BinaryIO
 from urllib.parse import quote
+from wsgiref.handlers import format_date_time
+from xml.sax.saxutils import escape, quoteattr
 
-from wsgidav.dav_error import HTTP_FORBIDDEN, DAVError, PRECONDITION_CODE_PropfindFiniteDepth
-from wsgidav.dav_provider import DAVProvider
+from lxml import etree
+from wsgidav.dav_error import (
+    ERROR_DESCRIPTIONS,
+    HTTP_BAD_REQUEST,
+    HTTP_FORBIDDEN,
+    HTTP_NOT_FOUND,
+    DAVError,
+    PRECONDITION_CODE_PropfindFiniteDepth,
+)
+from wsgidav.dav_provider import DAVCollection, DAVNonCollection, DAVProvider, _DAVResource
 
-from cfs_webdav import listings
-from cfs_webdav.errors import told
-from cfs_webdav.live import LIVE, RESOURCE_TYPE
-from cfs_webdav.locks import Locks
-from cfs_webdav.resources import CONDITIONS, TREE, Collection, File, plain, resource
-from cfs_webdav.tree import Conditions, Tree
+from cfs_webdav.storage import Locks
+from cfs_webdav.tree import Conditions, Entry, Tree
+
+# From what a tree raises to what a WebDAV client is told.
+
+
+class Refusal(DAVError):  # type: ignore[misc]
+    """An error of a tree: it is told by its sentence alone. `error` is what was raised."""
+
+    def __init__(self, status: int, error: Exception, detail: str, headers: list[tuple[str, str]] | None) -> None:
+        super().__init__(status, detail, add_headers=headers)
+        self.error = error
+
+    def get_response_page(self) -> tuple[str, bytes]:
+        """Return media type and body."""
+        return "text/plain; charset=utf-8", str(self.context_info).encode()
+
+
+@contextmanager
+def told(tree: Tree) -> Iterator[None]:
+    """Let what a tree raises out as a `Refusal` of the same status."""
+    try:
+        yield
+    except DAVError:
+        raise
+    except Exception as raised:
+        error = tree.refusal(raised)
+        status, detail = getattr(error, "status", None), getattr(error, "detail", None)
+        if not isinstance(status, int) or not isinstance(detail, str):
+            raise
+        wait = getattr(error, "retry_after", None)
+        headers = None if wait is None else [("Retry-After", str(math.ceil(wait)))]
+        raise Refusal(status, error, detail, headers) from raised
+
+
+def reason_of(status: int) -> str:
+    """Name a status, as its line and `D:status` show it."""
+    return f"{status} {HTTPStatus(status).phrase}"
+
+
+for _status in HTTPStatus:  # the library knows the names of only a few
+    ERROR_DESCRIPTIONS.setdefault(_status.value, reason_of(_status.value))
+
+
+# XML that clients send, reduced to what the library expects: elements and text.
+
+
+def plain_xml(body: bytes) -> bytes:
+    """Return the document without comments and processing instructions.
+
+    Raises `DAVError` (400) for what is not well-formed or declares a document type: no method of WebDAV needs one, and
+    entities are how a small document becomes a large one, or reads a file of ours (RFC 4918, 20.6).
+    """
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
+    try:
+        root = etree.fromstring(body, parser)
+    except etree.XMLSyntaxError as error:
+        raise DAVError(HTTP_BAD_REQUEST, f"the body is not well-formed XML: {error.msg}") from None
+    if root.getroottree().docinfo.internalDTD is not None:
+        raise DAVError(HTTP_BAD_REQUEST, "the body declares a document type, which is not accepted")
+    document: bytes = etree.tostring(root, encoding="utf-8", xml_declaration=True)
+    return document
+
+
+# The live properties that an entry has, as texts (RFC 4918, 15).
+
+RESOURCE_TYPE = "{DAV:}resourcetype"
+"""The one whose value is no text: an empty element `collection`, or nothing."""
+
+
+def _nothing(entry: Entry) -> None:  # noqa: ARG001 - as the others
+    return None
+
+
+LIVE: dict[str, Callable[[Entry], str | None]] = {
+    "{DAV:}getcontentlength": lambda entry: None if entry.collection else str(entry.size),
+    "{DAV:}getlastmodified": lambda entry: None if entry.modified is None else format_date_time(entry.modified),
+    "{DAV:}getetag": lambda entry: None if entry.etag is None else f'"{entry.etag}"',
+    "{DAV:}getcontenttype": lambda entry: None if entry.collection else entry.media_type,
+    "{DAV:}creationdate": _nothing,
+    "{DAV:}quota-used-bytes": _nothing,  # RFC 4331; an empty answer would be read as "full"
+    "{DAV:}quota-available-bytes": _nothing,
+}
+
+
+# A few live properties of everything in a collection: what clients ask for most, and of thousands of entries.
+#
+# The library makes an element of each value first, which takes it several times as long. Written here is only what it
+# would answer just so: names that are live or unknown, and a collection without conditions. The rest is left to it.
+
+_SAFE = "/!*'(),$-_|."
+_Part = tuple[str, str, Callable[[Entry], str | None] | None]
+"""A property as it is written where it has a value, as it is where it has none, and where its value comes from."""
+
+
+def asked_names(body: bytes) -> list[str] | None:
+    """Read a PROPFIND that names properties; None for any other."""
+    root = etree.fromstring(body, etree.XMLParser(resolve_entities=False, no_network=True)) if body else None
+    if root is None or root.tag != "{DAV:}propfind" or [child.tag for child in root] != ["{DAV:}prop"]:
+        return None
+    return [child.tag for child in root[0]]
+
+
+def multistatus(prefix: str, names: Iterable[str], entries: Iterable[Entry]) -> bytes:
+    """Answer by the properties of some entries; `prefix` is the path of the mount, and unknown names have no value."""
+    parts = [_part(name) for name in names]
+    return "".join(_pieces(quote(prefix, safe=_SAFE), parts, entries)).encode()
+
+
+def _pieces(prefix: str, parts: list[_Part], entries: Iterable[Entry]) -> Iterator[str]:
+    yield '<?xml version="1.0" encoding="utf-8"?>\n<D:multistatus xmlns:D="DAV:">'
+    for entry in entries:
+        slash = "/" if entry.collection and entry.path != "/" else ""
+        found, absent = "", ""
+        for named, empty, value_of in parts:
+            value = None if value_of is None else value_of(entry)
+            if value is None:
+                absent += empty
+            else:
+                found += named % value
+        yield f"<D:response><D:href>{prefix}{quote(entry.path, safe=_SAFE)}{slash}</D:href>"
+        if found or not absent:
+            yield f"<D:propstat><D:prop>{found}</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat>"
+        if absent:
+            yield f"<D:propstat><D:prop>{absent}</D:prop><D:status>HTTP/1.1 404 Not Found</D:status></D:propstat>"
+        yield "</D:response>"
+    yield "</D:multistatus>"
+
+
+def _part(name: str) -> _Part:
+    namespace, _, local = name.removeprefix("{").rpartition("}")
+    if namespace != "DAV:":
+        return "", f"<{local} xmlns={quoteattr(namespace)}/>", None
+    named, empty = f"<D:{local}>%s</D:{local}>", f"<D:{local}/>"
+    if name == RESOURCE_TYPE:
+        return named, empty, lambda entry: "<D:collection/>" if entry.collection else ""
+    live = LIVE[name]
+    return named, empty, lambda entry: None if (value := live(entry)) is None else escape(value)
+
+
+# Entries of a tree as WsgiDAV wants to see them; each is a snapshot, taken once in a request.
+
+_NOT_THERE = DAVError(HTTP_NOT_FOUND)
+TREE = "cfs_webdav.tree"
+"""Key of a request's tree in its WSGI environment."""
+_NO_XML = dict.fromkeys([0xFFFE, 0xFFFF], "\ufffd")
+"""What names and texts may hold, and XML may not: one of them would make the whole listing fail."""
+CONDITIONS = "cfs_webdav.conditions"
+
+
+def resource(entry: Entry, environ: dict[str, Any]) -> "File | Collection":
+    """Show an entry."""
+    return Collection(entry, environ) if entry.collection else File(entry, environ)
+
+
+class _Resource(_DAVResource):  # type: ignore[misc]
+    """What files and collections have in common."""
+
+    path: str
+    environ: dict[str, Any]
+    provider: Any
+
+    def __init__(self, entry: Entry, environ: dict[str, Any]) -> None:
+        super().__init__(entry.path, environ)
+        self.entry = entry
+        self.tree: Tree = environ[TREE]
+
+    def get_last_modified(self) -> float | None:
+        """Return when it changed, in seconds since 1970."""
+        return self.entry.modified
+
+    def prevent_locking(self) -> bool:
+        """Say no to who may not write here either."""
+        with told(self.tree):
+            return not self.tree.may_write(self.path)
+
+    def get_property_names(self, *, is_allprop: bool) -> list[str]:
+        """List what `allprop` and `propname` answer."""
+        names: list[str] = super().get_property_names(is_allprop=is_allprop)
+        with told(self.tree):
+            return [*names, *self.tree.properties(self.path)]
+
+    def get_properties(self, mode: str, *, name_list: list[str] | None = None) -> list[tuple[str, Any]]:
+        """Return names and values, or the errors in their place; what is named and not there costs next to nothing."""
+        if mode != "named" or name_list is None:
+            found: list[tuple[str, Any]] = super().get_properties(mode, name_list=name_list)
+            return found
+        return [(name, self._value(name)) for name in name_list]
+
+    def get_property_value(self, name: str) -> Any:
+        """Return a property; raises `DAVError` (404) if there is none of the name."""
+        value = self._value(name)
+        if isinstance(value, DAVError):
+            raise value
+        return value
+
+    def _value(self, name: str) -> Any:
+        """Return a property: a live one, the tree's own, or a dead one; or what is wrong with it."""
+        value: Any
+        if name == RESOURCE_TYPE:
+            value = _type(self.entry)
+        elif (live := LIVE.get(name)) is not None:  # without the library's detours
+            value = live(self.entry)
+        elif name.startswith(self.tree.namespace or "{}"):
+            with told(self.tree):
+                value = self.tree.properties(self.path).get(name)
+        elif not self.provider.is_unknown(name, self.tree):
+            try:
+                value = super().get_property_value(name)
+            except DAVError as error:
+                return error
+        else:
+            value = None
+        if isinstance(value, str):
+            return value.translate(_NO_XML)
+        return _NOT_THERE if value is None else value
+
+    def set_property_value(self, name: str, value: Any, *, dry_run: bool = False) -> Any:
+        """Set or (by None) remove a property, which is a way of writing."""
+        with told(self.tree):
+            if not self.tree.may_write(self.path):
+                raise DAVError(HTTP_FORBIDDEN, f"you may not write to {self.path!r}")
+        if not name.startswith("{DAV:}"):
+            text = None if value is None else "".join(value.itertext())
+            with told(self.tree):
+                if self.tree.set_property(self.path, name, text, dry_run=dry_run):
+                    return None
+        return super().set_property_value(name, value, dry_run=dry_run)
+
+    def delete(self) -> None:
+        """Take it away, with its locks and dead properties."""
+        with told(self.tree):
+            self.tree.delete(self.path)
+        self.forget(recursive=False)
+
+    def forget(self, *, recursive: bool) -> None:
+        """Drop what belongs to the name."""
+        self.remove_all_properties(recursive=recursive)
+        self.remove_all_locks(recursive=recursive)
+
+    def handle_move(self, dest_path: str) -> bool:
+        """Move one entry over another in one piece; leave everything else to the library."""
+        return self._replaced(dest_path, is_move=True)
+
+    def handle_copy(self, dest_path: str, *, depth_infinity: bool) -> bool:  # noqa: ARG002 - the library's signature
+        """Copy one entry over another in one piece; leave everything else to the library."""
+        return self._replaced(dest_path, is_move=False)
+
+    def copy_move_single(self, dest_path: str, *, is_move: bool) -> None:
+        """Copy it, or move it with what clients have noted about it."""
+        target = plain(dest_path)
+        new = self.provider.ref_url_of(target, collection=self.entry.collection)
+        with told(self.tree):
+            if is_move and not self.entry.collection:
+                self.tree.move(self.path, target)
+            else:
+                self.tree.copy(self.path, target)
+        self.provider.prop_manager.copy_properties(self.get_ref_url(), new)
+        if is_move and not self.entry.collection:
+            self.moved()
+
+    def moved(self) -> None:
+        """Drop what belonged to the old name."""
+
+    def _replaced(self, dest_path: str, *, is_move: bool) -> bool:
+        target = plain(dest_path)
+        with told(self.tree):
+            there = self.tree.look(target)
+            if there is None:
+                return False
+            if not self.tree.may_overwrite(self.path, target):
+                raise DAVError(HTTP_FORBIDDEN, f"{target!r} exists, and is not replaced by another one")
+        if self.entry.collection or there.collection:
+            return False
+        self.provider.prop_manager.remove_properties(self.provider.ref_url_of(target, collection=False))
+        self.copy_move_single(dest_path, is_move=is_move)
+        return True
+
+
+def _type(entry: Entry) -> Any:
+    if not entry.collection:
+        return ""
+    element = etree.Element(RESOURCE_TYPE)
+    etree.SubElement(element, "{DAV:}collection")
+    return element
+
+
+class File(_Resource, DAVNonCollection):  # type: ignore[misc]
+    """An entry with a content."""
+
+    def __init__(self, entry: Entry, environ: dict[str, Any]) -> None:
+        super().__init__(entry, environ)
+        self._etag = entry.etag
+        self._moved = False
+
+    def get_content_length(self) -> int:
+        """Return the size in bytes."""
+        return self.entry.size
+
+    def get_content_type(self) -> str:
+        """Return the media type."""
+        return self.entry.media_type
+
+    def get_etag(self) -> str | None:
+        """Return the ETag without quotes; after a PUT, that of what was sent."""
+        return self._etag
+
+    def support_etag(self) -> bool:
+        """Whether there is one."""
+        return self._etag is not None
+
+    def support_ranges(self) -> bool:
+        """Whether a part can be read."""
+        return True
+
+    def get_content(self) -> BinaryIO:
+        """Open the content for reading."""
+        with told(self.tree):
+            return self.tree.open(self.path)
+
+    def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
+        """Whether it moves with everything in it: there is nothing in it."""
+        return False
+
+    def begin_write(self, *, content_type: str | None = None) -> "File":  # noqa: ARG002 - the library's signature
+        """Return what takes the body of a PUT."""
+        return self
+
+    def writelines(self, chunks: Iterable[bytes]) -> None:  # noqa: ARG002 - it has been received already
+        """Do what the body means, which has been received as a file."""
+        with told(self.tree):
+            self._etag = self.tree.write(self.path, self.environ["wsgi.input"], self.environ[CONDITIONS])
+        self.environ["wsgidav.all_input_read"] = 1
+
+    def close(self) -> None:
+        """Nothing is to be done."""
+
+    def delete(self) -> None:
+        """Take it away, unless it has been moved: then the library comes to delete what is left."""
+        if not self._moved:
+            super().delete()
+
+    def moved(self) -> None:
+        """Drop what belonged to the old name."""
+        self._moved = True
+        self.forget(recursive=False)
+
+
+class Collection(_Resource, DAVCollection):  # type: ignore[misc]
+    """A collection of entries."""
+
+    def get_member_names(self) -> list[str]:
+        """List the names of what is directly in it."""
+        return [entry.path.rpartition("/")[2] for entry in self._members()]
+
+    def get_member_list(self) -> list["File | Collection"]:
+        """List what is directly in it: one look for all."""
+        return [resource(entry, self.environ) for entry in self._members()]
+
+    def create_empty_resource(self, name: str) -> File:
+        """Make an empty entry for a lock to hold; that of a PUT is made when its content is accepted."""
+        path = f"{self.path.rstrip('/')}/{name}"
+        if self.environ["REQUEST_METHOD"] != "LOCK":
+            return File(Entry(path), self.environ)
+        with told(self.tree):
+            self.tree.make(path)
+            entry = self.tree.look(path)
+        return File(entry or Entry(path), self.environ)
+
+    def create_collection(self, name: str) -> None:
+        """Make an empty collection."""
+        with told(self.tree):
+            self.tree.make_collection(f"{self.path.rstrip('/')}/{name}")
+
+    def handle_delete(self) -> bool:
+        """Say no before anything is taken away, or leave it to the library."""
+        with told(self.tree):
+            if not self.tree.may_remove(self.path):
+                raise DAVError(HTTP_FORBIDDEN, f"{self.path!r} is there as long as what it belongs to")
+        return False
+
+    def delete(self) -> None:
+        """Take it away with what is in it."""
+        for member in self.get_member_list():
+            member.delete()
+        super().delete()
+
+    def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
+        """Whether it moves with everything in it."""
+        return True
+
+    def move_recursive(self, dest_path: str) -> list[Any]:
+        """Move it with everything in it, and what clients have noted about that."""
+        target = plain(dest_path)
+        with told(self.tree):
+            self.tree.move(self.path, target)
+        self.provider.prop_manager.move_properties(
+            self.get_ref_url(), self.provider.ref_url_of(target, collection=True), with_children=True
+        )
+        self.remove_all_locks(recursive=True)
+        return []
+
+    def _members(self) -> list[Entry]:
+        with told(self.tree):
+            return list(self.tree.members(self.path))
+
+
+def plain(path: str) -> str:
+    """Cut the `/` off that the library puts at the end of a collection's path."""
+    return path.rstrip("/") or "/"
+
 
 _Handler = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
@@ -79,7 +497,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
         tree: Tree = environ[TREE]
         if environ["HTTP_DEPTH"] != "1" or any(key.startswith("HTTP_IF") for key in environ):
             return None
-        names = listings.asked_names(environ["wsgi.input"].read())
+        names = asked_names(environ["wsgi.input"].read())
         environ["wsgi.input"].seek(0)
         if not names or not all(name in LIVE or name == RESOURCE_TYPE or self.is_unknown(name, tree) for name in names):
             return None
@@ -88,4 +506,4 @@ class Provider(DAVProvider):  # type: ignore[misc]
             entry = tree.look(path)
             if entry is None or not entry.collection:
                 return None
-            return listings.multistatus(self.share_path, names, [entry, *tree.members(path)])
+            return multistatus(self.share_path, names, [entry, *tree.members(path)])
