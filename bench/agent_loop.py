@@ -21,7 +21,7 @@ import structlog
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.agent import Agent, AgentConfig
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
-from cfs_agents.llm import Item, Reply
+from cfs_agents.model import Item, Reply
 from cfs_agents.tools import tool
 
 BAR_MS = 5.0

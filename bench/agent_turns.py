@@ -29,8 +29,7 @@ from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.context import CachedCounter
 from cfs_agents.events import ContextShortened, RoundStarted
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
-from cfs_agents.llm import Item, Reply
-from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
+from cfs_agents.model import Item, ModelSettings, Reply, ServerCounter, ServerModel
 from cfs_agents.tools import CommandMode
 
 CONTEXT = 1_300

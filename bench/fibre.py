@@ -31,8 +31,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.llm import Item, Model, Reply
-from cfs_agents.server_model import ModelSettings, ServerModel
+from cfs_agents.model import Item, Model, ModelSettings, Reply, ServerModel
 from cfs_agents.tools import tool
 
 CFS = Path(sys.executable).with_name("cfs")

@@ -5,19 +5,19 @@ anything else is for the model. So a task that was broken off anywhere goes on b
 """
 
 import asyncio
+import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from enum import Enum
 from itertools import takewhile
-from typing import cast
+from typing import TypeVar, cast
 
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents import continuation
 from cfs_agents.claims import named_files
 from cfs_agents.config import AgentConfig, FilesWatch, Outcome, SyncTurn, working_context
-from cfs_agents.context import Change, CleaningPolicy, Context, ContextFileSystem, clean_root
-from cfs_agents.continuation import MOST_FAULTS, REASONS, WARNINGS, Fault
+from cfs_agents.context import Change, CleaningPolicy, Context, ContextFileSystem, ContextItem, clean_root
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -32,15 +32,193 @@ from cfs_agents.events import (
     TurnUsage,
     Warned,
 )
-from cfs_agents.interrupts import Interrupted, Interrupts
-from cfs_agents.keeper import Keeper, NoKeeper
-from cfs_agents.llm import Chunk, Item, Model, Reply, Retrying
+from cfs_agents.messages import Language, sentences, told_changes
+from cfs_agents.model import Chunk, Item, Model, Reply, Retrying, with_calls_in_text
+from cfs_agents.recorder import Keeper, NoKeeper
 from cfs_agents.repetition import RepeatedSteps, RepeatedText, ends_repeating
-from cfs_agents.replies import with_calls_in_text
-from cfs_agents.sentences import sentences, told_changes
-from cfs_agents.summaries import Summaries
 from cfs_agents.tools import Registry, ToolResult, failure_of
-from cfs_agents.usage import added
+from cfs_agents.tools.registry import shortened
+
+# What replies cost, added up. Pure: no I/O.
+
+
+def added(first: Usage, second: Usage) -> Usage:
+    """Add what two replies have cost; how long they took is not kept."""
+    return Usage(
+        prompt_tokens=first.prompt_tokens + second.prompt_tokens,
+        cached_tokens=first.cached_tokens + second.cached_tokens,
+        completion_tokens=first.completion_tokens + second.completion_tokens,
+    )
+
+
+# Summaries of a conversation by the model itself, for when nothing less makes it short enough (O5).
+
+_LONGEST_ITEM = 2_000
+"""Characters of each message that the model is shown."""
+
+_NAMES = {"user": "User", "assistant": "Assistant", "tool": "Result", "system": "System"}
+
+
+class Summaries:
+    """Asks a model to sum up messages: a `Summarise` for a compaction. `used` is what that has cost and nobody took."""
+
+    def __init__(self, model: Model, language: Language = "en") -> None:
+        self._model = model
+        self._language: Language = language
+        self._used: Usage | None = None
+
+    def take_usage(self) -> Usage | None:
+        """Hand out what summaries have cost since the last time; None if there was none."""
+        used, self._used = self._used, None
+        return used
+
+    async def __call__(self, items: Sequence[ContextItem]) -> str:
+        """Return a summary; raises `CfsError` when there is none, or only half of one."""
+        order = Message(role="system", content=sentences(self._language).sum_up)
+        text = Message(role="user", content="\n\n".join(map(_shown, items)))
+        reply: Reply | None = None
+        stream = cast("AsyncGenerator[Item, None]", self._model.stream([order, text]))
+        async with aclosing(stream):
+            async for item in stream:
+                reply = item if isinstance(item, Reply) else reply
+        if reply is None:
+            raise EngineError("the reply broke off")
+        self._used = added(self._used or Usage(), reply.usage)
+        if reply.finish_reason != "stop":
+            raise EngineError("it was cut off")
+        return reply.message.content
+
+
+def _shown(item: ContextItem) -> str:
+    """Write a message so that a model reads who said what; of long ones beginning and end."""
+    return f"{_NAMES[item.message.role]}: {shortened(item.text(), _LONGEST_ITEM)}"
+
+
+# Stopping a piece of work from outside, at the places where it waits.
+
+_T = TypeVar("_T")
+
+
+class Interrupted(Exception):
+    """Somebody asked for the work to stop; raised where it waits."""
+
+
+class Interrupts:
+    """Ends what is awaited through `guard` when `request` is called, and nothing else.
+
+    Why not just cancel the task: it may be somebody else's, who goes on after the work has ended. As with
+    `asyncio.timeout`, the cancellation is taken back where the work ends.
+    """
+
+    def __init__(self) -> None:
+        self._requested = False
+        self._task: asyncio.Task[object] | None = None
+
+    def clear(self) -> None:
+        """Forget a request that came before the work began."""
+        self._requested = False
+
+    def request(self) -> None:
+        """Ask for the work to stop; from the thread of its event loop."""
+        if not self._requested and self._task is not None:
+            self._task.cancel()
+        self._requested = True
+
+    async def guard(self, work: Awaitable[_T]) -> _T:
+        """Await something; raises `Interrupted` when the work is to stop."""
+        if self._requested:
+            if asyncio.iscoroutine(work):
+                work.close()
+            raise Interrupted
+        task = self._task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - for the type checker
+        before = task.cancelling()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if self._requested and task.uncancel() <= before:
+                raise Interrupted from None
+            raise
+        finally:
+            self._task = None
+
+
+# Replies that are no use as they are, and how the model is asked again. Pure: no I/O.
+#
+# A reply that is cut off in words is gone on with, and the parts are joined. One that is cut off within a call cannot
+# be: half a call is no call, and what a model writes next would not continue it. Such a call is told as cut off, and
+# leaves the conversation with the next reply. So a conversation never has half a reply for long, and never as an
+# answer. A reply that is empty, or repeats itself, never comes into it.
+
+
+class Fault(Enum):
+    """What is wrong with a reply."""
+
+    CUT_OFF = "cut off"
+    MALFORMED = "malformed"
+    EMPTY = "empty"
+    REPEATED = "repeated"
+
+
+MOST_FAULTS = {Fault.CUT_OFF: 4, Fault.MALFORMED: 3, Fault.EMPTY: 3, Fault.REPEATED: 2}
+"""How many such replies in a row end the task as failed; after each before that the model is asked again."""
+
+REASONS = {
+    Fault.CUT_OFF: "the model's reply was cut off at its limit of tokens {} times in a row:"
+    " allow longer replies, or ask for less at once; what was done is kept",
+    Fault.MALFORMED: "the model called tools in a way that cannot be carried out {} times in a row",
+    Fault.EMPTY: "the model said nothing, and called nothing, {} times in a row",
+    Fault.REPEATED: "the model's reply repeated itself and was stopped, {} times in a row",
+}
+
+WARNINGS = {
+    Fault.CUT_OFF: "the reply was cut off at its limit of tokens; the model is asked for the rest",
+    Fault.EMPTY: "the reply was empty; the model is asked again",
+    Fault.REPEATED: "the reply repeated itself and was stopped; the model is asked again",
+}
+
+_CALL = re.compile(r"<tool_call>(?!.*</tool_call>)|\[TOOL_CALLS\]|\[CALL:|<\|python_tag\|>", re.DOTALL)
+_BARE_CALL = re.compile(r'\A\s*\[?\s*\{\s*"(?:name|function|type)"')
+_WORD = re.compile(r"[!-~]")
+
+
+def asking(messages: Sequence[Message], fault: Fault, language: Language) -> list[Message]:
+    """Ask again after a reply that was no use, or for the rest of one that was cut off, with which the messages end."""
+    say = sentences(language)
+    if fault is not Fault.CUT_OFF:
+        note = say.empty if fault is Fault.EMPTY else say.repeated
+        return [*messages, Message(role="user", content=note)]
+    *before, part = messages
+    if not part.content.strip():
+        note = say.think_less
+    elif _call_begins(part.content) is not None:
+        before, note = [*before, part], say.shorter_call
+    else:
+        before, note = [*before, part], say.cut_off
+    return [*before, Message(role="user", content=note)]
+
+
+def joined(part: Message, rest: Message) -> Message:
+    """Put the parts of a reply together; of a call that was cut off nothing remains."""
+    begun = _call_begins(part.content)
+    said = part.content if begun is None else part.content[:begun].rstrip()
+    thought = (part.thinking or "") + (rest.thinking or "")
+    return rest.model_copy(update={"content": _together(said, rest.content), "thinking": thought or None})
+
+
+def _call_begins(text: str) -> int | None:
+    """Find where the call begins in whose middle a text ends."""
+    if _BARE_CALL.match(text):
+        return 0
+    begun = _CALL.search(text)
+    return begun.start() if begun else None
+
+
+def _together(said: str, rest: str) -> str:
+    """Join two parts. Servers take white space off the ends of replies, so between two words it is put back."""
+    apart = said and rest and _WORD.match(said[-1]) and _WORD.match(rest[0]) and rest[0].isalnum()
+    return f"{said} {rest}" if apart else said + rest
+
 
 __all__ = ["Agent", "AgentConfig", "Outcome", "SyncTurn"]
 
@@ -303,7 +481,7 @@ class Agent:
         part = self.context.context.cut_off
         noted = part is not None or self._fault in (Fault.EMPTY, Fault.REPEATED)
         if noted:
-            messages = continuation.asking(messages, self._fault or Fault.CUT_OFF, self.config.language)
+            messages = asking(messages, self._fault or Fault.CUT_OFF, self.config.language)
         reply: Reply | None = None
         said, thought, stopped = RepeatedText(), RepeatedText(), False
         stream = cast("AsyncGenerator[Item, None]", self._llm.stream(messages, tools.schemas()))
@@ -336,7 +514,7 @@ class Agent:
         cut = reply.finish_reason == "length"
         if not cut:
             reply = with_calls_in_text(reply, tools.names)
-        message = reply.message if part is None else continuation.joined(part.message, reply.message)
+        message = reply.message if part is None else joined(part.message, reply.message)
         fault = _fault_of(reply, message, tools)
         if fault not in (Fault.EMPTY, Fault.REPEATED):
             usage, self._unkept = self._unkept, None

@@ -17,7 +17,7 @@ from cfs_agents.context import (
     WorkingContext,
 )
 from cfs_agents.events import EndReason, FileChanges
-from cfs_agents.sentences import Language
+from cfs_agents.messages import Language
 from cfs_agents.tools import Registry, Tool
 
 MAX_ROUNDS = 100

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from cfs.wire import ToolCall, Usage
-from cfs_agents.llm import Retrying
-from cfs_agents.tools.results import ToolResult
+from cfs_agents.model import Retrying
+from cfs_agents.tools.registry import ToolResult
 
 __all__ = [
     "AgentEvent",

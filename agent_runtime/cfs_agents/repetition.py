@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from cfs.wire import ToolCall
-from cfs_agents.sentences import Language, sentences
-from cfs_agents.tools.results import ToolResult
+from cfs_agents.messages import Language, sentences
+from cfs_agents.tools.registry import ToolResult
 
 LONGEST_CYCLE = 8
 """Steps of the longest cycle that is noticed."""

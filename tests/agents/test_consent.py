@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cfs_agents.cli import app
-from cfs_agents.console.question import question, shapely
+from cfs_agents.console import question, shapely
 from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.file_agent import FileAgentConfig
 from cfs_agents.testing import calls, says

@@ -6,8 +6,7 @@ import pytest
 
 from cfs.errors import EngineError
 from cfs.wire import Message
-from cfs_agents.agent import Agent, AgentConfig
-from cfs_agents.continuation import MOST_FAULTS, Fault, joined
+from cfs_agents.agent import MOST_FAULTS, Agent, AgentConfig, Fault, joined
 from cfs_agents.events import RoundStarted, Warned
 from cfs_agents.testing import Line, ScriptedModel, calls, cut_off, garbles, raises, says
 from tests.agents.file_agent.support import agent, events_of, operations

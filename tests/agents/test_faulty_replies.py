@@ -10,7 +10,7 @@ from cfs.errors import EngineError
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.agent import Agent, AgentConfig, Outcome
 from cfs_agents.events import Retrying, Warned
-from cfs_agents.server_model import ServerModel
+from cfs_agents.model import ServerModel
 from cfs_agents.testing import Line, ScriptedModel, calls, cut_off, garbles, says, together
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from tests.agents.fibre.trees import Cast, spawn, tree, wait

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from cfs_agents.retries import Outages, Retries
+from cfs_agents.model import Outages, Retries
 from cfs_agents.testing import says
 from outages import ANSWER, Case, Proxy, Result, Upstream, cases, measure, serving
 from tests.agents.fibre.trees import Cast, finish, late, spawn, tree, wait

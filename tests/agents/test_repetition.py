@@ -17,7 +17,7 @@ from cfs_agents.repetition import (
     ends_repeating,
     masked,
 )
-from cfs_agents.tools.results import ToolResult
+from cfs_agents.tools.registry import ToolResult
 
 
 def made(name: str, arguments: dict[str, object], result: str, *, ok: bool = True) -> tuple[ToolCall, ToolResult]:

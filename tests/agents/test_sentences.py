@@ -9,7 +9,7 @@ from cfs.errors import ContextTooLong
 from cfs.wire import Message, ToolCall
 from cfs_agents.agent import Agent, AgentConfig
 from cfs_agents.context import Context, ContextItem
-from cfs_agents.sentences import Language, Sentences, sentences
+from cfs_agents.messages import Language, Sentences, sentences
 from cfs_agents.testing import ScriptedModel, calls, raises, says
 
 

@@ -20,10 +20,20 @@ from cfs.errors import (
 )
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall
-from cfs_agents.context.tokens import CachedCounter
-from cfs_agents.llm import Chunk, Item, Model, Reply, Retrying
-from cfs_agents.retries import Outages, Retries, seconds_of
-from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
+from cfs_agents.context.conversation import CachedCounter
+from cfs_agents.model import (
+    Chunk,
+    Item,
+    Model,
+    ModelSettings,
+    Outages,
+    Reply,
+    Retries,
+    Retrying,
+    ServerCounter,
+    ServerModel,
+    seconds_of,
+)
 from cfs_agents.testing import ManualClock
 from cfs_agents.tools import Registry, tool
 from cfs_server.engine.interface import CallDelta, Delta

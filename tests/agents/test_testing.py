@@ -7,7 +7,7 @@ import pytest
 
 from cfs.errors import Unavailable
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.llm import CallPiece, Chunk, Item, Model, Reply, Retrying
+from cfs_agents.model import CallPiece, Chunk, Item, Model, Reply, Retrying
 from cfs_agents.testing import (
     ManualClock,
     ScriptedModel,

@@ -8,9 +8,8 @@ from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.agent import Agent, AgentConfig
 from cfs_agents.context import CachedCounter
-from cfs_agents.context.items import MESSAGE_TOKENS
-from cfs_agents.llm import Item, Reply
-from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
+from cfs_agents.context.conversation import MESSAGE_TOKENS
+from cfs_agents.model import Item, ModelSettings, Reply, ServerCounter, ServerModel
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 from tests.server.support import Process
 

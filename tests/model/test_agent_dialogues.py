@@ -10,10 +10,9 @@ import pytest
 from jinja2 import Environment, nodes
 
 from cfs_agents.fibre.prompts import fixed_part
-from cfs_agents.file_agent.prompts import after_sync, system_prompt
-from cfs_agents.file_agent.root import default
-from cfs_agents.sentences import Language
-from cfs_agents.tools.paths import CONTEXT_WINDOW, GUIDELINE
+from cfs_agents.file_agent.agent import default
+from cfs_agents.messages import Language, after_sync, system_prompt
+from cfs_agents.tools.files import CONTEXT_WINDOW, GUIDELINE
 from cfs_server.engine.chat.rendering import ChatTemplate
 from demo_model.agent_jobs import MAKERS
 from demo_model.agent_life import Lives

@@ -1,17 +1,19 @@
 """What an agent keeps in mind: a conversation short enough for its model, and the rest of it on disk."""
 
-from cfs_agents.context.changes import Change
-from cfs_agents.context.cleaning import CleaningPolicy, clean, clean_root, clean_sessions
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy, Summarise
-from cfs_agents.context.conversation import Context
-from cfs_agents.context.ephemeral import EphemeralPolicy
-from cfs_agents.context.items import ContextItem, ItemType
-from cfs_agents.context.policy import OffloadPolicy
-from cfs_agents.context.records import Record
+from cfs_agents.context.conversation import (
+    CachedCounter,
+    Change,
+    Context,
+    ContextItem,
+    EstimatingCounter,
+    ItemType,
+    TokenCounter,
+)
+from cfs_agents.context.offload import EphemeralPolicy, OffloadPolicy
 from cfs_agents.context.redaction import Redacted, redact, redact_json
-from cfs_agents.context.storage import ContextFileSystem, Offloaded, Restored
-from cfs_agents.context.tokens import CachedCounter, EstimatingCounter, TokenCounter
-from cfs_agents.context.working import ContextUsage, WorkingContext
+from cfs_agents.context.store import ContextFileSystem, Offloaded, Record, Restored
+from cfs_agents.context.working import CleaningPolicy, ContextUsage, WorkingContext, clean, clean_root, clean_sessions
 
 __all__ = [
     "CachedCounter",

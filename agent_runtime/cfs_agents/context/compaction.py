@@ -15,11 +15,9 @@ from dataclasses import dataclass, field, replace
 
 from cfs.errors import InvalidSettings
 from cfs.wire import Message
-from cfs_agents.context.conversation import Context, Unit
-from cfs_agents.context.items import ContextItem, ItemType
-from cfs_agents.context.offloading import Offloader
-from cfs_agents.context.tokens import EstimatingCounter, estimate
-from cfs_agents.sentences import Language, Sentences, sentences
+from cfs_agents.context.conversation import Context, ContextItem, EstimatingCounter, ItemType, Unit, estimate
+from cfs_agents.context.offload import Offloader
+from cfs_agents.messages import Language, Sentences, sentences
 
 Summarise = Callable[[Sequence[ContextItem]], Awaitable[str]]
 """Asks a model what matters of some items; whatever it raises means that there is no summary."""

@@ -1,14 +1,181 @@
 """The context: items in order, whose calls of tools and results belong together."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import hashlib
+import json
+import os
+import random
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from itertools import takewhile
+from operator import attrgetter, is_
+from typing import Any, Literal, Protocol, Self
 
-from cfs.errors import Conflict, InvalidParameters
-from cfs.wire import Message, ToolCall
-from cfs_agents.context.items import MESSAGE_TOKENS, ContextItem, ItemType
-from cfs_agents.context.tokens import estimate
+from cfs.errors import CfsError, Conflict, InvalidParameters
+from cfs.wire import Message, Role, ToolCall
+
+# Counting tokens: who can, how often it is asked, and what is guessed when nobody answers.
+
+
+class TokenCounter(Protocol):
+    """Whoever knows how many tokens a text is: the model's tokenizer, here or behind a server."""
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text, in their order."""
+        ...
+
+
+def estimate(text: str) -> int:
+    """Guess the tokens of a text: four ASCII characters are one, every other character is one of its own.
+
+    That is near the truth for English prose. It says up to twice too much for other languages, and half of the truth
+    for code in rare notations, hexadecimal digits and base64.
+    """
+    ascii_characters = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
+    return -(-ascii_characters // 4) + len(text) - ascii_characters
+
+
+class EstimatingCounter:
+    """Guesses; needs no tokenizer (see `estimate`)."""
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """Return a guess for each text."""
+        return [estimate(text) for text in texts]
+
+
+class CachedCounter:
+    """Asks another counter once for each text, all that are new in one call, and remembers the last `size` of them.
+
+    Texts are told apart by their hash, so what is remembered is small. When the other one fails with a `CfsError` (a
+    server that cannot be reached), the answer is a guess, which is not remembered.
+    """
+
+    def __init__(self, counter: TokenCounter, *, size: int = 10_000) -> None:
+        self._counter = counter
+        self._size = size
+        self._known: OrderedDict[bytes, int] = OrderedDict()
+
+    async def count(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text, in their order."""
+        keys = [_hash(text) for text in texts]
+        counts = {key: self._known[key] for key in keys if key in self._known}
+        new = {key: text for key, text in zip(keys, texts, strict=True) if key not in counts}
+        if new:
+            try:
+                counted = dict(zip(new, await self._counter.count(list(new.values())), strict=True))
+            except CfsError:
+                return [counts[key] if key in counts else estimate(new[key]) for key in keys]
+            counts |= counted
+        self._remember(keys, counts)
+        return [counts[key] for key in keys]
+
+    def _remember(self, keys: Iterable[bytes], counts: dict[bytes, int]) -> None:
+        for key in keys:
+            self._known[key] = counts[key]
+            self._known.move_to_end(key)
+        while len(self._known) > self._size:
+            self._known.popitem(last=False)
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+# The items of a context: messages, and what has become of them (O2).
+
+ItemType = Literal[
+    "tool_result", "user_message", "assistant_message", "skill_prompt", "compaction_summary", "system_prompt"
+]
+
+MESSAGE_TOKENS = 4
+"""What a template puts around each message, roughly: its role and its end."""
+
+_USUAL: dict[Role, ItemType] = {
+    "system": "system_prompt",
+    "user": "user_message",
+    "assistant": "assistant_message",
+    "tool": "tool_result",
+}
+_ROLES: dict[ItemType, frozenset[Role]] = {
+    "tool_result": frozenset({"tool"}),
+    "user_message": frozenset({"user"}),
+    "assistant_message": frozenset({"assistant"}),
+    "skill_prompt": frozenset({"user", "system"}),
+    "compaction_summary": frozenset({"user"}),
+    "system_prompt": frozenset({"system"}),
+}
+_ids = random.Random()
+os.register_at_fork(after_in_child=_ids.seed)
+"""Ids are to be different, not secret; asking the system for each would take 35 µs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextItem:
+    """A message of a conversation, as it stands in the prompt now. A change makes a new one with the same `item_id`.
+
+    `tokens` is what the message costs in the prompt, or None until it has been counted. `offloaded` means that its
+    content is on disk and a placeholder stands here, which names `offload_path`; `destroyed`, that its content was
+    taken out because newer outputs of the same tool have come. A `protected` item is never touched: the first message
+    of a task. A `pinned` one is not off-loaded: somebody had its content put back. `stands_for` is how many messages
+    have gone where a note now says so. `seen` means that a model has answered to it. A `cut` reply has reached its
+    limit of tokens: what is still to come will be joined to it.
+    """
+
+    item_id: str
+    item_type: ItemType
+    message: Message
+    tokens: int | None = None
+    offloaded: bool = False
+    offload_path: str | None = None
+    destroyed: bool = False
+    protected: bool = False
+    pinned: bool = False
+    stands_for: int = 0
+    seen: bool = False
+    cut: bool = False
+
+    @classmethod
+    def of(
+        cls, message: Message, item_type: ItemType | None = None, *, protected: bool = False, cut: bool = False
+    ) -> Self:
+        """Make an item with an id of its own; without a type it has the usual one of the message's role.
+
+        Raises `InvalidParameters` for a type that a message of this role cannot have.
+        """
+        kind = item_type or _USUAL[message.role]
+        if message.role not in _ROLES[kind]:
+            raise InvalidParameters(f"a message of the role {message.role!r} cannot be a {kind}")
+        return cls(f"item_{_ids.getrandbits(64):016x}", kind, message, protected=protected, cut=cut)
+
+    @property
+    def tool(self) -> str | None:
+        """Name of the tool that this is the output of."""
+        return self.message.name if self.item_type == "tool_result" else None
+
+    def with_content(self, content: str) -> Self:
+        """Put another content into the message; the rest of it stays, and the tokens are to be counted again."""
+        return replace(self, message=self.message.model_copy(update={"content": content}), tokens=None)
+
+    def text(self) -> str:
+        """Everything of the message that a model reads, for counting."""
+        return text_of(self.message)
+
+    def dump(self) -> dict[str, Any]:
+        """Describe the item as plain JSON."""
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "message"}
+        return values | {"message": self.message.model_dump(mode="json", exclude_defaults=True)}
+
+    @classmethod
+    def load(cls, state: dict[str, Any]) -> Self:
+        """Make the item that `dump` described."""
+        return cls(**state | {"message": Message(**state["message"])})
+
+
+def text_of(message: Message) -> str:
+    """Put together everything of a message that a model reads."""
+    calls = [f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}" for call in message.tool_calls]
+    return "\n".join(part for part in (message.name, message.thinking, message.content, *calls) if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,3 +377,72 @@ def _problems_of(unit: Unit, *, last: bool) -> list[str]:
     elif unit.open_calls and not last:
         problems.append(f"calls without results in {first.item_id}")
     return problems
+
+
+# What has become of a conversation between two looks at it: what left, what was changed, what came. Pure: no I/O.
+#
+# A compaction leaves most items as they are, so whoever keeps a conversation on disk writes the change and not the
+# whole. The system prompt is no part of it: that is made anew from other files.
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Ids that have left, items that are other ones under their ids, and new items with their places among the rest."""
+
+    removed: tuple[str, ...] = ()
+    changed: tuple[ContextItem, ...] = ()
+    added: tuple[tuple[int, ContextItem], ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether there is any."""
+        return bool(self.removed or self.changed or self.added)
+
+    @classmethod
+    def between(cls, before: Context, after: Context) -> Self:
+        """Compare two conversations; that something was counted meanwhile is no change."""
+        all_old, new = _spoken(before), _spoken(after)
+        same = sum(takewhile(bool, map(is_, all_old, new)))  # nearly all of them, nearly always
+        old, new = {item.item_id: item for item in all_old[same:]}, new[same:]
+        there = {item.item_id for item in new}
+        return cls(
+            tuple(item_id for item_id in old if item_id not in there),
+            tuple(item for item in new if item.item_id in old and _differ(old[item.item_id], item)),
+            tuple((place, item) for place, item in enumerate(new, same) if item.item_id not in old),
+        )
+
+    def applied(self, context: Context) -> Context:
+        """Make the same change again."""
+        changed = {item.item_id: item for item in self.changed}
+        system = [item for item in context if item.item_type == "system_prompt"]
+        rest = [changed.get(item.item_id, item) for item in _spoken(context) if item.item_id not in self.removed]
+        for place, item in self.added:
+            rest.insert(place, item)
+        return Context((*system, *rest))
+
+    def dump(self) -> dict[str, Any]:
+        """Describe it as plain JSON."""
+        return {
+            "removed": list(self.removed),
+            "changed": [item.dump() for item in self.changed],
+            "added": [[place, item.dump()] for place, item in self.added],
+        }
+
+    @classmethod
+    def load(cls, state: Mapping[str, Any]) -> Self:
+        """Make the change that `dump` described."""
+        return cls(
+            tuple(state["removed"]),
+            tuple(ContextItem.load(item) for item in state["changed"]),
+            tuple((place, ContextItem.load(item)) for place, item in state["added"]),
+        )
+
+
+def _spoken(context: Context) -> list[ContextItem]:
+    return [item for item in context.items if item.item_type != "system_prompt"]
+
+
+_but_tokens = attrgetter(*(field.name for field in fields(ContextItem) if field.name != "tokens"))
+
+
+def _differ(old: ContextItem, new: ContextItem) -> bool:
+    return old is not new and _but_tokens(old) != _but_tokens(new)

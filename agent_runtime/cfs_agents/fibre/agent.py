@@ -11,25 +11,24 @@ from typing import Self
 from cfs.errors import CfsError, Conflict, NotFound
 from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.fibre.chunks import ChunkStream, MessageChunk
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.fibre.live import Begun, Live, NoServer, ServerLive
 from cfs_agents.fibre.orchestrator import FibreOrchestrator, Models, ready
-from cfs_agents.fibre.reports import Report
-from cfs_agents.fibre.session_context import (
+from cfs_agents.fibre.report import ChunkStream, MessageChunk, Report
+from cfs_agents.fibre.server_sessions import Begun, Live, NoServer, ServerLive
+from cfs_agents.fibre.state import (
     AgentSpec,
+    Letter,
     MessageManager,
     SessionContext,
     SessionMemoryManager,
+    StrandRecord,
+    TreeFolder,
     system_context_of_root,
 )
-from cfs_agents.fibre.state import Letter, StrandRecord
-from cfs_agents.fibre.storage import TreeFolder
-from cfs_agents.fibre.strand import Begin, FibreSubAgent
-from cfs_agents.file_agent.keeping import to_the_end
-from cfs_agents.llm import Model
-from cfs_agents.retries import Retries
-from cfs_agents.tools.paths import WORKSPACE
+from cfs_agents.fibre.sub_agent import Begin, FibreSubAgent
+from cfs_agents.file_agent.agent import to_the_end
+from cfs_agents.model import Model, Retries
+from cfs_agents.tools.files import WORKSPACE
 from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
 
 _PERMISSION = "read, write and delete below /workspace"

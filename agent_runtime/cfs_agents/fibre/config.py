@@ -6,8 +6,8 @@ from typing import Any
 
 from cfs_agents.config import MAX_ROUNDS
 from cfs_agents.context import TokenCounter
-from cfs_agents.fibre.toolset import DEFAULT_FILE_TOOLS
-from cfs_agents.sentences import Language
+from cfs_agents.fibre.tools import DEFAULT_FILE_TOOLS
+from cfs_agents.messages import Language
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
 
 LEASE_SECONDS = 30.0

@@ -4,36 +4,272 @@ One place starts a strand, in one task group: when `run` is left, no strand is l
 """
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import structlog
 
-from cfs.errors import CfsError, Conflict
+from cfs.errors import CfsError, Conflict, InvalidIdentifier
+from cfs.ids import check_id
 from cfs.wire import Message
 from cfs_agents.agent import Agent
 from cfs_agents.events import AgentEvent, TurnUsage
-from cfs_agents.fibre.chunks import ChunkStream
-from cfs_agents.fibre.conducting import StrandConductor
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.fibre.equipment import equipment, system_text
 from cfs_agents.fibre.guards.guards import Guards
 from cfs_agents.fibre.guards.limits import Limits
-from cfs_agents.fibre.live import Begun, Kept, Live
-from cfs_agents.fibre.recall import Made, recall_root, recall_subs
-from cfs_agents.fibre.reports import Report
-from cfs_agents.fibre.session_context import AgentSpec, SessionContext
-from cfs_agents.fibre.state import Held, Letter, StrandRecord
-from cfs_agents.fibre.storage import LEDGER, TreeFolder
-from cfs_agents.fibre.strand import Begin, FibreSubAgent
-from cfs_agents.fibre.tree import Ending
-from cfs_agents.fibre.words import words
-from cfs_agents.llm import Model
-from cfs_agents.retries import is_outage
-from cfs_agents.sentences import sentences, told_changes
-from cfs_agents.tools import AsyncShell, CommandMode, Consent, Tool, ToolError, Warden
+from cfs_agents.fibre.prompts import system_prompt
+from cfs_agents.fibre.report import ChunkStream, Report
+from cfs_agents.fibre.server_sessions import Begun, Kept, Live
+from cfs_agents.fibre.state import (
+    LEDGER,
+    AgentSpec,
+    Held,
+    Letter,
+    Made,
+    SessionContext,
+    StrandRecord,
+    TreeFolder,
+    recall_root,
+    recall_subs,
+)
+from cfs_agents.fibre.sub_agent import Begin, Ending, FibreSubAgent
+from cfs_agents.fibre.tools import Conductor, FibreTools, Finish, SpawnRequest
+from cfs_agents.messages import sentences, told_changes, words
+from cfs_agents.model import Model, is_outage
+from cfs_agents.tools import (
+    CALL_ID,
+    AsyncShell,
+    CommandMode,
+    CommandRequest,
+    CommandTools,
+    Consent,
+    FileTools,
+    Sandbox,
+    ShellSettings,
+    Tool,
+    ToolError,
+    Warden,
+    tool,
+    usual_limits,
+)
+from cfs_agents.tools.files import WORKSPACE
+
+# What a strand is given for its work: its tools, its shell, its system prompt (B2, B6, B7).
+
+
+def equipment(
+    strand: FibreSubAgent,
+    config: FibreConfig,
+    guards: Guards,
+    conductor: Conductor,
+    warden: Warden,
+    consent: Consent | None,
+) -> tuple[list[Tool], AsyncShell | None]:
+    """Make a strand's tools, and the shell that one of them uses; all files go through the guards' gate.
+
+    With `consent` it is required before each command.
+    """
+    files = strand.context.files
+    given = FibreTools(conductor).tools(may_spawn=leads(strand, config), may_finish=not strand.is_root)
+    wanted: list[Tool] = FileTools(files, guards.gate(strand.agent_id)).tools()
+    shell = None
+    if config.commands is not CommandMode.NONE:
+        shell = AsyncShell(_shell_settings(strand, config, warden))
+        workspace = strand.context.agent_workspace
+        require = partial(_require, strand, consent) if consent is not None else None
+        commands = CommandTools(shell, workspace.parent, files, workspace=workspace, require=require).tools()
+        wanted += [guards.watched(each, strand.agent_id) for each in commands]
+    given += [each for each in wanted if each.name in config.file_tools]
+    more = [each if isinstance(each, Tool) else tool()(each) for each in config.tools]
+    return [*given, *more], shell
+
+
+def system_text(strand: FibreSubAgent, config: FibreConfig) -> str:
+    """Write a strand's system prompt: what it has of its session's system context stands in it, a line each."""
+    notes = {"agent_name": strand.record.agent_name}
+    for key, value in strand.context.system_context.items():
+        notes[key] = _text(value)
+    instruction = strand.record.system_instruction
+    may_spawn = leads(strand, config)
+    return system_prompt(config.language, instruction, may_spawn=may_spawn, notes=notes, common=config.common)
+
+
+def leads(strand: FibreSubAgent, config: FibreConfig) -> bool:
+    """Whether a strand may have children."""
+    return strand.record.depth < config.max_depth
+
+
+async def _require(strand: FibreSubAgent, consent: Consent, request: CommandRequest) -> None:
+    async with strand.time_stopped():
+        await consent.require(strand.agent_id, request)
+
+
+def _text(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _shell_settings(strand: FibreSubAgent, config: FibreConfig, warden: Warden) -> ShellSettings:
+    workspace = strand.context.agent_workspace
+    box = (
+        Sandbox(writable=(workspace,), places={WORKSPACE: workspace}) if config.commands is CommandMode.BWRAP else None
+    )
+    return ShellSettings(
+        directory=workspace, sandbox=box, limits=usual_limits(), keep_variables=config.keep_variables, warden=warden
+    )
+
+
+# What one strand asks of the tree by its tools (B2): it spawns, writes to, and waits for others, and reports.
+
+
+class Family(Protocol):
+    """The strands of a tree, and what can be done with them."""
+
+    config: FibreConfig
+    live: Live
+
+    @property
+    def strands(self) -> Mapping[str, FibreSubAgent]:
+        """All of them, by their ids."""
+        ...
+
+    async def spawn(self, parent: FibreSubAgent, spec: AgentSpec, spawned_by: str) -> FibreSubAgent:
+        """Make a child and start it; raises `ToolError` where a limit forbids it, and `CfsError`."""
+        ...
+
+    def wake(self, strand: FibreSubAgent) -> None:
+        """Let a strand go to work on what is in its inbox, if it is not at work."""
+        ...
+
+    def busy(self, strand: FibreSubAgent) -> bool:
+        """Whether a strand is at work, or about to be."""
+        ...
+
+    async def heard(self, strand: FibreSubAgent) -> None:
+        """Its parent knows a strand's report, and needs no news of it."""
+        ...
+
+    def lock(self, strand: FibreSubAgent, path: str) -> str:
+        """Reserve a file for a strand."""
+        ...
+
+    def unlock(self, strand: FibreSubAgent, path: str) -> str:
+        """Give a file free."""
+        ...
+
+
+class StrandConductor:
+    """A `Conductor` for one strand of a family."""
+
+    def __init__(self, family: Family, strand: FibreSubAgent) -> None:
+        self._family = family
+        self._strand = strand
+
+    async def spawn(self, request: SpawnRequest) -> str:
+        """Start a child and return its id at once; the same call does it once only, also after a kill."""
+        family, me, place = self._family, self._strand, self._place()
+        for known in family.strands.values():
+            if (known.record.parent_id, known.record.spawned_by) == (me.agent_id, place):
+                return known.agent_id
+        name = self._free(request.agent_name)
+        try:
+            check_id(f"{me.session_id}/{name}")
+            child = await family.spawn(me, self._spec(request, name), place)
+        except InvalidIdentifier as error:
+            raise ToolError(error.detail) from None
+        except CfsError as error:
+            raise ToolError(f"no agent was started: {error.detail}") from None
+        return child.agent_id
+
+    def _free(self, name: str) -> str:
+        """Return a name, with a number where agents that are done had it; raises `ToolError` where one is at work."""
+        strands, free = self._family.strands, name
+        for number in itertools.count(2):
+            known = strands.get(free)
+            if known is None:
+                return free
+            if self._family.busy(known):
+                raise ToolError(f"there is an agent called {free!r} already: take another name")
+            free = f"{name}-{number}"
+        raise AssertionError
+
+    def _spec(self, request: SpawnRequest, name: str) -> AgentSpec:
+        usual = self._family.config
+        return AgentSpec(
+            name,
+            request.role_description,
+            request.system_instruction,
+            request.task_goal,
+            request.max_turns or usual.max_turns,
+            request.timeout or usual.timeout,
+            request.budget or usual.budget,
+        )
+
+    async def send(self, agent_id: str, content: str) -> str:
+        """Put a message into an agent's inbox; one that has reported goes to work again."""
+        me, target = self._strand, self._known(agent_id)
+        if target is me:
+            raise ToolError("this is you: there is no need to write to yourself")
+        if not content.strip():
+            raise ToolError("the message is empty")
+        await target.put(Letter(id=f"{me.agent_id}:{self._place()}", sender=me.agent_id, content=content))
+        self._family.wake(target)
+        return words(self._family.config.language).sent.format(agent_id)
+
+    async def wait(self, agent_id: str) -> str:
+        """Return the report of an agent below this one, or a note that a message has come meanwhile."""
+        family, me, target = self._family, self._strand, self._known(agent_id)
+        if not target.session_id.startswith(f"{me.session_id}/"):
+            raise ToolError(f"{agent_id} is none of your agents: you can write to it, but not wait for it")
+        while True:
+            me.news.clear()
+            if not family.busy(target):
+                break
+            if await self._called():
+                return words(family.config.language).called.format(agent_id)
+            await me.news.wait()
+        await family.heard(target)
+        if target.report is None:
+            raise ToolError(f"{agent_id} has no report")
+        return target.report.text(family.config.language)
+
+    async def finish(self, finish: Finish) -> str:
+        """Take the strand's own report."""
+        if self._strand.is_root:
+            raise ToolError("you are the first agent and report to nobody: just answer")
+        self._strand.take_finish(finish)
+        return "done"
+
+    async def lock(self, path: str) -> str:
+        """Reserve a file."""
+        return self._family.lock(self._strand, path)
+
+    async def unlock(self, path: str) -> str:
+        """Give a file free."""
+        return self._family.unlock(self._strand, path)
+
+    async def _called(self) -> bool:
+        """Whether somebody has written to this strand; that a child is done does not count."""
+        if any(not letter.notice for letter in self._strand.record.inbox):
+            return True
+        return await self._family.live.is_waiting(self._strand.session_id)
+
+    def _known(self, agent_id: str) -> FibreSubAgent:
+        found = self._family.strands.get(agent_id)
+        if found is None:
+            others = [each for each in self._family.strands if each != self._strand.agent_id]
+            raise ToolError(f"there is no agent {agent_id[:80]!r} (there are: {', '.join(others) or 'none'})")
+        return found
+
+    def _place(self) -> str:
+        """Name the call that is being made, the same after a kill: where its message stands, and its id."""
+        messages = self._strand.context.message_manager.messages
+        place = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].tool_calls), 0)
+        return f"{place}:{CALL_ID.get()}"
+
 
 _log = structlog.get_logger(__name__)
 

@@ -7,7 +7,7 @@ The goal of a sub-agent is its first message and never stands in here.
 
 from collections.abc import Mapping
 
-from cfs_agents.sentences import Language
+from cfs_agents.messages import Language
 
 CAPABILITIES = "=== SYSTEM CAPABILITIES (IMMUTABLE) ==="
 ROLE = "=== SPECIFIC ROLE INSTRUCTIONS ==="

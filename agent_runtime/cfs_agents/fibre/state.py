@@ -1,10 +1,190 @@
 """What has to be known of a strand to go on with it in another process (B8). Pure: no I/O."""
 
+import asyncio
+import fcntl
+import json
+import os
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from cfs.wire import Usage
+from cfs.errors import Conflict, Unavailable
+from cfs.wire import Message, ToolCall, Usage
+from cfs_agents.agent import added
+from cfs_agents.context import Change, Context, ContextFileSystem, ContextItem
+from cfs_agents.events import Finished
+from cfs_agents.fibre.report import Report
+from cfs_agents.file_agent.agent import to_the_end
+from cfs_agents.file_agent.journal import disk_errors
+from cfs_agents.recorder import NewContext
+from cfs_agents.tools.files import WORKSPACE
+from cfs_agents.tools.registry import ToolResult
+from cfs_filesystem import FsHandle
+
+# What a strand knows of itself and of where it works; what of it a child gets (B4).
+
+COPIED = ("current_time", "file_workspace", "file_permission", "user_id")
+"""What of a system context a child gets as its parent has it."""
+_OFFLOADED = ".cfs/offloaded"
+_SHOWN_OFFLOADED = f"{WORKSPACE}/{_OFFLOADED}"
+
+
+class MessageManager:
+    """All messages of one session, in order; nothing leaves it."""
+
+    def __init__(self, messages: Sequence[Message] = ()) -> None:
+        self._messages = list(messages)
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def add(self, message: Message) -> None:
+        """Append a message."""
+        self._messages.append(message)
+
+    def replace_last(self, message: Message) -> None:
+        """Put a message into the place of the last one: a reply that was cut off has been gone on with."""
+        self._messages[-1] = message
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All of them."""
+        return tuple(self._messages)
+
+
+class SessionMemoryManager:
+    """What of a session its model sees, on disk: items of a context, most of which are messages of the session."""
+
+    def __init__(self, messages: MessageManager) -> None:
+        self._messages = messages
+        self._dumped: dict[str, tuple[ContextItem, dict[str, Any]]] = {}
+
+    def dump(self, context: Context) -> list[dict[str, Any]]:
+        """Describe a context; where an item's message is one of the session, its place stands for it.
+
+        The system prompt is left out, as it is made anew.
+        """
+        places = {id(message): place for place, message in enumerate(self._messages.messages)}
+        dumped: dict[str, tuple[ContextItem, dict[str, Any]]] = {}
+        for item in context:
+            if item.item_type == "system_prompt":
+                continue
+            known = self._dumped.get(item.item_id)
+            same = known is not None and known[0] is item  # items never change, and messages never move
+            dumped[item.item_id] = known if known is not None and same else (item, _described(item, places))
+        self._dumped = dumped
+        return [state for _, state in dumped.values()]
+
+    def load(self, items: Sequence[Mapping[str, Any]], counted: int) -> Context:
+        """Make the context that was described, and what came after the first so many messages."""
+        messages = self._messages.messages
+        loaded = []
+        for state in items:
+            values = dict(state)
+            at = values.pop("at", None)
+            if at is None:
+                loaded.append(ContextItem.load(values))
+            else:
+                loaded.append(ContextItem(message=messages[at], **values))
+        context = Context(tuple(loaded))
+        for message in messages[counted:]:
+            context = context.with_item(ContextItem.of(message))
+        return context
+
+
+def _described(item: ContextItem, places: Mapping[int, int]) -> dict[str, Any]:
+    state = item.dump()
+    if (place := places.get(id(item.message))) is not None:
+        state["at"] = place
+        del state["message"]
+    return {key: value for key, value in state.items() if value not in (None, False, 0) or key == "at"}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec:
+    """What makes an agent what it is: its name, its role in a line, its instruction, and its limits (B2)."""
+
+    name: str
+    role_description: str = ""
+    system_instruction: str = ""
+    task_goal: str = ""
+    max_turns: int = 10
+    timeout: float | None = None
+    budget: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionContext:
+    """One strand's own and shared things. `child` says which of them a child has of its own, and which it shares.
+
+    `workflow_manager` is one object for the whole tree. `files` is the handle by which the strand's tools reach the
+    shared files. `system_context` is what stands in the system prompt.
+    """
+
+    session_id: str
+    agent_config: AgentSpec
+    message_manager: MessageManager
+    session_memory_manager: SessionMemoryManager
+    user_id: str
+    workspace_root: Path
+    memory_root: Path
+    workflow_manager: Any
+    agent_workspace: Path
+    files: FsHandle
+    system_context: Mapping[str, Any] = field(default_factory=dict)
+
+    def child(self, agent_config: AgentSpec, available_agents: Sequence[str] = ()) -> "SessionContext":
+        """Make the context of a child: its session and minds are its own, place and user are the same (B4).
+
+        Its rights to files are those of its parent, and end with them (G7).
+        """
+        messages = MessageManager()
+        copied = {key: self.system_context[key] for key in COPIED if key in self.system_context}
+        added = {
+            "available_agents": list(available_agents),
+            "parent_task": self.agent_config.task_goal,
+            "parent_session_id": self.session_id,
+        }
+        return SessionContext(
+            session_id=f"{self.session_id}/{agent_config.name}",
+            agent_config=agent_config,
+            message_manager=messages,
+            session_memory_manager=SessionMemoryManager(messages),
+            user_id=self.user_id,
+            workspace_root=self.workspace_root,
+            memory_root=self.memory_root,
+            workflow_manager=self.workflow_manager,
+            agent_workspace=self.agent_workspace,
+            files=self.files.narrow(self.files.grants),
+            system_context=copied | added,
+        )
+
+    def offloaded(self) -> ContextFileSystem:
+        """Return where its long results are put: among the shared files, where its tools can read them (O1)."""
+        return ContextFileSystem(
+            self.agent_workspace / _OFFLOADED,
+            self.agent_config.name,
+            shown_as=_SHOWN_OFFLOADED,
+            trusted=self.agent_workspace,
+        )
+
+
+def system_context_of_root(user_id: str, file_workspace: str, file_permission: str) -> dict[str, Any]:
+    """Make the system context that all others are copied from."""
+    return {
+        "current_time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "file_workspace": file_workspace,
+        "file_permission": file_permission,
+        "user_id": user_id,
+    }
+
 
 VERSION = "1.0"
 
@@ -98,3 +278,295 @@ class StrandRecord(BaseModel):
         self.seen.append(letter.id)
         self.inbox.append(letter)
         return True
+
+
+# A tree of agents on disk: a folder for the root, and one for each sub-agent below it (B3).
+#
+#     {workspace_root}/{main_session_id}/
+#         messages.json           all that the root said, did and was told, in order
+#         session_status.json     where it is in its work; written after every step
+#         agent_workspace/        the files that all of them share
+#         ledger.jsonl            what became of each file, and through whom
+#         sub_sessions/{agent}/   messages.json, session_status.json, agent_workspace -> ../../agent_workspace
+#
+# A file is replaced in one step, so whoever is killed leaves all of the old one or all of the new one. The messages are
+# written before the status that counts them: more than it counts is what was done last, and is taken in. Only a crash
+# of the machine, not of the process, can lose the last step.
+
+MESSAGES = "messages.json"
+STATUS = "session_status.json"
+WORKSPACE_FOLDER = "agent_workspace"
+SUB_SESSIONS = "sub_sessions"
+LEDGER = "ledger.jsonl"
+_NEW = ".new"
+
+
+class SessionFolder:
+    """The folder of one strand. Raises `StorageFull` and `Unavailable`; blocks."""
+
+    def __init__(self, path: Path, *, link: bool) -> None:
+        self.path = path
+        self._link = link
+        self._kept: list[Message] | None = None
+        self._lines: list[str] = []
+
+    def save(self, status: str, messages: Sequence[Message]) -> None:
+        """Write the messages if there are new ones, then the status that counts them; `status` is a record's JSON."""
+        with disk_errors(self.path):
+            if self._kept is None:
+                self._make()
+            if self._kept is None or len(messages) != len(self._kept) or messages[-1:] != self._kept[-1:]:
+                same = min(len(messages) - 1, len(self._lines) - 1) if self._kept else 0
+                lines = [*self._lines[: max(same, 0)], *map(_line, messages[max(same, 0) :])]
+                _replace(self.path / MESSAGES, "[\n" + ",\n".join(lines) + "\n]\n")
+                self._kept, self._lines = list(messages), lines
+            _replace(self.path / STATUS, status + "\n")
+
+    def _make(self) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self._link:
+            with suppress(FileExistsError):
+                (self.path / WORKSPACE_FOLDER).symlink_to(Path("..", "..", WORKSPACE_FOLDER))
+
+    def load(self) -> tuple[StrandRecord, list[Message]] | None:
+        """Read both; None where nothing was saved. Raises `Unavailable` for files that no crash leaves so."""
+        with disk_errors(self.path):
+            for left in self.path.glob(f"*{_NEW}"):
+                left.unlink(missing_ok=True)
+            if not (self.path / STATUS).exists():
+                return None
+            try:
+                record = StrandRecord.model_validate_json((self.path / STATUS).read_bytes())
+                messages = [Message(**each) for each in json.loads((self.path / MESSAGES).read_bytes())]
+            except (ValidationError, ValueError, TypeError) as error:
+                raise Unavailable(f"{self.path} cannot be read: {error}; move it away to go on without it") from None
+        self._kept, self._lines = messages, list(map(_line, messages))
+        return record, messages
+
+
+class TreeFolder:
+    """The folder of a tree. One object at a time may have it open: raises `Conflict` if another program has."""
+
+    def __init__(self, workspace_root: str | os.PathLike[str], main_session_id: str) -> None:
+        self.workspace_root = Path(workspace_root).expanduser().absolute()
+        self.path = self.workspace_root / main_session_id
+        self.workspace = self.path / WORKSPACE_FOLDER
+        with disk_errors(self.path):
+            self.workspace.mkdir(parents=True, exist_ok=True)
+            (self.path / SUB_SESSIONS).mkdir(exist_ok=True)
+            self._unlock = self._lock()
+
+    def _lock(self) -> "weakref.finalize[[int], TreeFolder]":
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        unlock = weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            unlock()
+            raise Conflict(f"another agent is at work in {self.path}") from None
+        except OSError:  # a disk without locks lets everybody in
+            pass
+        return unlock
+
+    def close(self) -> None:
+        """Let others have the tree; happens by itself when the process ends, however it does."""
+        self._unlock()
+
+    def main(self) -> SessionFolder:
+        """Return the root's folder."""
+        return SessionFolder(self.path, link=False)
+
+    def sub(self, agent_id: str) -> SessionFolder:
+        """Return the folder of a sub-agent, which is made when something is saved."""
+        return SessionFolder(self.path / SUB_SESSIONS / agent_id, link=True)
+
+    def subs(self) -> list[str]:
+        """Name the sub-agents that have a folder."""
+        with disk_errors(self.path):
+            return sorted(entry.name for entry in (self.path / SUB_SESSIONS).iterdir() if entry.is_dir())
+
+
+def _line(message: Message) -> str:
+    return json.dumps(message.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
+
+
+def _replace(path: Path, text: str) -> None:
+    new = path.with_name(path.name + _NEW)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(text.encode("utf-8", "replace"))
+    new.replace(path)
+
+
+# Keeps what a strand does: on disk first, then in its session, then for whoever reads its chunks (B3, B5, B8).
+
+REPEATABLE = frozenset(
+    {
+        *("sys_spawn_agent", "sys_send_message", "sys_wait_agent", "sys_finish_task", "sys_lock_file"),
+        *("sys_unlock_file", "read_file", "write_file", "list_directory", "search_files"),
+    }
+)
+"""Calls that do nothing twice: after a kill in their middle they are just made again."""
+
+
+class StrandKeeper:
+    """Keeps one strand. `told` gets each message that is on disk; `before` is awaited before the model is asked."""
+
+    def __init__(
+        self,
+        record: StrandRecord,
+        context: SessionContext,
+        folder: SessionFolder,
+        *,
+        told: Callable[[Message], None],
+        before: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.record = record
+        self.current: Callable[[], Context] | None = None
+        self._messages = context.message_manager
+        self._memory = context.session_memory_manager
+        self._folder = folder
+        self._told = told
+        self._before = before
+        self._saving = asyncio.Lock()
+        self._last: str | None = None
+        self._untold: list[Message] = []
+        """Calls that are written down with their beginning, in one."""
+
+    async def save(self) -> None:
+        """Write the strand down as it is now."""
+        async with self._saving:
+            record = self.record
+            record.updated_at = time.time()
+            record.messages = len(self._messages)
+            if self.current is not None:
+                record.items = self._memory.dump(self.current())
+            status, messages = record.model_dump_json(), self._messages.messages
+            await to_the_end(lambda: self._folder.save(status, messages))
+
+    async def add(self, message: Message) -> None:
+        """Keep a message that is in the context already."""
+        self._last = None
+        self._messages.add(message)
+        await self.save()
+        self._tell()
+        self._told(message)
+
+    # -- what the loop tells --------------------------------------------------------------------------------------
+
+    async def before_round(self) -> None:
+        """Let the strand look what has come."""
+        await self._before()
+
+    async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
+        """Keep a message of the user or of the model."""
+        record = self.record
+        record.begun, record.broken = [], dict(broken)
+        if usage is not None:
+            record.rounds += 1
+            record.usage = added(record.usage, usage)
+        if item.item_id == self._last:  # the rest of a reply that was cut off
+            self._messages.replace_last(item.message)
+            await self.save()
+            self._told(item.message)
+        elif not broken and any(call.name not in REPEATABLE for call in item.message.tool_calls[:1]):
+            self._messages.add(item.message)
+            self._untold.append(item.message)
+        else:
+            await self.add(item.message)
+        self._last = item.item_id
+
+    async def shortened(self, change: Change) -> None:  # noqa: ARG002 - as the protocol has it
+        """Keep what the conversation is now."""
+        await self.save()
+
+    async def begins(self, calls: Sequence[ToolCall]) -> None:
+        """Keep that calls are about to be run, if running one of them twice would matter."""
+        self.record.begun = [call.id for call in calls]
+        if any(call.name not in REPEATABLE for call in calls):
+            await self.save()
+            self._tell()
+
+    def _tell(self) -> None:
+        """Tell what is on disk by now, and was kept from being told before."""
+        for message in self._untold:
+            self._told(message)
+        self._untold.clear()
+
+    async def done(
+        self,
+        call: ToolCall,
+        result: ToolResult,  # noqa: ARG002 - the signature is the protocol's
+        item: ContextItem,
+        later: Sequence[ToolCall],  # noqa: ARG002
+    ) -> NewContext | None:
+        """Keep a result."""
+        self.record.begun = [each for each in self.record.begun if each != call.id]
+        await self.add(item.message)
+        return None
+
+    async def ended(self, end: Finished) -> None:
+        """Do nothing: what an end means is for the strand to say."""
+
+
+# Making strands of what is on disk (B8).
+
+_REPORT = TypeAdapter(Report)
+
+Made = tuple[StrandRecord, SessionContext, SessionFolder]
+
+
+def recall_root(folder: TreeFolder, fresh: StrandRecord, context: SessionContext) -> Made:
+    """Read the root, or take it as it is when there is none yet. Blocks."""
+    place = folder.main()
+    kept = place.load()
+    if kept is None:
+        return fresh, context, place
+    record, messages = kept
+    return record, _with(context, messages, spec_of(record)), place
+
+
+def recall_subs(folder: TreeFolder, context_of: Callable[[str], SessionContext]) -> Iterator[Made]:
+    """Read the sub-agents, parents first. `context_of` returns the context of one that came before. Blocks.
+
+    A folder without a status is what a kill has left of a spawn that had not happened.
+    """
+    found = []
+    for agent_id in folder.subs():
+        place = folder.sub(agent_id)
+        if (kept := place.load()) is not None:
+            found.append((*kept, place))
+    for record, messages, place in sorted(found, key=lambda each: (each[0].depth, each[0].created_at)):
+        assert record.parent_id is not None  # noqa: S101 - only the root has none
+        above = context_of(record.parent_id)
+        yield record, _with(above.child(spec_of(record)), messages, spec_of(record)), place
+
+
+def spec_of(record: StrandRecord) -> AgentSpec:
+    """Return what makes a recorded agent what it is."""
+    return AgentSpec(
+        record.agent_name,
+        record.role_description,
+        record.system_instruction,
+        record.task_goal,
+        record.max_turns,
+        record.timeout,
+        record.budget,
+    )
+
+
+def report_of(record: StrandRecord) -> Report | None:
+    """Read the report that a record has."""
+    return _REPORT.validate_python(record.report) if record.report is not None else None
+
+
+def state_of(report: Report) -> dict[str, object]:
+    """Describe a report as plain JSON."""
+    state: dict[str, object] = _REPORT.dump_python(report, mode="json")
+    return state
+
+
+def _with(context: SessionContext, messages: list[Message], spec: AgentSpec) -> SessionContext:
+    manager = MessageManager(messages)
+    memory = SessionMemoryManager(manager)
+    return replace(context, message_manager=manager, session_memory_manager=memory, agent_config=spec)

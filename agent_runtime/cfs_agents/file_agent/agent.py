@@ -1,27 +1,35 @@
 """The file agent: a model, tools, and a directory that holds all of its state (A1-A7)."""
 
+import asyncio
+import fcntl
 import os
-from collections.abc import AsyncGenerator, Callable, Iterable
+import re
+import secrets
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from contextvars import copy_context
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
+from importlib.resources import files
+from itertools import islice
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
-from cfs.errors import CfsError, NotFound
+from cfs.errors import CfsError, Conflict, NotFound, Unavailable
+from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.agent import Agent
 from cfs_agents.config import MAX_ROUNDS, AgentConfig, Outcome, SyncTurn
-from cfs_agents.context import Context, ContextFileSystem, ContextItem, EstimatingCounter, TokenCounter
-from cfs_agents.events import AgentEvent, Warned
+from cfs_agents.context import Change, Context, ContextFileSystem, ContextItem, EstimatingCounter, TokenCounter
+from cfs_agents.events import AgentEvent, FileChanges, Finished, Warned
+from cfs_agents.fibre.guards.files import Ledger
 from cfs_agents.file_agent.journal import NAME as JOURNAL
-from cfs_agents.file_agent.journal import Journal
-from cfs_agents.file_agent.keeping import FileKeeper, RootWatch, to_the_end
-from cfs_agents.file_agent.operations import OperationLog
-from cfs_agents.file_agent.root import OFFLOADED, AgentRoot
-from cfs_agents.file_agent.sync import NAME as SYNC
-from cfs_agents.file_agent.sync import WINDOW_TOKENS, SyncTool
-from cfs_agents.llm import Model
-from cfs_agents.sentences import Language, sentences
+from cfs_agents.file_agent.journal import Disk, Journal, Operation, OperationLog, Story, Sync, disk_errors
+from cfs_agents.messages import Language, after_sync, sentences, system_prompt
+from cfs_agents.model import Model
+from cfs_agents.recorder import NewContext
 from cfs_agents.tools import (
     Ask,
     AsyncShell,
@@ -31,15 +39,426 @@ from cfs_agents.tools import (
     FileTools,
     Limits,
     Tool,
+    ToolError,
     Warden,
     agent_grants,
     agent_shell,
     command_mode,
     failure_of,
+    tool,
     usual_limits,
 )
-from cfs_agents.tools.paths import STORAGE
-from cfs_filesystem import FsHandle
+from cfs_agents.tools.files import CONTEXT_WINDOW, GUIDELINE, STORAGE, WORKSPACE, escaped_name
+from cfs_agents.tools.registry import ToolResult
+from cfs_filesystem import OPERATIONS, ConflictError, DiskFileSystem, FsHandle, Grant, NotFoundError, open_beneath
+
+# The directory in which an agent lives: all of its state, and nothing of it elsewhere (A1).
+#
+#     agent_root/
+#         guideline.md              rules of conduct
+#         context_window_main.md    the context window: what the agent has in mind
+#         journal.jsonl             the running conversation, until the next sync
+#     ledger.jsonl              the files as they were when the task began, and what was found to have changed since
+#         workspace/                work
+#         storage/                  documents/ few_shots/ history/ (old windows) offloaded/ (long results)
+#         logs/                     operations_*.jsonl
+#
+# What is missing is made from defaults, so an empty directory is an agent. One that was moved is the same agent.
+
+HISTORY = f"{STORAGE}/history"
+OFFLOADED = f"{STORAGE}/offloaded"
+LEDGER = "ledger.jsonl"
+_FOLDERS = (WORKSPACE, f"{STORAGE}/documents", f"{STORAGE}/few_shots", HISTORY, OFFLOADED, "/logs")
+_MOST_BYTES = 4 << 20
+
+
+class AgentRoot:
+    """An agent's directory. One object at a time may have it open; any number of threads.
+
+    Raises `Conflict` if another program has it open, `Unavailable` or `StorageFull` if the disk does not let us.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], language: Language = "en") -> None:
+        self.path = Path(path).expanduser().resolve()
+        self.language: Language = language
+        with disk_errors(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._unlock = self._lock()
+            try:
+                self._disk = DiskFileSystem(self.path, durable=True)
+                everything = Grant(prefix="/", ops=OPERATIONS)
+                self._handle: FsHandle = self._disk.create_handle([everything])
+                self._complete()
+            except BaseException:
+                self._unlock()
+                raise
+
+    def close(self) -> None:
+        """Let others have the directory; happens by itself when the process ends, however it does."""
+        self._disk.close()
+        self._unlock()
+
+    def _lock(self) -> "weakref.finalize[[int], AgentRoot]":
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        unlock = weakref.finalize(self, os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            unlock()
+            raise Conflict(f"another agent is at work in {self.path}") from None
+        except OSError:  # a disk without locks lets everybody in
+            pass
+        return unlock
+
+    def _complete(self) -> None:
+        for folder in _FOLDERS:
+            (self.path / folder[1:]).mkdir(parents=True, exist_ok=True)
+        for name in (GUIDELINE, CONTEXT_WINDOW):
+            with suppress(ConflictError):  # it is there
+                self._handle.write(name, default(name, self.language), overwrite=False)
+
+    def handle(self, grants: Iterable[Grant]) -> FsHandle:
+        """Open the files for somebody who may do this with them; what is written is on the disk."""
+        return self._disk.create_handle(list(grants))
+
+    # -- what the agent goes by -----------------------------------------------------------------------------------
+
+    def guideline(self) -> str:
+        """Read the rules of conduct."""
+        return self._text(GUIDELINE)
+
+    def window(self) -> str:
+        """Read the context window."""
+        return self._text(CONTEXT_WINDOW)
+
+    def _text(self, path: str) -> str:
+        """Read one of the two; one that somebody removed meanwhile is its default again."""
+        with disk_errors(self.path / path[1:]):
+            try:
+                size = self._handle.file(path)["size"]
+                if size > _MOST_BYTES:
+                    raise Unavailable(f"{path} of {self.path} has {size:,} bytes, which no model can have in mind")
+                return self._handle.read_binary(path).decode("utf-8", "replace")
+            except NotFoundError:
+                return default(path, self.language)
+
+    # -- the change of windows (A4) -------------------------------------------------------------------------------
+
+    def archive_window(self, archive: str) -> None:
+        """Copy the window to a path below the history, byte for byte, unless it is there already."""
+        with disk_errors(self.path / archive[1:]), suppress(ConflictError):
+            try:
+                window: str | bytes = self._handle.read_binary(CONTEXT_WINDOW)
+            except NotFoundError:
+                window = default(CONTEXT_WINDOW, self.language)
+            self._handle.write(archive, window, overwrite=False)
+
+    def write_window(self, window: str) -> None:
+        """Put a text in the place of the window, byte for byte; all of it or nothing."""
+        with disk_errors(self.path / CONTEXT_WINDOW[1:]):
+            self._handle.write(CONTEXT_WINDOW, window.encode())
+
+
+def default(path: str, language: Language) -> str:
+    """Return what the guideline or the window is at first."""
+    source = files("cfs_agents.file_agent").joinpath("defaults", language, path[1:])
+    return source.read_text(encoding="utf-8")
+
+
+# A picture of an agent's directory for its prompt: a bounded one, however much there is (A7).
+
+MOST_LINES = 40
+_MOST_OF_A_FOLDER = 15
+_DEEPEST = 3
+_LONGEST_NAME = 60
+_MOST_LOOKED_AT = 2_000
+
+
+def tree(root: Path) -> str:
+    """Draw the work and what is stored: folders with a slash, indented, hidden files and the history left out.
+
+    Of what is too much the number is told. Links are not followed.
+    """
+    lines: list[str] = []
+    for top in (WORKSPACE, STORAGE):
+        lines += [f"{top}/", *_below(root / top[1:], (), 1)]
+    if len(lines) > MOST_LINES:
+        left_out = len(lines) - MOST_LINES + 1
+        lines = [*lines[: MOST_LINES - 1], f"... {left_out} more lines"]
+    return "\n".join(lines)
+
+
+def _below(top: Path, folders: tuple[str, ...], depth: int) -> Iterator[str]:
+    indent = " " * depth
+    try:
+        folder = open_beneath(top, folders)  # commands may have put a link here meanwhile
+        try:
+            with os.scandir(folder) as found:
+                names = (entry for entry in found if not entry.name.startswith("."))
+                entries = [
+                    (entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(names, _MOST_LOOKED_AT)
+                ]
+        finally:
+            os.close(folder)
+    except OSError:
+        return
+    entries.sort()
+    for name, is_folder in entries[:_MOST_OF_A_FOLDER]:
+        yield f"{indent}{_shown(name)}{'/' if is_folder else ''}"
+        if is_folder and depth < _DEEPEST and name not in ("history", "offloaded"):
+            yield from _below(top, (*folders, name), depth + 1)
+    if len(entries) > _MOST_OF_A_FOLDER:
+        plus = "+" if len(entries) == _MOST_LOOKED_AT else ""
+        yield f"{indent}... {len(entries) - _MOST_OF_A_FOLDER}{plus} more"
+
+
+def _shown(name: str) -> str:
+    """Write a name on one line, whatever is in it."""
+    plain = escaped_name(name)
+    return plain if len(plain) <= _LONGEST_NAME else plain[:_LONGEST_NAME] + "..."
+
+
+# `sync_context`: the model writes its context window anew, and so decides what it keeps in mind (A4).
+
+NAME = "sync_context"
+WINDOW_TOKENS = 4_000
+WINDOW_BYTES = 64 * 1024
+
+_CURRENT_TASK = re.compile(r"^#{1,6}[ \t]*(current task|当前任务)", re.IGNORECASE | re.MULTILINE)
+_DESCRIPTION = (
+    "Replace the context window by a new text and empty the conversation. The old window is archived."
+    " Make it the only call of the reply."
+)
+
+
+class SyncTool:
+    """Judges new windows. An accepted one is in `taken` until whoever keeps the state has put it in its place."""
+
+    def __init__(self, counter: TokenCounter, *, most_tokens: int = WINDOW_TOKENS) -> None:
+        self._counter = counter
+        self._most_tokens = most_tokens
+        self._taken: str | None = None
+
+    def tool(self) -> Tool:
+        """Return the tool."""
+        return tool(_DESCRIPTION)(self.sync_context)
+
+    def take(self) -> str | None:
+        """Hand out the window that was accepted, once."""
+        taken, self._taken = self._taken, None
+        return taken
+
+    async def sync_context(self, new_context_content: Annotated[str, "the whole window, in Markdown"]) -> str:
+        """Accept a window, or say what is wrong with it."""
+        self._taken = None
+        await self._judge(new_context_content)
+        self._taken = new_context_content
+        return "the new context window is in place; the old one is archived in " + HISTORY
+
+    async def _judge(self, window: str) -> None:
+        """Raise `ToolError` for a window that is empty, too large, or does not say what the task is."""
+        if not window.strip():
+            raise ToolError("the new context window is empty: write all of it, beginning with '# Current Task'")
+        try:
+            size = len(window.encode())
+        except UnicodeEncodeError:
+            raise ToolError("the new context window is no text in UTF-8: leave the broken characters out") from None
+        if size > WINDOW_BYTES:
+            raise ToolError(_too_large(f"{size:,} bytes", f"{WINDOW_BYTES:,}"))
+        if not _CURRENT_TASK.search(window):
+            raise ToolError("the new context window has no heading '# Current Task': say first what the task is")
+        tokens = (await self._counter.count([window]))[0]
+        if tokens > self._most_tokens:
+            raise ToolError(_too_large(f"{tokens:,} tokens", f"{self._most_tokens:,}"))
+
+
+def _too_large(size: str, most: str) -> str:
+    return (
+        f"the new context window has {size}, and {most} are the most: keep what the next steps need, and write the rest"
+        " to files below /storage/documents first"
+    )
+
+
+def archive_path(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> str:
+    """Name a file of the history: sorted by time, and never twice."""
+    return f"{HISTORY}/context_window_{now():%Y%m%d_%H%M%S_%f}_{secrets.token_hex(3)}.md"
+
+
+# Keeps what a file agent does: in its journal, in its log, and at a sync in its window (A1, A4, A6).
+
+_T = TypeVar("_T")
+
+
+class FileKeeper:
+    """Keeps all of an agent's state in its directory. It blocks in threads; one step at a time.
+
+    `warn` is told in a sentence when the disk becomes full.
+    """
+
+    def __init__(
+        self, root: AgentRoot, journal: Journal, log: OperationLog, sync: SyncTool, warn: Callable[[str], None]
+    ) -> None:
+        self._root = root
+        self._journal = journal
+        self._log = log
+        self._sync = sync
+        self._disk = Disk(root.path)
+        self._warn = warn
+
+    # -- at the start ---------------------------------------------------------------------------------------------
+
+    def recall(self) -> Story:
+        """Read what was kept, and repair what a crash has left between two steps of it. Blocks."""
+        story = self._journal.read()
+        if story.sync is not None:
+            self._complete(story.sync)
+            story = self._journal.read()
+        if story.last is not None and story.last.id not in self._log:
+            self._log.write(story.last)
+        return story
+
+    def system(self) -> Message:
+        """Build the system prompt from the files as they are now. Blocks."""
+        language = self._root.language
+        text = system_prompt(self._root.guideline(), self._root.window(), tree(self._root.path), language)
+        return Message(role="system", content=text)
+
+    # -- what the loop tells --------------------------------------------------------------------------------------
+
+    async def before_round(self) -> None:
+        """Look whether the disk has room for what is to come; that takes microseconds, so no thread."""
+        if warning := self._disk.check():
+            self._warn(warning)
+
+    async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
+        """Keep a message; a task is logged, and what a reply has cost."""
+        await to_the_end(lambda: self._add(item, broken, usage))
+
+    def _add(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
+        place = self._journal.place()
+        self._journal.item(item, broken)
+        if usage is None:
+            self._log.write(Operation(place, "task", {"text": item.message.content}, "taken", success=True))
+        else:
+            cost = usage.model_dump(include={"prompt_tokens", "cached_tokens", "completion_tokens"})
+            self._log.write(Operation(place, "model", cost, "replied", success=True))
+
+    async def shortened(self, change: Change) -> None:
+        """Keep what has become of the conversation."""
+        await to_the_end(lambda: self._journal.change(change))
+
+    async def begins(self, calls: Sequence[ToolCall]) -> None:
+        """Keep the intents."""
+        await to_the_end(lambda: self._journal.intents(calls))
+
+    async def done(
+        self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
+    ) -> NewContext | None:
+        """Keep the result, and log it; a sync changes the window, and with it the conversation."""
+        window = self._sync.take() if call.name == NAME and result.ok else None
+        operation = Operation(self._journal.place(), call.name, call.arguments, result.text, success=result.ok)
+        if window is not None:
+            return await to_the_end(lambda: self._change(window, operation, [each.name for each in later]))
+
+        def keep() -> None:
+            self._journal.result(item, operation)
+            self._log.write(operation)
+
+        await to_the_end(keep)
+        return None
+
+    async def ended(self, end: Finished) -> None:
+        """Keep how the task ended."""
+
+        def keep() -> None:
+            place = self._journal.place()
+            self._journal.end(end)
+            said = f"{end.reason}: {end.detail}" if end.detail else end.reason
+            self._log.write(Operation(place, "task_ended", {}, said, success=end.reason == "answered"))
+
+        await to_the_end(keep)
+
+    # -- the change of windows ------------------------------------------------------------------------------------
+
+    def _change(self, window: str, operation: Operation, dropped: Sequence[str]) -> NewContext:
+        note = Message(role="user", content=after_sync(self._root.language, dropped))
+        sync = Sync(window, archive_path(), ContextItem.of(note, protected=True), operation)
+        self._journal.sync(sync)
+        self._complete(sync)
+        items = (ContextItem.of(self.system()), sync.item)
+        return NewContext(Context(items), len(window.splitlines()))
+
+    def _complete(self, sync: Sync) -> None:
+        """Do what a sync means; each step may have been done before, by whoever was killed in the middle."""
+        self._root.archive_window(sync.archive)
+        self._root.write_window(sync.window)
+        if sync.operation.id not in self._log:
+            self._log.write(sync.operation)
+        self._journal.restart(sync.item)
+
+
+class RootWatch:
+    """Watches what an agent, its commands and others do to the files of its workspace and its storage.
+
+    What was there when the task began is on disk, so another process goes on with it.
+    """
+
+    _AGENT = "agent"
+    _PLACES: ClassVar[Mapping[str, str]] = {f"{WORKSPACE}/": "workspace/", f"{STORAGE}/": "storage/"}
+
+    def __init__(self, root: AgentRoot) -> None:
+        self._root = root
+        apart = (HISTORY[1:], OFFLOADED[1:])  # the runtime's own
+        folders = ("workspace", "storage")
+        self._ledger = Ledger(root.path, root.path / LEDGER, only=folders, apart=apart, contents=False)
+
+    def ensure(self) -> None:
+        """Begin here with a task that was begun by a version which did not watch. Blocks."""
+        with disk_errors(self._root.path):
+            self._ledger.mark(self._AGENT, again=False)
+
+    async def begin(self) -> None:
+        """A task begins."""
+        await self._off_the_loop(lambda: self._ledger.restart(self._AGENT))
+
+    async def changes(self) -> FileChanges:
+        """Return what is not as it was when the task began."""
+        return await self._off_the_loop(self._changes)
+
+    async def unmade(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return those of some files that were neither created nor changed since the task began."""
+        if not names:
+            return ()
+        places = {
+            **self._PLACES,
+            f"{self._root.path}/workspace/": "workspace/",
+            f"{self._root.path}/storage/": "storage/",
+        }
+        return await self._off_the_loop(lambda: self._ledger.unmade(self._AGENT, names, places))
+
+    def _changes(self) -> FileChanges:
+        kinds: dict[str, list[str]] = {"created": [], "changed": [], "deleted": []}
+        for change in self._ledger.since(self._AGENT):
+            kinds[change.kind].append(f"/{change.path}")
+        return FileChanges(**{kind: tuple(paths) for kind, paths in kinds.items()})
+
+    async def _off_the_loop(self, work: Callable[[], _T]) -> _T:
+        def with_errors() -> _T:
+            with disk_errors(self._root.path):
+                return work()
+
+        return await to_the_end(with_errors)
+
+
+async def to_the_end(work: Callable[[], _T]) -> _T:
+    """Do blocking work in a thread; a cancellation waits for its end, so that nothing is left half known."""
+    running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
 
 _CONVERSATION = "conversation"
 
@@ -218,7 +637,7 @@ class FileAgent:
             ephemeral_keep_recent=config.ephemeral_keep_recent,
             context_tokens=config.context_tokens,
             counter=counter,
-            sync_turn=SyncTurn(prompt=sentences(config.language).sync_turn, tools=[SYNC]),
+            sync_turn=SyncTurn(prompt=sentences(config.language).sync_turn, tools=[NAME]),
             language=config.language,
         )
 

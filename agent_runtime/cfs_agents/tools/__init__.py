@@ -11,11 +11,20 @@ from cfs_agents.tools.commands import (
     command_mode,
     failure_of,
 )
-from cfs_agents.tools.errors import ShellClosed, ShellError, ShellUnavailable, ToolDefinitionError, ToolError
-from cfs_agents.tools.files import FileGate, FileTools
-from cfs_agents.tools.paths import agent_grants
-from cfs_agents.tools.registry import CALL_ID, Registry
-from cfs_agents.tools.results import ToolResult
+from cfs_agents.tools.files import FileGate, FileTools, agent_grants
+from cfs_agents.tools.registry import (
+    CALL_ID,
+    Registry,
+    ShellClosed,
+    ShellError,
+    ShellUnavailable,
+    Tool,
+    ToolDefinitionError,
+    ToolError,
+    ToolResult,
+    Touch,
+    tool,
+)
 from cfs_agents.tools.shell import (
     AsyncShell,
     Limits,
@@ -27,7 +36,6 @@ from cfs_agents.tools.shell import (
     sandbox_trouble,
     usual_limits,
 )
-from cfs_agents.tools.tool import Tool, Touch, tool
 
 __all__ = [
     "CALL_ID",

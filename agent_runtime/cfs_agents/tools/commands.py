@@ -14,14 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from cfs_agents.tools.errors import ToolError
-from cfs_agents.tools.paths import STORAGE, WORKSPACE, directory_path
-from cfs_agents.tools.shell.async_shell import AsyncShell
-from cfs_agents.tools.shell.limits import usual_limits
-from cfs_agents.tools.shell.results import ShellResult
-from cfs_agents.tools.shell.settings import Sandbox, ShellSettings
-from cfs_agents.tools.threads import in_thread
-from cfs_agents.tools.tool import Tool, tool
+from cfs_agents.tools.files import STORAGE, WORKSPACE, directory_path
+from cfs_agents.tools.registry import Tool, ToolError, in_thread, tool
+from cfs_agents.tools.shell.confinement import Sandbox, ShellSettings, usual_limits
+from cfs_agents.tools.shell.shell import AsyncShell, ShellResult
 from cfs_filesystem import FileSystemError, FsHandle
 
 COMMAND = "execute_command"

@@ -1,27 +1,279 @@
 """Tools for files: read, write, edit, list, search (A2, A3). All goes through a handle, which is the gate (G1)."""
 
 import difflib
+import re
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Protocol, TypeVar
 
 from pydantic import Field
 
-from cfs_agents.tools.editing import replaced
-from cfs_agents.tools.errors import ToolError
-from cfs_agents.tools.paths import WORKSPACE, directory_path, file_path
-from cfs_agents.tools.search import search
-from cfs_agents.tools.tool import Tool, Touch, tool
+from cfs_agents.tools.registry import Tool, ToolError, Touch, tool
 from cfs_filesystem import (
+    OPERATIONS,
     AccessDeniedError,
     ConflictError,
     FileSystemError,
     FsHandle,
+    Grant,
     InvalidArgumentError,
+    InvalidPathError,
     NotFoundError,
+    Operation,
     Path,
+    validate_path,
 )
+
+# From the paths that a model writes to logical paths (A2), and from names on disk to text. Pure: no I/O.
+#
+# The agent sees `/`, which is its own directory; what is relative is relative to `/workspace`. Nothing is repaired:
+# what the gate takes for no path (`..`, `//`, `*`, control characters) is refused with its reason, wherever it would
+# lead.
+#
+# A name on disk is bytes. Inside the runtime it is a string as `os.fsdecode` makes it; `escaped_name` makes text of it.
+
+WORKSPACE = "/workspace"
+STORAGE = "/storage"
+GUIDELINE = "/guideline.md"
+CONTEXT_WINDOW = "/context_window_main.md"
+
+_UNSHOWABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\\\\"  # control characters, and the backslash that escapes them
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"  # line separators, marks that turn the direction of writing
+    "\ud800-\udfff]"  # bytes that are not UTF-8
+)
+_ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
+
+_LOOK: frozenset[Operation] = OPERATIONS - {"write", "delete"}
+
+
+def agent_grants() -> list[Grant]:
+    """Say what an agent may do in its directory: all in its two folders; its rules and its memory it may read."""
+    return [
+        Grant(prefix=WORKSPACE, ops=OPERATIONS),
+        Grant(prefix=STORAGE, ops=OPERATIONS),
+        Grant(prefix=GUIDELINE, ops=_LOOK),
+        Grant(prefix=CONTEXT_WINDOW, ops=_LOOK),
+    ]
+
+
+def file_path(path: str) -> Path:
+    """Return the logical path of a file; raises `ToolError` with the reason for what is no path."""
+    if not path:
+        raise ToolError("the path is empty")
+    return _checked(path if path.startswith("/") else f"{WORKSPACE}/{_bare(path)}", path)
+
+
+def directory_path(path: str) -> Path:
+    """Return the logical path of a directory; `.`, `/` and a slash at the end are allowed here."""
+    if path in ("", "."):
+        return WORKSPACE
+    if path == "/":
+        return path
+    inner = path.removesuffix("/")
+    if inner == ".":
+        return WORKSPACE
+    return _checked(inner if path.startswith("/") else f"{WORKSPACE}/{_bare(inner)}", path)
+
+
+def _bare(path: str) -> str:
+    """Drop each `./` at the beginning."""
+    while path.startswith("./"):
+        path = path[2:]
+    return path
+
+
+def _checked(logical: str, given: str) -> Path:
+    try:
+        return validate_path(logical)
+    except InvalidPathError as error:
+        hint = ": '..' is never followed, write the path from /workspace on" if ".." in given.split("/") else ""
+        raise ToolError(f"{error.detail}{hint}") from None
+
+
+def escaped_name(name: str) -> str:
+    """Return a file name or path as valid text on one line: bytes that cannot be shown as `\\xff`, as bash's `$'...'`.
+
+    Different names stay different: a backslash is escaped, too. `unescaped_name` is the way back.
+    """
+    return _UNSHOWABLE.sub(_escaped, name)
+
+
+def unescaped_name(text: str) -> str:
+    """Return the file name, as `os.fsdecode` makes it, that `escaped_name` wrote like this."""
+    data = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text.encode("utf-8", "surrogateescape"))
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", "surrogateescape"))
+
+
+# A regular expression over the text files below a directory (A3).
+
+MOST_MATCHES = 200
+MOST_SECONDS = 20.0
+LARGEST_SEARCHED = 8 << 20
+LONGEST_LINE = 400
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a search has found so far, and what it has left out."""
+
+    lines: list[str] = field(default_factory=list)
+    files: int = 0
+    searched: int = 0
+    binary: int = 0
+    large: int = 0
+    stopped: str = ""
+
+    def text(self) -> str:
+        """Write it for a model."""
+        notes = [f"{len(self.lines)} matching lines in {self.files} of {self.searched} files"]
+        if self.stopped:
+            notes.append(f"stopped {self.stopped}: narrow the search by path, glob or pattern")
+        if self.binary:
+            notes.append(f"{self.binary} files are no text")
+        if self.large:
+            notes.append(f"{self.large} files are larger than {LARGEST_SEARCHED >> 20} MiB")
+        return "\n".join([*self.lines, f"[{'; '.join(notes)}]"])
+
+
+def search(handle: FsHandle, pattern: str, place: Path, glob: str | None, *, ignore_case: bool) -> Findings:
+    """Find the lines that match in a file, or in all below a directory but for what is hidden in it.
+
+    Raises `ToolError` for a pattern that is none or takes too long (the file system bounds each file's search), and
+    `NotFoundError`.
+    """
+    found = Findings()
+    end = time.monotonic() + MOST_SECONDS
+    wrapped = f"(?m{'i' if ignore_case else ''})^.*?(?:{pattern}).*$"
+    for path, size in _files(handle, place, glob):
+        if time.monotonic() > end:
+            found.stopped = f"after {MOST_SECONDS:g} s"
+            break
+        if size > LARGEST_SEARCHED:
+            found.large += 1
+            continue
+        if not _search_file(handle, path, wrapped, found):
+            found.stopped = f"after {MOST_MATCHES} lines"
+            break
+    return found
+
+
+def _files(handle: FsHandle, place: Path, glob: str | None) -> Iterator[tuple[Path, int]]:
+    """Name the files to be searched, and their sizes."""
+    inside = place.rstrip("/") + "/"
+    entries = handle.list(place)
+    if not entries and not handle.is_directory(place):
+        raise NotFoundError(f"there is no entry {place!r}", place)
+    for entry in entries:
+        path = entry["path"]
+        relative = path.removeprefix(inside)
+        hidden = path != place and any(part.startswith(".") for part in relative.split("/"))
+        name = relative.rpartition("/")[2]
+        if not hidden and (glob is None or fnmatchcase(relative, glob) or fnmatchcase(name, glob)):
+            yield path, entry["size"]
+
+
+def _search_file(handle: FsHandle, path: Path, wrapped: str, found: Findings) -> bool:
+    """Add the matching lines of one file; tells whether there is room for more.
+
+    The file system says which lines match, but not where they are. So they are looked up: lines of the same text match
+    the same.
+    """
+    try:
+        matches = handle.read_re(path, wrapped)
+        text = handle.read_file(path) if matches else ""
+    except InvalidArgumentError as error:
+        if _is_text(handle, path):
+            raise ToolError(f"{error.detail} (in {path})") from None
+        found.binary += 1
+        return True
+    except FileSystemError:  # gone by now, or not to be read
+        return True
+    found.searched += 1
+    if not matches:
+        return True
+    wanted = {line for match in matches for line in match.split("\n")}
+    before = len(found.lines)
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), 1):
+        if line in wanted:
+            if len(found.lines) == MOST_MATCHES:
+                return False
+            shown = line.rstrip("\r")
+            shown = shown if len(shown) <= LONGEST_LINE else shown[:LONGEST_LINE] + "..."
+            found.lines.append(f"{path}:{number}: {shown}")
+    found.files += len(found.lines) > before
+    return True
+
+
+def _is_text(handle: FsHandle, path: Path) -> bool:
+    try:
+        handle.read_file(path)
+    except FileSystemError:
+        return False
+    return True
+
+
+# Exact replacement in a text. Pure: no I/O.
+
+_MOST_PLACES = 10
+
+
+def replaced(path: str, text: str, old: str, new: str) -> tuple[str, int]:
+    """Replace the one place where `old` stands; returns the new text and the number of its first line there.
+
+    Raises `ToolError` when there is none, or more than one, saying where; `path` is for the reason only.
+    """
+    if not old:
+        raise ToolError("'old' is empty: give the text that is to be replaced")
+    if old == new:
+        raise ToolError("'old' and 'new' are the same: nothing would change")
+    places = _places(text, old)
+    if not places:
+        raise ToolError(f"'old' is not in {path!r}{_near(text, old)}; nothing was changed")
+    if len(places) > 1:
+        lines = ", ".join(str(_line(text, place)) for place in places[:_MOST_PLACES])
+        more = ", ..." if len(places) > _MOST_PLACES else ""
+        raise ToolError(
+            f"'old' is {len(places)} times in {path!r}, at the lines {lines}{more}; nothing was changed:"
+            " give more of the text around the place that is meant"
+        )
+    start = places[0]
+    return text[:start] + new + text[start + len(old) :], _line(text, start)
+
+
+def _places(text: str, old: str) -> list[int]:
+    """Find every place where it stands; places may overlap, as each of them could be meant."""
+    places: list[int] = []
+    start = text.find(old)
+    while start >= 0:
+        places.append(start)
+        start = text.find(old, start + 1)
+    return places
+
+
+def _line(text: str, place: int) -> int:
+    return text.count("\n", 0, place) + 1
+
+
+def _near(text: str, old: str) -> str:
+    """Say where it nearly stands: but for white space, or for the ends of lines."""
+    if "\r\n" in text and old.replace("\n", "\r\n") in text:
+        return ": the file's lines end in '\\r\\n'"
+    wanted = [line.strip() for line in old.strip().splitlines()]
+    lines = [line.strip() for line in text.splitlines()]
+    for at in range(len(lines) - len(wanted) + 1) if wanted else ():
+        if lines[at : at + len(wanted)] == wanted:
+            return f": it is at line {at + 1} but for white space, copy the text exactly"
+    return ""
+
 
 _T = TypeVar("_T")
 

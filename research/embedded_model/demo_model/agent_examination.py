@@ -10,9 +10,9 @@ from random import Random
 
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.fibre.storage import WORKSPACE_FOLDER
+from cfs_agents.fibre.state import WORKSPACE_FOLDER
 from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
-from cfs_agents.llm import Model
+from cfs_agents.model import Model
 from cfs_agents.tools import CommandMode
 from demo_model.agent_jobs import MAKERS, Desk, Job
 from demo_model.agent_life import Script, put

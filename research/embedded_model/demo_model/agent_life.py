@@ -18,10 +18,10 @@ from uuid import uuid4
 from cfs import wire
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.fibre.storage import WORKSPACE_FOLDER
-from cfs_agents.fibre.toolset import DEFAULT_FILE_TOOLS
+from cfs_agents.fibre.state import WORKSPACE_FOLDER
+from cfs_agents.fibre.tools import DEFAULT_FILE_TOOLS
 from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
-from cfs_agents.llm import Reply
+from cfs_agents.model import Reply
 from cfs_agents.tools import CommandMode
 from demo_model import agent_tasks, window_tasks  # noqa: F401 - they enter their tasks
 from demo_model.agent_jobs import MAKERS, Desk, Job, Steps

@@ -11,8 +11,7 @@ from typing import TextIO
 import pytest
 
 from cfs.wire import ToolCall, Usage
-from cfs_agents.console import Console
-from cfs_agents.console.telling import ordinal, shortened
+from cfs_agents.console import Console, ordinal, shortened
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -27,7 +26,7 @@ from cfs_agents.events import (
     TurnUsage,
     Warned,
 )
-from cfs_agents.tools.results import ToolResult
+from cfs_agents.tools.registry import ToolResult
 
 IDS = count(1)
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.console import Block, BlockStream, Passage, Void
-from cfs_agents.console.stream import LONGEST_HELD
+from cfs_agents.console import LONGEST_HELD, Block, BlockStream, Passage, Void
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -21,8 +20,8 @@ from cfs_agents.events import (
     Thinking,
     TurnUsage,
 )
-from cfs_agents.llm import CallPiece, Chunk, Reply
-from cfs_agents.tools.results import ToolResult
+from cfs_agents.model import CallPiece, Chunk, Reply
+from cfs_agents.tools.registry import ToolResult
 
 CALL = ToolCall(id="c1", name="read_file", arguments={"path": "a"})
 RESULT = ToolResult("c1", "read_file", "hello", ok=True, seconds=0.5)

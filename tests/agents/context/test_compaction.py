@@ -19,7 +19,7 @@ from cfs_agents.context import (
     SelectiveCompactionPolicy,
     WorkingContext,
 )
-from cfs_agents.context.offloading import Offloader
+from cfs_agents.context.offload import Offloader
 from tests.agents.context.support import ScriptedSummary, assistant, call, conversation, item, result, user, words
 
 

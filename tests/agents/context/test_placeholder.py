@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs_agents.context.headline import LONGEST, headline
-from cfs_agents.context.placeholder import beginning, ending, placeholder
-from cfs_agents.context.records import Record
-from cfs_agents.context.tokens import estimate
+from cfs_agents.context.conversation import estimate
+from cfs_agents.context.offload import LONGEST, beginning, ending, headline, placeholder
+from cfs_agents.context.store import Record
 from tests.agents.context.support import assistant, call, item, result, user
 
 RECORD = Record("item_1", "tool_result", "a.json", "2026-01-02T03:04:05+00:00", 12_000, 48_213, 50_000, "", "shell: ls")

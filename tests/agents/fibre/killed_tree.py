@@ -22,10 +22,10 @@ from typing import Any
 from cfs import api
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message
-from cfs_agents.fibre import storage
+from cfs_agents.fibre import state
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.llm import Item
+from cfs_agents.model import Item
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 
 MOST_KILLS = 400
@@ -99,7 +99,7 @@ def dying_at(number: int) -> Callable[[], None]:
 
 def set_points(point: Callable[[], None]) -> None:
     """Let every step that changes something pass a point before and after it."""
-    real_replace, real_call = storage._replace, AsyncClient.call
+    real_replace, real_call = state._replace, AsyncClient.call
 
     def replace(path: Path, text: str) -> None:
         point()
@@ -112,7 +112,7 @@ def set_points(point: Callable[[], None]) -> None:
         point()
         return answer
 
-    storage._replace = replace
+    state._replace = replace
     AsyncClient.call = call  # type: ignore[method-assign, assignment]
 
 

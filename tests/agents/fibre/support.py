@@ -1,6 +1,6 @@
 """What several tests of Fibre need."""
 
-from cfs_agents.fibre.toolset import Finish, SpawnRequest
+from cfs_agents.fibre.tools import Finish, SpawnRequest
 
 
 class RecordingConductor:

@@ -11,7 +11,7 @@ from cfs import api
 from cfs.errors import Conflict, EngineError, NotFound, Unreachable
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.retries import Retries
+from cfs_agents.model import Retries
 from cfs_agents.testing import raises, says, together
 from cfs_server.sessions.agents import expire
 from tests.agents.fibre.trees import (

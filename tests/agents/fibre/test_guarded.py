@@ -10,8 +10,8 @@ import pytest
 
 from cfs.wire import Message, Usage
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.reports import Report
-from cfs_agents.llm import Item
+from cfs_agents.fibre.report import Report
+from cfs_agents.model import Item
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 from cfs_agents.tools import tool
 from tests.agents.fibre.trees import Cast, finish, late, messages, spawn, tree, wait, write

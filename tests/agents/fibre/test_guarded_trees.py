@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cfs.wire import Message
-from cfs_agents.fibre.reports import Change, Report
+from cfs_agents.fibre.report import Change, Report
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 from tests.agents.fibre.trees import Cast, Script, finish, late, messages, spawn, tree, wait, write, writer
 from tests.server.support import until

@@ -8,10 +8,10 @@ import pytest
 
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.prompts import CAPABILITIES, ROLE, fixed_part, system_prompt
-from cfs_agents.fibre.reports import Change, Report
-from cfs_agents.fibre.toolset import DEFAULT_FILE_TOOLS, FibreTools
-from cfs_agents.sentences import Language
-from cfs_agents.server_model import ServerCounter
+from cfs_agents.fibre.report import Change, Report
+from cfs_agents.fibre.tools import DEFAULT_FILE_TOOLS, FibreTools
+from cfs_agents.messages import Language
+from cfs_agents.model import ServerCounter
 from cfs_agents.tools import AsyncShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
 from cfs_filesystem import InMemoryFileSystem
 from tests.agents.fibre.support import RecordingConductor

@@ -8,7 +8,7 @@ import pytest
 
 from cfs.wire import Message
 from cfs_agents.context import Context, ContextItem
-from cfs_agents.fibre.session_context import (
+from cfs_agents.fibre.state import (
     COPIED,
     AgentSpec,
     MessageManager,

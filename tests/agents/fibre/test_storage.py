@@ -7,8 +7,7 @@ import pytest
 
 from cfs.errors import Conflict, Unavailable
 from cfs.wire import Message
-from cfs_agents.fibre.state import StrandRecord
-from cfs_agents.fibre.storage import MESSAGES, STATUS, TreeFolder
+from cfs_agents.fibre.state import MESSAGES, STATUS, StrandRecord, TreeFolder
 
 SAID = [Message(role="user", content="你好"), Message(role="assistant", content="hello")]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cfs.wire import ToolCall
-from cfs_agents.fibre.toolset import FibreTools, Finish, SpawnRequest
+from cfs_agents.fibre.tools import FibreTools, Finish, SpawnRequest
 from cfs_agents.tools import Registry
 from tests.agents.fibre.support import RecordingConductor
 

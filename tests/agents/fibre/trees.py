@@ -10,9 +10,9 @@ from typing import Any
 
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.chunks import MessageChunk
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.retries import Retries
+from cfs_agents.fibre.report import MessageChunk
+from cfs_agents.model import Retries
 from cfs_agents.testing import Line, ManualClock, ScriptedModel, calls
 from tests.server.support import House
 

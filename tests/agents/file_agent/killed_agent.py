@@ -20,12 +20,11 @@ from typing import Any
 
 from cfs.wire import Message
 from cfs_agents.context import ContextFileSystem
-from cfs_agents.context.items import text_of
+from cfs_agents.context.conversation import text_of
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
-from cfs_agents.file_agent.journal import Journal
-from cfs_agents.file_agent.operations import OperationLog
-from cfs_agents.file_agent.root import AgentRoot, default
-from cfs_agents.llm import Item
+from cfs_agents.file_agent.agent import AgentRoot, default
+from cfs_agents.file_agent.journal import Journal, OperationLog
+from cfs_agents.model import Item
 from cfs_agents.testing import Line, ScriptedModel, calls, cut_off, says
 from cfs_agents.tools import CommandMode
 from cfs_agents.tools.shell import AsyncShell

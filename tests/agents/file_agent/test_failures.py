@@ -10,7 +10,7 @@ from cfs.completions import UNREADABLE
 from cfs.wire import Message
 from cfs_agents.events import Retrying
 from cfs_agents.file_agent import FileAgent
-from cfs_agents.llm import Item, Model
+from cfs_agents.model import Item, Model
 from cfs_agents.testing import ManualClock
 from tests.agents.file_agent.support import events_of, operations
 from tests.agents.test_server_model import misbehaving

@@ -13,9 +13,7 @@ from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, ToolCall
 from cfs_agents.context import Change, Context, ContextItem
 from cfs_agents.events import Finished, Warned
-from cfs_agents.file_agent.disk import Disk
-from cfs_agents.file_agent.journal import Journal, Story
-from cfs_agents.file_agent.operations import Operation
+from cfs_agents.file_agent.journal import Disk, Journal, Operation, Story
 from cfs_agents.testing import calls, says
 from tests.agents.file_agent.support import agent, events_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cfs_agents.events import Warned
-from cfs_agents.file_agent.operations import Operation, OperationLog
+from cfs_agents.file_agent.journal import Operation, OperationLog
 from cfs_agents.testing import calls, says
 from tests.agents.file_agent.support import agent, events_of, operations
 

@@ -8,7 +8,7 @@ from cfs.errors import EngineError
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.events import ContextShortened, Warned
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
-from cfs_agents.llm import Item, Reply
+from cfs_agents.model import Item, Reply
 from cfs_agents.testing import calls, raises, says
 from cfs_agents.tools import CommandMode
 from tests.agents.file_agent.support import agent, events_of, texts

@@ -6,8 +6,7 @@ import pytest
 
 from cfs.errors import Unavailable
 from cfs_agents.events import CallFinished, ContextUpdated
-from cfs_agents.file_agent.root import AgentRoot, default
-from cfs_agents.file_agent.sync import WINDOW_BYTES
+from cfs_agents.file_agent.agent import WINDOW_BYTES, AgentRoot, default
 from cfs_agents.testing import calls, raises, says, together
 from tests.agents.file_agent.support import WINDOW, agent, events_of, history, operations, texts
 

@@ -8,8 +8,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.events import ContextShortened, RoundStarted
 from cfs_agents.file_agent import FileAgent, FileAgentConfig
-from cfs_agents.llm import Item, Reply
-from cfs_agents.server_model import ModelSettings, ServerCounter, ServerModel
+from cfs_agents.model import Item, ModelSettings, Reply, ServerCounter, ServerModel
 from cfs_agents.tools import CommandMode
 from tests.server.support import Process
 

@@ -23,7 +23,7 @@ import pytest
 from cfs.errors import CfsError
 from cfs.wire import Message
 from cfs_agents.context import ContextFileSystem, ContextItem
-from cfs_agents.fibre.guards.ledger import Ledger
+from cfs_agents.fibre.guards.files import Ledger
 from cfs_agents.tools import Limits, Shell, ShellUnavailable, agent_shell
 from cfs_agents.tools.shell import ShellSettings
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant

@@ -15,8 +15,8 @@ import pytest
 
 from cfs_agents.tools import ShellUnavailable, agent_shell, sandbox_trouble
 from cfs_agents.tools.shell import Limits, Sandbox, Shell, ShellSettings
-from cfs_agents.tools.shell.framing import Mark, MarkReader
-from cfs_agents.tools.shell.sandbox import seccomp_filter
+from cfs_agents.tools.shell.confinement import seccomp_filter
+from cfs_agents.tools.shell.protocol import Mark, MarkReader
 from tests.agents.tools.shells import KINDS, AnyShell, until, with_argument
 from tests.agents.tools.test_shell_endings import SLEEP, STRANGER
 from tests.census import Census
@@ -292,7 +292,7 @@ def test_directory_inside_a_writable_one_is_refused(root: Path) -> None:
 
 def test_leftovers_have_a_bound(settings: ShellSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands that all leave something behind do not use up descriptors or threads: the oldest is let go."""
-    monkeypatch.setattr("cfs_agents.tools.shell.outlets._MOST_LEFTOVERS", 5)
+    monkeypatch.setattr("cfs_agents.tools.shell.output._MOST_LEFTOVERS", 5)
     before = Census.now()
     with Shell(settings) as shell:
         for _ in range(12):

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs_agents.tools.shell import Sandbox, Shell, ShellSettings
-from cfs_agents.tools.shell.capture import Capture
-from cfs_agents.tools.shell.environment import FIXED, environment
-from cfs_agents.tools.shell.framing import Mark, MarkReader
+from cfs_agents.tools.shell.confinement import FIXED, environment
+from cfs_agents.tools.shell.output import Capture
+from cfs_agents.tools.shell.protocol import Mark, MarkReader
 
 
 @given(

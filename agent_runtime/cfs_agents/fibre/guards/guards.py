@@ -11,21 +11,15 @@ from cfs.wire import Usage
 from cfs_agents.claims import named_files
 from cfs_agents.context import Context, ContextItem
 from cfs_agents.events import FileChanges
-from cfs_agents.fibre.guards.claims import check_claims
-from cfs_agents.fibre.guards.digest import digested
-from cfs_agents.fibre.guards.ledger import Ledger
-from cfs_agents.fibre.guards.limits import Limits
-from cfs_agents.fibre.guards.locks import Locks
-from cfs_agents.fibre.guards.stale_writes import StaleWrites
-from cfs_agents.fibre.guards.tree_budget import TreeBudget, tokens
-from cfs_agents.fibre.guards.words import guard_words
-from cfs_agents.fibre.reports import Change, ChangeKind, Report
-from cfs_agents.fibre.toolset import WAIT
-from cfs_agents.file_agent.disk import disk_errors
-from cfs_agents.file_agent.keeping import to_the_end
-from cfs_agents.sentences import Language
+from cfs_agents.fibre.guards.files import Ledger, Locks, StaleWrites, check_claims, digested
+from cfs_agents.fibre.guards.limits import Limits, TreeBudget, tokens
+from cfs_agents.fibre.report import Change, ChangeKind, Report
+from cfs_agents.fibre.tools import WAIT
+from cfs_agents.file_agent.agent import to_the_end
+from cfs_agents.file_agent.journal import disk_errors
+from cfs_agents.messages import Language, guard_words
 from cfs_agents.tools import Tool
-from cfs_agents.tools.paths import WORKSPACE
+from cfs_agents.tools.files import WORKSPACE
 
 LONG_CONTEXT = 800
 """Tokens of a conversation from which on reports are kept in one line each."""

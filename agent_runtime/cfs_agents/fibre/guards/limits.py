@@ -1,10 +1,91 @@
 """Limits of a tree: how deep it may grow, how many agents may be at work, and how many in all (B7). Pure: no I/O."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from cfs_agents.fibre.guards.words import guard_words
-from cfs_agents.sentences import Language
-from cfs_agents.tools.errors import ToolError
+from cfs.errors import TooMany
+from cfs.wire import Usage
+from cfs_agents.messages import Language, guard_words
+from cfs_agents.tools.registry import ToolError
+
+# The token budget of a tree: each agent draws from its own, and with it from those of all above it (B7). Pure: no I/O.
+#
+# It is looked at before a model is asked, with what the question will cost at least; so what is used can go over it by
+# one reply for each agent that is being answered, and not by more.
+
+
+def tokens(usage: Usage) -> int:
+    """Return what a usage counts for: all that was read, known or not, and written."""
+    return usage.prompt_tokens + usage.completion_tokens
+
+
+@dataclass(slots=True)
+class _Account:
+    parent: str | None
+    limit: int | None
+    used: int = 0
+    reserved: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def spoken_for(self) -> int:
+        return self.used + sum(self.reserved.values())
+
+
+class TreeBudget:
+    """The accounts of one tree's agents, in tokens read and written. `limit` None is no limit of its own."""
+
+    def __init__(self, language: Language = "en") -> None:
+        self._say = guard_words(language)
+        self._accounts: dict[str, _Account] = {}
+
+    def open(self, agent_id: str, parent: str | None, limit: int | None, used: int = 0) -> None:
+        """Give an agent an account below its parent's; `used` is what it has used in an earlier process.
+
+        An account that is there already gets the limit, and keeps what was used.
+        """
+        if agent_id in self._accounts:
+            self._accounts[agent_id].limit = limit
+            return
+        self._accounts[agent_id] = _Account(parent, limit)
+        self.draw(agent_id, used)
+
+    def reserve(self, agent_id: str, tokens: int) -> None:
+        """Set aside what the next question costs at least, until something is drawn.
+
+        Raises `TooMany` before anybody is asked, when the agent's budget or one above it does not have so much.
+        """
+        line = self._line(agent_id)
+        for name in line:
+            self._accounts[name].reserved.pop(agent_id, None)
+        for name in line:
+            account = self._accounts[name]
+            if account.limit is not None and account.spoken_for + tokens > account.limit:
+                raise TooMany(self._say.budget.format(name, account.spoken_for, account.limit))
+        for name in line:
+            self._accounts[name].reserved[agent_id] = tokens
+
+    def draw(self, agent_id: str, tokens: int) -> None:
+        """Enter what a reply has cost, in the agent's account and all above it."""
+        for name in self._line(agent_id):
+            self._accounts[name].used += tokens
+            self._accounts[name].reserved.pop(agent_id, None)
+
+    def release(self, agent_id: str) -> None:
+        """Give back what an agent has set aside, as it has ended."""
+        for name in self._line(agent_id):
+            self._accounts[name].reserved.pop(agent_id, None)
+
+    def used(self, agent_id: str) -> int:
+        """Return what an agent and all below it have used."""
+        return self._accounts[agent_id].used
+
+    def _line(self, agent_id: str) -> list[str]:
+        """Return an agent and all above it."""
+        line: list[str] = []
+        name: str | None = agent_id
+        while name is not None and name in self._accounts:
+            line.append(name)
+            name = self._accounts[name].parent
+        return line
 
 
 @dataclass(frozen=True, slots=True)

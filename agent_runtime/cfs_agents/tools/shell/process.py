@@ -13,11 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cfs_agents.tools.errors import ShellUnavailable
-from cfs_agents.tools.shell.environment import environment
-from cfs_agents.tools.shell.limits import ulimits
-from cfs_agents.tools.shell.sandbox import USER, bubblewrap
-from cfs_agents.tools.shell.settings import ShellSettings
+from cfs_agents.tools.registry import ShellUnavailable
+from cfs_agents.tools.shell.confinement import USER, ShellSettings, bubblewrap, environment, ulimits
 
 _CONTROL = 230
 """Number of the control descriptor in bash, or above: none that scripts use."""

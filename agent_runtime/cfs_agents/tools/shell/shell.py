@@ -1,14 +1,377 @@
 """A persistent shell for blocking code (A5)."""
 
+import asyncio
+import os
+import secrets
 import threading
+import time
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cfs_agents.tools.shell.core import ShellCore
-from cfs_agents.tools.shell.results import Job, ShellResult
-from cfs_agents.tools.shell.settings import ShellSettings
-from cfs_agents.tools.shell.steps import take
+import structlog
+
+from cfs_agents.tools.registry import ShellClosed, ShellUnavailable
+from cfs_agents.tools.shell import protocol
+from cfs_agents.tools.shell.census import kill_all, new_cookie
+from cfs_agents.tools.shell.confinement import ShellSettings
+from cfs_agents.tools.shell.output import INSIDE, Leftovers, Outlet, PrivateDirectory, Records
+from cfs_agents.tools.shell.process import Bash, identity
+from cfs_agents.tools.shell.protocol import LAST_RESORT_SECONDS, Exchange, Readable, Steps, Work, async_take, take
+from cfs_filesystem import open_beneath
+
+# What a shell says of a command.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShellResult:
+    """A command that was run.
+
+    `output` is exactly what it wrote (standard error too, unless that is kept apart in `errors`), shortened in the
+    middle by `left_out` bytes when it was long; `record` is the file that then holds all of it, and what processes
+    that are `still_running` write from now on. `binary` says that some of it was no text and was replaced.
+
+    `status` is the exit status (128 + n for a command that signal n ended). `directory` is where the shell is now, in
+    its own words. When `ended` is set the shell itself ended, for that reason, and the next command gets a fresh one.
+    `fresh` says that this command got one because the last had ended unseen.
+    """
+
+    output: str
+    errors: str | None = None
+    status: int
+    seconds: float
+    directory: str
+    timed_out: bool = False
+    ended: str | None = None
+    fresh: bool = False
+    left_out: int = 0
+    binary: bool = False
+    record: Path | None = None
+    still_running: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A background job: `pid` is its process, and its process group's id; `log` gets its output as it comes."""
+
+    pid: int
+    log: Path
+
+
+# What a persistent shell does, as steps that wait for nothing themselves (A5). `Shell` and `AsyncShell` take them.
+#
+# How a command can end, and what then happens:
+#
+# 1. It ends: bash says so on the control descriptor. What it left behind in the background may go on writing.
+# 2. Its time is over: it gets what Ctrl-C sends, and the shell lives on with its state. What ignores that is killed,
+# and
+#    when bash itself does not come back, so is bash.
+# 3. Bash ends with it (`exit`, `exec`, `set -e`, `kill -9 $$`): the next command gets a fresh one.
+# 4. The control descriptor is gone, but bash is not (somebody closed our copy of it, or `exec` put a program in the
+# place
+#    of bash): its input is closed, so that it ends after the command, which makes it case 3.
+
+_log = structlog.get_logger(__name__)
+
+_KILL_PASSES = 1
+
+
+class ShellCore:
+    """The state of one shell, and the steps of what can be done with it, one at a time."""
+
+    def __init__(self, settings: ShellSettings) -> None:
+        self.settings = settings
+        self.closed = False
+        """Set by whoever closes it, before its turn comes: nothing new is begun."""
+        self._bash: Bash | None = None
+        self._directory = ""
+        self._newest: int | None = None
+        self._private: PrivateDirectory | None = None
+        self._leftovers = Leftovers()
+        self._cookie = new_cookie()
+        self._number = 0
+        self._destroyed = False
+
+    @property
+    def directory(self) -> Path:
+        """Where the next command runs: where the last one has left the shell, or where a fresh one begins."""
+        alive = self._bash is not None and self._bash.process.poll() is None
+        return Path(self._directory) if alive and self._directory else self.settings.directory
+
+    # -- what can be done -----------------------------------------------------------------------------------------
+
+    def run(self, command: str, timeout: float | None, directory: Path | None) -> Steps[ShellResult]:
+        """Run a command to its end, or to the end of its time.
+
+        Raises `ShellUnavailable` when no shell can be started, `NotADirectoryError` for a `directory` that is none,
+        `ValueError` for a command with a NUL in it. Whatever is raised into it ends the command as a time-out does, and
+        is raised again.
+        """
+        if "\0" in command:
+            raise ValueError("a command cannot hold NUL")
+        bash, fresh = yield from self._living()
+        exchange = Exchange(bash)
+        timed_out = False
+        try:
+            yield Work(partial(self._begin, exchange, command, directory))
+            yield from exchange.follow(self.settings.timeout if timeout is None else timeout)
+            if not exchange.over:
+                timed_out = True
+                yield from exchange.stop(self.settings.grace, self._kill)
+        except GeneratorExit:
+            self.abandon()
+            raise
+        except BaseException:
+            try:
+                if exchange.report:
+                    yield from exchange.stop(self.settings.grace, self._kill)
+            except BaseException:  # whoever asks twice does not want to wait
+                self.abandon()
+                raise
+            finally:
+                yield Work(partial(self._settle, exchange))
+            raise
+        yield from exchange.take_rest()
+        result: ShellResult = yield Work(partial(self._settle, exchange, timed_out=timed_out, fresh=fresh))
+        return result
+
+    def background(self, command: str, directory: Path | None) -> Steps[Job]:
+        """Start a command as a background job, in the present state of the shell, of which it gets a copy."""
+        log = self._record("job")
+        script = yield Work(partial(self._write_job, command))
+        order = protocol.background(script, self.settings.inside(log))
+        result = yield from self.run(order, None, directory)
+        if self._newest is None or result.ended:
+            raise ShellUnavailable(f"the job was not started: {result.ended or result.output}")
+        return Job(self._newest, log)
+
+    def close(self) -> Steps[None]:
+        """End the shell and every process that it started; commands that it runs at exit (`trap ... EXIT`) are run."""
+        if self._bash is not None:
+            self._bash.hang_up()
+            if self._bash.exit is not None:
+                yield Readable((self._bash.exit,), self.settings.grace)
+        yield Work(self._destroy)
+
+    def abandon(self) -> None:
+        """Kill the shell's processes at once, from anywhere; what is being run sees that the shell has ended."""
+        if self._bash is not None:
+            self._bash.kill()
+
+    # -- one command ----------------------------------------------------------------------------------------------
+
+    def _begin(self, exchange: Exchange, command: str, directory: Path | None) -> None:
+        """Open the outlets, write the script, and give the order."""
+        bash, settings = exchange.bash, self.settings
+        if directory is not None:
+            self._require_directory(directory)
+        private = self._private_directory()
+        create = self._records().create
+        self._number += 1
+        for name in ["output"] if settings.merge else ["output", "errors"]:
+            pipe = f"{name}-{self._number}-{secrets.token_hex(4)}"
+            outlet = Outlet(private, pipe, self._record(name), create, settings.keep, settings.most_recorded)
+            exchange.outlets.append(outlet)
+        private.script("command", command + "\n")
+        there, back = (settings.inside(directory), self._directory) if directory else (None, None)
+        pipes = [self._shared(outlet.pipe) for outlet in exchange.outlets]
+        exchange.report = protocol.report(exchange.token, bash.control_number, back)
+        bash.send(protocol.order(self._shared("command"), pipes, bash.control_number, there) + exchange.report)
+
+    def _settle(self, exchange: Exchange, *, timed_out: bool = False, fresh: bool = False) -> ShellResult:
+        """Close the outlets, or hand them on where something still writes to them; and say how it was."""
+        still = [outlet for outlet in exchange.outlets if outlet.descriptor is not None]
+        for outlet in exchange.outlets:
+            if exchange.report and outlet in still:
+                self._leftovers.adopt(outlet)
+            else:
+                outlet.close()
+        status, ended = self._ending(exchange)
+        shown = [outlet.capture.shown() for outlet in exchange.outlets]
+        records = [outlet.record for outlet in exchange.outlets if outlet.recorded]
+        return ShellResult(
+            output=shown[0].text if shown else "",
+            errors=shown[1].text if len(shown) > 1 else None,
+            status=status,
+            seconds=time.monotonic() - exchange.began,
+            directory=self._directory,
+            timed_out=timed_out,
+            ended=ended,
+            fresh=fresh,
+            left_out=sum(each.left_out for each in shown),
+            binary=any(each.binary for each in shown),
+            record=records[0] if records else None,
+            still_running=bool(still),
+        )
+
+    def _ending(self, exchange: Exchange) -> tuple[int, str | None]:
+        """Return a command's status, and how its shell ended if it did."""
+        if exchange.mark is None:
+            return self._bury(exchange.bash) if exchange.report else (0, None)
+        self._directory, self._newest = exchange.mark.directory, exchange.mark.background
+        if all(outlet.opened for outlet in exchange.outlets):
+            return exchange.mark.status, None
+        exchange.bash.kill()
+        self._bury(exchange.bash)
+        return exchange.mark.status, "it could not run the command: it may open no files, or has no descriptors left"
+
+    def _write_job(self, command: str) -> str:
+        """Write the script of a background job, which bash may read only later: it stays until the end."""
+        script = f"job-{secrets.token_hex(4)}"
+        self._private_directory().script(script, command + "\n")
+        try:
+            self._records().make()
+        except OSError as error:
+            raise ShellUnavailable(f"the job was not started: no log can be written: {error.strerror}") from None
+        return self._shared(script)
+
+    # -- life and death -------------------------------------------------------------------------------------------
+
+    def _living(self) -> Steps[tuple[Bash, bool]]:
+        """Return a bash, started if there is none; and whether the last one had ended without being seen."""
+        if self.closed:
+            raise ShellClosed("the shell has been closed")
+        died = self._bash is not None and self._bash.process.poll() is not None
+        if self._bash is not None and died:
+            yield Work(partial(self._bury, self._bash))
+        return self._bash or (yield from self._start()), died
+
+    def _start(self) -> Steps[Bash]:
+        """Start bash and make it quiet; whatever is raised meanwhile ends it, so that there is never half a one."""
+        started: Exchange | None = None
+        try:
+            started = Exchange((yield Work(self._spawn)))
+            bash = started.bash
+            bash.send(protocol.opening(bash.limits) + protocol.report(started.token, bash.control_number))
+            yield from started.follow(LAST_RESORT_SECONDS)
+        finally:
+            if self._bash is not None and (started is None or started.mark is None):
+                self._bash.kill()
+                yield Work(partial(self._bury, self._bash))
+        if started.mark is None:
+            raise ShellUnavailable(f"bash did not start: {bash.complaints or 'it said nothing'}")
+        self._directory, self._newest = started.mark.directory, None
+        _log.debug("shell.started", pid=bash.process.pid)
+        return bash
+
+    def _spawn(self) -> Bash:
+        self._below(self.settings.directory).make()
+        self._bash = Bash(self.settings, self._private_directory().path, self._cookie)
+        return self._bash
+
+    def _bury(self, bash: Bash) -> tuple[int, str]:
+        """Let go of a bash that has ended; returns its status, as bash counts, and how it ended."""
+        self._bash = None
+        status = bash.release()
+        if status < 0:
+            return 128 - status, f"it was killed by signal {-status}"
+        return status, f"it ended with exit status {status}"
+
+    def _kill(self, spare: set[int], since: int) -> None:
+        kill_all(self._sessions(), self._cookie, spare, since, _KILL_PASSES)
+
+    def _sessions(self) -> set[int]:
+        """Name the sessions of the living bash. Not those of one that has gone: their numbers may be others' by now."""
+        return {self._bash.process.pid, self._bash.group} if self._bash else set()
+
+    def _destroy(self) -> None:
+        """End everything; a second time there is nothing left to end."""
+        if self._destroyed:
+            return
+        self._destroyed = True
+        self.abandon()
+        if not kill_all(self._sessions(), self._cookie):
+            _log.warning("shell.processes_left")
+        if self._bash is not None:
+            self._bury(self._bash)
+        self._leftovers.close()
+        if self._private is not None:
+            self._private.close()
+
+    # -- places ---------------------------------------------------------------------------------------------------
+
+    def _private_directory(self) -> PrivateDirectory:
+        """Return the directory of pipes and scripts, which is made again when somebody has removed it."""
+        if self._private is None or not self._private.is_whole():
+            if self._private is not None:
+                self._private.close()
+            watched = self.settings.warden.directory() if self.settings.warden else None
+            self._private = PrivateDirectory(watched, identity(self.settings.user).get("group"))
+        return self._private
+
+    def _shared(self, name: str) -> str:
+        """Return the path by which bash finds something in the private directory."""
+        return f"{INSIDE if self.settings.sandbox else self._private_directory().path}/{name}"
+
+    def _records(self) -> Records:
+        """Return the directory of records; as root for another user, one that this user can write to."""
+        return self._below(self.settings.record_directory, identity(self.settings.user).get("user"))
+
+    def _below(self, directory: Path, owner: int | None = None) -> Records:
+        base = self.settings.unmovable(directory)
+        return Records(base, directory.relative_to(base).parts, owner)
+
+    def _require_directory(self, directory: Path) -> None:
+        """Raise `NotADirectoryError` unless there is such a directory; links in a sandbox lead nowhere else."""
+        base = self.settings.unmovable(directory) if self.settings.sandbox else directory
+        try:
+            os.close(open_beneath(base, directory.relative_to(base).parts))
+        except OSError:
+            raise NotADirectoryError(f"there is no directory {directory}") from None
+
+    def _record(self, name: str) -> Path:
+        return self.settings.record_directory / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}-{name}.txt"
+
+
+# A persistent shell for coroutines (A5).
+
+
+class AsyncShell:
+    """One bash that is kept: directory, variables, functions, aliases and options persist from command to command.
+
+    It starts with the first command, and again when it has ended. Several tasks may use it; they take turns.
+    """
+
+    def __init__(self, settings: ShellSettings) -> None:
+        self.settings = settings
+        self._core = ShellCore(settings)
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def run(self, command: str, *, timeout: float | None = None, directory: Path | None = None) -> ShellResult:
+        """Run a command and wait for its end; `timeout` in seconds instead of the settings', in `directory` for once.
+
+        A cancellation ends the command as a time-out does: the shell lives on. Raises what `Shell.run` raises.
+        """
+        async with self._turn:
+            return await async_take(self._core.run(command, timeout, directory))
+
+    async def background(self, command: str, *, directory: Path | None = None) -> Job:
+        """Start a command and do not wait for it; its output goes to a file. It ends with the shell at the latest."""
+        async with self._turn:
+            return await async_take(self._core.background(command, directory))
+
+    @property
+    def directory(self) -> Path:
+        """Where the next command runs."""
+        return self._core.directory
+
+    async def close(self) -> None:
+        """End the shell and every process that it started, also a command that another task waits for."""
+        self._core.closed = True
+        if self._turn.locked():
+            self._core.abandon()
+        async with self._turn:
+            await async_take(self._core.close())
 
 
 class Shell:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.fibre.guards.claims import check_claims, relative
-from cfs_agents.fibre.guards.ledger import Ledger
+from cfs_agents.fibre.guards.files import Ledger, check_claims, relative
 
 
 @pytest.fixture

@@ -9,14 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfs_agents.fibre.guards.claims import check_claims
-from cfs_agents.fibre.guards.ledger import Ledger
-from cfs_agents.fibre.recall import report_of, state_of
-from cfs_agents.fibre.reports import Change, Report
-from cfs_agents.fibre.state import StrandRecord
-from cfs_agents.fibre.storage import SessionFolder
-from cfs_agents.file_agent.tree import tree
-from cfs_agents.tools.paths import escaped_name, unescaped_name
+from cfs_agents.fibre.guards.files import Ledger, check_claims
+from cfs_agents.fibre.report import Change, Report
+from cfs_agents.fibre.state import SessionFolder, StrandRecord, report_of, state_of
+from cfs_agents.file_agent.agent import tree
+from cfs_agents.tools.files import escaped_name, unescaped_name
 
 ODD = st.sampled_from(
     [b"\xff", b"\n", b"\x1b[2J", b"\\", b"*", b"?", b"\xed\xa0\x80", b"\\xff", "\u202e".encode(), b"x" * 255]

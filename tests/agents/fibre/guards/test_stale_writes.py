@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.fibre.guards.ledger import Ledger
-from cfs_agents.fibre.guards.stale_writes import StaleWrites
+from cfs_agents.fibre.guards.files import Ledger, StaleWrites
 from cfs_agents.tools import FileTools, ToolError, agent_grants
 from cfs_filesystem import DiskFileSystem
 

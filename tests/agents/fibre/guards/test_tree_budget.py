@@ -3,7 +3,7 @@
 import pytest
 
 from cfs.errors import TooMany
-from cfs_agents.fibre.guards.tree_budget import TreeBudget
+from cfs_agents.fibre.guards.limits import TreeBudget
 
 
 @pytest.fixture

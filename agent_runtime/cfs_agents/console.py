@@ -1,0 +1,651 @@
+"""The console of an agent: its events go in, and a person can read what comes out (A8)."""
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TextIO, TypeAlias
+
+import typer
+
+from cfs.cli.screen import has_colours, is_terminal, visible
+from cfs.wire import ToolCall, Usage
+from cfs_agents.agent import added
+from cfs_agents.events import (
+    AgentEvent,
+    CallFinished,
+    CallStarted,
+    ContextShortened,
+    ContextUpdated,
+    EndReason,
+    FileChanges,
+    Finished,
+    Retrying,
+    RoundStarted,
+    Text,
+    Thinking,
+    TurnUsage,
+    Warned,
+)
+from cfs_agents.model import Chunk, Reply
+from cfs_agents.tools.commands import COMMAND, Answer, CommandRequest, exit_status, without_status
+from cfs_agents.tools.files import file_path
+from cfs_agents.tools.registry import ToolError, ToolResult
+
+# Asks at the terminal whether a command may run: `--commands ask` (A5).
+#
+# What is shown is exactly what would run. Nothing in it can steer the terminal, look like the question, or be
+# overlooked: what has no shape is written as its number, and long lines are broken here, each part below a mark.
+
+_LINE, _GOES_ON = "  | ", "  : "
+_NARROWEST = 20
+_SHAPELESS = frozenset(map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0)))
+"""Letters and marks that are shown as nothing."""
+_SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+_ANSWERS = {
+    **dict.fromkeys(("y", "yes"), Answer.YES),
+    **dict.fromkeys(("n", "no"), Answer.NO),
+    **dict.fromkeys(("a", "always"), Answer.ALWAYS),
+}
+_CHOICE = "Run it? y(es), n(o), a(lways: this exact command in this directory, until this program ends): "
+
+
+def can_ask() -> bool:
+    """Whether there is a terminal to ask at, and one to show the question on."""
+    return is_terminal(sys.stdin) and is_terminal(sys.stderr)
+
+
+class CommandQuestions:
+    """Asks the person at the terminal, on standard error; an `Ask`."""
+
+    def __init__(self) -> None:
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    async def quiet(self) -> None:
+        """Wait until no question is open, so that nothing is shown between it and its answer."""
+        await self._quiet.wait()
+
+    async def __call__(self, agent: str, request: CommandRequest) -> Answer:
+        """Ask, until there is an answer. The end of the input is a no."""
+        self._quiet.clear()
+        try:
+            _write(question(agent, request, shutil.get_terminal_size().columns))
+            _forget_typed()
+            while True:
+                _write(_CHOICE)
+                typed = await _typed_line()
+                if not typed:
+                    _write("\n")
+                    return Answer.NO
+                if (answer := _ANSWERS.get(typed.decode("utf-8", "replace").strip().lower())) is not None:
+                    return answer
+        except asyncio.CancelledError:
+            _write("\n[not answered: the command is not run]\n")
+            raise
+        finally:
+            self._quiet.set()
+
+
+def question(agent: str, request: CommandRequest, columns: int) -> str:
+    """Show a command so that all of it can be seen. Pure."""
+    lines = request.command.split("\n")
+    long = f" ({len(lines)} lines)" if len(lines) > 1 else ""
+    background = " in the background" if request.background else ""
+    shown = [f"{shapely(agent)} wants to run this command{background}{long}, in {shapely(request.directory)}:"]
+    width = max(_NARROWEST, columns - len(_LINE) - 1)
+    for line in lines:
+        for number, part in enumerate(_parts(shapely(line), width)):
+            shown.append((_GOES_ON if number else _LINE) + part)
+    if any(shapely(line) != line for line in lines):
+        shown.append("(<U+...> stands for a character that cannot be seen)")
+    return "\n".join(shown) + "\n"
+
+
+def shapely(text: str) -> str:
+    """Write as its number each character that a terminal obeys, or shows as nothing."""
+    return "".join(each if _has_shape(each) else f"<U+{ord(each):04X}>" for each in text)
+
+
+def _has_shape(character: str) -> bool:
+    if not character.isprintable() or character in _SHAPELESS:
+        return False
+    return not any(ord(character) in selectors for selectors in _SELECTORS)
+
+
+def _parts(line: str, width: int) -> Iterator[str]:
+    """Cut a line into parts of so many columns at most; an empty one is one part."""
+    begin = used = 0
+    for end, character in enumerate(line):
+        columns = 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        if used + columns > width:
+            yield line[begin:end]
+            begin, used = end, 0
+        used += columns
+    yield line[begin:]
+
+
+async def _typed_line() -> bytes:
+    """Read a line from the terminal; nothing at its end. A cancellation leaves what comes later to others."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[bytes] = loop.create_future()
+    terminal = sys.stdin.fileno()
+
+    def read() -> None:
+        try:
+            typed = os.read(terminal, 4096)
+        except OSError:  # the terminal has gone
+            typed = b""
+        loop.remove_reader(terminal)
+        if not line.done():
+            line.set_result(typed)
+
+    loop.add_reader(terminal, read)
+    try:
+        return await line
+    finally:
+        loop.remove_reader(terminal)
+
+
+def _forget_typed() -> None:
+    """Forget what was typed before the question: it was no answer to it."""
+    import termios
+
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+def _write(text: str) -> None:
+    typer.echo(text, err=True, nl=False)
+
+
+# Calls and results in few lines: what is long is shortened in its middle (A8). Pure: no I/O.
+
+FIRST_LINES, LAST_LINES = 10, 5
+LONGEST_LINE = 300
+MOST_PATHS = 20
+_LONGEST_INLINE = 80
+
+_ON_FILES = frozenset({"read_file", "write_file", "edit_file"})
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A heading, and lines that belong below it."""
+
+    heading: str
+    lines: Sequence[str] = ()
+
+
+def file_of(call: ToolCall) -> str | None:
+    """Name the one file that a call is about, always by the same name; None when it is about none."""
+    path = call.arguments.get("path")
+    if call.name not in _ON_FILES or not isinstance(path, str):
+        return None
+    try:
+        return file_path(path)
+    except ToolError:
+        return path  # the tool will say what is wrong with it
+
+
+def told_call(call: ToolCall, operation: int = 0) -> Told:
+    """Tell a call, with the number of the operation if it is one on a file."""
+    rest = dict(call.arguments)
+    heading, lines = call.name, list[str]()
+    if (path := file_of(call)) is not None:
+        del rest["path"]
+        heading += f" {_line(path)} ({ordinal(operation)} operation on this file)"
+    if call.name == COMMAND and isinstance(command := rest.get("command"), str):
+        del rest["command"]
+        lines += [f"$ {line}" for line in shortened(command)]
+    for name, value in rest.items():
+        text = _value(value)
+        if "\n" in text or len(text) > _LONGEST_INLINE:
+            lines += [f"{name}:", *(f"  {line}" for line in shortened(text))]
+        elif value is not None:
+            heading += f" {name}={json.dumps(value, ensure_ascii=False)}"
+    return Told(heading, lines)
+
+
+def told_result(call: ToolCall, result: ToolResult, *, repeated: bool = False) -> Told:
+    """Tell a result, of a command with its status; one that is repeated is named only."""
+    code = _exit_status(call, result)
+    status = ("ok" if result.ok else "failed") if code is None else f"exit status {code}"
+    heading = " ".join(filter(None, (call.name, _subject(call)))) + f": {status}, {result.seconds:.2f} s"
+    output = output_of(call, result)
+    if not output.strip():
+        return Told(heading)
+    if repeated:
+        return Told(heading, [f"[the same output as before: {counted(len(output.splitlines()), 'line')}]"])
+    return Told(heading, shortened(output))
+
+
+def output_of(call: ToolCall, result: ToolResult) -> str:
+    """Take the status off a command's result: it stands in the heading, with a time that is never the same."""
+    return result.text if _exit_status(call, result) is None else without_status(result.text)
+
+
+def went_wrong(call: ToolCall, result: ToolResult) -> bool:
+    """Whether a result is to be noticed: an error, or a command whose status is not 0."""
+    return not result.ok or bool(_exit_status(call, result))
+
+
+def _exit_status(call: ToolCall, result: ToolResult) -> int | None:
+    """Read the status of a command that has ended; one that did not say it ended with 0."""
+    return exit_status(call.name, call.arguments, result.text) if result.ok else None
+
+
+def shortened(text: str) -> list[str]:
+    """Split a text into lines, of which the first and the last remain when there are many."""
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    left_out = len(lines) - FIRST_LINES - LAST_LINES
+    if left_out > 1:
+        lines = [*lines[:FIRST_LINES], f"[... {left_out:,} lines ...]", *lines[-LAST_LINES:]]
+    return [_line(line) for line in lines]
+
+
+def ordinal(number: int) -> str:
+    """Write 1 as 1st."""
+    endings = {1: "st", 2: "nd", 3: "rd"}
+    return f"{number:,}" + ("th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th"))
+
+
+def counted(number: int, thing: str) -> str:
+    """Write a number with what is counted."""
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Write the first of some paths, and how many more there are."""
+    more = f", and {len(paths) - MOST_PATHS:,} more" if len(paths) > MOST_PATHS else ""
+    return ", ".join(map(_line, paths[:MOST_PATHS])) + more
+
+
+def _subject(call: ToolCall) -> str:
+    """Say in a few words which of several calls of a tool it was."""
+    if (path := file_of(call)) is not None:
+        return _line(path)
+    named = call.arguments.get("command") or call.arguments.get("path")
+    if not isinstance(named, str) or not named.strip():
+        return ""
+    first = named.strip().splitlines()[0]
+    return first if first == named.strip() and len(first) <= _LONGEST_INLINE else f"{first[:_LONGEST_INLINE]}..."
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _line(line: str) -> str:
+    line = line.replace("\n", "␊")
+    if len(line) <= LONGEST_LINE:
+        return line
+    half = LONGEST_LINE // 2
+    return f"{line[:half]} [... {len(line) - 2 * half:,} characters ...] {line[-half:]}"
+
+
+# From the pieces of a reply, as they happen to come, to blocks that can be shown (A8). Pure: no I/O.
+
+Kind = Literal["thinking", "text"]
+
+LONGEST_HELD = 400
+"""Characters that wait for a natural break; beyond, a break between two words will do."""
+
+_BREAK = re.compile(r"""\n|[.!?…]["'”’)\]*_]{0,8}[ \t]+|[。！？][”’」』）]{0,8}""")
+"""Ends of lines and sentences. A point within a number or a name has no space behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """What a model says, or says to itself, up to a natural break. All passages together are its words, unchanged."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Void:
+    """A reply is asked for again; if some of it was `shown`, that does not count."""
+
+    reason: str
+    seconds: float
+    shown: bool
+
+
+Block: TypeAlias = (
+    Passage
+    | Void
+    | CallStarted
+    | CallFinished
+    | ContextUpdated
+    | ContextShortened
+    | Warned
+    | RoundStarted
+    | TurnUsage
+    | FileChanges
+    | Finished
+)
+"""What is shown in one go."""
+
+
+class BlockStream:
+    """Takes an agent's events, or a model's chunks and replies, and gives whole blocks.
+
+    Words are held back until a natural break. A call is given once, whether a reply has it, an event, or both.
+    """
+
+    def __init__(self) -> None:
+        self._kind: Kind = "text"
+        self._held = ""
+        self._shown = False
+        self._called: set[str] = set()
+
+    def feed(self, event: AgentEvent | Chunk | Reply) -> list[Block]:
+        """Take the next event; return the blocks that it completes."""
+        return list(self._blocks(event))
+
+    def finish(self) -> list[Block]:
+        """Give what is held back, as nothing more will come: the agent was stopped, or has failed."""
+        return list(self._release())
+
+    def _blocks(self, event: AgentEvent | Chunk | Reply) -> Iterator[Block]:
+        match event:
+            case Thinking(text):
+                yield from self._words("thinking", text)
+            case Text(text):
+                yield from self._words("text", text)
+            case Chunk(text, thinking):
+                yield from self._words("thinking", thinking)
+                yield from self._words("text", text)
+            case Retrying(reason, seconds):
+                self._held = ""
+                yield Void(reason, seconds, self._shown)
+                self._shown = False
+            case Reply(message):
+                yield from self._release()
+                self._begin_reply()
+                for call in message.tool_calls:
+                    yield from self._call(CallStarted(call))
+            case CallStarted():
+                yield from self._release()
+                yield from self._call(event)
+            case RoundStarted():
+                yield from self._release()
+                self._begin_reply()
+                yield event
+            case CallFinished() | ContextUpdated() | ContextShortened() | Warned() | TurnUsage():
+                yield from self._release()
+                yield event
+            case FileChanges() | Finished():
+                yield from self._release()
+                yield event
+
+    def _begin_reply(self) -> None:
+        self._shown = False
+        self._called.clear()  # ids are told apart within a reply only
+
+    def _call(self, event: CallStarted) -> Iterator[Block]:
+        if event.call.id not in self._called:
+            self._called.add(event.call.id)
+            yield event
+
+    def _words(self, kind: Kind, text: str) -> Iterator[Block]:
+        if not text:
+            return
+        if kind != self._kind:
+            yield from self._release()
+            self._kind = kind
+        self._held += text
+        if end := _last_break(self._held):
+            yield from self._passage(end)
+
+    def _release(self) -> Iterator[Block]:
+        if self._held:
+            yield from self._passage(len(self._held))
+
+    def _passage(self, end: int) -> Iterator[Block]:
+        text, self._held = self._held[:end], self._held[end:]
+        self._shown = True
+        yield Passage(self._kind, text)
+
+
+def _last_break(text: str) -> int:
+    """Find where the last break ends; 0 when there is none, and none is needed yet."""
+    end = 0
+    for found in _BREAK.finditer(text):
+        end = found.end()
+    if len(text) - end <= LONGEST_HELD:
+        return end
+    between_words = max(text.rfind(" "), text.rfind("\t")) + 1
+    return max(end, between_words) or len(text)
+
+
+# Where a console writes: lines that appear at once, that cannot steer a terminal, and that never fail.
+
+_WHOLE_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+
+
+class Page:
+    """Writes to a stream, of which it knows whether a line has been begun.
+
+    Control characters are made visible, for a pipe as well: there may be a terminal at its end. Styles are only for
+    terminals that know colours. When the reader has left, or the disk is full, `closed` is true and nothing is
+    written: what an agent does is not for its console to end.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self.colours = has_colours(out)
+        self.closed = False
+        self._out = out
+        self._fresh = True
+
+    def write(self, text: str, *, prefix: str = "", colour: str | None = None, dim: bool = False) -> None:
+        """Write text; each of its lines begins with the prefix, where it does not go on in one that has been begun."""
+        lines = _WHOLE_LINE.findall(visible(text.replace("\r\n", "\n")))
+        for number, line in enumerate(lines):
+            lines[number] = self._styled(prefix + line if number or self._fresh else line, colour, dim)
+        if lines:
+            self._fresh = text.endswith("\n")
+            self._put("".join(lines))
+
+    def line(self, text: str, *, prefix: str = "", colour: str | None = None, dim: bool = False) -> None:
+        """Write a line of its own, or several."""
+        self.begin_line()
+        self.write(f"{text}\n", prefix=prefix, colour=colour, dim=dim)
+
+    def begin_line(self) -> None:
+        """End the line that has been begun, if one has."""
+        self.write("" if self._fresh else "\n")
+
+    def _styled(self, text: str, colour: str | None, dim: bool) -> str:
+        if not self.colours or not (colour or dim):
+            return text
+        body = text.removesuffix("\n")
+        return typer.style(body, fg=colour, dim=dim or None) + text[len(body) :]
+
+    def _put(self, text: str) -> None:
+        if self.closed:
+            return
+        try:
+            self._out.write(_encodable(text, self._out))
+            self._out.flush()
+        except (OSError, ValueError):  # a closed stream is a ValueError
+            self.closed = True
+            self._forget_the_rest()
+
+    def _forget_the_rest(self) -> None:
+        """Let what is still buffered go nowhere, or the end of the program would fail to write it."""
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            try:
+                os.dup2(nowhere, self._out.fileno())
+            finally:
+                os.close(nowhere)
+        except (OSError, ValueError):
+            return  # it is no file of the system
+
+
+def _encodable(text: str, out: TextIO) -> str:
+    encoding = out.encoding or "utf-8"  # what is no file has none
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+# Prints blocks: words as they come, calls and results once, in few lines (A8).
+
+_THINKS = "~ "
+_CALLS = "> "
+_RESULTS = "< "
+_BELOW = "    "
+
+_ENDS: dict[EndReason, str] = {
+    "answered": "",
+    "unverified": "unverified",
+    "rounds": "stopped at the limit of rounds",
+    "interrupted": "interrupted",
+    "failed": "failed",
+}
+
+
+class Printer:
+    """Prints one conversation after the other."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._page = Page(out)
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what was printed: another conversation begins."""
+        self._page.begin_line()
+        self._kind = ""
+        self._operations: Counter[str] = Counter()
+        self._outputs: set[bytes] = set()
+        self._rounds = 0
+        self._usage = Usage()
+        self._waiting = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody reads any more."""
+        return self._page.closed
+
+    def print(self, block: Block) -> None:
+        """Print a block at once."""
+        if self._waiting and not isinstance(block, Void | Warned | Finished):
+            self._waiting = False
+            self._remark("the model answers again")
+        match block:
+            case Passage(kind, text):
+                self._words(kind, text)
+                return
+            case CallStarted(call):
+                path = file_of(call)
+                if path is not None:
+                    self._operations[path] += 1
+                self._tell(_CALLS, told_call(call, self._operations[path] if path is not None else 0), "cyan")
+            case CallFinished(call, result):
+                repeated = self._is_repeated(call.name, output_of(call, result))
+                told = told_result(call, result, repeated=repeated)
+                self._tell(_RESULTS, told, "red" if went_wrong(call, result) else "green")
+            case ContextUpdated(lines, number):
+                self._remark(f"context window number {number:,}: {counted(lines, 'line')}")
+            case ContextShortened(before, after, summarised):
+                how = "summed up" if summarised else "shortened"
+                self._remark(f"the conversation was {how}: {before:,} tokens to {after:,}")
+            case Warned(text):
+                self._remark(f"warning: {text}", "yellow")
+            case Void(reason, _, shown):
+                void = "; its unfinished reply is discarded" if shown else ""
+                if not self._waiting or shown:  # once, however often it is asked
+                    self._remark(f"waiting to ask the model again: {reason}{void}")
+                self._waiting = True
+            case RoundStarted():
+                self._rounds += 1
+            case TurnUsage(usage):
+                self._count(usage)
+            case FileChanges():
+                for what in ("created", "changed", "deleted"):
+                    if paths := getattr(block, what):
+                        self._remark(f"{what}: {listed(paths)}")
+            case Finished(reason, detail):
+                self._end(reason, detail)
+        self._kind = ""
+
+    def _words(self, kind: str, text: str) -> None:
+        if kind != self._kind:
+            self._page.begin_line()
+            self._kind = kind
+        if kind == "thinking":
+            self._page.write(text, prefix="" if self._page.colours else _THINKS, dim=True)
+        else:
+            self._page.write(text)
+
+    def _tell(self, mark: str, told: Told, colour: str) -> None:
+        self._page.line(told.heading, prefix=mark, colour=colour)
+        for line in told.lines:
+            self._page.line(line, prefix=_BELOW, dim=mark == _RESULTS)
+
+    def _remark(self, text: str, colour: str = "") -> None:
+        self._page.line(f"[{' '.join(text.split())}]", colour=colour, dim=not colour)
+
+    def _is_repeated(self, tool: str, text: str) -> bool:
+        key = hashlib.blake2b(f"{tool}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        repeated = key in self._outputs
+        self._outputs.add(key)
+        return repeated
+
+    def _count(self, usage: Usage) -> None:
+        self._usage = added(self._usage, usage)
+
+    def _end(self, reason: EndReason, detail: str) -> None:
+        if how := ": ".join(filter(None, (_ENDS[reason], detail))):
+            self._remark(how)
+        used = self._usage
+        self._remark(
+            f"{counted(self._rounds, 'round')}, {counted(used.prompt_tokens, 'token')} read "
+            f"({used.cached_tokens:,} of them known), {used.completion_tokens:,} written"
+        )
+        self._rounds, self._usage = 0, Usage()
+
+
+class Console:
+    """Shows what an agent does, on standard output unless told otherwise.
+
+        console = Console()
+        async for event in agent.run("Tidy up."):
+            console.show(event)
+
+    It takes the chunks and replies of a bare model, too. Nothing that happens to its output is an error: when the
+    reader of a pipe has left, `closed` says so.
+    """
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self._stream = BlockStream()
+        self._printer = Printer(out or sys.stdout)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody reads any more."""
+        return self._printer.closed
+
+    def show(self, event: AgentEvent | Chunk | Reply) -> None:
+        """Show what an event completes."""
+        for block in self._stream.feed(event):
+            self._printer.print(block)
+
+    def reset(self) -> None:
+        """Show what was held back, and begin another conversation: operations and outputs count anew."""
+        for block in self._stream.finish():
+            self._printer.print(block)
+        self._stream = BlockStream()
+        self._printer.reset()
+
+
+# What a person sees of an agent at work, at a terminal or through a pipe (A8).
+
+__all__ = ["Block", "BlockStream", "Console", "Passage", "Void"]

@@ -1,0 +1,321 @@
+"""Off-loading: items go to disk, and placeholders stand where they were (O2)."""
+
+import asyncio
+import json
+import logging
+import unicodedata
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cfs.errors import InvalidSettings
+from cfs.wire import ToolCall
+from cfs_agents.context.conversation import MESSAGE_TOKENS, Context, ContextItem, ItemType, TokenCounter, cost, estimate
+from cfs_agents.context.store import ContextFileSystem, Offloaded, Record
+
+# One line that says what an item holds, for whoever sees only that it was there (O7). Pure: no I/O.
+
+LONGEST = 160
+
+_ARGUMENTS = 60
+
+
+def headline(item: ContextItem, call: ToolCall | None = None) -> str:
+    """Describe an item by the call that it answers, if it does, and the first line of its content that is not blank."""
+    first = _clipped(_first_line(item.message.content), LONGEST)
+    if item.item_type != "tool_result":
+        calls = ", ".join(_shown(call) for call in item.message.tool_calls)
+        return _clipped(f"{first} -> {calls}" if first and calls else first or calls, LONGEST)
+    about = _shown(call) if call is not None else item.message.name or "tool"
+    return _clipped(f"{about}: {first}", LONGEST)
+
+
+def _shown(call: ToolCall) -> str:
+    arguments = json.dumps(call.arguments, ensure_ascii=False) if call.arguments else ""
+    return f"{call.name} {_clipped(arguments, _ARGUMENTS)}".rstrip()
+
+
+def _first_line(text: str) -> str:
+    """Find the first line that is not blank, without making a list of all of them."""
+    start = len(text) - len(text.lstrip())
+    end = text.find("\n", start)
+    return text[start : len(text) if end < 0 else end]
+
+
+def _clipped(text: str, longest: int) -> str:
+    clean = " ".join(text[: 4 * longest].split())
+    return clean if len(clean) <= longest else clean[: longest - 1] + "…"
+
+
+# What stands in the prompt in place of content that is elsewhere (O2). Pure: no I/O.
+
+OFFLOADED = "[Content offloaded]"
+HOW_TO_READ = "Use Read tool to view details."
+DESTROYED = "[Output removed: newer outputs of the same tool follow]"
+DESTROYED_BRIEFLY = "[removed]"
+
+_JOINERS = "\u200d\ufe0e\ufe0f"
+_SKIN_TONES = range(0x1F3FB, 0x1F400)
+_FURTHEST = 32
+
+
+def placeholder(record: Record, path: str, content: str = "", *, preview: int = 0) -> str:
+    """Say that a content is on disk, where, how large it is and what it is about.
+
+    With `preview` its beginning and its end follow, of so many tokens together (estimated).
+    """
+    lines = content.count("\n") + (not content.endswith("\n")) if content else 0
+    size = f"Size: {record.size:,} bytes" + (f", {lines:,} lines" if content else "")
+    size += f", {record.tokens:,} tokens" if record.tokens is not None else ""
+    said = [OFFLOADED, f"Path: {path}", HOW_TO_READ, size]
+    if record.summary:
+        said.append(f"Summary: {record.summary}")
+    if record.redactions:
+        said.append(f"Secrets were taken out: {_listed(record.redactions)}")
+    if preview > 0 and content:
+        head, tail = beginning(content, preview // 2), ending(content, preview // 2)
+        if len(head) + len(tail) < len(content):
+            hidden = len(content) - len(head) - len(tail)
+            said += ["Beginning:", head.rstrip("\n"), f"[... {hidden:,} characters ...]", "End:", tail.rstrip("\n")]
+        else:
+            said += ["Content:", content]
+    return "\n".join(said)
+
+
+def beginning(text: str, tokens: int) -> str:
+    """Return the beginning of a text, of so many tokens at most: whole lines if it can be, never half a character."""
+    size = _fitting(text[: 4 * tokens], tokens)
+    if size == len(text):
+        return text
+    line = text.rfind("\n", size // 2, size)
+    return text[: _boundary(text, size)] if line < 0 else text[: line + 1]
+
+
+def ending(text: str, tokens: int) -> str:
+    """Return the end of a text, in the same way."""
+    size = _fitting(text[-4 * tokens :][::-1], tokens) if tokens else 0
+    start = len(text) - size
+    if start == 0:
+        return text
+    line = text.find("\n", start, start + size // 2)
+    return text[_boundary(text, start, -1) :] if line < 0 else text[line + 1 :]
+
+
+def _fitting(text: str, tokens: int) -> int:
+    """Find how many characters, from the first on, cost no more than so many tokens."""
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if estimate(text[:middle]) <= tokens:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _boundary(text: str, at: int, towards: int = 1) -> int:
+    """Move a cut to where it separates two characters as a reader sees them: left, or right if `towards` is -1."""
+    place = at
+    while 0 < place < len(text) and abs(place - at) < _FURTHEST and _joined(text[place - 1], text[place]):
+        place -= towards
+    return place
+
+
+def _joined(left: str, right: str) -> bool:
+    return (
+        unicodedata.combining(right) > 0
+        or right in _JOINERS
+        or left == "\u200d"
+        or ord(right) in _SKIN_TONES
+        or (left == "\r" and right == "\n")
+    )
+
+
+def _listed(found: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} × {kind}" for kind, count in found.items())
+
+
+# Tools whose old outputs are of no use: only the newest stay in the prompt (O4). Pure: no I/O.
+
+
+@dataclass(frozen=True, slots=True)
+class EphemeralPolicy:
+    """How many of its newest outputs each ephemeral tool keeps; `keep_recent` says it for all of them.
+
+    A tool that is not in `keep` is not ephemeral. An output that no model has seen yet is never destroyed.
+    """
+
+    keep: Mapping[str, int] = field(default_factory=dict)
+    keep_recent: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, count in [*self.keep.items(), ("ephemeral_keep_recent", self.keep_recent)]:
+            if count is not None and count < 0:
+                raise InvalidSettings(f"{name}: {count} outputs cannot be kept; 0 or more can")
+
+    def stale(self, context: Context) -> list[str]:
+        """Return the ids of the outputs that are to be destroyed now, the oldest first."""
+        if not self.keep:
+            return []
+        outputs: dict[str, list[ContextItem]] = defaultdict(list)
+        for item in context:
+            if item.tool in self.keep:
+                outputs[item.tool or ""].append(item)
+        old = set()
+        for tool, items in outputs.items():
+            count = self.keep[tool] if self.keep_recent is None else self.keep_recent
+            old |= {item.item_id for item in items[: max(0, len(items) - count)] if not (item.destroyed or item.pinned)}
+        if not old:
+            return []
+        old -= context.unseen
+        return [item.item_id for item in context if item.item_id in old]
+
+
+# Which items go to disk while their place stays in the prompt (O3). Pure: no I/O.
+
+DEFAULT_THRESHOLD = 2000
+DEFAULT_TYPES: frozenset[ItemType] = frozenset({"tool_result", "user_message", "skill_prompt"})
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadPolicy:
+    """Items of these types go when they cost `threshold` tokens or more, once a model has answered to them.
+
+    What no model has seen yet stays, or reading a file back would only fill the disk again. Only where all of that
+    together costs more than `unseen_budget` tokens the largest of it goes, until it fits: the model then reads it
+    piece by piece. Never do a summary of a compaction and the first message of a task.
+    """
+
+    enabled: bool = True
+    threshold: int = DEFAULT_THRESHOLD
+    types: frozenset[ItemType] = DEFAULT_TYPES
+    unseen_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        if "compaction_summary" in self.types:
+            raise InvalidSettings("a compaction_summary is never off-loaded: it is what is left of what was")
+        if self.threshold < 1:
+            raise InvalidSettings(f"offload_token_threshold is {self.threshold}; it must be 1 or more")
+
+    def may_go(self, item: ContextItem) -> bool:
+        """Say whether an item can be off-loaded at all."""
+        return (
+            self.enabled
+            and item.item_type in self.types
+            and not (item.protected or item.pinned or item.offloaded or item.destroyed)
+        )
+
+    def choose(self, context: Context) -> list[str]:
+        """Return the ids of the items that are to go now."""
+        large = [item for item in context.items if cost(item) >= self.threshold and self.may_go(item)]
+        seen = [item for item in large if item.item_id not in context.unseen]
+        return [item.item_id for item in [*seen, *self._too_much(context)]]
+
+    def _too_much(self, context: Context) -> list[ContextItem]:
+        if self.unseen_budget is None or context.tokens <= self.unseen_budget:
+            return []
+        total = sum(cost(item) for item in context if item.item_id in context.unseen)
+        chosen = []
+        for item in sorted(filter(self.may_go, context), key=cost, reverse=True):
+            if total > self.unseen_budget and item.item_id in context.unseen:
+                chosen.append(item)
+                total -= cost(item)
+        return chosen
+
+
+PREVIEW_TOKENS = 200
+
+_log = logging.getLogger(__name__)
+
+
+class Offloader:
+    """Writes items, counts them, and makes what stands in their place. Without `files` nothing goes to disk.
+
+    `warnings` says in sentences what could not be done; the same trouble is told once until it is over.
+    """
+
+    def __init__(
+        self, files: ContextFileSystem | None, counter: TokenCounter, *, preview: int = PREVIEW_TOKENS
+    ) -> None:
+        self.files = files
+        self.warnings: list[str] = []
+        self._counter = counter
+        self._preview = preview
+        self._in_trouble = False
+
+    async def counted(self, context: Context, *, seen_only: bool = False) -> Context:
+        """Count what has not been counted yet, all of it in one call; or only what a model has answered to."""
+        new = [item for item in context.items if item.tokens is None and (item.seen or not seen_only)]
+        if not new:
+            return context
+        counts = await self._counter.count([item.text() for item in new])
+        return context.replacing(
+            replace(item, tokens=count + MESSAGE_TOKENS) for item, count in zip(new, counts, strict=True)
+        )
+
+    async def store(self, context: Context, items: Sequence[ContextItem]) -> Offloaded:
+        """Write items of a context to disk, in a thread; a disk that takes no more is told once."""
+        if self.files is None or not items:
+            return Offloaded()
+        summaries = {item.item_id: headline(item, context.call_of(item)) for item in items}
+        offloaded = await asyncio.to_thread(self.files.offload, items, summaries)
+        if offloaded.refused is not None and not self._in_trouble:
+            self.warnings.append(offloaded.refused.detail)
+            _log.warning("%s", offloaded.refused.detail)
+        self._in_trouble = offloaded.refused is not None
+        for item_id, record in offloaded.records.items():
+            if record.redactions and item_id in offloaded.contents:
+                self.warnings.append(f"{_told(record)} were taken out of {record.summary!r} before it went to disk")
+        return offloaded
+
+    async def shrink(self, context: Context, item_ids: Collection[str]) -> Context:
+        """Put placeholders where these items are, if they are on disk and that makes the prompt shorter."""
+        if not item_ids:
+            return context
+        items = [item for item in context if item.item_id in item_ids]
+        offloaded = await self.store(context, items)
+        previews = [self._preview, self._preview // 4, 0]
+        shorter = [await self._placeholder(item, offloaded, previews) for item in items if not item.offloaded]
+        return context.replacing(item for item in shorter if item is not None)
+
+    async def destroy(self, context: Context, item_ids: Collection[str]) -> Context:
+        """Take the content of these items out of the prompt; those that the disk would not take keep theirs."""
+        if not item_ids:
+            return context
+        items = [item for item in context if item.item_id in item_ids]
+        offloaded = await self.store(context, items)
+        changed = []
+        for item in items:
+            if self.files is None or item.offloaded or item.item_id in offloaded.records:
+                shorter = await self._placeholder(item, offloaded, [0])
+                note = item if item.offloaded else await self._note(item)
+                changed.append(replace(shorter or note, destroyed=True))
+        return context.replacing(changed)
+
+    async def _placeholder(
+        self, item: ContextItem, offloaded: Offloaded, previews: Iterable[int]
+    ) -> ContextItem | None:
+        """Make the placeholder with the longest preview that keeps it short; None if the item itself is shorter."""
+        record = offloaded.records.get(item.item_id)
+        if self.files is None or record is None:
+            return None
+        path, content = self.files.path_of(record), offloaded.contents.get(item.item_id, "")
+        texts = [placeholder(record, path, content, preview=preview) for preview in previews]
+        made = [item.with_content(text) for text in texts]
+        counts = await self._counter.count([candidate.text() for candidate in made])
+        bound = counts[-1] + self._preview
+        for candidate, count in zip(made, counts, strict=True):
+            if count <= bound and count + MESSAGE_TOKENS < cost(item):
+                return replace(candidate, tokens=count + MESSAGE_TOKENS, offloaded=True, offload_path=path)
+        return None
+
+    async def _note(self, item: ContextItem) -> ContextItem:
+        """Make the longer note, or the shorter one where the item itself is short."""
+        notes = [item.with_content(text) for text in (DESTROYED, DESTROYED_BRIEFLY)]
+        counts = await self._counter.count([note.text() for note in notes])
+        counted = [replace(note, tokens=count + MESSAGE_TOKENS) for note, count in zip(notes, counts, strict=True)]
+        return next((note for note in counted if cost(note) < cost(item)), counted[-1])
+
+
+def _told(record: Record) -> str:
+    return "secrets (" + ", ".join(f"{count} × {kind}" for kind, count in (record.redactions or {}).items()) + ")"

@@ -1,0 +1,787 @@
+"""The items of one session on disk (O1).
+
+`{root}/{session_id}/` holds `index.json`, `tool_result/{tool}/{call_id}.json`, `user_message/{item_id}.json` and so on
+for each type; beside each JSON a `.txt` (see `records`). A file is complete before the index names it, and leaves the
+index before it is removed, so the index never leads to nothing, whenever the process is killed.
+"""
+
+import errno
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import re
+import secrets
+import threading
+import weakref
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pydantic import TypeAdapter
+from pydantic_core import PydanticSerializationError, to_json
+
+from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, StorageFull, Unavailable
+from cfs.wire import Message
+from cfs_agents.context.conversation import ContextItem, ItemType
+from cfs_agents.context.redaction import redact, redact_json
+from cfs_filesystem import DiskFileSystem, EntryMeta, FileSystemError, FsHandle, Grant, NotFoundError, open_beneath
+
+# Names of files and sessions that are safe on any disk, made of ids that may be anything. Pure but for chance.
+
+GENERATED_SESSION = re.compile(r"session_\d{8}_\d{6}_[a-z0-9]{6}")
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}")
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)")
+_OTHERS = re.compile(r"[^A-Za-z0-9_-]+")
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def new_session_id(now: datetime) -> str:
+    """Make the id of a session: its time, and six random characters (O1)."""
+    return f"session_{now:%Y%m%d_%H%M%S}_{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
+
+
+def valid_session_id(session_id: str) -> str:
+    """Return an id that can be the name of a folder, or raise `InvalidIdentifier`."""
+    if not _SESSION.fullmatch(session_id) or _DEVICES.fullmatch(session_id):
+        raise InvalidIdentifier(f"{session_id!r} cannot be the name of a context's folder: letters, digits, . _ - only")
+    return session_id
+
+
+def safe_name(raw: str, otherwise: str) -> str:
+    """Make a file name without an ending of an id, the same one each time; `otherwise` stands for an empty id.
+
+    A plain id stays as it is. Any other one (long, with dots, slashes, NUL, letters of other scripts, or the name of a
+    device) gives its plain characters and a hash of the whole.
+    """
+    if not raw:
+        raw = otherwise
+    if _PLAIN.fullmatch(raw) and not _DEVICES.fullmatch(raw):
+        return raw
+    plain = _OTHERS.sub("_", raw[:200]).strip("_-")[:40]
+    return f"{plain or 'id'}-{_digest(raw)}"
+
+
+def distinct_name(name: str, item_id: str, taken: Collection[str]) -> str:
+    """Make a name that none of `taken` (in lower case) equals, on disks too that do not tell cases apart."""
+    candidate, count = name, 1
+    while candidate.lower() in taken:
+        candidate = f"{name}-{_digest(f'{item_id} {count}')}"
+        count += 1
+    return candidate
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
+
+
+# An item on disk: the file that holds it, and the line of the index that leads there (O1). Pure: no I/O.
+#
+# An item has two files. `NAME.json` is the item (`NAME.json.gz` once a large one has been compressed), and `NAME.txt`
+# its plain content. The second one is what a placeholder names: in JSON a text is one line, however many it has, and a
+# tool that reads by lines could show all of it or nothing. The text can always be made again from the JSON.
+
+SCHEMA_VERSION = "1.0"
+GZIP_ABOVE = 262_144
+"""Items whose JSON has more bytes are compressed at a clean-up, if that halves them."""
+
+_SAMPLE = 16_384
+
+
+class Unreadable(Exception):
+    """A file does not hold an item, or an index, that was written here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Where an item is on disk, and what is known of it without reading it.
+
+    `path` (of the JSON) is relative to the session's folder, and None once the files have been cleaned away.
+    `size` is the content's bytes in UTF-8, `stored` those of both files. `tokens` is what the item cost in the prompt.
+    `redactions` says how many secrets of which kind are not in the files. `offloaded_at` and `removed_at` are ISO 8601.
+    """
+
+    item_id: str
+    item_type: ItemType
+    path: str | None
+    offloaded_at: str
+    tokens: int | None
+    size: int
+    stored: int
+    digest: str
+    summary: str
+    tool: str | None = None
+    tool_call_id: str | None = None
+    redactions: Mapping[str, int] | None = None
+    removed_at: str | None = None
+    removed_because: str | None = None
+
+    @property
+    def time(self) -> datetime:
+        """When the item was off-loaded."""
+        return datetime.fromisoformat(self.offloaded_at)
+
+    @property
+    def stem(self) -> str:
+        """Path without its ending: no two items share it."""
+        return (self.path or "").removesuffix(".gz").removesuffix(".json")
+
+    @property
+    def text_path(self) -> str | None:
+        """Path of the text."""
+        return f"{self.stem}.txt" if self.path is not None else None
+
+    def gone(self, now: datetime, because: str) -> Self:
+        """Describe the item after its files have been removed."""
+        return replace(self, path=None, stored=0, removed_at=now.isoformat(), removed_because=because)
+
+    def dump(self) -> dict[str, Any]:
+        """Describe the record as plain JSON; what is None is left out."""
+        values = {name: getattr(self, name) for name in (*_FIELDS, "text_path")}
+        return {name: value for name, value in values.items() if value is not None}
+
+    @staticmethod
+    def load(state: Any) -> "Record":
+        """Make the record that `dump` described; raises `Unreadable`."""
+        try:
+            record: Record = _RECORD.validate_python({"path": None, "tokens": None} | state)
+            _ = record.time
+        except (ValueError, TypeError) as error:
+            raise Unreadable(str(error)) from error
+        return record
+
+
+_RECORD = TypeAdapter(Record)
+_FIELDS = [field.name for field in fields(Record)]
+
+
+@dataclass(frozen=True)
+class Document:
+    """An item as it is written, without secrets. `metadata` is the rest of the message, and what the index says."""
+
+    item_id: str
+    item_type: ItemType
+    offloaded_at: str
+    metadata: Mapping[str, Any]
+    content: str
+
+    @classmethod
+    def of(cls, item: ContextItem, summary: str, now: datetime) -> Self:
+        """Describe an item; its secrets are taken out here."""
+        redacted = redact(item.message.content)
+        rest = redact_json(item.message.model_dump(mode="json", exclude={"content"}, exclude_defaults=True))
+        found = {
+            kind: redacted.found.get(kind, 0) + rest.found.get(kind, 0) for kind in {**redacted.found, **rest.found}
+        }
+        metadata = {**rest.value, "tokens": item.tokens, "summary": redact(summary).text, "redactions": found}
+        return cls(item.item_id, item.item_type, now.isoformat(), metadata, redacted.text)
+
+    @property
+    def message(self) -> Message:
+        """The message as it can be read back."""
+        return Message(content=self.content, **{key: self.metadata[key] for key in _MESSAGE if key in self.metadata})
+
+    @property
+    def digest(self) -> str:
+        """Hash of what was said: equal for the same item off-loaded twice."""
+        said = hashlib.sha256(_json([self.item_type, {key: self.metadata.get(key) for key in _MESSAGE}]))
+        said.update(self._bytes)
+        return said.hexdigest()
+
+    def encoded(self) -> bytes:
+        """Write the JSON file."""
+        return _json({"schema_version": SCHEMA_VERSION} | {name: getattr(self, name) for name in _DOCUMENT})
+
+    def text(self) -> bytes:
+        """Write the text file; half characters, which UTF-8 cannot hold, become question marks."""
+        return self._bytes
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        return self.content.encode("utf-8", "replace")
+
+    def record(self, path: str, stored: int) -> Record:
+        """Make the line of the index for it."""
+        return Record(
+            self.item_id,
+            self.item_type,
+            path,
+            self.offloaded_at,
+            self.metadata.get("tokens"),
+            len(self.text()),
+            stored,
+            self.digest,
+            str(self.metadata.get("summary", "")),
+            self.metadata.get("name") if self.item_type == "tool_result" else None,
+            self.metadata.get("tool_call_id"),
+            dict(self.metadata.get("redactions", {})) or None,
+        )
+
+
+_DOCUMENT = tuple(field.name for field in fields(Document))
+_ADAPTER = TypeAdapter(Document)
+_MESSAGE = ("role", "tool_calls", "tool_call_id", "name", "thinking")
+
+
+def read_document(data: bytes) -> Document:
+    """Read the file of an item, compressed or not; raises `Unreadable`."""
+    try:
+        state = json.loads(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
+        if state["schema_version"] != SCHEMA_VERSION:
+            raise Unreadable(f"an item of version {state['schema_version']!r}")
+        document: Document = _ADAPTER.validate_python(state)
+        _ = document.message, datetime.fromisoformat(document.offloaded_at)
+    except (ValueError, KeyError, TypeError, EOFError, OSError, zlib.error) as error:
+        raise Unreadable(str(error)) from error
+    return document
+
+
+def compressed(data: bytes) -> bytes | None:
+    """Compress a large file, or return None where that is not worth while; a sample tells."""
+    if len(data) <= GZIP_ABOVE or len(zlib.compress(data[:_SAMPLE], 1)) > _SAMPLE // 2:
+        return None
+    return gzip.compress(data, 1, mtime=0)
+
+
+def _json(value: Any) -> bytes:
+    """Write JSON; pydantic's writer is the quickest, but knows no half characters."""
+    try:
+        return to_json(value)
+    except PydanticSerializationError:
+        return json.dumps(value).encode()
+
+
+# The index of a session: which items are on disk, and which were. Pure but for the file system it is handed.
+
+INDEX = "index.json"
+MAX_HISTORY = 1_000
+"""How many items that were cleaned away are remembered."""
+
+
+class Index:
+    """Records by item id, in the order of off-loading; and those of items whose files are gone."""
+
+    def __init__(self, records: Iterable[Record] = (), removed: Iterable[Record] = ()) -> None:
+        self.records = {record.item_id: record for record in records}
+        self.removed = list(removed)
+        self._lines: dict[str, tuple[Record, str]] = {}
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records.values())
+
+    def stems(self) -> set[str]:
+        """Paths that are taken, in lower case and without endings."""
+        return {record.stem.lower() for record in self}
+
+    def forget(self, gone: Iterable[Record]) -> None:
+        """Move records to the history; each has lost its paths already."""
+        for record in gone:
+            self.records.pop(record.item_id, None)
+            self.removed.append(record)
+        del self.removed[:-MAX_HISTORY]
+
+    def encoded(self, session_id: str) -> bytes:
+        """Write the index, a line to each item, so that a tool that reads by lines can show a part of it."""
+        head = json.dumps({"schema_version": SCHEMA_VERSION, "session_id": session_id})[:-1]
+        self._lines = {record.item_id: self._line(record) for record in self}
+        items = ",\n".join(line for _, line in self._lines.values())
+        removed = ",\n".join(json.dumps(record.dump()) for record in self.removed)
+        return f'{head}, "items": [\n{items}\n], "removed": [\n{removed}\n]}}\n'.encode()
+
+    def _line(self, record: Record) -> tuple[Record, str]:
+        """Write a record, once: hundreds are written again and again, and few are new."""
+        known = self._lines.get(record.item_id)
+        return known if known is not None and known[0] is record else (record, json.dumps(record.dump()))
+
+
+def decoded(data: bytes) -> Index:
+    """Read an index; raises `Unreadable` for one that is cut off or was not written here."""
+    try:
+        state: Mapping[str, Any] = json.loads(data)
+        if state["schema_version"] != SCHEMA_VERSION:
+            raise Unreadable(f"an index of version {state['schema_version']!r}")
+        return Index(map(Record.load, state["items"]), map(Record.load, state["removed"]))
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unreadable(str(error)) from error
+
+
+def recovered(index: Index | None, handle: FsHandle) -> tuple[Index, bool]:
+    """Compare an index with the files that are there; return a true one, and whether it differs.
+
+    Without an index all is read anew. Files that no record names, as a kill between file and index leaves them, are
+    taken in, or removed if the index knows the item elsewhere. Records without a file are dropped. Texts that are
+    missing or cut off are written again.
+    """
+    files = {meta["path"][1:]: meta for meta in handle.list("/")}
+    old = index or Index()
+    kept = {
+        record.item_id: record for record in old if record.path in files and _has_text(handle, record, files, mend=True)
+    }
+    known = {record.path for record in kept.values()}
+    found = [record for path in files if path not in known and (record := _read(handle, path)) is not None]
+    for record in sorted(found, key=lambda record: record.offloaded_at):
+        if record.item_id in kept and kept[record.item_id].stem == record.stem:
+            handle.delete(f"/{record.path}")  # the same one, compressed or not
+        elif record.item_id in kept:
+            remove_files(handle, record)
+        elif _has_text(handle, record, files, mend=True):
+            kept[record.item_id] = record
+    return Index(kept.values(), old.removed), index is None or [*kept.values()] != [*old]
+
+
+def check_integrity(index: Index, handle: FsHandle) -> list[str]:
+    """Compare the records with the files that they lead to; every line is a violation."""
+    files = {meta["path"][1:]: meta for meta in handle.list("/")}
+    problems = []
+    for record in index:
+        if record.path not in files or not _has_text(handle, record, files, mend=False):
+            problems.append(f"{record.item_id} leads to nothing")
+        elif (true := _read(handle, record.path)) is None or true != record:
+            problems.append(f"{record.item_id} is not what its file says")
+    if len(index.stems()) != len(index.records):
+        problems.append("two items share a name")
+    unlisted = files.keys() - {INDEX} - {path for record in index for path in (record.path, record.text_path)}
+    return [*problems, *(f"{path} belongs to no item" for path in sorted(unlisted))]
+
+
+def remove_files(handle: FsHandle, record: Record) -> None:
+    """Remove both files of an item: the text first, for without the JSON nobody would know what it is."""
+    for path in (record.text_path, record.path):
+        with suppress(NotFoundError):
+            handle.delete(f"/{path}")
+
+
+def _read(handle: FsHandle, path: str) -> Record | None:
+    """Make a record of a file that holds an item; None for any other file."""
+    if path == INDEX or not path.endswith((".json", ".json.gz")):
+        return None
+    try:
+        data = handle.read_binary(f"/{path}")
+        document = read_document(data)
+        return document.record(path, len(data) + len(document.text()))
+    except (Unreadable, FileSystemError):
+        return None
+
+
+def _has_text(handle: FsHandle, record: Record, files: Mapping[str, EntryMeta], *, mend: bool) -> bool:
+    """Say whether the text is there in its full length; write it again if it is not, for no write waits for it."""
+    text = files.get(record.text_path or "")
+    if text is not None and text["size"] == record.size:
+        return True
+    try:
+        if mend:
+            document = read_document(handle.read_binary(f"/{record.path}"))
+            with suppress(OSError):  # a full disk; the item itself can be read all the same
+                handle.write(f"/{record.text_path}", document.text())
+    except (Unreadable, FileSystemError):
+        return False
+    return mend
+
+
+# A session's folder, opened: nobody else has it, and its index is true.
+
+_EVERYTHING = Grant(prefix="/", ops={"list", "file", "read", "write", "delete"})
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_SLACK = 65_536
+
+
+class Folder:
+    """Makes a folder if need be, locks it, and reads its index or makes it anew from the files.
+
+    What lies between `trusted` and the folder may be changed by others (an agent's commands) at any time: it is opened
+    step by step and never through a link, and the folder itself is used by its descriptor only.
+    `handle` writes what must survive a crash of the machine (if `durable`), `hasty` what can be made again, or what is
+    waited for by `settle` afterwards. Raises
+    `Conflict` if somebody else has it open, `Unavailable` or `StorageFull` if the disk does not let us.
+    """
+
+    def __init__(self, path: Path, trusted: Path, *, durable: bool) -> None:
+        self.path = path
+        self.descriptor = -1
+        self._trusted = trusted
+        self._parts = path.relative_to(trusted).parts
+        self._disks: list[DiskFileSystem] = []
+        self._durable = durable
+        with in_our_words(path):
+            self._lock()
+            try:
+                self._disks = [DiskFileSystem(self.descriptor, durable=wait, private=True) for wait in (durable, False)]
+                self.handle, self.hasty = (disk.create_handle([_EVERYTHING]) for disk in self._disks)
+                self.index = self._true_index()
+            except BaseException:
+                self.close()
+                raise
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        for disk in self._disks:
+            disk.close()
+        self._release()
+
+    def save(self, *, wait: bool = True) -> None:
+        """Write the index. Who has only put items in need not wait for the disk: their files say the same."""
+        (self.handle if wait else self.hasty).write(f"/{INDEX}", self.index.encoded(self.path.name))
+
+    def settle(self, path: str) -> None:
+        """Wait until the disk has a new file, which nobody looks for before the index names it.
+
+        The file has its name before the disk has its content, so that one transaction of the disk takes both; the wait
+        for its directories then finds them there already. That takes half the time of waiting before and after.
+        """
+        if self._durable:
+            *folders, name = Path(path).parts
+            for depth in range(len(folders), -1, -1):
+                folder = open_beneath(self.descriptor, folders[:depth])
+                try:
+                    if depth == len(folders):
+                        _wait_for(name, folder)
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
+
+    def remove(self) -> None:
+        """Remove the folder with the directories in it; raises `OSError` if there is a file in one of them."""
+        for _, folders, _, here in os.fwalk(".", topdown=False, dir_fd=self.descriptor):
+            for name in folders:
+                os.rmdir(name, dir_fd=here)
+        above = open_beneath(self._trusted, self._parts[:-1])
+        try:
+            os.rmdir(self._parts[-1], dir_fd=above)
+        finally:
+            os.close(above)
+
+    def require_space(self, size: int, reserve: int) -> None:
+        """Raise `StorageFull` if so many bytes more would leave less than the reserve free."""
+        status = os.statvfs(self.descriptor)
+        free = status.f_bavail * status.f_frsize
+        if free < size + _SLACK + reserve:
+            raise StorageFull(
+                f"the disk of {self.path} has {free:,} bytes left, of which {reserve:,} are kept free:"
+                " nothing more is off-loaded until there is room"
+            )
+
+    def _lock(self) -> None:
+        while True:
+            _make_private(self._trusted)
+            descriptor = self.descriptor = open_beneath(self._trusted, self._parts, make=True, mode=0o700)
+            self._release = weakref.finalize(self, os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._release()
+                raise Conflict(f"the context {self.path.name!r} is in use by somebody else") from None
+            except OSError:  # a disk without locks lets everybody in
+                return
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), self.path.stat()):
+                    return
+            self._release()  # somebody has removed the folder in between: it is to be made again
+
+    def _true_index(self) -> Index:
+        known = None
+        with suppress(Unreadable, FileSystemError):
+            known = decoded(self.handle.read_binary(f"/{INDEX}"))
+        self.index, differs = recovered(known, self.handle)
+        if differs and self.index.records:
+            with suppress(OSError):  # a disk that is full now: the next one to open it finds the same
+                self.save()
+        return self.index
+
+
+def _wait_for(name: str, directory: int) -> None:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=directory)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def in_our_words(path: Path) -> Iterator[None]:
+    """Raise what a failure of the disk means: `StorageFull`, or `Unavailable` for any other."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFull(f"the disk of {path} is full: nothing more is off-loaded until there is room") from None
+        raise Unavailable(f"{path} cannot be written: {error.strerror or error}") from None
+    except FileSystemError as error:
+        raise Unavailable(f"{path} cannot be written: {error}") from None
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder, and what is missing above it, for its owner alone."""
+    for missing in [*(parent for parent in reversed(folder.parents) if not parent.exists()), folder]:
+        missing.mkdir(mode=0o700, exist_ok=True)
+
+
+DEFAULT_ROOT = Path("~/.agent/context")
+RESERVE = 64 * 1024 * 1024
+"""Bytes of the disk that off-loading leaves free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded:
+    """What came of an order to off-load: by item id the records of what is on disk now, and why the rest is not.
+
+    `contents` are the texts as they were written, without secrets.
+    """
+
+    records: Mapping[str, Record] = field(default_factory=dict)
+    contents: Mapping[str, str] = field(default_factory=dict)
+    refused: CfsError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """An item as it was read back. If it is `redacted`, its secrets are not in it any more."""
+
+    record: Record
+    message: Message
+
+    @property
+    def redacted(self) -> bool:
+        """Whether something was taken out before it was written."""
+        return bool(self.record.redactions)
+
+
+class ContextFileSystem:
+    """Keeps items of one session in files. One object at a time may have a session open; any number of threads.
+
+    Nothing is made on disk before the first item is off-loaded. `shown_as` is what the model sees in place of the
+    root, where its file tools have paths of their own; without it a placeholder names the path on the disk. `durable`
+    waits for the disk; without it a crash of the machine (not of the process) can lose the last items. `reserve` is
+    how many bytes of the disk stay free. Where others may change what is around the folder (an agent's commands may),
+    `trusted` is the directory above it that they cannot replace: no link below it is followed. Else that is the root.
+
+    Whatever touches the disk raises `Conflict` if somebody else has the session open, `Unavailable` or `StorageFull` if
+    the disk does not let us; only `offload` says the last two in its result.
+    """
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        session_id: str | None = None,
+        *,
+        shown_as: str | None = None,
+        trusted: Path | None = None,
+        durable: bool = True,
+        reserve: int = RESERVE,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.root = Path(root if root is not None else DEFAULT_ROOT).expanduser().absolute()
+        self.session_id = valid_session_id(session_id if session_id is not None else new_session_id(now()))
+        self.path = self.root / self.session_id
+        self.shown = f"{str(self.root) if shown_as is None else shown_as.rstrip('/')}/{self.session_id}"
+        self.now = now
+        self._trusted = self.root if trusted is None else trusted.absolute()
+        self._durable = durable
+        self._reserve = reserve
+        self._folder: Folder | None = None
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the folder, so that somebody else may open it; happens by itself when the object is gone."""
+        with self._lock:
+            if self._folder is not None:
+                self._folder.close()
+            self._folder = None
+
+    def _open(self) -> Folder:
+        if self._folder is None:
+            self._folder = Folder(self.path, self._trusted, durable=self._durable)
+        return self._folder
+
+    def _look(self) -> Folder | None:
+        """Open the folder if there is one."""
+        return self._open() if self._folder is not None or self.path.is_dir() else None
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def offload(self, items: Iterable[ContextItem], summaries: Mapping[str, str] | None = None) -> Offloaded:
+        """Write items that are not on disk yet, then the index, once; say which are there now.
+
+        An item whose content is not its own any more (off-loaded, destroyed) is not written. `summaries` has a line for
+        each id (O7). A full disk, or one that cannot be written, is no exception: the items up to there are on disk,
+        the others are not, and `refused` says why.
+        """
+        records: dict[str, Record] = {}
+        contents: dict[str, str] = {}
+        replaced: list[Record] = []
+        refused: CfsError | None = None
+        with self._lock:
+            try:
+                with in_our_words(self.path):
+                    folder = self._open()
+                    for item in items:
+                        known = folder.index.records.get(item.item_id)
+                        if not (item.offloaded or item.destroyed):
+                            document = Document.of(item, (summaries or {}).get(item.item_id, ""), self.now())
+                            if known is None or known.digest != document.digest:
+                                replaced += [known] if known else []
+                                known = folder.index.records[item.item_id] = self._write(folder, document)
+                            contents[item.item_id] = document.content
+                        if known is not None:
+                            records[item.item_id] = known
+            except (StorageFull, Unavailable) as error:
+                refused = error
+                self.close()  # should somebody have taken the folder away, the next one makes it again
+            offloaded = Offloaded(records, contents, refused)
+            return self._settle(offloaded, replaced) if contents else offloaded
+
+    def _settle(self, offloaded: Offloaded, replaced: list[Record]) -> Offloaded:
+        """Write the index; if that fails, nothing was off-loaded."""
+        try:
+            with in_our_words(self.path):
+                folder = self._open()
+                folder.save(wait=False)
+                for record in replaced:
+                    remove_files(folder.handle, record)
+        except (StorageFull, Unavailable) as error:
+            self.close()  # what is true is on the disk, and read again
+            return Offloaded(refused=error)
+        return offloaded
+
+    def _write(self, folder: Folder, document: Document) -> Record:
+        data, text = document.encoded(), document.text()
+        path = distinct_name(_stem(document), document.item_id, folder.index.stems()) + ".json"
+        folder.require_space(len(data) + len(text), self._reserve)
+        record = document.record(path, len(data) + len(text))
+        try:
+            folder.hasty.write(f"/{path}", data)
+            folder.hasty.write(f"/{record.text_path}", text)
+            folder.settle(path)
+        except BaseException:
+            remove_files(folder.handle, record)  # or the next one to open the folder would take it in
+            raise
+        return record
+
+    def compress(self) -> int:
+        """Compress the files of large items where that halves them (O7); return how many bytes that freed.
+
+        Not done when they are written, as somebody waits then, and it takes longer than the writing.
+        """
+        with self._lock, in_our_words(self.path):
+            if (folder := self._look()) is None:
+                return 0
+            packed = [new for record in folder.index if (new := _packed(folder, record)) is not None]
+            before = [folder.index.records[record.item_id] for record in packed]
+            folder.index.records.update({record.item_id: record for record in packed})
+            if packed:
+                folder.save()
+            for record in before:
+                folder.handle.delete(f"/{record.path}")
+            return sum(old.stored - new.stored for old, new in zip(before, packed, strict=True))
+
+    def remove(self, item_ids: Iterable[str], because: str) -> int:
+        """Remove the files of items; the index remembers that they were there. Return how many bytes that freed."""
+        with self._lock, in_our_words(self.path):
+            if (folder := self._look()) is None:
+                return 0
+            doomed = [record for item_id in item_ids if (record := folder.index.records.get(item_id)) is not None]
+            if doomed:
+                folder.index.forget(record.gone(self.now(), because) for record in doomed)
+                folder.save()
+                for record in doomed:
+                    remove_files(folder.handle, record)
+            return sum(record.stored for record in doomed)
+
+    def discard(self) -> None:
+        """Remove the session from the disk; raises `Unavailable` if something in it was not written here."""
+        with self._lock, in_our_words(self.path):
+            if (folder := self._look()) is not None:
+                for record in folder.index:
+                    remove_files(folder.handle, record)
+                with suppress(FileSystemError):  # there is none
+                    folder.handle.delete(f"/{INDEX}")
+                folder.remove()
+                self.close()
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def restore(self, item_id: str) -> Restored:
+        """Read an item back. Raises `NotFound` if it was never off-loaded here, or has been cleaned away."""
+        with self._lock:
+            folder = self._look()
+            record = folder.index.records.get(item_id) if folder else None
+            if folder is None or record is None:
+                raise NotFound(f"no item {item_id!r} is off-loaded in {self.session_id}")
+            try:
+                return Restored(record, read_document(folder.handle.read_binary(f"/{record.path}")).message)
+            except (Unreadable, FileSystemError) as error:
+                raise NotFound(f"the file of {item_id!r} cannot be read: {error}") from None
+
+    def history(self) -> list[Record]:
+        """Return what was ever off-loaded, the oldest first; what has been cleaned away has no path."""
+        with self._lock:
+            folder = self._look()
+            records = [*folder.index.removed, *folder.index] if folder else []
+            return sorted(records, key=lambda record: record.offloaded_at)
+
+    def path_of(self, record: Record) -> str:
+        """Return the path by which the model reads an item's content."""
+        return f"{self.shown}/{record.text_path}"
+
+    @property
+    def index_path(self) -> str:
+        """The path by which the model reads the index."""
+        return f"{self.shown}/{INDEX}"
+
+    def reader(self) -> tuple[DiskFileSystem, Grant]:
+        """Return the files as the model's tools may read them, with the paths that placeholders name, and the grant.
+
+        Raises `InvalidPathError` if those are no logical paths (say, a root with a `*` in its name).
+        """
+        prefix = self.shown + "/"
+        with self._lock:
+            files = DiskFileSystem(self._open().descriptor, prefix=prefix)
+        return files, Grant(prefix=prefix, ops={"list", "file", "read"})
+
+    def check_integrity(self) -> list[str]:
+        """Compare the index with the files; every line is a violation."""
+        with self._lock:
+            folder = self._look()
+            return check_integrity(folder.index, folder.handle) if folder else []
+
+
+def _packed(folder: Folder, record: Record) -> Record | None:
+    """Write the compressed file of an item beside the other one; None where that is not worth while."""
+    path = record.path or ""
+    if not path.endswith(".json") or record.stored <= GZIP_ABOVE:
+        return None
+    try:
+        data = folder.handle.read_binary(f"/{path}")
+    except FileSystemError:
+        return None  # the next one to open the folder will notice
+    smaller = compressed(data)
+    if smaller is None:
+        return None
+    folder.handle.write(f"/{path}.gz", smaller)
+    return replace(record, path=f"{path}.gz", stored=record.stored - len(data) + len(smaller))
+
+
+def _stem(document: Document) -> str:
+    """Make the path of an item's files, without an ending."""
+    name = document.item_id
+    kind: str = document.item_type
+    if document.item_type == "tool_result":
+        kind += "/" + safe_name(str(document.metadata.get("name") or ""), "unknown")
+        name = str(document.metadata.get("tool_call_id") or "")
+    return f"{kind}/{safe_name(name, document.item_id)}"

@@ -1,0 +1,605 @@
+"""Claims against facts: what a sub-agent says that it did with files, and what is so (B7)."""
+
+import json
+import os
+import re
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from cfs_agents.context import Context, ContextItem
+from cfs_agents.fibre.report import Change, ChangeKind
+from cfs_agents.messages import GuardWords, Language, guard_words
+from cfs_agents.tools.files import WORKSPACE, escaped_name, file_path, unescaped_name
+from cfs_agents.tools.registry import ToolError
+from cfs_filesystem import open_beneath
+
+# The ledger of a shared workspace: what became of each file, and through whom (B7).
+#
+# A write by a tool is entered with its agent. What commands and people do is found by looking: it is entered for the
+# one agent whose command was running, and else for nobody. An agent's mark is a place in the ledger, so what changed
+# since is what stands behind it. All of it is in one file of lines, so that it is still known after a kill.
+#
+# A path inside is the name on disk, as `os.fsdecode` makes it. In the file of lines and in what `since` returns it is
+# escaped (`escaped_name`), as both become JSON.
+
+_LARGEST_READ = 8 << 20
+_MOST_FILES = 20_000
+_CHUNK = 1 << 20
+_PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
+"""Folders in which programs keep what is theirs: too large to look at each time, and nobody claims it."""
+
+_SETTLED = 1_000_000_000
+"""Nanoseconds after which a change of a file shows in its times."""
+
+_Stamp = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What happened to a file: how its content was called before and after (None: no file), and through whom."""
+
+    path: str
+    before: str | None
+    after: str | None
+    by: str | None
+
+
+class Ledger:
+    """The ledger of the workspace `root`, kept in `file`; without one it is forgotten. Any number of threads.
+
+    With `only`, it is about these folders of the root; what is in the folders `apart` is not looked at. Without
+    `contents` a file is told by its size and the time of its last change, and not read.
+
+    Paths are relative to the root. Its methods block: they look at the disk. Raises `OSError`.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        file: Path | None = None,
+        *,
+        only: Collection[str] = (),
+        apart: Collection[str] = (),
+        contents: bool = True,
+    ) -> None:
+        self._root = root
+        self._file = file
+        self._only = frozenset(only)
+        self._apart = frozenset(apart)
+        self._most_read = _LARGEST_READ if contents else -1
+        self._unwritten: list[str] = []
+        self._times: dict[str, int] = {}
+        self._entries: list[Entry] = []
+        self._marks: dict[str, int] = {}
+        self._now: dict[str, str] = {}
+        self._stamps: dict[str, tuple[_Stamp, str]] = {}
+        self._begun: dict[str, str] = {}
+        self._running: list[str] = []
+        self._ran: set[str] = set()
+        self._lock = threading.RLock()
+        self._recall()
+
+    # -- marks ----------------------------------------------------------------------------------------------------
+
+    def mark(self, agent_id: str, *, again: bool = True) -> None:
+        """Let an agent's work begin here; not `again` leaves a mark that it has."""
+        with self._lock:
+            if again or agent_id not in self._marks:
+                self._look()
+                self._marks[agent_id] = len(self._entries)
+                self._times[agent_id] = now = self._time()
+                self._write({"mark": agent_id, "time": now})
+
+    def restart(self, agent_id: str) -> None:
+        """Forget all that was, and let an agent's work begin here."""
+        with self._lock:
+            self._entries.clear()
+            self._marks.clear()
+            self._now.clear()
+            self._begun.clear()
+            if self._file is not None:
+                self._file.unlink(missing_ok=True)
+            self.mark(agent_id)
+
+    def _time(self) -> int:
+        """Return the time by the clock of the file system, which lags behind ours, in nanoseconds."""
+        if self._file is None:
+            return time.time_ns()
+        self._file.touch()
+        return self._file.stat().st_mtime_ns
+
+    def since(self, agent_id: str) -> tuple[Change, ...]:
+        """Return what is not as it was at an agent's mark, sorted; where it and others had a hand in, it is named.
+
+        What nobody is known to have done in a folder that is passed over may just have been read for the first time.
+        """
+        with self._lock:
+            self._look()
+            found: dict[str, list[Entry]] = {}
+            for entry in self._entries[self._marks.get(agent_id, 0) :]:
+                if entry.by is not None or _PASSED_OVER.isdisjoint(entry.path.split("/")):
+                    found.setdefault(entry.path, []).append(entry)
+        changes = []
+        for path, entries in sorted(found.items()):
+            if (kind := _kind(entries[0].before, entries[-1].after)) is not None:
+                own = any(entry.by == agent_id for entry in entries)
+                changes.append(Change(escaped_name(path), kind, agent_id if own else entries[-1].by))
+        return tuple(changes)
+
+    def unmade(self, agent_id: str, names: Iterable[str], places: Mapping[str, str]) -> tuple[str, ...]:
+        """Return those of some named files that were not created, changed or written again since an agent's mark.
+
+        `places` says of the folders in which files may be how they are shown, and what they are called here. A name
+        without its folder is that of any file called so. What lies elsewhere cannot be told, and is not returned.
+        """
+        made = {change.path for change in self.since(agent_id) if change.kind != "deleted"}
+        return tuple(name for name in names if not self._is_made(agent_id, name, made, places))
+
+    def _is_made(self, agent_id: str, name: str, made: Collection[str], places: Mapping[str, str]) -> bool:
+        for shown, kept in places.items():
+            if name.startswith(shown):
+                return self._was_written(agent_id, kept + name.removeprefix(shown), made)
+        short = name.removeprefix("./")
+        if short.startswith(("/", "~")) or ".." in short.split("/"):
+            return True
+        candidates = [kept + short for kept in places.values()]
+        candidates += [
+            kept + short[len(shown) - 1 :] for shown, kept in places.items() if f"/{short}".startswith(shown)
+        ]
+        if any(each.endswith(f"/{short}") for each in made):
+            return True
+        return any(self._was_written(agent_id, each, made) for each in candidates)
+
+    def _was_written(self, agent_id: str, path: str, made: Collection[str]) -> bool:
+        since, status = self._times.get(agent_id), self._stat(path)
+        again = status is not None and since is not None and max(status.st_mtime_ns, status.st_ctime_ns) > since
+        return again or path in made
+
+    def known_to(self, agent_id: str, path: str) -> str | None:
+        """Return what a file was when an agent last wrote it, or else at its mark."""
+        with self._lock:
+            entries = [entry for entry in self._entries[self._marks.get(agent_id, 0) :] if entry.path == path]
+            for entry in reversed(entries):
+                if entry.by == agent_id:
+                    return entry.after
+            return entries[0].before if entries else self._now.get(path)
+
+    def last_by(self, path: str) -> str | None:
+        """Return who changed a file last, if anybody knows."""
+        with self._lock:
+            return next((entry.by for entry in reversed(self._entries) if entry.path == path), None)
+
+    # -- what happens ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self, agent_id: str, path: str) -> Iterator[str | None]:
+        """Let an agent write a file, and nobody else meanwhile; gives what the file is now."""
+        with self._lock:
+            self._enter(path, self._print(path), self._suspect())
+            yield self._now.get(path)
+            self._enter(path, self._print(path), agent_id)
+            self._begun.pop(path, None)
+
+    def begins(self, agent_id: str, path: str) -> None:
+        """Keep that an agent is about to write a file, so that a kill in the middle leaves no doubt who did."""
+        with self._lock:
+            self._begun[path] = agent_id
+            self._write({"begins": escaped_name(path), "by": agent_id})
+
+    def present(self, path: str) -> str | None:
+        """Return how a file's content is called now; equal names are equal contents."""
+        with self._lock:
+            self._enter(path, self._print(path), self._suspect())
+            return self._now.get(path)
+
+    def size(self, path: str) -> int | None:
+        """Return a file's size in bytes; None where there is no file."""
+        status = self._stat(path)
+        return status.st_size if status is not None else None
+
+    def _stat(self, path: str) -> os.stat_result | None:
+        try:
+            with self._folder_of(path) as (folder, name):
+                return _status(folder, name)
+        except (OSError, ValueError):
+            return None
+
+    def begin_command(self, agent_id: str) -> None:
+        """An agent runs a command from now on: what it changes is entered for it, unless others run theirs, too."""
+        with self._lock:
+            self._look()
+            self._running.append(agent_id)
+            self._ran.add(agent_id)
+
+    def end_command(self, agent_id: str) -> None:
+        """An agent's command is over."""
+        with self._lock:
+            self._look()
+            self._running.remove(agent_id)
+            self._ran = set(self._running)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def _suspect(self) -> str | None:
+        """Name the agent whose commands alone were running since the last look."""
+        return next(iter(self._ran)) if len(self._ran) == 1 else None
+
+    def _look(self) -> None:
+        by = self._suspect()
+        there = {path: self._print_in(path, folder, name) for path, folder, name in self._files()}
+        for path in [path for path in self._now if path not in there]:
+            there[path] = self._print(path)  # it may be in a folder that is passed over, or too far back
+        for path, now in there.items():
+            self._enter(path, now, by, at_once=False)
+        self._flush()
+
+    def _enter(self, path: str, now: str | None, by: str | None, *, at_once: bool = True) -> None:
+        before = self._now.get(path)
+        if before == now:
+            return
+        if now is None:
+            del self._now[path]
+            self._stamps.pop(path, None)
+        else:
+            self._now[path] = now
+        by = self._begun.pop(path, None) or by
+        self._entries.append(Entry(path, before, now, by))
+        self._write({"path": escaped_name(path), "before": before, "after": now, "by": by}, at_once=at_once)
+
+    def _files(self) -> Iterator[tuple[str, int, str]]:
+        """Yield path, folder and name of each file. By descriptors: commands may put links in the way meanwhile."""
+        left = _MOST_FILES
+        root = open_beneath(self._root, ())
+        try:
+            for place, folders, files, folder in os.fwalk(".", dir_fd=root):
+                folders[:] = sorted(name for name in folders if self._looks_into(place, name))
+                if place == "." and self._only:
+                    continue
+                inside = "" if place == "." else f"{Path(place).as_posix()}/"
+                for name in sorted(files):
+                    if left == 0:
+                        return
+                    left -= 1
+                    yield inside + name, folder, name
+        finally:
+            os.close(root)
+
+    def _looks_into(self, place: str, folder: str) -> bool:
+        if folder in _PASSED_OVER or (place == "." and self._only and folder not in self._only):
+            return False
+        return Path(place, folder).as_posix() not in self._apart
+
+    @contextmanager
+    def _folder_of(self, path: str) -> Iterator[tuple[int, str]]:
+        """Open the folder that a file is in, through no link; raises `OSError`."""
+        *folders, name = path.split("/")
+        folder = open_beneath(self._root, folders)
+        try:
+            yield folder, name
+        finally:
+            os.close(folder)
+
+    def _print(self, path: str) -> str | None:
+        try:
+            with self._folder_of(path) as (folder, name):
+                return self._print_in(path, folder, name)
+        except (OSError, ValueError):
+            return None
+
+    def _print_in(self, path: str, folder: int, name: str) -> str | None:
+        """Name a file's content by its hash, read again only when the file is not the one that it was.
+
+        The clock of files is coarse and their numbers are used again, so of a file that has just been written nothing
+        is remembered: another one might look the same.
+        """
+        if (status := _status(folder, name)) is None:
+            return None
+        stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+        known = self._stamps.get(path)
+        if known is not None and known[0] == stamp:
+            return known[1]
+        named = _hash(folder, name, status, self._most_read)
+        if named is not None and time.time_ns() - status.st_ctime_ns > _SETTLED:
+            self._stamps[path] = (stamp, named)
+        return named
+
+    # -- on disk --------------------------------------------------------------------------------------------------
+
+    def _recall(self) -> None:
+        """Read what was kept; a line that a kill has torn is cut off."""
+        if self._file is None or not self._file.exists():
+            return
+        good = 0
+        for line in self._file.read_bytes().splitlines(keepends=True):
+            try:
+                self._take(json.loads(line))
+            except (ValueError, KeyError, TypeError):
+                break
+            if not line.endswith(b"\n"):
+                break
+            good += len(line)
+        os.truncate(self._file, good)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        if "mark" in line:
+            self._marks[line["mark"]] = len(self._entries)
+            if "time" in line:
+                self._times[line["mark"]] = line["time"]
+            return
+        if "begins" in line:
+            self._begun[unescaped_name(line["begins"])] = line["by"]
+            return
+        entry = Entry(unescaped_name(line["path"]), line["before"], line["after"], line["by"])
+        self._entries.append(entry)
+        self._begun.pop(entry.path, None)
+        if entry.after is None:
+            self._now.pop(entry.path, None)
+        else:
+            self._now[entry.path] = entry.after
+
+    def _write(self, line: dict[str, Any], *, at_once: bool = True) -> None:
+        self._unwritten.append(json.dumps(line) + "\n")
+        if at_once:
+            self._flush()
+
+    def _flush(self) -> None:
+        lines, self._unwritten = self._unwritten, []
+        if self._file is not None and lines:
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write("".join(lines))
+
+
+def _kind(before: str | None, after: str | None) -> ChangeKind | None:
+    if before == after:
+        return None
+    return "created" if before is None else "deleted" if after is None else "changed"
+
+
+def _status(folder: int, name: str) -> os.stat_result | None:
+    """Look at a plain file; links lead out of the workspace and are none."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except (OSError, ValueError):
+        return None
+    return status if stat.S_ISREG(status.st_mode) else None
+
+
+def _hash(folder: int, name: str, status: os.stat_result, most: int) -> str | None:
+    if status.st_size > most:
+        return f"{status.st_size}-{status.st_mtime_ns}"
+    digest = blake2b(digest_size=12)
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        with os.fdopen(descriptor, "rb") as file:
+            if not os.path.samestat(os.fstat(descriptor), status):
+                return None  # it was replaced just now, perhaps by a pipe
+            left = most  # it may grow all the time
+            while left > 0 and (chunk := file.read(min(_CHUNK, left))):
+                left -= len(chunk)
+                digest.update(chunk)
+    except OSError:
+        return None
+    return digest.hexdigest()
+
+
+# Finished children in one line each, where a parent's context has become long (B7). Pure: no I/O.
+
+_REPORT = re.compile(r"^\[[A-Za-z0-9_./-]+ [^\]\n]+\]$", re.MULTILINE)
+_LONGEST = 120
+
+
+def digested(context: Context, is_report: Callable[[ContextItem], bool], *, keep: int = 2) -> Context:
+    """Shorten all reports but the newest `keep` to a line; what was shortened stays as it is.
+
+    `is_report` knows the messages that brought one.
+    """
+    reports = [item for item in context if is_report(item) and not item.destroyed]
+    old = reports[: max(0, len(reports) - keep)]
+    changed = [item.with_content(line) for item in old if (line := one_line(item.message.content)) is not None]
+    return context.replacing(changed) if changed else context
+
+
+def one_line(text: str) -> str | None:
+    """Write a report in a line: who, how it ended, the first line of its summary. None where nothing is saved by it."""
+    found = _REPORT.search(text)
+    if found is None:
+        return None
+    summary = next((line.strip() for line in text[found.end() :].splitlines() if line.strip()), "")
+    summary = summary if len(summary) <= _LONGEST else f"{summary[:_LONGEST]}..."
+    line = f"{found.group()} {summary}"
+    return line if len(line) < len(text) else None
+
+
+_MADE = ("created_files", "files_created", "new_files")
+_CHANGED = ("changed_files", "modified_files", "updated_files", "edited_files")
+_DELETED = ("deleted_files", "removed_files")
+_MOST_NAMED = 5
+
+
+def check_claims(
+    details: Mapping[str, Any], agent_id: str, facts: Sequence[Change], ledger: Ledger, language: Language = "en"
+) -> tuple[str, ...]:
+    """Say what is wrong with what an agent claims; nothing where all of it is so. Blocks: it looks at the files."""
+    say = guard_words(language)
+    reasons: list[str] = []
+    wrong: dict[str, list[str]] = {}
+    for key in (*_MADE, *_CHANGED, *_DELETED):
+        if key not in details:
+            continue
+        paths = details[key]
+        if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+            reasons.append(say.no_paths.format(key))
+            continue
+        for path in paths:
+            if (problem := _problem(path, agent_id, facts, ledger, deleted=key in _DELETED)) is not None:
+                wrong.setdefault(problem, []).append(path)
+    return (*reasons, *_told(wrong, say))
+
+
+def relative(path: str) -> str | None:
+    """Return a path as it is below the workspace; None where it leads elsewhere, or is none."""
+    try:
+        place = file_path(path)
+    except ToolError:
+        return None
+    below = place.removeprefix(f"{WORKSPACE}/")
+    return below if below != place else None
+
+
+def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: Ledger, *, deleted: bool) -> str | None:
+    """Return the name of the sentence that says what is wrong with one claimed path."""
+    place = relative(path) or _odd(path)
+    if place is None:
+        return "no_path"
+    size = ledger.size(place)
+    named = escaped_name(place)
+    fact = next((change for change in facts if change.path == named), None)
+    if deleted:
+        return "still_there" if size is not None else "unchanged" if fact is None else None
+    if size is None:
+        return "missing"
+    if size == 0:
+        return "empty"
+    if fact is None:
+        return "unchanged" if ledger.last_by(place) in (None, agent_id) else "not_its_own"
+    return "not_its_own" if fact.by not in (None, agent_id) else None
+
+
+def _odd(path: str) -> str | None:
+    """Read a claimed path that is no logical path, but may be a file: as it stands in reports, or bare."""
+    place = unescaped_name(path).removeprefix(f"{WORKSPACE}/")
+    return None if {"", ".", ".."}.intersection(place.split("/")) else place
+
+
+def _told(wrong: Mapping[str, list[str]], say: GuardWords) -> Iterator[str]:
+    for problem, paths in wrong.items():
+        more = "..." if len(paths) > _MOST_NAMED else ""
+        yield getattr(say, problem).format(", ".join(path[:100] for path in paths[:_MOST_NAMED]) + more)
+
+
+# Locks: an agent reserves a file, for a time (B7). Advisory: they hold whoever asks, and nobody else. Pure: no I/O.
+#
+# They live in memory, so a kill of the runtime releases them all.
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """Who has reserved a file, and until when by the clock of the locks."""
+
+    agent_id: str
+    until: float
+
+
+class Locks:
+    """The locks of one tree; each ends after so many `seconds`, or with its agent."""
+
+    def __init__(
+        self, seconds: float = 120.0, *, language: Language = "en", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._seconds = seconds
+        self._say = guard_words(language)
+        self._clock = clock
+        self._locks: dict[str, Lock] = {}
+
+    def acquire(self, agent_id: str, path: str) -> str:
+        """Reserve a file, or renew it; raises `ToolError` that names the agent who has it."""
+        place, now = self._place(path), self._clock()
+        held = self._held(place)
+        if held is not None and held.agent_id != agent_id:
+            raise ToolError(self._say.held.format(place, held.agent_id, max(1.0, round(held.until - now))))
+        self._locks[place] = Lock(agent_id, now + self._seconds)
+        return (self._say.locked if held is None else self._say.renewed).format(place, self._seconds)
+
+    def release(self, agent_id: str, path: str) -> str:
+        """Give a file free; raises `ToolError` where it is not the agent's."""
+        place = self._place(path)
+        held = self._held(place)
+        if held is None or held.agent_id != agent_id:
+            raise ToolError(self._say.not_locked.format(place))
+        del self._locks[place]
+        return self._say.unlocked.format(place)
+
+    def release_all(self, agent_id: str) -> None:
+        """Give free all that an agent has, as it has ended."""
+        self._locks = {path: lock for path, lock in self._locks.items() if lock.agent_id != agent_id}
+
+    def held(self) -> dict[str, str]:
+        """Return who holds what."""
+        return {path: self._locks[path].agent_id for path in list(self._locks) if self._held(path) is not None}
+
+    def _held(self, place: str) -> Lock | None:
+        lock = self._locks.get(place)
+        if lock is not None and lock.until <= self._clock():
+            del self._locks[place]
+            return None
+        return lock
+
+    def _place(self, path: str) -> str:
+        place = relative(path)
+        if place is None:
+            raise ToolError(self._say.no_path.format(path[:100]))
+        return place
+
+
+# A write over a file that changed since this agent last read it is refused, and who changed it is named (B7).
+
+
+class StaleWrites:
+    """The gate before one agent's writes: a `FileGate`. Any number of threads; all of a tree share the ledger.
+
+    What the agent knows of a file is what it last read or wrote. What it has never seen it may replace, if no other
+    agent wrote it and it is as it was when the agent's work began.
+    """
+
+    def __init__(self, ledger: Ledger, agent_id: str, language: Language = "en") -> None:
+        self._ledger = ledger
+        self._agent_id = agent_id
+        self._say = guard_words(language)
+        self._seen: dict[str, str | None] = {}
+        self._over = False
+
+    def close(self) -> None:
+        """Let nothing be written any more, also by a thread that outlives its agent."""
+        self._over = True
+
+    def open(self) -> None:
+        """Let the agent write again: it has another task."""
+        self._over = False
+
+    def seen(self, path: str) -> None:
+        """The agent is about to read a file: what it finds is the file as it is now, or a newer one."""
+        if (place := relative(path)) is not None:
+            self._seen[place] = self._ledger.present(place)
+
+    @contextmanager
+    def writing(self, path: str, *, whole: bool) -> Iterator[None]:
+        """Let one write through. A `whole` one replaces all that is there, so it has to know it.
+
+        Raises `ToolError` when the agent does not, or has ended.
+        """
+        if self._over:
+            raise ToolError(self._say.over)
+        place = relative(path)
+        if place is None:
+            yield
+            return
+        with self._ledger.writing(self._agent_id, place) as now:
+            if whole and now is not None and self._stale(place, now):
+                who = self._ledger.last_by(place) or self._say.somebody
+                raise ToolError(self._say.stale.format(place, who))
+            self._ledger.begins(self._agent_id, place)
+            yield
+            self._seen[place] = self._ledger.present(place)
+
+    def _stale(self, place: str, now: str) -> bool:
+        if place in self._seen:
+            return self._seen[place] != now
+        others = self._ledger.last_by(place) not in (None, self._agent_id)
+        return others or self._ledger.known_to(self._agent_id, place) != now

@@ -1,0 +1,272 @@
+"""For tests of agents: a model that says what its script says, and a clock that a test turns.
+
+A test reads like the conversation:
+
+    model = ScriptedModel([
+        calls("write_file", path="a.txt", content="hello"),
+        raises(Unavailable("the engine restarts")),
+        says("I have written it."),
+    ])
+"""
+
+import asyncio
+import heapq
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from cfs.completions import read_arguments
+from cfs.errors import CfsError
+from cfs.wire import FinishReason, Message, ToolCall, Usage
+from cfs_agents.model import CallPiece, Chunk, Item, Reply, Retrying, fault_of
+
+# The lines of a script: what a model says, which tools it calls, how it fails. Pure: no I/O.
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a script: a reply, or how one fails. Made by `says`, `calls` and their like.
+
+    `calls` are names with the JSON text of their arguments. After its pieces the line raises `error`; with `retrying`
+    it breaks off, and the next line is the reply that was asked for again. `delay` is in seconds of the model's clock.
+    """
+
+    text: str = ""
+    thinking: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+    error: CfsError | None = None
+    retrying: Retrying | None = None
+    delay: float = 0.0
+    usage: Usage | None = None
+    finish_reason: FinishReason | None = None
+
+
+def says(text: str, *, thinking: str = "", delay: float = 0.0, usage: Usage | None = None) -> Line:
+    """Answer in words."""
+    return Line(text, thinking, delay=delay, usage=usage)
+
+
+def calls(name: str, /, **arguments: Any) -> Line:
+    """Call a tool."""
+    return Line(calls=((name, json.dumps(arguments, ensure_ascii=False)),))
+
+
+def garbles(name: str, arguments: str, /) -> Line:
+    """Call a tool with arguments in this text, which may be no JSON."""
+    return Line(calls=((name, arguments),))
+
+
+def raises(error: CfsError, *, after: str = "") -> Line:
+    """Fail, after some text or at once."""
+    return Line(after, error=error)
+
+
+def breaks_off(text: str = "", *, reason: str = "the connection was lost", seconds: float = 1.0) -> Line:
+    """Begin a reply that breaks off and is asked for again; the next line of the script is that one."""
+    return Line(text, retrying=Retrying(reason, seconds))
+
+
+def cut_off(line: Line) -> Line:
+    """Let a reply end at its limit of tokens."""
+    return replace(line, finish_reason="length")
+
+
+def together(first: Line, *others: Line) -> Line:
+    """Say and call several things in one reply."""
+    for line in others:
+        first = replace(
+            first,
+            text=first.text + line.text,
+            thinking=first.thinking + line.thinking,
+            calls=first.calls + line.calls,
+            error=first.error or line.error,
+            delay=first.delay + line.delay,
+            usage=line.usage or first.usage,
+        )
+    return first
+
+
+# A clock that a test turns.
+
+
+class ManualClock:
+    """Time that passes only when a test says so, or, with `jumps`, at once whenever somebody sleeps."""
+
+    def __init__(self, now: float = 0.0, *, jumps: bool = False) -> None:
+        self.slept: list[float] = []
+        self._now = now
+        self._jumps = jumps
+        self._order = count()
+        self._sleepers: list[tuple[float, int, asyncio.Event]] = []
+        self._changed = asyncio.Event()
+
+    def time(self) -> float:
+        """Say what time it is, in seconds."""
+        return self._now
+
+    @property
+    def sleepers(self) -> int:
+        """How many sleep."""
+        return len(self._sleepers)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until the clock has gone so far; `slept` remembers how long everybody slept, in their order."""
+        self.slept.append(seconds)
+        if self._jumps or seconds <= 0:
+            self._now += max(seconds, 0) if self._jumps else 0
+            await asyncio.sleep(0)
+            return
+        due, woken = self._now + seconds, asyncio.Event()
+        sleeper = (due, next(self._order), woken)
+        heapq.heappush(self._sleepers, sleeper)
+        self._changed.set()
+        try:
+            await woken.wait()
+        finally:
+            if sleeper in self._sleepers:  # cancelled
+                self._sleepers.remove(sleeper)
+                heapq.heapify(self._sleepers)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; who slept until then goes on, in the order of their times."""
+        self._now += seconds
+        while self._sleepers and self._sleepers[0][0] <= self._now:
+            heapq.heappop(self._sleepers)[2].set()
+
+    async def until_asleep(self, sleepers: int = 1) -> None:
+        """Wait until so many sleep."""
+        while len(self._sleepers) < sleepers:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+# A model that says what its script says.
+
+
+class ScriptOver(AssertionError):
+    """The model was asked more often than its script has replies, or not as often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a model was asked: the conversation, and the tools that it was told of."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[dict[str, Any], ...]
+
+    @property
+    def last(self) -> Message:
+        """The message that is to be answered."""
+        return self.messages[-1]
+
+
+class ScriptedModel:
+    """A `Model` that plays a script, line by line, and remembers in `asked` what it was asked.
+
+    With `cut` texts, thinking and arguments come in pieces of so many characters, else whole; a function cuts as it
+    likes. Calls get the ids `call_1`, `call_2` and so on. Without usage of its own a reply costs a token for each word.
+    Raises `ScriptOver` when it is asked once too often, and by `check_finished` when lines are left.
+    """
+
+    def __init__(
+        self,
+        script: Sequence[Line],
+        *,
+        cut: int | Callable[[str], Sequence[str]] | None = None,
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.asked: list[Asked] = []
+        self._script = tuple(script)
+        self._next = 0
+        self._ids = count(1)
+        self._cut = cut
+        self._clock = clock
+
+    async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
+        """Say the next line of the script (see `Model`)."""
+        self.asked.append(Asked(tuple(messages), tuple(tools)))
+        while True:
+            line = self._line()
+            if line.delay:
+                await self._wait(line.delay)
+            named = [(f"call_{next(self._ids)}", *call) for call in line.calls]
+            for chunk in self._chunks(line, named):
+                yield chunk
+                await asyncio.sleep(0)  # as over a network, others come to their turn between two pieces
+            if line.error is not None:
+                raise line.error
+            if line.retrying is None:
+                break
+            yield line.retrying
+        yield _reply(line, named, self.asked[-1])
+
+    def check_finished(self) -> None:
+        """Raise `ScriptOver` when not every line was said."""
+        if left := self._script[self._next :]:
+            raise ScriptOver(f"{len(left)} of {len(self._script)} lines of the script were not said; next: {left[0]}")
+
+    def _line(self) -> Line:
+        if self._next == len(self._script):
+            last = self.asked[-1].messages[-1:] or ("nothing",)
+            times = len(self.asked)
+            raise ScriptOver(f"the script's {self._next} lines are said, and here is question {times}: {last[0]}")
+        self._next += 1
+        return self._script[self._next - 1]
+
+    async def _wait(self, seconds: float) -> None:
+        if self._clock is None:
+            raise ValueError("a line with a delay needs a clock: ScriptedModel(..., clock=ManualClock())")
+        await self._clock.sleep(seconds)
+
+    def _chunks(self, line: Line, named: Sequence[tuple[str, str, str]]) -> Iterator[Chunk]:
+        yield from (Chunk(thinking=piece) for piece in self._pieces(line.thinking))
+        yield from (Chunk(piece) for piece in self._pieces(line.text))
+        for index, (call_id, name, arguments) in enumerate(named):
+            yield Chunk(calls=(CallPiece(index, call_id, name),))
+            yield from (Chunk(calls=(CallPiece(index, arguments=piece),)) for piece in self._pieces(arguments))
+
+    def _pieces(self, text: str) -> Sequence[str]:
+        if not text:
+            return ()
+        if callable(self._cut):
+            return self._cut(text)
+        size = self._cut or len(text)
+        return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def _reply(line: Line, named: Sequence[tuple[str, str, str]], asked: Asked) -> Reply:
+    reason = line.finish_reason or ("tool_calls" if named else "stop")
+    made = tuple(ToolCall(id=call_id, name=name, arguments=read_arguments(text)) for call_id, name, text in named)
+    faults = {call_id: fault_of(name, text, cut_off=reason == "length") for call_id, name, text in named}
+    return Reply(
+        message=Message(role="assistant", content=line.text, tool_calls=made, thinking=line.thinking or None),
+        finish_reason=reason,
+        usage=line.usage or _cost(line, asked),
+        broken={call_id: fault for call_id, fault in faults.items() if fault is not None},
+    )
+
+
+def _cost(line: Line, asked: Asked) -> Usage:
+    said = [line.thinking, line.text, *(text for _, text in line.calls)]
+    return Usage(
+        prompt_tokens=sum(len(message.content.split()) for message in asked.messages),
+        completion_tokens=sum(len(text.split()) for text in said),
+    )
+
+
+__all__ = [
+    "Asked",
+    "Line",
+    "ManualClock",
+    "ScriptOver",
+    "ScriptedModel",
+    "breaks_off",
+    "calls",
+    "cut_off",
+    "garbles",
+    "raises",
+    "says",
+    "together",
+]
