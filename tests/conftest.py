@@ -1,21 +1,51 @@
-"""What all tests share."""
+"""What all tests share: the tiers, how they are spread over processes, and a model that others have trained."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 import tool_calls
+from tests.tiers import TIERS, PureGuard, Times, tier_of, together
+
+settings.register_profile("cfs", deadline=None)  # how long an example takes depends on what else runs
+settings.load_profile("cfs")
+_TIER = pytest.StashKey[str]()
+_GUARD = pytest.StashKey[PureGuard]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run the tests that take minutes")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_GUARD] = PureGuard()
+    if not hasattr(config, "workerinput"):  # xdist's workers report to the process that started them
+        config.pluginmanager.register(Times())
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("--slow"):
-        for item in items:
-            if item.get_closest_marker("slow"):
-                item.add_marker(pytest.mark.skip(reason="takes minutes: run with --slow"))
+    """Mark each test with its tier and with those that stay in one process with it; the quick tiers come first."""
+    for item in items:
+        tier = item.stash[_TIER] = tier_of(item)
+        for marker in TIERS[1 : TIERS.index(tier) + 1]:
+            item.add_marker(marker)
+        item.user_properties.append(("tier", tier))
+        item.add_marker(pytest.mark.xdist_group(together(item, tier)))
+        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: run with --slow"))
+    items.sort(key=lambda item: TIERS.index(item.stash[_TIER]))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Keep pure tests pure."""
+    if item.stash[_TIER] == "pure":
+        with item.config.stash[_GUARD].watching(item.nodeid):
+            return (yield)
+    return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,7 @@ def test_tasks_finish_through_outages_and_restarts_of_the_server() -> None:
     assert all(result.finished for result in results)
 
 
+@pytest.mark.external
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("fault", ["outage", "kill -9"])
 def test_a_tree_survives(fault: str) -> None:

@@ -105,6 +105,7 @@ def test_without_a_server_it_says_what_to_do() -> None:
             list(client.events(api.events()))
 
 
+@pytest.mark.server
 async def test_without_a_server_coroutines_say_it_too() -> None:
     session = AsyncSession("a", url="http://127.0.0.1:1")
     with pytest.raises(Unreachable, match="cfs serve"):

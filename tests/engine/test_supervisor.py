@@ -290,12 +290,14 @@ async def test_a_probe_that_dies_turns_the_fast_code_off(tiny: Path) -> None:
         await engine.stop()
 
 
+@pytest.mark.server
 async def test_the_probe_passes_here(tiny: Path) -> None:
     """The real probe, with a real model; a bad model is not its business."""
     assert await probe.survives(tiny)
     assert await probe.survives(tiny.parent / "missing.gguf")
 
 
+@pytest.mark.server
 async def test_a_probe_that_hangs_is_ended(tiny: Path) -> None:
     """It says nothing then, and leaves no process."""
     before = Census.now()

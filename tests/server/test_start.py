@@ -92,6 +92,7 @@ def test_an_address_of_another_machine_is_told_before_a_model_is_looked_for() ->
         assert ended.stderr.splitlines()[-1].startswith(f"cfs: cannot listen on {host}")
 
 
+@pytest.mark.server
 def test_a_port_that_another_begins_to_use_meanwhile_is_told_in_one_line() -> None:
     """Two that have taken it and do not listen yet do not see each other."""
     with bind("127.0.0.1", 0, 30) as first, bind("127.0.0.1", first.getsockname()[1], 30) as second:

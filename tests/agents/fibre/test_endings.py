@@ -211,6 +211,7 @@ async def test_the_next_task_goes_on_in_the_same_conversation(tmp_path: Path) ->
     assert said(await messages(tmp_path), "user") == ["first", "second"]
 
 
+@pytest.mark.server
 async def test_a_server_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
     """When patience is over the run ends by the error: nothing has failed, and nothing has begun."""
     retries = Retries(patience=0, first=0.01)

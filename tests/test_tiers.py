@@ -1,0 +1,70 @@
+"""A test's tier is that of the code which it reaches; a pure test can open no socket and start no process."""
+
+import socket
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from tests.server.support import house, run_cfs
+from tests.tiers import PureGuard, tier_of
+
+CALLS = {"house": house}
+
+
+class Serving:
+    """Has a method that serves."""
+
+    def serve(self) -> object:
+        """Serve."""
+        return house()
+
+
+def test_what_reaches_nothing_is_pure(request: pytest.FixtureRequest) -> None:
+    assert tier_of(request.node) == "pure"
+
+
+def test_what_reaches_a_server_by_a_class_is_of_its_tier(request: pytest.FixtureRequest) -> None:
+    assert callable(Serving)
+    assert tier_of(request.node) == "server"
+
+
+def test_what_reaches_a_server_by_a_table_is_of_its_tier(request: pytest.FixtureRequest) -> None:
+    assert CALLS
+    assert tier_of(request.node) == "server"
+
+
+@pytest.mark.parametrize("call", [house])
+def test_what_has_a_server_as_parameter_is_of_its_tier(
+    request: pytest.FixtureRequest, call: Callable[..., object]
+) -> None:
+    assert tier_of(request.node) == "server"
+
+
+def test_what_reaches_a_program_is_external(request: pytest.FixtureRequest) -> None:
+    """And marked as one that needs a server, too."""
+    assert callable(run_cfs)
+    assert tier_of(request.node) == "external"
+    assert [marker.name for marker in request.node.iter_markers() if marker.name != "xdist_group"] == [
+        "server",
+        "external",
+    ]
+
+
+@pytest.mark.server
+def test_a_mark_by_hand_counts(request: pytest.FixtureRequest) -> None:
+    assert tier_of(request.node) == "server"
+
+
+def test_a_pure_test_that_opens_a_socket_fails() -> None:
+    guard = PureGuard()
+    with socket.socket() as bare, guard.watching("a"), pytest.raises(pytest.fail.Exception, match=r"socket\.bind"):
+        bare.bind(("127.0.0.1", 0))
+    with socket.socket() as bare:
+        bare.bind(("127.0.0.1", 0))
+
+
+def test_a_pure_test_that_starts_a_process_fails() -> None:
+    guard = PureGuard()
+    with guard.watching("a"), pytest.raises(pytest.fail.Exception, match=r"subprocess\.Popen"):
+        subprocess.run(["true"], check=True)

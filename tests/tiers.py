@@ -1,0 +1,180 @@
+"""The three tiers of the tests, and the guard that keeps the first one pure.
+
+A test's tier follows from the code that it reaches: its own, that of its fixtures, and that of the helpers in `tests/`
+which these mention. Code that mentions a name of `EXTERNAL` starts other programs; code that mentions one of `SERVER`
+opens sockets or starts the engine's worker. A test that reaches neither is pure, unless it is marked by hand. A pure
+test that opens a socket or starts a process fails.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+TIERS = ("pure", "server", "external")
+"""In the order in which they run; the first has no marker, and the last one's tests are marked `server`, too."""
+
+SERVER = frozenset(
+    {"LlamaEngine", "ThreadingHTTPServer", "Upstream", "create_app", "listen", "serve", "socket", "uvicorn"}
+)
+EXTERNAL = frozenset(
+    {
+        "AsyncShell",
+        "CommandMode",
+        "Lives",
+        "Shell",
+        "ShellSettings",
+        "agent_shell",
+        "create_subprocess_exec",
+        "forkpty",
+        "subprocess",
+        "sync_playwright",
+    }
+)
+WORLDS = ("browser", "mount")
+"""Fixtures that are started once for all tests of a folder, wherever xdist runs them."""
+
+_GUARDED = frozenset(
+    {
+        "os.exec",
+        "os.fork",
+        "os.forkpty",
+        "os.posix_spawn",
+        "os.system",
+        "socket.bind",
+        "socket.connect",
+        "subprocess.Popen",
+    }
+)
+"""What a pure test may not do, as Python's audit events name it."""
+
+
+def tier_of(test: pytest.Item) -> str:
+    """Return the tier of a test."""
+    marked = [level for level, name in enumerate(TIERS) if test.get_closest_marker(name)]
+    return TIERS[max([*marked, *map(_level, _starts(test))], default=0)]
+
+
+def together(test: pytest.Item, tier: str) -> str:
+    """Name those tests that run in one process, one after the other: those of a file, or of a world that is dear."""
+    world = next((name for name in WORLDS if name in getattr(test, "fixturenames", ())), test.path.name)
+    return f"{tier} {test.path.parent} {world}"
+
+
+def _starts(test: pytest.Item) -> Iterator[object]:
+    """Yield what a test is made of: its function, its class, its parameters and its fixtures."""
+    if (cls := getattr(test, "cls", None)) is not None:
+        yield cls
+    yield getattr(test, "obj", None)
+    yield from getattr(getattr(test, "callspec", None), "params", {}).values()
+    definitions = getattr(getattr(test, "_fixtureinfo", None), "name2fixturedefs", {})
+    yield from (found[-1].func for found in definitions.values())
+
+
+def _level(start: object) -> int:
+    function = getattr(start, "__func__", start)
+    return _level_of(function) if isinstance(function, FunctionType | type) else 0
+
+
+@cache
+def _level_of(start: object) -> int:
+    """Go through all that `start` reaches; 2 when it mentions a name of `EXTERNAL`, 1 for one of `SERVER`."""
+    seen, ahead, level = {start}, [start], 0
+    while ahead and level < 2:
+        found = ahead.pop()
+        for function in _functions(found):
+            names = set(_names(function.__code__))
+            level = max(level, 2 if names & EXTERNAL else 1 if names & SERVER else 0)
+            for each in _mentioned(function, names):
+                if isinstance(each, FunctionType | type) and each not in seen and _is_ours(each):
+                    seen.add(each)
+                    ahead.append(each)
+    return level
+
+
+def _is_ours(found: Any) -> bool:
+    return str(found.__module__).startswith("tests.")
+
+
+def _functions(found: object) -> Iterator[FunctionType]:
+    """Yield a function without its wrappers, or those of a class and of its bases."""
+    if isinstance(found, type):
+        members = [member for base in found.__mro__ if _is_ours(base) for member in vars(base).values()]
+    else:
+        members = [found]
+    for member in members:
+        bare = getattr(member, "fget", None) or getattr(member, "func", None) or getattr(member, "__func__", member)
+        if isinstance(bare, FunctionType):
+            yield bare
+            inner = getattr(getattr(bare, "hypothesis", None), "inner_test", None) or inspect.unwrap(bare)
+            if inner is not bare:
+                yield inner
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _mentioned(function: FunctionType, names: Iterable[str]) -> Iterator[object]:
+    """Yield what names of a function stand for: globals, what is in tables and modules of ours, and its closure."""
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    for found in [*(function.__globals__.get(name) for name in names), *cells]:
+        if isinstance(found, ModuleType):
+            yield from (vars(found).get(name) for name in names)
+        elif isinstance(found, dict):
+            yield from found.values()
+        elif isinstance(found, list | tuple):
+            yield from found
+        else:
+            yield found
+
+
+class PureGuard:
+    """Watches what this process does while a pure test runs."""
+
+    def __init__(self) -> None:
+        self._test = ""
+        sys.addaudithook(self._heard)
+
+    @contextmanager
+    def watching(self, test: str) -> Iterator[None]:
+        """Let nothing of `_GUARDED` happen meanwhile."""
+        self._test = test
+        try:
+            yield
+        finally:
+            self._test = ""
+
+    def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self._test and event in _GUARDED:
+            pytest.fail(f"{self._test} is pure and may not do this: {event} {arguments[:2]} (see tests/tiers.py)")
+
+
+class Times:
+    """Counts the tests of each tier, and measures how long it took from its first to its last."""
+
+    def __init__(self) -> None:
+        self._tests = dict.fromkeys(TIERS, 0)
+        self._spans: dict[str, tuple[float, float]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add a part of a test."""
+        tier = str(dict(report.user_properties)["tier"])
+        first, last = self._spans.get(tier, (report.start, report.stop))
+        self._spans[tier] = min(first, report.start), max(last, report.stop)
+        self._tests[tier] += report.when == "setup"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Write a line for each tier."""
+        terminalreporter.section("tiers")
+        for tier in filter(self._spans.get, TIERS):
+            first, last = self._spans[tier]
+            terminalreporter.write_line(f"{tier}: {self._tests[tier]} tests in {last - first:.1f} s")
