@@ -3,7 +3,7 @@
     python bench/fibre.py [--smoke] [--json FILE]
 
 Models answer at once and the tool does nothing, so all that is left is ours: a spawn, and a step (one reply with one
-call) of each of fifty strands, without a server and with one in a process of its own. The prompts of fifty children
+call) of each of fifty sub-agents, without a server and with one in a process of its own. The prompts of fifty children
 that share 4,000 tokens (the fixed part and the tools, in the tokens of a random model) go to the engine; counted is
 what it evaluates, over what is shared once and the rest of each. Medians of runs.
 """
@@ -48,8 +48,8 @@ class Figure(NamedTuple):
 FIGURES = [
     Figure("a spawn, ms", "spawn", 10.0),
     Figure("a spawn, with a server, ms", "spawn served", 10.0),
-    Figure("a step of one of 50 strands, ms", "step", 2.0),
-    Figure("a step of one of 50 strands, with a server, ms", "step served", 2.0),
+    Figure("a step of one of 50 sub_agents, ms", "step", 2.0),
+    Figure("a step of one of 50 sub_agents, with a server, ms", "step served", 2.0),
     Figure("50 children that share 4,000 tokens: evaluated / ideal", "evaluated", 1.1),
 ]
 

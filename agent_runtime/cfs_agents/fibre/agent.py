@@ -14,14 +14,14 @@ from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.orchestrator import FibreOrchestrator, Models, ready
 from cfs_agents.fibre.report import ChunkStream, MessageChunk, Report
-from cfs_agents.fibre.server_sessions import Begun, Live, NoServer, ServerLive
+from cfs_agents.fibre.server_sessions import ClaimedTurn, NoSessions, ServerSessions, SessionBackend
 from cfs_agents.fibre.state import (
     AgentSpec,
-    Letter,
+    InboxMessage,
     MessageManager,
     SessionContext,
     SessionMemoryManager,
-    StrandRecord,
+    SubAgentRecord,
     TreeFolder,
     system_context_of_root,
 )
@@ -62,9 +62,9 @@ class FibreAgent:
             raise Conflict(f"{session} is a sub-session: the root of a tree has a session of its own")
         self._path = workspace_root
         self._models: Models = model if callable(model) else lambda _: model
-        self._live: Live = NoServer()
+        self._backend: SessionBackend = NoSessions()
         if client is not None:
-            self._live = ServerLive(client, self.config.lease_seconds, retries or Retries())
+            self._backend = ServerSessions(client, self.config.lease_seconds, retries or Retries())
         self._chunks = ChunkStream()
         self._busy = False
 
@@ -81,7 +81,7 @@ class FibreAgent:
         self._folder = TreeFolder(self._path, self.session)
         try:
             self._disk = DiskFileSystem(self._folder.workspace, prefix=f"{WORKSPACE}/")
-            self._orchestrator = FibreOrchestrator(self._folder, self._models, self.config, self._live, self._chunks)
+            self._orchestrator = FibreOrchestrator(self._folder, self._models, self.config, self._backend, self._chunks)
             self._orchestrator.recall(self._fresh(), self._context())
         except BaseException:
             self._folder.close()
@@ -92,9 +92,9 @@ class FibreAgent:
         self._disk.close()
         self._folder.close()
 
-    def _fresh(self) -> StrandRecord:
+    def _fresh(self) -> SubAgentRecord:
         config = self.config
-        return StrandRecord(
+        return SubAgentRecord(
             session_id=self.session,
             agent_id=self.session,
             agent_name=self.session,
@@ -137,7 +137,7 @@ class FibreAgent:
     @property
     def agents(self) -> dict[str, FibreSubAgent]:
         """All agents by their ids, the root first."""
-        return self._orchestrator.strands
+        return self._orchestrator.sub_agents
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
@@ -167,11 +167,11 @@ class FibreAgent:
 
         Leaving it early, at once through `contextlib.aclosing`, breaks the task off; `resume` goes on with it.
         """
-        root, live = self._orchestrator.root, self._live
+        root, backend = self._orchestrator.root, self._backend
 
-        async def begin() -> Begun | None:
-            await live.open(self.session)
-            return await live.begin(self.session, task or "", root.lost)
+        async def begin() -> ClaimedTurn | None:
+            await backend.open(self.session)
+            return await backend.begin(self.session, task or "", root.lost)
 
         async with aclosing(self._stream(begin if task is not None else None)) as chunks:
             async for chunk in chunks:
@@ -179,24 +179,24 @@ class FibreAgent:
 
     async def attach(self) -> None:
         """Make the session on the server if there is none, and be who answers it. Raises what the server reports."""
-        await self._live.open(self.session)
+        await self._backend.open(self.session)
 
     async def serve(self) -> AsyncGenerator[MessageChunk, None]:
         """Answer the messages of the session on the server, one after the other, until left (B9).
 
         What was broken off is gone on with first. Raises what the server reports.
         """
-        root, live = self._orchestrator.root, self._live
+        root, backend = self._orchestrator.root, self._backend
         await self.attach()
         if self.unfinished:
             async with aclosing(self._stream(None)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         while True:
-            begun = await live.next(self.session, root.lost, _NEXT_SECONDS)
-            if begun is None:
+            turn = await backend.next(self.session, root.lost, _NEXT_SECONDS)
+            if turn is None:
                 continue
-            async with aclosing(self._stream(ready(begun))) as chunks:
+            async with aclosing(self._stream(ready(turn))) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
@@ -213,9 +213,9 @@ class FibreAgent:
         """Write to an agent: it reads it at its next step, or goes to work again. Raises `NotFound`."""
         if agent_id not in self.agents:
             raise NotFound(f"there is no agent {agent_id!r}")
-        strand = self.agents[agent_id]
-        await strand.put(Letter(id=f"{sender}:{time.time_ns()}", sender=sender, content=content))
-        self._orchestrator.wake(strand)
+        sub_agent = self.agents[agent_id]
+        await sub_agent.deliver(InboxMessage(id=f"{sender}:{time.time_ns()}", sender=sender, content=content))
+        self._orchestrator.wake(sub_agent)
 
     async def _stream(self, begin: Begin | None) -> AsyncGenerator[MessageChunk, None]:
         """Run the tree in a task of its own, which ends with this generator, and yield what comes."""

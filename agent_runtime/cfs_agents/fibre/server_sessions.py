@@ -1,4 +1,4 @@
-"""The strands' sessions on the server: made, given messages, claimed, and watched (S10, B3).
+"""The sub-agents' sessions on the server: made, given messages, claimed, and watched (S10, B3).
 
 Whoever writes to one of them gives its agent a task, or steers it; whoever cancels one ends its agent's work. One
 stream of events tells of all of them. An outage is waited out; sessions that a restarted server has lost are made anew
@@ -27,10 +27,10 @@ from cfs.wire import (
     SettingsPatch,
     Usage,
 )
-from cfs_agents.fibre.state import Held
+from cfs_agents.fibre.state import LeaseRecord
 from cfs_agents.model import Retries, is_outage
 
-# A turn of the server that a strand answers: what the strand says goes there while it is said (S10, B3).
+# A turn of the server that a sub-agent answers: what the sub-agent says goes there while it is said (S10, B3).
 #
 # One task sends, in order, one request at a time: while one is under way, what comes collects. Each request renews the
 # lease, and where nothing is said an empty one does. After a lost connection the session itself tells what had arrived.
@@ -45,11 +45,11 @@ Lost = Callable[[str], None]
 """Told in words why a turn is not ours any more."""
 
 
-class Hold(Protocol):
-    """What a strand is answering."""
+class TurnLease(Protocol):
+    """What a sub-agent is answering."""
 
     @property
-    def held(self) -> Held | None:
+    def record(self) -> LeaseRecord | None:
         """What has to be known to go on with it in another process; None where there is no server."""
         ...
 
@@ -58,7 +58,7 @@ class Hold(Protocol):
         ...
 
     def message(self, message: Message) -> None:
-        """Say a whole message: calls, a result, or what the strand was told meanwhile."""
+        """Say a whole message: calls, a result, or what the sub-agent was told meanwhile."""
         ...
 
     async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:
@@ -70,10 +70,10 @@ class Hold(Protocol):
         ...
 
 
-class LocalHold:
+class NoLease:
     """A turn where there is no server."""
 
-    held: Held | None = None
+    record: LeaseRecord | None = None
 
     def text(self, piece: str) -> None:
         """Do nothing."""
@@ -88,7 +88,7 @@ class LocalHold:
         """Do nothing."""
 
 
-class ServerHold:
+class ServerLease:
     """A turn that was claimed. `lost` is called once, if it is not ours any more before it was finished.
 
     `regain` is asked when the server does not know the turn as ours: it takes it again and tells whether it could.
@@ -98,16 +98,16 @@ class ServerHold:
         self,
         client: AsyncClient,
         session: str,
-        held: Held,
-        lease: float,
+        record: LeaseRecord,
+        seconds: float,
         lost: Lost,
         retries: Retries,
-        regain: "Callable[[ServerHold], Awaitable[bool]]",
+        regain: "Callable[[ServerLease], Awaitable[bool]]",
     ) -> None:
-        self.held: Held = held
+        self.record: LeaseRecord = record
         self.session = session
         self._client = client
-        self._lease = lease
+        self._seconds = seconds
         self._lost: Lost | None = lost
         self._retries = retries
         self._regain = regain
@@ -137,9 +137,9 @@ class ServerHold:
         self._messages, self._sent = list(messages), min(arrived, len(messages))
         self._woken.set()
 
-    def retake(self, held: Held) -> None:
+    def retake(self, record: LeaseRecord) -> None:
         """Go on with the turn as the server has it now: nothing of it has arrived there."""
-        self.held, self._sent = held, 0
+        self.record, self._sent = record, 0
 
     def lose(self, reason: str) -> None:
         """Take notice that the turn is not ours any more."""
@@ -161,8 +161,8 @@ class ServerHold:
         async def end() -> None:
             if self._left:  # the turn has been taken again
                 await self._deliver()
-            news = AgentFinish(claim=self.held.claim, usage=usage, **told)
-            await self._retries.call(lambda: self._client.call(api.finish(self.session, self.held.turn, news)))
+            news = AgentFinish(claim=self.record.claim, usage=usage, **told)
+            await self._retries.call(lambda: self._client.call(api.finish(self.session, self.record.turn, news)))
 
         with suppress(
             NotFound, Forbidden, Conflict
@@ -185,7 +185,7 @@ class ServerHold:
                 if self.ended and not self._left:
                     return
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(self._lease / 3):
+                    async with asyncio.timeout(self._seconds / 3):
                         await self._woken.wait()
                 if not self.ended:
                     await asyncio.sleep(_MESSAGE_SECONDS if self._left else _TEXT_SECONDS)
@@ -222,11 +222,11 @@ class ServerHold:
             nonlocal failed
             if failed:  # did it arrive?
                 detail = await self._client.call(api.read(self.session))
-                self._sent = max(self._sent, min(count, arrived(detail, self.held.content)))
+                self._sent = max(self._sent, min(count, arrived(detail, self.record.content)))
             failed = True
             left = tuple(self._messages[self._sent : count])
-            news = AgentUpdate(claim=self.held.claim, text=text, messages=left, lease=self._lease)
-            await self._client.call(api.update(self.session, self.held.turn, news))
+            news = AgentUpdate(claim=self.record.claim, text=text, messages=left, lease=self._seconds)
+            await self._client.call(api.update(self.session, self.record.turn, news))
             self._sent = max(self._sent, count)
 
         await self._retries.call(once, forever=lambda: not self.ended)
@@ -253,7 +253,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SavedSession:
     """What the runtime keeps of a session, besides the turn that is being answered: enough to make it anew.
 
     `life` tells one session of a name from the next; None where none has been made.
@@ -271,7 +271,7 @@ class Watcher(Protocol):
         """Name all sessions, parents first."""
         ...
 
-    def kept(self, session_id: str) -> Kept:
+    def kept(self, session_id: str) -> SavedSession:
         """Return what is kept of a session."""
         ...
 
@@ -279,7 +279,7 @@ class Watcher(Protocol):
         """A session is there, and this is what it is like."""
         ...
 
-    async def retaken(self, session_id: str, held: Held) -> None:
+    async def retaken(self, session_id: str, record: LeaseRecord) -> None:
         """The turn that is being answered in a session is another one now."""
         ...
 
@@ -293,22 +293,22 @@ class Watcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class ClaimedTurn:
     """A turn that is ours now, and the message that it answers; `goes_on` where another process had begun to."""
 
-    hold: Hold
+    lease: TurnLease
     content: str
     goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Begun):
+class ServerTurn(ClaimedTurn):
     """One of a server."""
 
-    hold: ServerHold
+    lease: ServerLease
 
 
-class Live(Protocol):
+class SessionBackend(Protocol):
     """Where the sessions of a tree can be seen while it works."""
 
     @property
@@ -324,15 +324,17 @@ class Live(Protocol):
         """Make the session if there is none, and let an agent answer it."""
         ...
 
-    async def begin(self, session_id: str, content: str, lost: Lost) -> Begun:
+    async def begin(self, session_id: str, content: str, lost: Lost) -> ClaimedTurn:
         """Give the session a message, unless it has it already, and take the next one that waits."""
         ...
 
-    async def next(self, session_id: str, lost: Lost, wait: float = 0.0) -> Begun | None:
+    async def next(self, session_id: str, lost: Lost, wait: float = 0.0) -> ClaimedTurn | None:
         """Take the next message that waits; None when none comes within so many seconds."""
         ...
 
-    async def resume(self, session_id: str, held: Held, said: Sequence[Message], lost: Lost) -> Begun | None:
+    async def resume(
+        self, session_id: str, record: LeaseRecord, said: Sequence[Message], lost: Lost
+    ) -> ClaimedTurn | None:
         """Go on with a turn of another process, which had written down what it `said`; None when it is over."""
         ...
 
@@ -357,7 +359,7 @@ class Live(Protocol):
         ...
 
 
-class NoServer:
+class NoSessions:
     """A tree that nobody watches."""
 
     away = 0.0
@@ -368,17 +370,23 @@ class NoServer:
     async def open(self, session_id: str) -> None:
         """Do nothing."""
 
-    async def begin(self, session_id: str, content: str, lost: Lost) -> Begun:  # noqa: ARG002 - as the protocol has it
+    async def begin(self, session_id: str, content: str, lost: Lost) -> ClaimedTurn:  # noqa: ARG002 - as the protocol has it
         """Return a turn of its own."""
-        return Begun(LocalHold(), content)
+        return ClaimedTurn(NoLease(), content)
 
-    async def next(self, session_id: str, lost: Lost, wait: float = 0.0) -> Begun | None:  # noqa: ARG002
+    async def next(self, session_id: str, lost: Lost, wait: float = 0.0) -> ClaimedTurn | None:  # noqa: ARG002
         """Return None: nobody can write here."""
         return None
 
-    async def resume(self, session_id: str, held: Held, said: Sequence[Message], lost: Lost) -> Begun | None:  # noqa: ARG002
+    async def resume(
+        self,
+        session_id: str,  # noqa: ARG002
+        record: LeaseRecord,
+        said: Sequence[Message],  # noqa: ARG002
+        lost: Lost,  # noqa: ARG002
+    ) -> ClaimedTurn | None:
         """Return a turn of its own."""
-        return Begun(LocalHold(), held.content, goes_on=True)
+        return ClaimedTurn(NoLease(), record.content, goes_on=True)
 
     async def is_waiting(self, session_id: str) -> bool:  # noqa: ARG002
         """Return False."""
@@ -400,17 +408,17 @@ class NoServer:
 
 
 @dataclass(slots=True)
-class ServerLive:
+class ServerSessions:
     """The sessions of a tree on a server. Raises what the server reports, and the error of an outage that is too long.
 
     Whoever waits for the next message of a session waits out any outage.
     """
 
     client: AsyncClient
-    lease: float = 30.0
+    lease_seconds: float = 30.0
     retries: Retries = field(default_factory=Retries)
     _waiting: set[str] = field(default_factory=set)
-    _holds: dict[str, ServerHold] = field(default_factory=dict)
+    _leases: dict[str, ServerLease] = field(default_factory=dict)
     _lives: dict[str, str] = field(default_factory=dict)
     _paused: set[str] = field(default_factory=set)
     _going: asyncio.Event = field(default_factory=asyncio.Event)
@@ -438,49 +446,53 @@ class ServerLive:
 
         await self.retries.call(once)
 
-    async def begin(self, session_id: str, content: str, lost: Lost) -> Taken:
+    async def begin(self, session_id: str, content: str, lost: Lost) -> ServerTurn:
         """Give the session a message, unless it has it already, and take the next one that waits."""
         return await self._call(lambda: self._begin(session_id, content, lost))
 
-    async def next(self, session_id: str, lost: Lost, wait: float = 0.0) -> Begun | None:
+    async def next(self, session_id: str, lost: Lost, wait: float = 0.0) -> ClaimedTurn | None:
         """Take the next message that waits; None when none comes within so many seconds."""
         self._waiting.discard(session_id)
         return await self._call(lambda: self._claim(session_id, wait, lost), forever=wait > 0)
 
-    async def resume(self, session_id: str, held: Held, said: Sequence[Message], lost: Lost) -> "Taken | None":
+    async def resume(
+        self, session_id: str, record: LeaseRecord, said: Sequence[Message], lost: Lost
+    ) -> "ServerTurn | None":
         """Go on with a turn of another process, which had written down what it `said`; None when it is over.
 
-        The turn may be held still, or wait again as its lease has run out.
+        The turn may be ours still, or wait again as its lease has run out.
         """
-        return await self._call(lambda: self._resume(session_id, held, said, lost))
+        return await self._call(lambda: self._resume(session_id, record, said, lost))
 
-    async def _resume(self, session_id: str, held: Held, said: Sequence[Message], lost: Lost) -> "Taken | None":
+    async def _resume(
+        self, session_id: str, record: LeaseRecord, said: Sequence[Message], lost: Lost
+    ) -> "ServerTurn | None":
         try:
             detail = await self.client.call(api.read(session_id))
         except NotFound:  # the server has been started anew, without its sessions
             detail = None
-        if detail is None or held.life not in (None, life_of(detail.etag)):
+        if detail is None or record.life not in (None, life_of(detail.etag)):
             async with self._opening:
                 await self._open(session_id)
                 await self._open_all()
-            begun = await self._begin(session_id, held.content, lost)
-            begun.hold.catch_up(said, 0)
+            begun = await self._begin(session_id, record.content, lost)
+            begun.lease.catch_up(said, 0)
             return replace(begun, goes_on=True)
         self._lives[session_id] = life_of(detail.etag)
         if detail.state == "idle":
             return None
         try:
-            proof = AgentUpdate(claim=held.claim, lease=self.lease)
-            await self.client.call(api.update(session_id, held.turn, proof))
+            proof = AgentUpdate(claim=record.claim, lease=self.lease_seconds)
+            await self.client.call(api.update(session_id, record.turn, proof))
         except (NotFound, Forbidden):  # its lease has run out, or it was over and the next had been taken
             if (taken := await self._claim(session_id, _CLAIM_SECONDS, lost)) is None:
                 return None
             detail = await self.client.call(api.read(session_id))
         else:
-            taken = Taken(self._hold(session_id, held, lost), held.content)
-        if taken.hold.held.turn != held.turn:
+            taken = ServerTurn(self._lease_of(session_id, record, lost), record.content)
+        if taken.lease.record.turn != record.turn:
             return taken
-        taken.hold.catch_up(said, arrived(detail, held.content))
+        taken.lease.catch_up(said, arrived(detail, record.content))
         return replace(taken, goes_on=True)
 
     async def is_waiting(self, session_id: str) -> bool:
@@ -491,8 +503,8 @@ class ServerLive:
         if session_id not in self._waiting:
             return False
         detail = await self._call(lambda: self.client.call(api.read(session_id)))
-        hold, queue = self._holds.get(session_id), detail.queue
-        if hold is not None and not hold.ended and queue and detail.state != "generating":
+        lease, queue = self._leases.get(session_id), detail.queue
+        if lease is not None and not lease.ended and queue and detail.state != "generating":
             queue = queue[1:]  # no turn runs, so the first is our own: we were late, and nobody else has claimed it
         if not queue:
             self._waiting.discard(session_id)
@@ -530,34 +542,34 @@ class ServerLive:
 
     # -- turns ----------------------------------------------------------------------------------------------------
 
-    async def _begin(self, session_id: str, content: str, lost: Lost) -> Taken:
-        held = await self._take(session_id, content)
-        return Taken(self._hold(session_id, held, lost), held.content)
+    async def _begin(self, session_id: str, content: str, lost: Lost) -> ServerTurn:
+        record = await self._take(session_id, content)
+        return ServerTurn(self._lease_of(session_id, record, lost), record.content)
 
-    async def _take(self, session_id: str, content: str) -> Held:
+    async def _take(self, session_id: str, content: str) -> LeaseRecord:
         detail = await self.client.call(api.read(session_id))
         self._lives[session_id] = life_of(detail.etag)
         if not _has(detail, content):
             await self.client.call(api.post(session_id, NewMessage(content=content)))
-        while (held := await self._claimed(session_id, _CLAIM_SECONDS)) is None:
+        while (record := await self._claimed(session_id, _CLAIM_SECONDS)) is None:
             pass
-        return held
+        return record
 
-    async def _claim(self, session_id: str, wait: float, lost: Lost) -> Taken | None:
-        held = await self._claimed(session_id, wait)
-        return None if held is None else Taken(self._hold(session_id, held, lost), held.content)
+    async def _claim(self, session_id: str, wait: float, lost: Lost) -> ServerTurn | None:
+        record = await self._claimed(session_id, wait)
+        return None if record is None else ServerTurn(self._lease_of(session_id, record, lost), record.content)
 
-    async def _claimed(self, session_id: str, wait: float) -> Held | None:
-        claim = await self.client.call(api.claim(session_id, min(_FIRST_LEASE, self.lease), wait))
+    async def _claimed(self, session_id: str, wait: float) -> LeaseRecord | None:
+        claim = await self.client.call(api.claim(session_id, min(_FIRST_LEASE, self.lease_seconds), wait))
         if claim is None:
             return None
         life = self._lives.get(session_id)
-        return Held(turn=claim.turn, claim=claim.claim, content=claim.message.content, life=life)
+        return LeaseRecord(turn=claim.turn, claim=claim.claim, content=claim.message.content, life=life)
 
-    def _hold(self, session_id: str, held: Held, lost: Lost) -> ServerHold:
-        hold = ServerHold(self.client, session_id, held, self.lease, lost, self.retries, self._regain)
-        self._holds[session_id] = hold
-        return hold
+    def _lease_of(self, session_id: str, record: LeaseRecord, lost: Lost) -> ServerLease:
+        lease = ServerLease(self.client, session_id, record, self.lease_seconds, lost, self.retries, self._regain)
+        self._leases[session_id] = lease
+        return lease
 
     # -- outages --------------------------------------------------------------------------------------------------
 
@@ -575,7 +587,7 @@ class ServerLive:
 
         return await self.retries.call(once, lambda: forever)
 
-    async def _regain(self, hold: ServerHold) -> bool:
+    async def _regain(self, lease: ServerLease) -> bool:
         """Take a turn again that the server does not know as ours; False where it was ended, or another has it.
 
         A server that ends fails the turns that it has, so before a turn counts as ended the server must be ready.
@@ -586,12 +598,12 @@ class ServerLive:
             nonlocal ending
             before = self._store
             try:
-                detail = await self.client.call(api.read(hold.session))
+                detail = await self.client.call(api.read(lease.session))
             except NotFound:
                 if not await self._restored() and self._store == before:
                     return False  # it was deleted
-                detail = await self.client.call(api.read(hold.session))
-            if life_of(detail.etag) == hold.held.life and not ending:
+                detail = await self.client.call(api.read(lease.session))
+            if life_of(detail.etag) == lease.record.life and not ending:
                 try:
                     await self.client.call(api.ready())
                 except CfsError:
@@ -599,18 +611,18 @@ class ServerLive:
                     raise
                 return False
             await self._restored()
-            held = await self._take(hold.session, hold.held.content)
-            while held.content != hold.held.content:  # somebody has written while there was nobody to answer
-                end = AgentFinish(claim=held.claim, error=_AGAIN)
-                await self.client.call(api.finish(hold.session, held.turn, end))
-                held = await self._take(hold.session, hold.held.content)
-            hold.retake(held)
+            record = await self._take(lease.session, lease.record.content)
+            while record.content != lease.record.content:  # somebody has written while there was nobody to answer
+                end = AgentFinish(claim=record.claim, error=_AGAIN)
+                await self.client.call(api.finish(lease.session, record.turn, end))
+                record = await self._take(lease.session, lease.record.content)
+            lease.retake(record)
             return True
 
-        if not await self._call(once, forever=not hold.ended):
+        if not await self._call(once, forever=not lease.ended):
             return False
         if self._watcher is not None:
-            await self._watcher.retaken(hold.session, hold.held)
+            await self._watcher.retaken(lease.session, lease.record)
         return True
 
     async def _restored(self) -> bool:
@@ -634,7 +646,7 @@ class ServerLive:
         """Make a session, or see to it that it is the one that we know; tell whether it had been lost."""
         if self._store is None:
             self._store = await self.client.call(api.store())
-        kept = self._watcher.kept(session_id) if self._watcher is not None else Kept()
+        kept = self._watcher.kept(session_id) if self._watcher is not None else SavedSession()
         driven = SettingsPatch.model_validate({**kept.settings, "driver": "agent"})
         text = _transcript(kept.messages)
         try:
@@ -655,7 +667,7 @@ class ServerLive:
         if self._watcher is not None:
             self._watcher.opened(session_id, life_of(etag), settings)
 
-    async def _adopt(self, detail: SessionDetail, kept: Kept, driven: SettingsPatch) -> Settings:
+    async def _adopt(self, detail: SessionDetail, kept: SavedSession, driven: SettingsPatch) -> Settings:
         """Answer a session that is there. Where it is another one of the name, what we keep goes before what it has."""
         if kept.life in (None, life_of(detail.etag)):
             return await self.client.call(api.configure(detail.id, SettingsPatch(driver="agent")))
@@ -668,13 +680,13 @@ class ServerLive:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _hear(self, event: StreamEvent) -> None:
-        hold = self._holds.get(event.session)
+        lease = self._leases.get(event.session)
         match event.type:
             case "state.changed":
                 self._note(event.session, event.data.get("queued"))
             case "turn.finished" if event.data.get("finish_reason") == "cancelled":
-                if hold is not None and hold.held.turn == event.turn:
-                    hold.lose("it was cancelled")
+                if lease is not None and lease.record.turn == event.turn:
+                    lease.lose("it was cancelled")
             case "settings.changed":
                 settings = event.data.get("settings", {})
                 self._note_pause(event.session, paused=bool(settings.get("paused")))
@@ -683,8 +695,8 @@ class ServerLive:
                     self._watcher.opened(event.session, life, kept)
             case "session.deleted":
                 self._note_pause(event.session, paused=False)
-                if hold is not None:
-                    hold.lose("its session was deleted")
+                if lease is not None:
+                    lease.lose("its session was deleted")
                 if self._watcher is not None:
                     self._watcher.deleted(event.session)
 

@@ -1,4 +1,4 @@
-"""What has to be known of a strand to go on with it in another process (B8). Pure: no I/O."""
+"""What has to be known of a sub-agent to go on with it in another process (B8). Pure: no I/O."""
 
 import asyncio
 import fcntl
@@ -28,7 +28,7 @@ from cfs_agents.tools.files import WORKSPACE
 from cfs_agents.tools.registry import ToolResult
 from cfs_filesystem import FsHandle
 
-# What a strand knows of itself and of where it works; what of it a child gets (B4).
+# What a sub-agent knows of itself and of where it works; what of it a child gets (B4).
 
 COPIED = ("current_time", "file_workspace", "file_permission", "user_id")
 """What of a system context a child gets as its parent has it."""
@@ -122,9 +122,9 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionContext:
-    """One strand's own and shared things. `child` says which of them a child has of its own, and which it shares.
+    """One sub-agent's own and shared things. `child` says which of them a child has of its own, and which it shares.
 
-    `workflow_manager` is one object for the whole tree. `files` is the handle by which the strand's tools reach the
+    `workflow_manager` is one object for the whole tree. `files` is the handle by which the sub-agent's tools reach the
     shared files. `system_context` is what stands in the system prompt.
     """
 
@@ -188,26 +188,34 @@ def system_context_of_root(user_id: str, file_workspace: str, file_permission: s
 
 VERSION = "1.0"
 
-StrandState = Literal["new", "working", "done"]
+RecordedState = Literal["new", "working", "done"]
 """Nothing asked yet; at work on a task, or broken off in it; reported, and ready for more."""
 
 
-class Letter(BaseModel):
+_BY_ALIAS = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
+
+
+def _saved_as(name: str, default: Any = None) -> Any:
+    """Declare a field whose name in `session_status.json` is another one."""
+    return Field(default=default, validation_alias=name, serialization_alias=name)
+
+
+class InboxMessage(BaseModel):
     """A message that waits for an agent: from its parent, from another agent, or the news that a child is done.
 
     `id` is that of the call which sent it, or of the report, so that a letter is never put in twice.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, **_BY_ALIAS)
 
     id: str
     sender: str
     content: str
-    notice: bool = False
+    is_notification: bool = _saved_as("notice", False)
 
 
-class Held(BaseModel):
-    """A turn of the server that a strand answers, the secret by which it is held, and the message that began it.
+class LeaseRecord(BaseModel):
+    """A turn of the server that a sub-agent answers, the secret by which it is held, and the message that began it.
 
     `life` tells in which session of the name it is, as that may be lost and made anew.
     """
@@ -225,14 +233,16 @@ def _as_list(value: object) -> object:
     return [] if value is None else [value] if isinstance(value, str) else value
 
 
-class StrandRecord(BaseModel):
-    """One strand as `session_status.json` has it: who it is, what it may do, and where it is in its task.
+class SubAgentRecord(BaseModel):
+    """One sub-agent as `session_status.json` has it: who it is, what it may do, and where it is in its task.
 
     `begun` are the ids of calls that were begun and have no result. `items` are those of the context: a whole one, or
     `{"at": n, ...}` for one whose message is the n-th of `messages.json`, which has `messages` of them. `doubted` is an
     answer of the root that did not agree with the files. `life` and `settings` are those of the session on the server.
     Times are in seconds since the epoch.
     """
+
+    model_config = _BY_ALIAS
 
     schema_version: str = VERSION
     session_id: str
@@ -251,32 +261,32 @@ class StrandRecord(BaseModel):
     tasks: int = 0
     created_at: float = 0.0
     updated_at: float = 0.0
-    state: StrandState = "new"
+    state: RecordedState = "new"
     seconds_used: float = 0.0
     rounds: int = 0
     usage: Usage = Usage()
-    held: Held | None = None
+    lease: LeaseRecord | None = _saved_as("held")
     begun: Annotated[list[str], BeforeValidator(_as_list)] = []
     broken: dict[str, str] = Field(default_factory=dict)
-    inbox: list[Letter] = Field(default_factory=list)
+    inbox: list[InboxMessage] = Field(default_factory=list)
     seen: list[str] = Field(default_factory=list)
-    asked: list[str] = Field(default_factory=list)
+    nudges: list[str] = _saved_as("asked", [])
     doubted: str | None = None
     finish: dict[str, Any] | None = None
     report: dict[str, Any] | None = None
-    heard: bool = True
+    report_delivered: bool = _saved_as("heard", True)
     memory: dict[str, Any] = Field(default_factory=dict)
     messages: int = 0
     items: list[dict[str, Any]] = Field(default_factory=list)
     life: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
 
-    def put(self, letter: Letter) -> bool:
+    def deliver(self, message: InboxMessage) -> bool:
         """Put a letter into the inbox, unless it has been there before; tell whether it was new."""
-        if letter.id in self.seen:
+        if message.id in self.seen:
             return False
-        self.seen.append(letter.id)
-        self.inbox.append(letter)
+        self.seen.append(message.id)
+        self.inbox.append(message)
         return True
 
 
@@ -302,7 +312,7 @@ _NEW = ".new"
 
 
 class SessionFolder:
-    """The folder of one strand. Raises `StorageFull` and `Unavailable`; blocks."""
+    """The folder of one sub-agent. Raises `StorageFull` and `Unavailable`; blocks."""
 
     def __init__(self, path: Path, *, link: bool) -> None:
         self.path = path
@@ -328,7 +338,7 @@ class SessionFolder:
             with suppress(FileExistsError):
                 (self.path / WORKSPACE_FOLDER).symlink_to(Path("..", "..", WORKSPACE_FOLDER))
 
-    def load(self) -> tuple[StrandRecord, list[Message]] | None:
+    def load(self) -> tuple[SubAgentRecord, list[Message]] | None:
         """Read both; None where nothing was saved. Raises `Unavailable` for files that no crash leaves so."""
         with disk_errors(self.path):
             for left in self.path.glob(f"*{_NEW}"):
@@ -336,7 +346,7 @@ class SessionFolder:
             if not (self.path / STATUS).exists():
                 return None
             try:
-                record = StrandRecord.model_validate_json((self.path / STATUS).read_bytes())
+                record = SubAgentRecord.model_validate_json((self.path / STATUS).read_bytes())
                 messages = [Message(**each) for each in json.loads((self.path / MESSAGES).read_bytes())]
             except (ValidationError, ValueError, TypeError) as error:
                 raise Unavailable(f"{self.path} cannot be read: {error}; move it away to go on without it") from None
@@ -398,7 +408,7 @@ def _replace(path: Path, text: str) -> None:
     new.replace(path)
 
 
-# Keeps what a strand does: on disk first, then in its session, then for whoever reads its chunks (B3, B5, B8).
+# Keeps what a sub-agent does: on disk first, then in its session, then for whoever reads its chunks (B3, B5, B8).
 
 REPEATABLE = frozenset(
     {
@@ -409,12 +419,12 @@ REPEATABLE = frozenset(
 """Calls that do nothing twice: after a kill in their middle they are just made again."""
 
 
-class StrandKeeper:
-    """Keeps one strand. `told` gets each message that is on disk; `before` is awaited before the model is asked."""
+class SubAgentRecorder:
+    """Keeps one sub-agent. `told` gets each message that is on disk; `before` is awaited before the model is asked."""
 
     def __init__(
         self,
-        record: StrandRecord,
+        record: SubAgentRecord,
         context: SessionContext,
         folder: SessionFolder,
         *,
@@ -434,7 +444,7 @@ class StrandKeeper:
         """Calls that are written down with their beginning, in one."""
 
     async def save(self) -> None:
-        """Write the strand down as it is now."""
+        """Write the sub-agent down as it is now."""
         async with self._saving:
             record = self.record
             record.updated_at = time.time()
@@ -455,7 +465,7 @@ class StrandKeeper:
     # -- what the loop tells --------------------------------------------------------------------------------------
 
     async def before_round(self) -> None:
-        """Let the strand look what has come."""
+        """Let the sub-agent look what has come."""
         await self._before()
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
@@ -506,17 +516,17 @@ class StrandKeeper:
         return None
 
     async def ended(self, end: Finished) -> None:
-        """Do nothing: what an end means is for the strand to say."""
+        """Do nothing: what an end means is for the sub-agent to say."""
 
 
-# Making strands of what is on disk (B8).
+# Making sub-agents of what is on disk (B8).
 
 _REPORT = TypeAdapter(Report)
 
-Made = tuple[StrandRecord, SessionContext, SessionFolder]
+Made = tuple[SubAgentRecord, SessionContext, SessionFolder]
 
 
-def recall_root(folder: TreeFolder, fresh: StrandRecord, context: SessionContext) -> Made:
+def recall_root(folder: TreeFolder, fresh: SubAgentRecord, context: SessionContext) -> Made:
     """Read the root, or take it as it is when there is none yet. Blocks."""
     place = folder.main()
     kept = place.load()
@@ -542,7 +552,7 @@ def recall_subs(folder: TreeFolder, context_of: Callable[[str], SessionContext])
         yield record, _with(above.child(spec_of(record)), messages, spec_of(record)), place
 
 
-def spec_of(record: StrandRecord) -> AgentSpec:
+def spec_of(record: SubAgentRecord) -> AgentSpec:
     """Return what makes a recorded agent what it is."""
     return AgentSpec(
         record.agent_name,
@@ -555,7 +565,7 @@ def spec_of(record: StrandRecord) -> AgentSpec:
     )
 
 
-def report_of(record: StrandRecord) -> Report | None:
+def report_of(record: SubAgentRecord) -> Report | None:
     """Read the report that a record has."""
     return _REPORT.validate_python(record.report) if record.report is not None else None
 

@@ -1,4 +1,4 @@
-"""What a strand needs of the tree that it is in, and how it says that its task has ended."""
+"""What a sub-agent needs of the tree that it is in, and how it says that its task has ended."""
 
 import asyncio
 import time
@@ -17,15 +17,15 @@ from cfs_agents.context import Context, ContextFileSystem, ContextItem
 from cfs_agents.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking
 from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.report import ChunkKind, ChunkStream, Report, ReportStatus
-from cfs_agents.fibre.server_sessions import Begun, Hold, Live, LocalHold
+from cfs_agents.fibre.server_sessions import ClaimedTurn, NoLease, SessionBackend, TurnLease
 from cfs_agents.fibre.state import (
     REPEATABLE,
-    Held,
-    Letter,
+    InboxMessage,
+    LeaseRecord,
     SessionContext,
     SessionFolder,
-    StrandKeeper,
-    StrandRecord,
+    SubAgentRecord,
+    SubAgentRecorder,
     report_of,
     state_of,
 )
@@ -35,19 +35,19 @@ from cfs_agents.messages import Language, guard_words, sentences, words
 from cfs_agents.model import Model, is_outage
 from cfs_agents.tools import AsyncShell, Tool
 
-# What a strand says: to its session on the server, and to whoever reads the chunks of the tree (B3, B5).
+# What a sub-agent says: to its session on the server, and to whoever reads the chunks of the tree (B3, B5).
 
 _log = structlog.get_logger(__name__)
 
 
-class Voice:
-    """The voice of one strand; `hold` is the turn that it answers. Nothing here waits but the end of a turn."""
+class TurnOutput:
+    """The output of one sub-agent; `lease` is the turn that it answers. Nothing here waits but the end of a turn."""
 
     def __init__(self, chunks: ChunkStream, session_id: str, agent_name: str) -> None:
         self._chunks = chunks
         self._session_id = session_id
         self._agent_name = agent_name
-        self._hold: Hold = LocalHold()
+        self._lease: TurnLease = NoLease()
         self._given: str | None = None
         self._answer: Message | None = None
         self._shown = ""
@@ -55,14 +55,14 @@ class Voice:
         self._reply, self._differs = "", False
 
     @property
-    def held(self) -> Held | None:
+    def lease(self) -> LeaseRecord | None:
         """The turn of the server, if there is one."""
-        return self._hold.held
+        return self._lease.record
 
-    def take(self, begun: Begun) -> None:
+    def take(self, turn: ClaimedTurn) -> None:
         """Answer this turn from now on; its message is known to the session."""
-        self._hold, self._answer = begun.hold, None
-        self._given = begun.content if begun.hold.held is not None else None
+        self._lease, self._answer = turn.lease, None
+        self._given = turn.content if turn.lease.record is not None else None
 
     def tell(self, message: Message) -> None:
         """Tell of a message that is on disk. An answer waits: it may be the end of the turn, which brings it."""
@@ -78,7 +78,7 @@ class Voice:
         if message.role == "assistant" and not message.tool_calls:
             self._answer = message
         else:
-            self._hold.message(message)
+            self._lease.message(message)
 
     def say(self, event: AgentEvent) -> None:
         """Tell of what happens, as it happens."""
@@ -101,7 +101,7 @@ class Voice:
             self.chunk("text", content=text)
         elif self._reply.startswith(self._shown):
             new, self._shown = self._reply[len(self._shown) :], self._reply
-            self._hold.text(new)
+            self._lease.text(new)
             self.chunk("text", content=new)
         elif not self._shown.startswith(self._reply):  # another reply: the session shows it when it is whole
             self._differs = True
@@ -114,37 +114,37 @@ class Voice:
     async def turn_over(self, reply: str) -> None:
         """End the turn, as another one follows."""
         self._release()
-        hold, self._hold = self._hold, LocalHold()
-        await hold.finish(reply, Usage())
+        lease, self._lease = self._lease, NoLease()
+        await lease.finish(reply, Usage())
 
     async def finish(self, report: Report, language: Language) -> None:
         """End the turn by the report; raises the error of an outage. Other errors are logged: the report stands."""
-        hold, self._hold = self._hold, LocalHold()
+        lease, self._lease = self._lease, NoLease()
         reply = report.summary if report.ok else report.text(language)
         answer, self._answer = self._answer, None
         if answer is not None and answer.content != reply:
-            hold.message(answer)
+            lease.message(answer)
         error = None
         if report.status in ("failed", "cancelled"):
             error = "; ".join(report.reasons) or report.summary or report.status
         try:
-            await hold.finish(reply, report.usage, error=error)
+            await lease.finish(reply, report.usage, error=error)
         except CfsError as problem:
             if is_outage(problem):
                 raise
-            _log.warning("strand.turn_not_finished", session=self._session_id, reason=str(problem))
+            _log.warning("sub_agent.turn_not_finished", session=self._session_id, reason=str(problem))
         finally:
-            await hold.close()
+            await lease.close()
 
     async def close(self) -> None:
         """Let go of the turn, as another process will go on with it."""
-        hold, self._hold = self._hold, LocalHold()
-        await hold.close()
+        lease, self._lease = self._lease, NoLease()
+        await lease.close()
 
     def _release(self) -> None:
         answer, self._answer = self._answer, None
         if answer is not None:
-            self._hold.message(answer)
+            self._lease.message(answer)
 
 
 def said_since(messages: Sequence[Message], content: str) -> list[Message]:
@@ -160,7 +160,7 @@ def said_since(messages: Sequence[Message], content: str) -> list[Message]:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a task ended as the strand sees it: what it says of it, and why it is not a success."""
+    """How a task ended as the sub-agent sees it: what it says of it, and why it is not a success."""
 
     status: ReportStatus
     said: Finish
@@ -168,80 +168,80 @@ class Ending:
 
 
 class Tree(Protocol):
-    """What a strand needs of the tree that it is in."""
+    """What a sub-agent needs of the tree that it is in."""
 
     config: FibreConfig
-    live: Live
+    backend: SessionBackend
     chunks: ChunkStream
 
-    def model(self, strand: "FibreSubAgent") -> Model:
-        """Return the model that answers for a strand."""
+    def model(self, sub_agent: "FibreSubAgent") -> Model:
+        """Return the model that answers for a sub-agent."""
         ...
 
-    def tools(self, strand: "FibreSubAgent") -> tuple[list[Tool], AsyncShell | None]:
-        """Make a strand's tools, and the shell that some of them use."""
+    def tools(self, sub_agent: "FibreSubAgent") -> tuple[list[Tool], AsyncShell | None]:
+        """Make a sub-agent's tools, and the shell that some of them use."""
         ...
 
-    def system(self, strand: "FibreSubAgent") -> str:
-        """Write a strand's system prompt."""
+    def system(self, sub_agent: "FibreSubAgent") -> str:
+        """Write a sub-agent's system prompt."""
         ...
 
-    async def began(self, strand: "FibreSubAgent", *, again: bool) -> None:
-        """A strand begins with a task, or goes on with one after a kill."""
+    async def began(self, sub_agent: "FibreSubAgent", *, again: bool) -> None:
+        """A sub-agent begins with a task, or goes on with one after a kill."""
         ...
 
-    async def before_round(self, strand: "FibreSubAgent", agent: Agent, *, told: bool) -> None:
-        """Look before a strand's model is asked; a `CfsError` ends the strand's task.
+    async def before_round(self, sub_agent: "FibreSubAgent", agent: Agent, *, told: bool) -> None:
+        """Look before a sub-agent's model is asked; a `CfsError` ends the sub-agent's task.
 
         `told` says that it reads something new from somebody.
         """
         ...
 
-    def after(self, strand: "FibreSubAgent", event: AgentEvent) -> None:
-        """Look at what a strand did; it may be ended for it."""
+    def after(self, sub_agent: "FibreSubAgent", event: AgentEvent) -> None:
+        """Look at what a sub-agent did; it may be ended for it."""
         ...
 
-    def at_work(self, strand: "FibreSubAgent") -> list[str]:
-        """Name the children of a strand that are at work."""
+    def at_work(self, sub_agent: "FibreSubAgent") -> list[str]:
+        """Name the children of a sub-agent that are at work."""
         ...
 
-    async def unmade(self, strand: "FibreSubAgent", answer: str) -> tuple[str, ...]:
+    async def unmade(self, sub_agent: "FibreSubAgent", answer: str) -> tuple[str, ...]:
         """Return the files that an answer names as made or changed, and that were not since the task began."""
         ...
 
-    async def told_changes(self, strand: "FibreSubAgent") -> str:
-        """Say what became of the files since a strand's task began."""
+    async def told_changes(self, sub_agent: "FibreSubAgent") -> str:
+        """Say what became of the files since a sub-agent's task began."""
         ...
 
-    async def judge(self, strand: "FibreSubAgent", ending: Ending) -> Report:
-        """Hold what a strand says of its task against the facts."""
+    async def judge(self, sub_agent: "FibreSubAgent", ending: Ending) -> Report:
+        """Hold what a sub-agent says of its task against the facts."""
         ...
 
-    async def over(self, strand: "FibreSubAgent", report: Report) -> None:
-        """A strand's task is over: end what depends on it, and tell who waits for it."""
+    async def over(self, sub_agent: "FibreSubAgent", report: Report) -> None:
+        """A sub-agent's task is over: end what depends on it, and tell who waits for it."""
         ...
 
 
-# A strand: one agent of a tree, with a mind, a session and a task of its own (B1).
+# A sub-agent: one agent of a tree, with a conversation, a session and a task of its own (B1).
 #
-# A task begins with a message and ends with a report. In between the strand asks its model and runs its tools; before
-# each question it takes in what has come for it. What is to be done next follows from what is on disk, so a strand that
-# was killed goes on from its last step.
+# A task begins with a message and ends with a report. In between the sub-agent asks its model and runs its tools.
+# Before each question it takes in the messages that have come. The next step follows from what is on disk, so a
+# sub-agent that was killed continues after its last step.
 
-Begin: TypeAlias = Callable[[], Awaitable[Begun | None]]
-"""How a strand comes to the turn that it is to answer; None when that is over already."""
+Begin: TypeAlias = Callable[[], Awaitable[ClaimedTurn | None]]
+"""How a sub-agent comes to the turn that it is to answer; None when that is over already."""
 
 
 class FibreSubAgent:
-    """One strand; the root is one too. `run` does one task, or goes on with the one that was broken off."""
+    """One sub-agent; the root is one too. `run` does one task, or goes on with the one that was broken off."""
 
-    def __init__(self, tree: Tree, record: StrandRecord, context: SessionContext, folder: SessionFolder) -> None:
+    def __init__(self, tree: Tree, record: SubAgentRecord, context: SessionContext, folder: SessionFolder) -> None:
         self.tree = tree
         self.record = record
         self.context = context
-        self.voice = Voice(tree.chunks, record.session_id, record.agent_name)
-        self.keeper = StrandKeeper(record, context, folder, told=self.voice.tell, before=self._before_round)
-        self.finishes = 0
+        self.output = TurnOutput(tree.chunks, record.session_id, record.agent_name)
+        self.keeper = SubAgentRecorder(record, context, folder, told=self.output.tell, before=self._before_round)
+        self.finish_calls = 0
         """How often it has said in this task that it is done."""
         self.news = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
@@ -261,7 +261,7 @@ class FibreSubAgent:
 
     @property
     def agent_id(self) -> str:
-        """Its name, which no other strand of the tree has."""
+        """Its name, which no other sub-agent of the tree has."""
         return self.record.agent_id
 
     @property
@@ -283,7 +283,7 @@ class FibreSubAgent:
         """How long it has worked on its task, in all processes together; outages do not count."""
         if self._began_at is None:
             return self.record.seconds_used
-        spent = time.monotonic() - self._began_at - (self.tree.live.away - self._away_at)
+        spent = time.monotonic() - self._began_at - (self.tree.backend.away - self._away_at)
         return self.record.seconds_used + max(0.0, spent)
 
     @asynccontextmanager
@@ -307,7 +307,7 @@ class FibreSubAgent:
 
     def prepare(self) -> None:
         """Forget how the last task ended, as another one is about to be started."""
-        self._verdict, self._finish, self._ending, self.finishes = None, None, False, 0
+        self._verdict, self._finish, self._ending, self.finish_calls = None, None, False, 0
 
     @property
     def ending(self) -> bool:
@@ -320,43 +320,43 @@ class FibreSubAgent:
 
     def take_finish(self, finish: Finish) -> None:
         """Take what the model says of its task, which ends when the call has its result."""
-        self.finishes += 1
+        self.finish_calls += 1
         if self._finish is not None:
             return
         self._finish = finish
         self.record.finish = asdict(finish)
 
-    async def put(self, letter: Letter) -> None:
-        """Put a letter into its inbox, on disk too."""
-        if self.record.put(letter):
+    async def deliver(self, message: InboxMessage) -> None:
+        """Put a message into its inbox, on disk too."""
+        if self.record.deliver(message):
             await self.keeper.save()
             self.news.set()
 
     # -- a task ---------------------------------------------------------------------------------------------------
 
-    async def run(self, begin: Begin, letter: Letter | None = None) -> None:
+    async def run(self, begin: Begin, message: InboxMessage | None = None) -> None:
         """Do a task from its beginning, which `begin` brings, or go on where it was, to its report.
 
-        A `letter` is what it begins with; it leaves the inbox when it is taken in.
+        A `message` is what it begins with; it leaves the inbox when it is taken in.
         """
-        self._began_at, self._at_work, self._away_at = time.monotonic(), True, self.tree.live.away
+        self._began_at, self._at_work, self._away_at = time.monotonic(), True, self.tree.backend.away
         try:
-            ending = await self._ended(begin, letter)
+            ending = await self._ended(begin, message)
             self._ending = True
             await self._settle(ending)
         finally:
             self.record.seconds_used, self._began_at = self.seconds(), None
             self._at_work = False
-            await self.voice.close()
+            await self.output.close()
             await self._put_away()
             self.news.set()
 
-    async def _ended(self, begin: Begin, letter: Letter | None) -> Ending:
+    async def _ended(self, begin: Begin, message: InboxMessage | None) -> Ending:
         """Work to the end of the task, however it ends."""
         if self._verdict is not None:
             return self._verdict
         try:
-            return await self._work(begin, letter)
+            return await self._work(begin, message)
         except asyncio.CancelledError:
             if self._verdict is None or self.task is None:  # the whole tree is left, to be gone on with later
                 raise
@@ -366,17 +366,17 @@ class FibreSubAgent:
             if is_outage(error):
                 raise  # nothing has failed but the patience: to be gone on with later
             return self._failed(error.detail)
-        except Exception as error:  # noqa: BLE001 - a strand that fails is reported, and the others go on
-            _log.exception("strand.failed", session=self.session_id)
+        except Exception as error:  # noqa: BLE001 - a sub-agent that fails is reported, and the others go on
+            _log.exception("sub_agent.failed", session=self.session_id)
             return self._failed(f"{type(error).__name__}: {error}")
 
-    async def _work(self, begin: Begin, letter: Letter | None) -> Ending:
+    async def _work(self, begin: Begin, message: InboxMessage | None) -> Ending:
         say = words(self.tree.config.language)
         agent = self._wake()
-        begun = await begin()
-        if begun is None:
+        turn = await begin()
+        if turn is None:
             return Ending("cancelled", Finish(status="failed", summary=""), (say.stopped,))
-        await self._adopt(agent, begun, letter)
+        await self._adopt(agent, turn, message)
         if self.record.finish is not None:  # it had reported when it was killed
             self._finish = Finish(**self.record.finish)
         task: str | None = None
@@ -425,7 +425,7 @@ class FibreSubAgent:
         self._agent = agent = Agent(self.tree.model(self), limits, files=self._files, keeper=self.keeper)
         kept = self.context.session_memory_manager.load(record.items, record.messages)
         newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
-        record.inbox = [letter for letter in record.inbox if self._read(letter) not in newest]  # read, then killed
+        record.inbox = [message for message in record.inbox if self._read(message) not in newest]  # read, then killed
         system = ContextItem.of(Message(role="system", content=self.tree.system(self)))
         calls = kept.open_calls
         once = any(call.id in record.begun and call.name not in REPEATABLE for call in calls)
@@ -434,24 +434,24 @@ class FibreSubAgent:
         self.keeper.current = lambda: agent.context.context
         return agent
 
-    async def _adopt(self, agent: Agent, begun: Begun, letter: Letter | None) -> None:
+    async def _adopt(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> None:
         """Take over a turn: a new task, or the one that was broken off."""
         record = self.record
-        self.voice.take(begun)
-        self.voice.chunk("started", content=record.role_description)
-        record.held = begun.hold.held or Held(turn="", claim="", content=begun.content)
-        if record.state != "working" or (self.is_root and not begun.goes_on):
+        self.output.take(turn)
+        self.output.chunk("started", content=record.role_description)
+        record.lease = turn.lease.record or LeaseRecord(turn="", claim="", content=turn.content)
+        if record.state != "working" or (self.is_root and not turn.goes_on):
             record.state, record.report, self.report = "working", None, None
             record.tasks += 1
-            record.rounds, record.seconds_used, record.asked, record.finish = 0, 0.0, [], None
+            record.rounds, record.seconds_used, record.nudges, record.finish = 0, 0.0, [], None
             record.doubted = None
-            if letter in record.inbox:
-                record.inbox.remove(letter)
-        await self.tree.began(self, again=not begun.goes_on)
-        if begun.goes_on:
+            if message in record.inbox:
+                record.inbox.remove(message)
+        await self.tree.began(self, again=not turn.goes_on)
+        if turn.goes_on:
             await self.keeper.save()
         else:
-            await self._receive(agent, begun.content)
+            await self._receive(agent, turn.content)
 
     async def _receive(self, agent: Agent, content: str) -> None:
         """Begin with a message. One that a kill left behind a status that does not know it is there already."""
@@ -473,26 +473,26 @@ class FibreSubAgent:
             async for event in events:
                 if isinstance(event, CallStarted):
                     self._last_calls.add(event.call.name)
-                self.voice.say(event)
+                self.output.say(event)
                 self.tree.after(self, event)
                 if isinstance(event, CallFinished) and event.call.name == FINISH and self._finish is not None:
-                    self.finishes += sum(call.name == FINISH for call in agent.context.context.open_calls)
+                    self.finish_calls += sum(call.name == FINISH for call in agent.context.context.open_calls)
                     return
 
     async def _more(self, answer: str) -> str | None:
         """Say what an answer does not end the task for: something has come, or something is missing yet."""
         record, config = self.record, self.tree.config
-        if await self.tree.live.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
+        if await self.tree.backend.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
             return message
         if record.inbox:
             return self._read(record.inbox.pop(0))
         names = self.tree.at_work(self)
-        if names and "at_work" not in record.asked:
-            record.asked.append("at_work")
+        if names and "at_work" not in record.nudges:
+            record.nudges.append("at_work")
             return words(config.language).at_work.format(", ".join(names))
         say = sentences(config.language)
-        if not self.is_root and "finish" not in record.asked:
-            record.asked.append("finish")
+        if not self.is_root and "finish" not in record.nudges:
+            record.nudges.append("finish")
             return say.finish
         if self.is_root and record.doubted is None and (unmade := await self.tree.unmade(self, answer)):
             record.doubted = answer
@@ -510,40 +510,44 @@ class FibreSubAgent:
         assert agent is not None  # noqa: S101 - for the type checker
         told = False
         await self._while_paused()
-        if await self.tree.live.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
+        if await self.tree.backend.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
             await self._take_in(agent, message)
             told = True
         hears = not self._last_calls & {SPAWN, WAIT}
         self._last_calls = set()
-        for letter in [letter for letter in self.record.inbox if hears or not letter.notice]:
-            self.record.inbox.remove(letter)
-            await self._take_in(agent, self._read(letter))
+        for received in [each for each in self.record.inbox if hears or not each.is_notification]:
+            self.record.inbox.remove(received)
+            await self._take_in(agent, self._read(received))
             told = True
         await self.tree.before_round(self, agent, told=told)
 
     async def _while_paused(self) -> None:
         """Wait while somebody wants it; that time does not count as its own."""
         since = time.monotonic()
-        await self.tree.live.unpaused(self.session_id)
+        await self.tree.backend.unpaused(self.session_id)
         if self._began_at is not None:
             self._began_at += time.monotonic() - since
 
     async def _turn_over(self) -> str | None:
         """End the turn that is being answered, as a newer message waits, and take that one; None if it has gone."""
-        await self.voice.turn_over(words(self.tree.config.language).taken)
-        begun = await self.tree.live.next(self.session_id, self.lost)
-        if begun is not None:
-            self.voice.take(begun)
-        self.record.held = self.voice.held
-        return None if begun is None else begun.content
+        await self.output.turn_over(words(self.tree.config.language).taken)
+        turn = await self.tree.backend.next(self.session_id, self.lost)
+        if turn is not None:
+            self.output.take(turn)
+        self.record.lease = self.output.lease
+        return None if turn is None else turn.content
 
     async def _take_in(self, agent: Agent, content: str) -> None:
         item = agent.context.add(Message(role="user", content=content))
         await self.keeper.add(item.message)
 
-    def _read(self, letter: Letter) -> str:
+    def _read(self, message: InboxMessage) -> str:
         say = words(self.tree.config.language)
-        return say.news.format(letter.content) if letter.notice else say.letter.format(letter.sender, letter.content)
+        return (
+            say.news.format(message.content)
+            if message.is_notification
+            else say.letter.format(message.sender, message.content)
+        )
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -552,38 +556,38 @@ class FibreSubAgent:
         record, language = self.record, self.tree.config.language
         await self._put_away()
         report = self.report = await self.tree.judge(self, ending)
-        record.state, record.report, record.heard = "done", state_of(report), self.is_root
+        record.state, record.report, record.report_delivered = "done", state_of(report), self.is_root
         record.begun, record.finish = [], None
         record.seconds_used, self._began_at = self.seconds(), None
         await self.keeper.save()
-        if self.voice.held is None and not report.ok:  # it never came to its turn: the message must not wait for ever
+        if self.output.lease is None and not report.ok:  # it never came to its turn: the message must not wait for ever
             with suppress(CfsError):
-                await self.tree.live.cancel(self.session_id)
-        await self.voice.finish(report, language)
-        record.held = None
+                await self.tree.backend.cancel(self.session_id)
+        await self.output.finish(report, language)
+        record.lease = None
         await self.keeper.save()
-        self.voice.chunk("ended", content=report.summary if self.is_root and report.ok else report.text(language))
+        self.output.chunk("ended", content=report.summary if self.is_root and report.ok else report.text(language))
         await self.tree.over(self, report)
 
-    async def finish_turn(self, begun: Begun | None) -> None:
+    async def finish_turn(self, turn: ClaimedTurn | None) -> None:
         """End a turn whose report was written down by a process that was killed then."""
-        if begun is not None and self.report is not None:
-            self.voice.take(begun)
-            await self.voice.finish(self.report, self.tree.config.language)
-        self.record.held = None
+        if turn is not None and self.report is not None:
+            self.output.take(turn)
+            await self.output.finish(self.report, self.tree.config.language)
+        self.record.lease = None
         await self.keeper.save()
 
     def said(self) -> list[Message]:
         """Return what it has said so far in answer to the message of its turn."""
-        held = self.record.held
-        return said_since(self.context.message_manager.messages, held.content) if held is not None else []
+        lease = self.record.lease
+        return said_since(self.context.message_manager.messages, lease.content) if lease is not None else []
 
     def said_before(self) -> list[Message]:
         """Return the messages of its session up to the one that is being answered."""
-        messages, held = list(self.context.message_manager.messages), self.record.held
-        if held is not None:
+        messages, lease = list(self.context.message_manager.messages), self.record.lease
+        if lease is not None:
             for place in range(len(messages) - 1, -1, -1):
-                if messages[place].role == "user" and messages[place].content == held.content:
+                if messages[place].role == "user" and messages[place].content == lease.content:
                     return messages[:place]
         return messages
 

@@ -79,7 +79,7 @@ async def test_a_cancelled_root_ends_the_tree(tmp_path: Path, home: House, casca
         await cast.clock.until_asleep()
         await home.client.post("/v1/sessions/main/cancel", json={"cascade": cascade})
         assert (await working).status == "cancelled"
-        assert not any(strand.running for strand in agent.agents.values())
+        assert not any(sub_agent.running for sub_agent in agent.agents.values())
         assert not agent.unfinished
     await settled(home)
 
@@ -145,7 +145,7 @@ async def test_a_stream_that_is_left_leaves_nothing_at_work_and_can_be_resumed(t
             async for chunk in chunks:
                 if chunk.name == "sys_wait_agent":
                     break
-        tasks = [strand.task for strand in agent.agents.values()]
+        tasks = [sub_agent.task for sub_agent in agent.agents.values()]
         assert all(task is not None and task.done() for task in tasks)
         assert agent.unfinished
     again = Cast(main=[says("ok")], a=writer("a"))

@@ -186,7 +186,7 @@ async def ended(folder: Path, model: Any, *, limits: dict[str, Any] | None = Non
     models = {"main": ScriptedModel([spawn("a", **(limits or {})), *WENT_ON]), "a": model}
     async with tree(folder, lambda name: models.get(name, model), **config) as agent:
         assert (await agent.run("go")).summary == "went on"
-        assert not any(strand.running for strand in agent.agents.values())
+        assert not any(sub_agent.running for sub_agent in agent.agents.values())
         return report_of(agent)
 
 

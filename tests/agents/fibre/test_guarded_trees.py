@@ -63,7 +63,7 @@ class TestLiars:
         )
         async with tree(tmp_path, cast) as agent:
             await agent.run("work")
-            reports = {name: strand.report for name, strand in agent.agents.items()}
+            reports = {name: sub_agent.report for name, sub_agent in agent.agents.items()}
         assert reports["honest"] is not None
         assert reports["honest"].status == "success"
         assert reports["honest"].facts == (Change("honest.txt", "created", "honest"),)
@@ -91,7 +91,7 @@ class TestLiars:
 
 
 class TestRaces:
-    async def test_twenty_strands_on_one_file_lose_nothing(self, tmp_path: Path) -> None:
+    async def test_twenty_sub_agents_on_one_file_lose_nothing(self, tmp_path: Path) -> None:
         names = [f"strand{number}" for number in range(20)]
         models = {name: Appender(name) for name in names}
         main = ScriptedModel([together(*map(spawn, names)), *map(wait, names), says("All there.")])
@@ -102,7 +102,7 @@ class TestRaces:
         async with tree(tmp_path, cast, max_turns=100) as agent:
             async with asyncio.timeout(60):
                 await agent.run("work")
-            assert all(strand.report is not None and strand.report.ok for strand in agent.agents.values())
+            assert all(sub_agent.report is not None and sub_agent.report.ok for sub_agent in agent.agents.values())
         text = await asyncio.to_thread((tmp_path / "main/agent_workspace/shared.txt").read_text)
         assert sorted(text.split()) == sorted(names)
         refusals = [said for model in models.values() for said in model.refused]

@@ -1,4 +1,4 @@
-"""Long results of a strand go to files that its own tools can read, and stay whole in what is kept of it (O1, O2)."""
+"""Long results of a sub-agent go to files that its tools can read, and stay whole in its `messages.json` (O1, O2)."""
 
 import asyncio
 from contextlib import aclosing

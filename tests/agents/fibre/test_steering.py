@@ -150,7 +150,7 @@ async def test_a_child_that_answers_is_asked_once_for_its_report(tmp_path: Path)
     )
     async with tree(tmp_path, cast) as agent:
         await agent.run("go")
-        reports = {name: strand.report for name, strand in agent.agents.items()}
+        reports = {name: sub_agent.report for name, sub_agent in agent.agents.items()}
     assert reports["a"] is not None
     assert reports["b"] is not None
     assert (reports["a"].status, reports["a"].summary) == ("success", "now")

@@ -7,13 +7,13 @@ import pytest
 
 from cfs.errors import Conflict, Unavailable
 from cfs.wire import Message
-from cfs_agents.fibre.state import MESSAGES, STATUS, StrandRecord, TreeFolder
+from cfs_agents.fibre.state import MESSAGES, STATUS, SubAgentRecord, TreeFolder
 
 SAID = [Message(role="user", content="你好"), Message(role="assistant", content="hello")]
 
 
-def record(count: int) -> StrandRecord:
-    return StrandRecord(session_id="main/a", agent_id="a", agent_name="a", parent_id="main", messages=count)
+def record(count: int) -> SubAgentRecord:
+    return SubAgentRecord(session_id="main/a", agent_id="a", agent_name="a", parent_id="main", messages=count)
 
 
 def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
@@ -29,6 +29,21 @@ def test_what_is_saved_is_read_back(tmp_path: Path) -> None:
     assert (place.path / "agent_workspace").resolve() == folder.workspace.resolve()
     assert json.loads((place.path / MESSAGES).read_text(encoding="utf-8"))[0] == {"role": "user", "content": "你好"}
     folder.close()
+
+
+def test_files_of_earlier_versions_are_read_and_written_by_their_names(tmp_path: Path) -> None:
+    """The attributes of a record have been renamed; the fields of `session_status.json` have not."""
+    old = {"held": {"turn": "t", "claim": "c", "content": "go"}, "asked": ["finish"], "heard": False}
+    news = {"id": "a:1", "sender": "a", "content": "done", "notice": True}
+    whole = record(0).model_dump(mode="json") | old | {"inbox": [news]}
+    place = TreeFolder(tmp_path, "main").sub("a")
+    place.save(json.dumps(whole), [])
+    loaded = place.load()
+    assert loaded is not None
+    assert loaded[0].lease is not None
+    assert (loaded[0].lease.turn, loaded[0].nudges, loaded[0].report_delivered) == ("t", ["finish"], False)
+    assert loaded[0].inbox[0].is_notification
+    assert json.loads(loaded[0].model_dump_json()) == whole | {"held": old["held"] | {"life": None}}  # type: ignore[operator]
 
 
 def test_what_a_kill_has_left_is_swept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cfs_agents.fibre.guards.files import Ledger, check_claims
 from cfs_agents.fibre.report import Change, Report
-from cfs_agents.fibre.state import SessionFolder, StrandRecord, report_of, state_of
+from cfs_agents.fibre.state import SessionFolder, SubAgentRecord, report_of, state_of
 from cfs_agents.file_agent.agent import tree
 from cfs_agents.tools.files import escaped_name, unescaped_name
 
@@ -188,7 +188,7 @@ def test_any_name_survives_ledger_report_and_reload(names: list[bytes]) -> None:
 
         folder = SessionFolder(Path(place, "session"), link=False)
         report = Report("a", "success", "made", facts=facts)
-        record = StrandRecord(session_id="main", agent_id="a", agent_name="a", report=state_of(report))
+        record = SubAgentRecord(session_id="main", agent_id="a", agent_name="a", report=state_of(report))
         folder.save(record.model_dump_json(), [])
         loaded = SessionFolder(Path(place, "session"), link=False).load()
         assert loaded is not None
