@@ -1,4 +1,4 @@
-"""The error tree of CFS, shared by the server, the SDK and every face.
+"""The one error tree of CFS: raised by the server, the SDK, file systems, WebDAV and the mount alike.
 
     CfsError
     ├── InvalidRequest          malformed: the same request can never succeed
@@ -37,8 +37,9 @@
     ├── Unverified              an agent's answer says of files what is not so (B7)
     └── ServerError             a defect of ours
 
-`TABLE` maps each of them to its HTTP status and errno (DESIGN.md, the row "errors"); a problem document
-(RFC 9457) carries the class as `type`, so a client raises what the server raised.
+`TABLE` maps each class to its HTTP status, which is also the WebDAV status, and to its errno. A class without a row,
+such as those of `cfs_filesystem`, takes the row of its nearest base class. `from_problem` and `from_errno` go the other
+way: a problem document (RFC 9457) carries the class as `type`, so a client raises what the server raised.
 """
 
 import errno
@@ -58,18 +59,22 @@ class CfsError(Exception):
 
     @property
     def status(self) -> int:
-        """HTTP status code."""
-        return TABLE[type(self)].status
+        """HTTP and WebDAV status code."""
+        return self._row.status
 
     @property
     def errno(self) -> int:
         """Number that a file operation fails with."""
-        return TABLE[type(self)].errno
+        return self._row.errno
 
     @property
     def slug(self) -> str:
         """Name of the class as it stands in a problem document's `type`."""
-        return TABLE[type(self)].slug
+        return self._row.slug
+
+    @property
+    def _row(self) -> "Row":
+        return next(TABLE[kind] for kind in type(self).__mro__ if kind in TABLE)
 
 
 class InvalidRequest(CfsError):
@@ -305,7 +310,7 @@ class ServerError(CfsError):
 
 
 class Row(NamedTuple):
-    """How one class of error looks on each face."""
+    """What one class of error is called on each interface; WebDAV uses the HTTP status."""
 
     slug: str
     status: int
@@ -354,6 +359,21 @@ _BY_SLUG = {row.slug: kind for kind, row in TABLE.items()}
 _BY_STATUS = {row.status: kind for kind, row in reversed(TABLE.items())} | {502: Unavailable}
 """What a status means where no `type` is known: a 502 then is a gateway's, whose server does not answer."""
 
+_NEVER_FROM_A_FILE = (InvalidReply, TooManyRounds, Unverified)
+_BY_ERRNO = {row.errno: kind for kind, row in reversed(TABLE.items()) if kind not in _NEVER_FROM_A_FILE} | {
+    # Where classes share a number, the general one:
+    errno.EACCES: Forbidden,
+    errno.EIO: ServerError,
+    errno.EOPNOTSUPP: Unsupported,
+    # Numbers that only a kernel or another file system reports:
+    errno.EDQUOT: StorageFull,
+    errno.EISDIR: InvalidIdentifier,
+    errno.ENAMETOOLONG: InvalidIdentifier,
+    errno.ENOSYS: Unsupported,
+    errno.ENOTDIR: InvalidIdentifier,
+    errno.EROFS: Forbidden,
+}
+
 PROBLEM_PREFIX = "urn:cfs:error:"
 
 
@@ -379,3 +399,8 @@ def from_problem(status: int, problem: dict[str, Any]) -> CfsError:
     extra = {key: value for key, value in problem.items() if key not in known}
     detail = str(problem.get("detail") or problem.get("title") or f"HTTP status {status}")
     return kind(detail, retry_after=retry_after if isinstance(retry_after, int | float) else None, **extra)
+
+
+def from_errno(number: int | None) -> type[CfsError]:
+    """Return the class that a file operation means by this number; `ServerError` for numbers without a row."""
+    return _BY_ERRNO.get(number or 0, ServerError)

@@ -4,14 +4,12 @@ from cfs_filesystem._base import FileSystemBase, StateModule
 from cfs_filesystem._builtin import BuiltinFileSystem, builtin_grant
 from cfs_filesystem._disk import DiskFileSystem
 from cfs_filesystem._errors import (
-    TABLE,
     AccessDeniedError,
     ConflictError,
     FileSystemError,
     InvalidArgumentError,
     InvalidPathError,
     NotFoundError,
-    error_for_status,
 )
 from cfs_filesystem._handle import FsHandle
 from cfs_filesystem._memory import InMemoryFileSystem
@@ -33,7 +31,6 @@ from cfs_filesystem._types import (
 __all__ = [
     "OPERATIONS",
     "READ_OPERATIONS",
-    "TABLE",
     "AccessDeniedError",
     "BuiltinFileSystem",
     "ConflictError",
@@ -55,7 +52,6 @@ __all__ = [
     "StateModule",
     "VersionedEntryMeta",
     "builtin_grant",
-    "error_for_status",
     "open_beneath",
     "validate_path",
     "validate_prefix",

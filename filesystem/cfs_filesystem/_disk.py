@@ -19,8 +19,8 @@ from cfs_filesystem._errors import (
     FileSystemError,
     InvalidPathError,
     NotFoundError,
-    again_while_directories_change,
-    in_logical_words,
+    retry_while_directories_change,
+    translate_os_errors,
 )
 from cfs_filesystem._openat import (
     TEMPORARY,
@@ -57,7 +57,7 @@ class DiskEntries:
     def look(self, path: Path) -> EntryMeta:
         """Describe an entry; raises `NotFoundError`, and `InvalidPathError` for links."""
         parts = self._parts(path)
-        with in_logical_words(path, NotFoundError):
+        with translate_os_errors(path, NotFoundError):
             status = self._patiently(lambda: self._tree.stat(parts))
         self._require_file(path, status)
         return meta_of(path, status)
@@ -89,7 +89,7 @@ class DiskEntries:
         parts = self._parts(inside)[:-1]
         found: list[EntryMeta] = []
         with (
-            in_logical_words(inside.rstrip("/"), NotFoundError),
+            translate_os_errors(inside.rstrip("/"), NotFoundError),
             self._tree.directory(parts) as directory,
             os.scandir(directory) as entries,
         ):
@@ -109,7 +109,7 @@ class DiskEntries:
         path = inside.rstrip("/")
         parts = self._parts(inside)[:-1]
         try:
-            with in_logical_words(path, NotFoundError):
+            with translate_os_errors(path, NotFoundError):
                 status = self._tree.stat(parts or ["."])
         except NotFoundError:
             return None
@@ -224,7 +224,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         return DiskIndex(self)
 
     def _read_binary_impl(self, path: Path) -> bytes:
-        with in_logical_words(path, NotFoundError):
+        with translate_os_errors(path, NotFoundError):
             descriptor, status = self._open_file(path)
             try:
                 return read_all(descriptor, status.st_size)
@@ -232,7 +232,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
                 os.close(descriptor)
 
     def _open_impl(self, path: Path) -> BinaryIO:
-        with in_logical_words(path, NotFoundError):
+        with translate_os_errors(path, NotFoundError):
             return os.fdopen(self._open_file(path)[0], "rb")
 
     def _open_file(self, path: Path) -> tuple[int, os.stat_result]:
@@ -266,14 +266,14 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
                     )
 
             try:
-                return again_while_directories_change(path, write)
+                return retry_while_directories_change(path, write)
             except SourceFailed as failed:
                 error = failed.error
             raise error
 
     def _delete_impl(self, path: Path) -> None:
         gone = ConflictError(f"{path!r} was deleted by somebody else", path)
-        with in_logical_words(path, ConflictError):
+        with translate_os_errors(path, ConflictError):
             try:
                 with self._tree.parent(self._parts(path)) as (directory, name):
                     status = self._patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
@@ -317,10 +317,10 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
                 os.mkdir(name, self._tree.directory_mode, dir_fd=directory)
                 self._settle(directory)
 
-        again_while_directories_change(path, make)
+        retry_while_directories_change(path, make)
 
     def _remove_directory_impl(self, path: Path) -> None:
-        with in_logical_words(path, ConflictError):
+        with translate_os_errors(path, ConflictError):
             try:
                 with self._tree.parent(self._parts(path)) as (directory, name):
                     try:
@@ -338,12 +338,12 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
         with (
-            in_logical_words(path, ConflictError),
+            translate_os_errors(path, ConflictError),
             self._tree.parent(self._parts(path)) as (source, name),
-            in_logical_words(target, ConflictError),
+            translate_os_errors(target, ConflictError),
             self._tree.parent(self._parts(target)) as (destination, new),
         ):
-            with in_logical_words(path, ConflictError):
+            with translate_os_errors(path, ConflictError):
                 status = self._patiently(lambda: os.stat(name, dir_fd=source, follow_symlinks=False))
             if stat.S_ISDIR(status.st_mode):
                 move_directory(source, name, destination, new)

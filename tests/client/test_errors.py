@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from cfs import errors
-from cfs.errors import TABLE, CfsError, from_problem, to_problem
+from cfs.errors import TABLE, CfsError, InvalidReply, TooManyRounds, Unverified, from_errno, from_problem, to_problem
 
 ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, CfsError)]
 
@@ -19,6 +19,28 @@ def test_every_error_survives_the_way_through_a_problem_document(kind: type[CfsE
     assert again.errno in errno.errorcode
     assert kind.__doc__
     assert kind.__name__ in (errors.__doc__ or ""), "the tree at the top of the module names every class"
+
+
+@pytest.mark.parametrize("kind", TABLE)
+def test_the_table_is_walked_both_ways(kind: type[CfsError]) -> None:
+    """A status or an errno alone gives back a class with that same number, where no `type` says which one exactly."""
+    error = kind("what was wrong")
+    assert (error.slug, error.status, error.errno) == TABLE[kind]
+    if error.status != 502:  # without a `type` that is a gateway's, whose server is not available
+        assert from_problem(error.status, {}).status == error.status
+    if kind not in (InvalidReply, TooManyRounds, Unverified):  # these never come from a file
+        assert TABLE[from_errno(error.errno)].errno == error.errno
+
+
+def test_an_errno_without_a_row_is_a_server_error() -> None:
+    assert from_errno(errno.EXDEV) is from_errno(None) is errors.ServerError
+
+
+def test_a_class_without_a_row_takes_that_of_its_base() -> None:
+    class Sleeping(errors.Busy):
+        """Nobody answers at night."""
+
+    assert (Sleeping("z").slug, Sleeping("z").status) == ("busy", 409)
 
 
 def test_slugs_are_unique() -> None:

@@ -16,7 +16,6 @@ from cfs import (
     Conflict,
     FunctionTool,
     Gone,
-    InvalidReply,
     InvalidSettings,
     NotFound,
     ServerError,
@@ -25,14 +24,12 @@ from cfs import (
     StorageFull,
     Timeout,
     TooLarge,
-    TooManyRounds,
     Unreachable,
     Unsupported,
 )
-from cfs.errors import TABLE, Unverified
 from cfs.stream import find_reply, settled, turns_of
 from cfs.testing import AnsweringDirectory
-from cfs.transports.disk import KINDS, AsyncDisk, Disk, error_from, read_settings, write_settings
+from cfs.transports.disk import AsyncDisk, Disk, error_from, read_settings, write_settings
 from cfs.transports.file import file_of
 from cfs.wire import SettingsPatch
 from tests.census import Census
@@ -100,11 +97,6 @@ def test_what_the_system_reports_becomes_an_error_of_ours(number: str, kind: typ
     error = error_from(OSError(getattr(errno, number), "x"), "/cfs/chat1")
     assert type(error) is kind
     assert error.detail.startswith("/cfs/chat1: ")
-
-
-def test_every_number_that_the_bridge_may_report_is_known() -> None:
-    never_from_a_file = {InvalidReply, TooManyRounds, Unverified}
-    assert {row.errno for kind, row in TABLE.items() if kind not in never_from_a_file} <= KINDS.keys()
 
 
 def test_a_file_that_cannot_be_written_is_told_in_our_words(directory: AnsweringDirectory) -> None:

@@ -365,7 +365,7 @@ def test_what_is_made_can_be_its_owners_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unnamed", [True, False])
-def test_a_failing_disk_changes_nothing_and_is_told_in_logical_words(
+def test_a_failing_disk_changes_nothing_and_its_error_names_the_logical_path(
     place: Place, monkeypatch: pytest.MonkeyPatch, unnamed: bool
 ) -> None:
     """A limit on the size of files stands in for a full disk."""

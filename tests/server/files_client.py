@@ -8,7 +8,7 @@ from urllib.parse import quote
 import httpx
 from anyio.from_thread import BlockingPortal
 
-from cfs.errors import PROBLEM_PREFIX
+from cfs.errors import CfsError, Conflict, Forbidden, InvalidParameters, InvalidPath, NotFound, NotGranted, from_problem
 from cfs_filesystem import (
     AccessDeniedError,
     ConflictError,
@@ -17,17 +17,19 @@ from cfs_filesystem import (
     Grant,
     InvalidArgumentError,
     InvalidPathError,
+    NotFoundError,
     Path,
-    error_for_status,
 )
 from cfs_server.access.tokens import Token, TokenGrant, digest
 from tests.server.support import House
 
-_BY_SLUG: dict[str, type[FileSystemError]] = {
-    "not-granted": AccessDeniedError,
-    "forbidden": AccessDeniedError,
-    "invalid-path": InvalidPathError,
-    "precondition-failed": ConflictError,  # the answer to a create-only PUT where something is
+_KINDS: dict[type[CfsError], type[FileSystemError]] = {
+    NotGranted: AccessDeniedError,
+    Forbidden: AccessDeniedError,
+    InvalidPath: InvalidPathError,
+    InvalidParameters: InvalidArgumentError,
+    NotFound: NotFoundError,
+    Conflict: ConflictError,  # or its subclass PreconditionFailed, the answer to a create-only PUT where something is
 }
 _PAGE = 3
 """Small, so that every list of some length is read in pages."""
@@ -110,10 +112,8 @@ class RemoteHandle:
         answer = self._client.request(method, url, headers=self._credentials | (headers or {}), **rest)
         if answer.is_success:
             return answer
-        problem = answer.json()
-        kind = _BY_SLUG.get(problem["type"].removeprefix(PROBLEM_PREFIX)) or error_for_status(answer.status_code)
-        assert kind is not None, answer.text
-        raise kind(problem["detail"])
+        error = from_problem(answer.status_code, answer.json())
+        raise next(kind for ours, kind in _KINDS.items() if isinstance(error, ours))(error.detail)
 
 
 def _url(path: Path) -> str:

@@ -1,6 +1,6 @@
 """Shows any logical file system as WebDAV."""
 
 from cfs_webdav.app import Call, Mount
-from cfs_webdav.tree import Conditions, Entry, HandleTree, PreconditionFailed, Tree
+from cfs_webdav.tree import Conditions, Entry, HandleTree, Tree
 
-__all__ = ["Call", "Conditions", "Entry", "HandleTree", "Mount", "PreconditionFailed", "Tree"]
+__all__ = ["Call", "Conditions", "Entry", "HandleTree", "Mount", "Tree"]

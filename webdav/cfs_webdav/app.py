@@ -12,6 +12,7 @@ from wsgidav.mw.base_mw import BaseMiddleware
 from wsgidav.request_resolver import RequestResolver
 from wsgidav.wsgidav_app import WsgiDAVApp
 
+from cfs.errors import CfsError
 from cfs_webdav import provider
 from cfs_webdav.provider import TREE, Provider, reason_of
 from cfs_webdav.storage import Locks, Properties
@@ -28,8 +29,8 @@ _Headers = list[tuple[str, str]]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Describe = Callable[[int, str, Exception | None], tuple[str, bytes]]
-"""Makes the body of an error from its status, a sentence, and what a tree raised: the media type and the bytes."""
+Describe = Callable[[int, str, CfsError | None], tuple[str, bytes]]
+"""Makes media type and body of an error response from its status, its message, and the error of the tree if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Mount:
         environ |= {TREE: call.tree, "wsgidav.auth.user_name": call.principal}
         environ.setdefault("HTTP_HOST", "localhost")
         heads: list[tuple[str, _Headers]] = []
-        cause: Exception | None = None
+        cause: CfsError | None = None
         try:
             environ["wsgi.input"], environ["CONTENT_LENGTH"] = _body(environ["REQUEST_METHOD"], call)
             body = b"".join(self._dav(environ, lambda status, headers, _=None: heads.append((status, headers))))
@@ -99,7 +100,7 @@ class Mount:
             detail = f"there is nothing at {self._path}{detail}"
         return detail.encode()
 
-    def _tidied(self, status: int, headers: _Headers, body: bytes, cause: Exception | None) -> tuple[_Headers, bytes]:
+    def _tidied(self, status: int, headers: _Headers, body: bytes, cause: CfsError | None) -> tuple[_Headers, bytes]:
         """Write an error as all faces do, and leave out pages that say the status once more."""
         media = next((value for name, value in headers if name == "Content-Type"), "")
         if media.startswith("text/"):

@@ -21,17 +21,19 @@ from wsgidav.dav_error import (
 )
 from wsgidav.dav_provider import DAVCollection, DAVNonCollection, DAVProvider, _DAVResource
 
+from cfs.errors import CfsError
 from cfs_webdav.storage import Locks
 from cfs_webdav.tree import Conditions, Entry, Tree
 
-# From what a tree raises to what a WebDAV client is told.
+# Errors of a tree become errors of WsgiDAV, which carry the original.
 
 
-class Refusal(DAVError):  # type: ignore[misc]
-    """An error of a tree: it is told by its sentence alone. `error` is what was raised."""
+class TreeError(DAVError):  # type: ignore[misc]
+    """An error that a tree raised, with its status; `error` is the original."""
 
-    def __init__(self, status: int, error: Exception, detail: str, headers: list[tuple[str, str]] | None) -> None:
-        super().__init__(status, detail, add_headers=headers)
+    def __init__(self, error: CfsError) -> None:
+        headers = [("Retry-After", str(math.ceil(error.retry_after)))] if error.retry_after is not None else None
+        super().__init__(error.status, error.detail, add_headers=headers)
         self.error = error
 
     def get_response_page(self) -> tuple[str, bytes]:
@@ -40,20 +42,12 @@ class Refusal(DAVError):  # type: ignore[misc]
 
 
 @contextmanager
-def told(tree: Tree) -> Iterator[None]:
-    """Let what a tree raises out as a `Refusal` of the same status."""
+def translate_errors(tree: Tree) -> Iterator[None]:
+    """Raise a `CfsError` of a tree as a `TreeError`."""
     try:
         yield
-    except DAVError:
-        raise
-    except Exception as raised:
-        error = tree.refusal(raised)
-        status, detail = getattr(error, "status", None), getattr(error, "detail", None)
-        if not isinstance(status, int) or not isinstance(detail, str):
-            raise
-        wait = getattr(error, "retry_after", None)
-        headers = None if wait is None else [("Retry-After", str(math.ceil(wait)))]
-        raise Refusal(status, error, detail, headers) from raised
+    except CfsError as error:
+        raise TreeError(tree.refusal(error)) from error
 
 
 def reason_of(status: int) -> str:
@@ -194,13 +188,13 @@ class _Resource(_DAVResource):  # type: ignore[misc]
 
     def prevent_locking(self) -> bool:
         """Say no to who may not write here either."""
-        with told(self.tree):
+        with translate_errors(self.tree):
             return not self.tree.may_write(self.path)
 
     def get_property_names(self, *, is_allprop: bool) -> list[str]:
         """List what `allprop` and `propname` answer."""
         names: list[str] = super().get_property_names(is_allprop=is_allprop)
-        with told(self.tree):
+        with translate_errors(self.tree):
             return [*names, *self.tree.properties(self.path)]
 
     def get_properties(self, mode: str, *, name_list: list[str] | None = None) -> list[tuple[str, Any]]:
@@ -225,7 +219,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         elif (live := LIVE.get(name)) is not None:  # without the library's detours
             value = live(self.entry)
         elif name.startswith(self.tree.namespace or "{}"):
-            with told(self.tree):
+            with translate_errors(self.tree):
                 value = self.tree.properties(self.path).get(name)
         elif not self.provider.is_unknown(name, self.tree):
             try:
@@ -240,19 +234,19 @@ class _Resource(_DAVResource):  # type: ignore[misc]
 
     def set_property_value(self, name: str, value: Any, *, dry_run: bool = False) -> Any:
         """Set or (by None) remove a property, which is a way of writing."""
-        with told(self.tree):
+        with translate_errors(self.tree):
             if not self.tree.may_write(self.path):
                 raise DAVError(HTTP_FORBIDDEN, f"you may not write to {self.path!r}")
         if not name.startswith("{DAV:}"):
             text = None if value is None else "".join(value.itertext())
-            with told(self.tree):
+            with translate_errors(self.tree):
                 if self.tree.set_property(self.path, name, text, dry_run=dry_run):
                     return None
         return super().set_property_value(name, value, dry_run=dry_run)
 
     def delete(self) -> None:
         """Take it away, with its locks and dead properties."""
-        with told(self.tree):
+        with translate_errors(self.tree):
             self.tree.delete(self.path)
         self.forget(recursive=False)
 
@@ -273,7 +267,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         """Copy it, or move it with what clients have noted about it."""
         target = plain(dest_path)
         new = self.provider.ref_url_of(target, collection=self.entry.collection)
-        with told(self.tree):
+        with translate_errors(self.tree):
             if is_move and not self.entry.collection:
                 self.tree.move(self.path, target)
             else:
@@ -287,7 +281,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
 
     def _replaced(self, dest_path: str, *, is_move: bool) -> bool:
         target = plain(dest_path)
-        with told(self.tree):
+        with translate_errors(self.tree):
             there = self.tree.look(target)
             if there is None:
                 return False
@@ -338,7 +332,7 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
 
     def get_content(self) -> BinaryIO:
         """Open the content for reading."""
-        with told(self.tree):
+        with translate_errors(self.tree):
             return self.tree.open(self.path)
 
     def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
@@ -351,7 +345,7 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
 
     def writelines(self, chunks: Iterable[bytes]) -> None:  # noqa: ARG002 - it has been received already
         """Do what the body means, which has been received as a file."""
-        with told(self.tree):
+        with translate_errors(self.tree):
             self._etag = self.tree.write(self.path, self.environ["wsgi.input"], self.environ[CONDITIONS])
         self.environ["wsgidav.all_input_read"] = 1
 
@@ -385,19 +379,19 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
         path = f"{self.path.rstrip('/')}/{name}"
         if self.environ["REQUEST_METHOD"] != "LOCK":
             return File(Entry(path), self.environ)
-        with told(self.tree):
+        with translate_errors(self.tree):
             self.tree.make(path)
             entry = self.tree.look(path)
         return File(entry or Entry(path), self.environ)
 
     def create_collection(self, name: str) -> None:
         """Make an empty collection."""
-        with told(self.tree):
+        with translate_errors(self.tree):
             self.tree.make_collection(f"{self.path.rstrip('/')}/{name}")
 
     def handle_delete(self) -> bool:
         """Say no before anything is taken away, or leave it to the library."""
-        with told(self.tree):
+        with translate_errors(self.tree):
             if not self.tree.may_remove(self.path):
                 raise DAVError(HTTP_FORBIDDEN, f"{self.path!r} is there as long as what it belongs to")
         return False
@@ -415,7 +409,7 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
     def move_recursive(self, dest_path: str) -> list[Any]:
         """Move it with everything in it, and what clients have noted about that."""
         target = plain(dest_path)
-        with told(self.tree):
+        with translate_errors(self.tree):
             self.tree.move(self.path, target)
         self.provider.prop_manager.move_properties(
             self.get_ref_url(), self.provider.ref_url_of(target, collection=True), with_children=True
@@ -424,7 +418,7 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
         return []
 
     def _members(self) -> list[Entry]:
-        with told(self.tree):
+        with translate_errors(self.tree):
             return list(self.tree.members(self.path))
 
 
@@ -449,7 +443,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
         if path is None:
             return None
         tree: Tree = environ[TREE]
-        with told(tree):
+        with translate_errors(tree):
             entry = tree.look(plain(path))
         return None if entry is None else resource(entry, environ)
 
@@ -460,7 +454,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
     def custom_request_handler(self, environ: dict[str, Any], start_response: Any, default_handler: _Handler) -> Any:
         """Do before the library's handler what it leaves out."""
         tree: Tree = environ[TREE]
-        with told(tree):
+        with translate_errors(tree):
             tree.check(plain(environ["PATH_INFO"]))
         match environ["REQUEST_METHOD"]:
             case "DELETE" | "MOVE" | "COPY" if plain(environ["PATH_INFO"]) == "/":
@@ -502,7 +496,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
         if not names or not all(name in LIVE or name == RESOURCE_TYPE or self.is_unknown(name, tree) for name in names):
             return None
         path = plain(environ["PATH_INFO"])
-        with told(tree):
+        with translate_errors(tree):
             entry = tree.look(path)
             if entry is None or not entry.collection:
                 return None

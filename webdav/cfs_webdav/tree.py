@@ -10,6 +10,7 @@ from mimetypes import MimeTypes
 from os import SEEK_END
 from typing import BinaryIO
 
+from cfs.errors import CfsError, PreconditionFailed
 from cfs_filesystem import ConflictError, EntryMeta, FsHandle, NotFoundError, Path
 
 
@@ -40,8 +41,7 @@ class Conditions:
 class Tree(ABC):
     """A mount as one caller sees it, for one request. What the caller may not see is not there.
 
-    Its methods are called by threads, and raise whatever has an attribute `status`, an HTTP status, and `detail`, a
-    sentence; anything else is a defect.
+    Its methods are called by threads and raise `CfsError`; any other exception is a defect (500).
     """
 
     flat = False
@@ -104,8 +104,8 @@ class Tree(ABC):
     def check(self, path: str) -> None:  # noqa: B027 - for subclasses
         """Raise where a request's own path can name nothing, or nothing that the caller may know of."""
 
-    def refusal(self, error: Exception) -> Exception:
-        """Return the error to show for one that was raised here: it has a `status` and a `detail`."""
+    def refusal(self, error: CfsError) -> CfsError:
+        """Return the error that the client gets for one that was raised here."""
         return error
 
     def properties(self, path: str) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
@@ -123,16 +123,6 @@ class Tree(ABC):
 # What must hold of an entry before it is replaced (RFC 9110, 13.1).
 
 _TAGS = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
-
-
-class PreconditionFailed(Exception):
-    """`If-Match` or `If-None-Match` does not hold."""
-
-    status = 412
-
-    def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
 
 
 def require(conditions: Conditions, etag: str | None, *, exists: bool) -> None:

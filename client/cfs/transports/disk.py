@@ -21,25 +21,7 @@ import aiofiles.ospath
 from aiofiles.threadpool.binary import AsyncFileIO
 from pydantic import ValidationError
 
-from cfs.errors import (
-    AlreadyExists,
-    Busy,
-    CfsError,
-    Conflict,
-    Forbidden,
-    Gone,
-    InvalidIdentifier,
-    InvalidRequest,
-    InvalidSettings,
-    NotFound,
-    ServerError,
-    StorageFull,
-    Timeout,
-    TooLarge,
-    Unreachable,
-    Unsupported,
-    UnsupportedMedia,
-)
+from cfs.errors import CfsError, InvalidSettings, Unreachable, Unsupported, from_errno
 from cfs.wire import Settings, SettingsPatch
 
 # Settings as extended attributes of a session's file (F6, S9). Pure: no I/O.
@@ -91,29 +73,6 @@ def _read(name: str, value: bytes) -> Any:
 
 # What a file operation on a session reports, in the words of the error tree (C9).
 
-KINDS: dict[int, type[CfsError]] = {
-    errno.ENOENT: NotFound,
-    errno.ESTALE: Gone,
-    errno.EAGAIN: Busy,
-    errno.EPERM: Conflict,
-    errno.EEXIST: AlreadyExists,
-    errno.EACCES: Forbidden,
-    errno.EROFS: Forbidden,
-    errno.EFBIG: TooLarge,
-    errno.ENAMETOOLONG: InvalidIdentifier,
-    errno.EISDIR: InvalidIdentifier,
-    errno.ENOTDIR: InvalidIdentifier,
-    errno.EINVAL: InvalidRequest,
-    errno.EILSEQ: UnsupportedMedia,
-    errno.ENOSPC: StorageFull,
-    errno.EDQUOT: StorageFull,
-    errno.ENOTCONN: Unreachable,
-    errno.ETIMEDOUT: Timeout,
-    errno.EOPNOTSUPP: Unsupported,
-    errno.ENOSYS: Unsupported,
-    errno.EIO: ServerError,
-}
-
 _ADVICE = {
     Unreachable: ": the mount has lost its server, or has ended; mount it again, or name the server by url=...",
     Unsupported: ": this mount cannot do that; use the session over HTTP, by url=...",
@@ -122,7 +81,7 @@ _ADVICE = {
 
 def error_from(error: OSError, path: str) -> CfsError:
     """Return the error of ours that means the same."""
-    kind = KINDS.get(error.errno or 0, ServerError)
+    kind = from_errno(error.errno)
     reason = os.strerror(error.errno) if error.errno else str(error)
     return kind(f"{path}: {reason}{_ADVICE.get(kind, '')}")
 

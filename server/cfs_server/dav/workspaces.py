@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from cfs.errors import CfsError
 from cfs_filesystem import OPERATIONS, FileSystemError, Path
 from cfs_server.access.principals import Principal
 from cfs_server.files import alone, problem_of, stored
@@ -24,7 +25,7 @@ class WorkspaceTree(HandleTree):
         if path != "/" and not any(self._handle.scopes(each, logical) for each in OPERATIONS):
             self._handle.require("file", logical)
 
-    def refusal(self, error: Exception) -> Exception:
+    def refusal(self, error: CfsError) -> CfsError:
         """Return the error in the words of the API, as `/v1/files` has it."""
         return problem_of(self._handle, error) if isinstance(error, FileSystemError) else error
 
