@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
 import make_random_gguf
 from cfs.wire import Settings
 from cfs_server.engine.llama.candidates import Candidates
-from cfs_server.engine.llama.grammar import CallGrammar, Grammars
+from cfs_server.engine.llama.grammar import Constraint, Grammars
 from cfs_server.engine.llama.loading import NativeLog, load_weights
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.vocabulary import Vocabulary
@@ -51,7 +51,7 @@ def shown(times: list[float]) -> str:
     return f"{median:7.0f} us (p99 {high:.0f})"
 
 
-def run(vocabulary: Vocabulary, grammar: CallGrammar | None, begin: str) -> list[float]:
+def run(vocabulary: Vocabulary, grammar: Constraint | None, begin: str) -> list[float]:
     """Choose tokens behind a beginning; return what each took."""
     random = np.random.default_rng(1)
     buffer = Candidates(vocabulary.size)

@@ -22,7 +22,7 @@ from cfs_server.engine.chat.call_grammar import argument_schemas
 from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.interface import Delta
 from cfs_server.engine.llama.candidates import Candidates
-from cfs_server.engine.llama.grammar import CallGrammar, Grammars
+from cfs_server.engine.llama.grammar import Constraint, Grammars
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.vocabulary import Vocabulary
 from tests.engine.support import Answer, ask, request, running, until
@@ -147,14 +147,14 @@ def demo_spelling(demo: Path) -> Spelling:
     return Spelling(Vocabulary(lib.llama_model_load_from_file(str(demo).encode(), params)))
 
 
-def begun(grammars: Grammars, *, thinks: bool = False) -> CallGrammar:
+def begun(grammars: Grammars, *, thinks: bool = False) -> Constraint:
     """Make a grammar that stands at the beginning of a reply."""
     grammar = grammars.of_calls(TOOLS, thinks=thinks)
     assert grammar is not None
     return grammar
 
 
-def takes(grammar: CallGrammar, tokens: Sequence[int]) -> bool:
+def takes(grammar: Constraint, tokens: Sequence[int]) -> bool:
     """Go on by tokens for as long as they are allowed."""
     for token in tokens:
         if not grammar.allows(token):
@@ -168,7 +168,7 @@ def cut(vocabulary: Vocabulary, text: str, *, special: bool = True) -> list[int]
     return [int(token) for token in vocabulary.tokenize(text, special=special)]
 
 
-def ends(grammar: CallGrammar, vocabulary: Vocabulary) -> bool:
+def ends(grammar: Constraint, vocabulary: Vocabulary) -> bool:
     """Whether the reply may be over."""
     token = next(token for token in range(vocabulary.size) if vocabulary.ends(token))
     return grammar.allows(token)
@@ -296,7 +296,7 @@ def test_a_reply_goes_on_freely_when_the_library_gives_up(demo_spelling: Spellin
     assert takes(grammar, cut(demo_spelling.vocabulary, "<tool_call>"))
     grammar.accept(cut(demo_spelling.vocabulary, "no")[0])  # what it does not allow, to put it out of order
     assert takes(grammar, cut(demo_spelling.vocabulary, "whatever"))
-    assert len(grammar.possible(Candidates(1))) == demo_spelling.vocabulary.size
+    assert grammar.mask().all()
     assert len(lines) == 1
 
 

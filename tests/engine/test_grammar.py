@@ -1,4 +1,4 @@
-"""Grammars: the choice is that of the settings among what the schema allows, and the library is asked little."""
+"""Constraints: the choice is that of the settings among what the schema allows."""
 
 import json
 from collections import Counter
@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 import make_random_gguf
 from cfs.errors import EngineError
 from cfs.wire import Settings
-from cfs_server.engine.gbnf import schemas
+from cfs_server.engine.chat.json_schema import Prepared, prepare
 from cfs_server.engine.llama import grammar as grammars
 from cfs_server.engine.llama.candidates import LARGE, Candidates
-from cfs_server.engine.llama.first_bytes import FEW_BYTES, Ask, FirstBytes
-from cfs_server.engine.llama.grammar import Grammar, Grammars
+from cfs_server.engine.llama.grammar import Constraint, Grammars, Mask
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
-OBJECT = {
+OBJECT: dict[str, Any] = {
     "type": "object",
     "properties": {"colour": {"enum": ["red", "深蓝"]}, "count": {"type": "integer"}},
     "required": ["colour", "count"],
@@ -45,22 +44,14 @@ def vocabulary(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     lib.llama_model_free(model)
 
 
-def standing(vocabulary: Vocabulary, text: str, schema: dict[str, Any] = OBJECT) -> Grammar:
-    """Make a grammar that has accepted a text."""
-    grammar = Grammars(vocabulary).get(schema)
-    assert grammar is not None
+def standing(vocabulary: Vocabulary, text: str, schema: dict[str, Any] = OBJECT) -> Constraint:
+    """Make a constraint that has accepted a text."""
+    constraint = Grammars(vocabulary).of_schema(schema)
+    assert constraint is not None
     for token in vocabulary.tokenize(text, special=False):
-        assert grammar.allows(int(token))
-        grammar.accept(int(token))
-    return grammar
-
-
-def allowed(vocabulary: Vocabulary, grammar: Grammar) -> list[int]:
-    """Ask about the whole vocabulary."""
-    everything = Candidates(vocabulary.size)
-    everything.fill(np.zeros(vocabulary.size, dtype=np.float32))
-    grammar.mask(everything)
-    return sorted(everything.ids.tolist())
+        assert constraint.allows(int(token))
+        constraint.accept(int(token))
+    return constraint
 
 
 def logits(vocabulary: Vocabulary, seed: int) -> NDArray[np.float32]:
@@ -69,30 +60,23 @@ def logits(vocabulary: Vocabulary, seed: int) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("text", BEGINNINGS)
-def test_the_possible_tokens_are_all_that_are_allowed(vocabulary: Vocabulary, text: str) -> None:
-    """First bytes sort out most of a vocabulary and nothing that is allowed; the mask leaves exactly that."""
-    grammar = standing(vocabulary, text)
-    wanted = allowed(vocabulary, grammar)
-    buffer = Candidates(vocabulary.size)
-    possible = grammar.possible(buffer)
-    assert wanted
-    assert set(wanted) <= set(possible.tolist())
-    assert len(possible) < vocabulary.size / 4
-    buffer.fill(logits(vocabulary, 0), possible)
-    assert grammar.mask(buffer) == len(wanted)
-    assert sorted(buffer.ids.tolist()) == wanted
-    grammar.free()
+def test_the_mask_is_all_that_is_allowed(vocabulary: Vocabulary, text: str) -> None:
+    """Asked one by one and all at once, the answers are the same, but where the text that comes next is known.
 
-
-@pytest.mark.parametrize("text", BEGINNINGS)
-def test_the_library_is_asked_about_few_tokens(vocabulary: Vocabulary, text: str) -> None:
-    """About those of one byte, some of two, and what is left behind them: not about all that begin alike."""
-    grammar = standing(vocabulary, text)
-    before, buffer = grammar.asked, Candidates(vocabulary.size)
-    buffer.fill(logits(vocabulary, 0), grammar.possible(buffer))
-    assert grammar.mask(buffer)
-    assert grammar.asked - before < 256 + FEW_BYTES * 256 / 4
-    grammar.free()
+    There the mask leaves only the longest token of it. Ends of replies are among them when it may end.
+    """
+    constraint = standing(vocabulary, text)
+    mask = constraint.mask()
+    assert 0 < mask.sum() < vocabulary.size / 4
+    one_by_one = np.array([constraint.allows(token) for token in range(vocabulary.size)])
+    if mask.sum() > 1:
+        assert mask.tolist() == one_by_one.tolist()
+    else:
+        assert one_by_one[mask].all()
+        assert len({vocabulary.piece(token)[0] for token in np.flatnonzero(one_by_one).tolist()}) == 1
+    complete = standing(vocabulary, '{"colour":"red","count":7}')
+    assert all(vocabulary.ends(int(token)) for token in np.flatnonzero(complete.mask()))
+    assert complete.mask().tolist() == [complete.allows(token) for token in range(vocabulary.size)]
 
 
 @pytest.mark.parametrize("text", BEGINNINGS)
@@ -101,7 +85,7 @@ def test_without_a_temperature_the_best_allowed_token_is_chosen(vocabulary: Voca
     buffer = Candidates(vocabulary.size)
     for seed in range(10):
         grammar = standing(vocabulary, text)
-        wanted = allowed(vocabulary, grammar)
+        wanted = np.flatnonzero(grammar.mask()).tolist()
         row = logits(vocabulary, seed)
         if seed % 3 == 0:
             row[wanted[seed % len(wanted)]] = 99
@@ -133,11 +117,12 @@ def test_draws_among_the_candidates_keep_their_proportions(vocabulary: Vocabular
     assert shares == pytest.approx([0.25, 0.5, 0.25], abs=0.04)
 
 
-class Fixed(Grammar):
-    """A grammar that never goes on."""
+class Fixed(Constraint):
+    """A constraint that never goes on."""
 
-    def __init__(self, grammar: Grammar) -> None:
-        super().__init__(grammar._raw, grammar._first_bytes)
+    def __init__(self, constraint: Constraint) -> None:
+        assert constraint._matcher is not None
+        super().__init__(constraint._matcher, constraint._ends, constraint._mute)
 
     def accept(self, _token: int) -> None:
         """Stay."""
@@ -146,7 +131,9 @@ class Fixed(Grammar):
 @pytest.mark.parametrize("changes", [{}, {"top_k": 0}, {"top_k": 0, "top_p": 1.0, "min_p": 0.0}])
 def test_random_logits_write_what_the_schema_allows(vocabulary: Vocabulary, changes: dict[str, Any]) -> None:
     """When no candidate is allowed, the whole vocabulary is asked; a reply ends when the grammar does."""
-    grammar = Grammars(vocabulary).get(OBJECT | {"properties": OBJECT["properties"] | {"count": {"enum": [1, 22]}}})  # type: ignore[operator]
+    grammar = Grammars(vocabulary).of_schema(
+        OBJECT | {"properties": OBJECT["properties"] | {"count": {"enum": [1, 22]}}}
+    )
     sampler = Sampler(Settings(temperature=2.0, seed=5, **changes), grammar)
     buffer = Candidates(vocabulary.size)
     reply, step = b"", 0
@@ -171,25 +158,61 @@ def test_the_name_of_a_special_token_is_no_text(vocabulary: Vocabulary) -> None:
     grammar.free()
 
 
-def test_a_grammar_that_no_token_fits_fails_the_turn(vocabulary: Vocabulary) -> None:
-    """It is said; the library would end the process if it were told to go on."""
-    grammar = standing(vocabulary, "")
-    grammar._first_bytes = NoBytes()
-    sampler = Sampler(Settings(temperature=0), grammar)
-    with pytest.raises(EngineError, match="allows no token"):
-        sampler.sample(-np.arange(vocabulary.size, dtype=np.float32), Candidates(vocabulary.size))
-    sampler.free()
-
-
-class NoBytes(FirstBytes):
-    """What is known of a vocabulary that has nothing to write with."""
+class Nothing(Constraint):
+    """What a vocabulary leaves of a schema that it has no bytes for."""
 
     def __init__(self) -> None:
-        self.mute = np.ones(10**6, dtype=bool)
+        """Have no matcher."""
 
-    def possible(self, _ask: Ask) -> NDArray[np.int32]:
-        """Find nothing."""
-        return np.arange(5, dtype=np.int32)
+    def allows(self, _token: int) -> bool:
+        """Allow no token."""
+        return False
+
+    def mask(self) -> Mask:
+        """Allow no token."""
+        return np.zeros(10**6, dtype=bool)
+
+    def free(self) -> None:
+        """Hold nothing."""
+
+
+def test_a_constraint_that_no_token_fits_fails_the_turn(vocabulary: Vocabulary) -> None:
+    for settings in (Settings(temperature=0), Settings(seed=1)):
+        sampler = Sampler(settings, Nothing())
+        with pytest.raises(EngineError, match="allows no token"):
+            sampler.sample(-np.arange(vocabulary.size, dtype=np.float32), Candidates(vocabulary.size))
+        sampler.free()
+
+
+def test_a_reply_fails_when_the_library_gives_up(vocabulary: Vocabulary) -> None:
+    """It has limits of its own; beyond them a reply would not be known to fit."""
+    constraint = standing(vocabulary, "{")
+    brace = int(vocabulary.tokenize("{", special=False)[0])
+    with pytest.raises(EngineError, match="JSON schema any further"):
+        constraint.accept(brace)  # what it does not allow, to put it out of order
+    with pytest.raises(EngineError, match="JSON schema any further"):
+        constraint.mask()
+    constraint.free()
+
+
+def test_a_pattern_that_gets_too_complex_fails_its_reply_only(vocabulary: Vocabulary) -> None:
+    """In the middle of it, when that shows; what the library may spend on a token is bounded."""
+    grammars = Grammars(vocabulary)
+    explosive = {"type": "string", "pattern": "^((.{0,500}b){0,500}x){0,500}$"}
+    constraint = grammars.of_schema(explosive)
+    assert constraint is not None
+    random = np.random.default_rng(0)
+    letters = [int(vocabulary.tokenize(letter, special=False)[0]) for letter in "abx"]
+    constraint.accept(int(vocabulary.tokenize('"', special=False)[0]))
+
+    def write(some: Constraint) -> None:
+        for _ in range(20_000):
+            some.mask()
+            some.accept(int(random.choice(letters)))
+
+    with pytest.raises(EngineError, match="JSON schema any further"):
+        write(constraint)
+    assert grammars.of_schema(OBJECT) is not None
 
 
 def test_a_schema_is_compiled_once(vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,13 +220,13 @@ def test_a_schema_is_compiled_once(vocabulary: Vocabulary, monkeypatch: pytest.M
     monkeypatch.setattr(grammars, "KEPT", 3)
     compiled: list[dict[str, Any]] = []
 
-    def count(schema: dict[str, Any]) -> schemas.Grammar:
+    def count(schema: dict[str, Any]) -> Prepared:
         compiled.append(schema)
-        return schemas.grammar(schema)
+        return prepare(schema)
 
-    monkeypatch.setattr(grammars, "write_grammar", count)
+    monkeypatch.setattr(grammars, "prepare", count)
     made = Grammars(vocabulary)
-    first, second = made.get(OBJECT), made.get(dict(OBJECT))
+    first, second = made.of_schema(OBJECT), made.of_schema(dict(OBJECT))
     assert first is not None
     assert second is not None
     assert len(compiled) == 1
@@ -212,14 +235,14 @@ def test_a_schema_is_compiled_once(vocabulary: Vocabulary, monkeypatch: pytest.M
     assert not first.allows(brace)
     assert second.allows(brace)
     for number in range(5):
-        other = made.get({"const": number})
+        other = made.of_schema({"const": number})
         assert other is not None
         other.free()
     assert len(made) == 3
     assert second.allows(brace)
-    assert made.get(None) is None
+    assert made.of_schema(None) is None
     with pytest.raises(EngineError, match="JSON schema"):
-        made.get({"type": "no-such-type"})
+        made.of_schema({"type": "no-such-type"})
     assert len(made) == 3
     first.free()
     second.free()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections.abc import Sequence
 from datetime import date, datetime, time
 from enum import StrEnum
@@ -15,8 +14,6 @@ import pytest
 from pydantic import BaseModel, Field
 
 from cfs_server.engine.chat.forcing import reply_schema
-from cfs_server.engine.gbnf.patterns import repeated
-from cfs_server.engine.gbnf.schemas import grammar
 from tests.engine import random_schemas
 from tests.engine.support import Answer, ask, running
 
@@ -35,12 +32,8 @@ async def answers(model: Path, schemas: Sequence[dict[str, Any]], max_tokens: in
 
 
 def ended(reply: Answer) -> bool:
-    """Whether a reply is one that must fit.
-
-    Random weights write bytes that are no UTF-8; the library's grammars take some of them for characters, and the text
-    has replacement characters in their place, more than there were.
-    """
-    return reply.finished.reason == "stop" and "\ufffd" not in reply.text
+    """Whether a reply is one that must fit."""
+    return reply.finished.reason == "stop"
 
 
 async def test_replies_fit_random_schemas(tiny: Path) -> None:
@@ -117,52 +110,6 @@ async def test_arguments_of_a_forced_call_keep_their_bounds(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "unkept"),
-    [
-        ({"type": "integer", "multipleOf": 3}, ("multipleOf",)),
-        ({"type": "array", "uniqueItems": True, "contains": {"const": 1}}, ("contains", "uniqueItems")),
-        ({"type": "array", "uniqueItems": False}, ()),
-        ({"not": {"type": "string"}}, ("not",)),
-        ({"if": {}, "then": {"type": "string"}}, ("if",)),
-        ({"properties": {"a": {}}, "dependentRequired": {"a": ["b"]}}, ("dependentRequired",)),
-        ({"type": "string", "format": "hostname"}, ("format",)),
-        ({"type": "string", "pattern": "^a*$", "minLength": 2}, ("minLength",)),
-        ({"type": "object", "minProperties": 2}, ("minProperties",)),
-        ({"title": "T", "description": "d", "default": 1, "type": "integer", "maximum": 3}, ()),
-    ],
-    ids=str,
-)
-def test_what_a_grammar_cannot_keep_is_named(schema: dict[str, Any], unkept: tuple[str, ...]) -> None:
-    """And is no reason to refuse a schema."""
-    assert grammar(schema).unkept == unkept
-
-
-@pytest.mark.parametrize(
-    ("schema", "reason"),
-    [
-        ({"type": "integer", "minimum": 3, "maximum": 2}, "no integer lies between"),
-        ({"type": "array", "minItems": 3, "maxItems": 2}, "at least 3 and at most 2"),
-        ({"type": "string", "minLength": 3, "maxLength": 2}, "at least 3 and at most 2"),
-        ({"allOf": [{"type": "string"}, {"type": "null"}]}, "nothing is both"),
-        ({"type": "string", "enum": [1, 2]}, "none of the values"),
-        ({"properties": {"a": False}, "required": ["a"]}, "schema is false"),
-        ({"type": "string", "pattern": "^(?=a)b$"}, "patterns with assert"),
-        ({"type": "string", "pattern": "("}, "not understood"),
-        ({"type": "integer", "maximum": 10**400}, "digits"),
-        ({"allOf": [{"anyOf": [{"minItems": n * m} for n in range(9)]} for m in range(9)]}, "more than"),
-        ({"$ref": "https://example.com/schema"}, "leads out of it"),
-        ({"$ref": "#/$defs/none"}, "leads nowhere"),
-        ({"type": "object", "properties": ["a"]}, "not a JSON schema"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_a_schema_that_nothing_fits_or_that_cannot_be_written_is_refused(schema: dict[str, Any], reason: str) -> None:
-    """The reason says which part of it."""
-    with pytest.raises(ValueError, match=reason):
-        grammar(schema)
-
-
-@pytest.mark.parametrize(
     "schema",
     [
         {"type": "string", "maxLength": 1000},
@@ -172,37 +119,23 @@ def test_a_schema_that_nothing_fits_or_that_cannot_be_written_is_refused(schema:
         {"type": "array", "items": {"type": "null"}, "maxItems": 10**9},
         {"type": "number", "minimum": -1.8e308, "maximum": 1.8e308},
         {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        {"type": "array", "items": {"type": "null"}, "minItems": 10**6},
+        {"type": "string", "minLength": 10**6},
         {"properties": {f"name-{n}": {} for n in range(500)}},
         {"enum": [f"value {n}" for n in range(2000)]},
     ],
     ids=lambda schema: str(schema)[:60],
 )
 async def test_large_numbers_of_things_are_taken_by_the_library(tiny: Path, schema: dict[str, Any]) -> None:
-    """It refuses grammars with long repetitions, so they are written in blocks."""
+    """However long, they are compiled at once."""
     async with running(tiny) as engine:
         assert (await ask(engine, "?", json_schema=schema, max_tokens=3)).finished.reason in ("length", "stop")
 
 
 async def test_a_long_string_ends_within_its_length(tiny: Path) -> None:
-    """Blocks and what is left of them add up to exactly what is allowed."""
+    """No sooner and no later than it may."""
     bounds = [(1000, 1001), (3, 1499), (999, 1700)]
     schemas = [{"type": "string", "pattern": f"^a{{{least},{most}}}$"} for least, most in bounds]
     for (least, most), reply in zip(bounds, await answers(tiny, schemas, 1800), strict=True):
         assert reply.finished.reason == "stop"
         assert least <= len(json.loads(reply.text)) <= most
-
-
-@pytest.mark.parametrize(
-    ("least", "most"), [(0, 1000), (3, 1001), (0, 1001), (3, 1499), (0, 1500), (9, 2750), (1000, 1001), (700, 1701)]
-)
-def test_blocks_hold_as_many_as_are_allowed(least: int, most: int) -> None:
-    """No more and no less, read as a regular expression."""
-    rule = re.compile(repeated("a", least, most).replace(" ", ""))
-    lengths = [length for length in range(most + 600) if rule.fullmatch("a" * length)]
-    assert lengths == list(range(least, most + 1))
-
-
-def test_a_reference_may_have_words_beside_it_in_a_model_of_itself() -> None:
-    """What says nothing of what fits is not written again and again."""
-    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node", "deprecated": True, "maxProperties": 1}}}
-    assert "ref1" in grammar({"$defs": {"node": node}, "$ref": "#/$defs/node"}).text

@@ -222,7 +222,7 @@ def test_the_schemas_become_grammars(vocabulary: Vocabulary) -> None:
     """References included."""
     grammars = Grammars(vocabulary)
     for wanted in (None, {"type": "object"}):
-        grammar = grammars.get(reply_schema([TOOL, NESTED], required=wanted is None, wanted=wanted))
+        grammar = grammars.of_schema(reply_schema([TOOL, NESTED], required=wanted is None, wanted=wanted))
         assert grammar is not None
         grammar.free()
     assert len(grammars) == 2

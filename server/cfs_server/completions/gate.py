@@ -6,7 +6,6 @@ needs the rights of that session besides.
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from cfs.completions import ModelCard, Recorded, TokenCounts
 from cfs.completions.models import MESSAGE_TOKENS, estimate_tokens
@@ -16,7 +15,7 @@ from cfs.wire import Message
 from cfs_server.completions import recorded
 from cfs_server.completions.direct import Direct, Items
 from cfs_server.completions.orders import Order
-from cfs_server.engine.interface import CountsTokens, Engine, KnowsSchemas
+from cfs_server.engine.interface import CountsTokens, Engine
 from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.limits import Limits
 
@@ -47,10 +46,6 @@ class CompletionGate:
         session, turn = recorded.submit(self._sessions, session_id, order)
         items = recorded.follow(session, turn, lambda: self._sessions.require_still(session, session_id, "read_binary"))
         return items, Recorded(session=session.id, turn=turn.id)
-
-    async def unkept(self, schema: dict[str, Any]) -> tuple[str, ...]:
-        """Name the keywords of a schema that a reply may break; none where the engine does not know."""
-        return await self._engine.unkept(schema) if isinstance(self._engine, KnowsSchemas) else ()
 
     def counting(self) -> AbstractContextManager[None]:
         """Hold one of the caller's places for counting tokens; raises `TooMany` where they are taken."""

@@ -181,15 +181,6 @@ class CountsTokens(Protocol):
         ...
 
 
-@runtime_checkable
-class KnowsSchemas(Protocol):
-    """What an engine can do besides when it makes replies follow schemas itself; of others it is not known."""
-
-    async def unkept(self, schema: dict[str, Any]) -> tuple[str, ...]:
-        """Name the keywords of a schema that a reply may break."""
-        ...
-
-
 class Engine(Protocol):
     """Back end of the turns (E4). Everything is called from the server's event loop."""
 

@@ -20,7 +20,6 @@ from cfs_server.engine import frames, models
 from cfs_server.engine.backlog import Backlog
 from cfs_server.engine.chat.forcing import forced
 from cfs_server.engine.fitting import check_bound
-from cfs_server.engine.gbnf.keeping import unkept
 from cfs_server.engine.interface import (
     Delta,
     EngineState,
@@ -218,10 +217,6 @@ class LlamaEngine:
         if answer.error:
             raise EngineError(answer.error)
         return TokenCounts(tuple(answer.counts), answer.prompt)
-
-    async def unkept(self, schema: dict[str, Any]) -> tuple[str, ...]:
-        """Name the keywords of a schema that its grammar does not keep."""
-        return await unkept(schema)
 
     async def check_integrity(self) -> list[str]:
         """Ask the worker to verify its invariants; every line is a violation."""

@@ -34,7 +34,6 @@ from cfs_server.engine.interface import Delta, Finished
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.bodies import apart, json_body
 from cfs_server.routes.context import Me
-from cfs_server.routes.schemas import UNKEPT_HEADERS, unkept_of, with_headers
 from cfs_server.routes.views import as_json
 from cfs_server.routes.waiting import attend
 from cfs_server.streams import Frames
@@ -77,7 +76,7 @@ async def _session(
 @router.post(
     "/chat/completions",
     responses={
-        200: answer("The completion, or its chunks", json=wire.ChatCompletion, events=None, headers=UNKEPT_HEADERS),
+        200: answer("The completion, or its chunks", json=wire.ChatCompletion, events=None),
         **problems(*_ERRORS, Conflict, Gone, NotFound, StorageFull),
     },
     openapi_extra=body(json=wire.ChatRequest),
@@ -94,20 +93,19 @@ async def complete(
     """
     gate = me.completions
     order = await apart(request, partial(read_order, asked, gate.limits))
-    headers = await unkept_of(me, order.json_schema)
     found, recorded = gate.begin(order, session)
     items, writer = _Begun(found), Writer(gate.model.id, recorded)
     try:
         if not asked.stream:
             text = completion_json(await attend(request, writer.completion(items)))
             await items.close()
-            return Response(text, headers=headers, media_type="application/json")
+            return Response(text, media_type="application/json")
         await attend(request, items.begin(_PATIENCE))
     except BaseException:
         await items.close()
         raise
     usage = asked.stream_options is not None and asked.stream_options.include_usage
-    return with_headers(me.stream(_frames(writer, items, usage=usage), items.close), headers)
+    return me.stream(_frames(writer, items, usage=usage), items.close)
 
 
 @router.get("/models", responses={200: answer("All models", json=wire.ModelList), **problems()})

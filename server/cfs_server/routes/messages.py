@@ -30,7 +30,6 @@ from cfs_server.routes.bodies import apart, is_json, most_values, parse, require
 from cfs_server.routes.conditions import require_life, require_match_of
 from cfs_server.routes.context import Accept, IfMatch, Life, Me, SessionId
 from cfs_server.routes.events import SessionView
-from cfs_server.routes.schemas import UNKEPT_HEADERS, unkept_of, with_headers
 from cfs_server.routes.views import as_json, location, reply
 from cfs_server.routes.waiting import attend
 from cfs_server.sessions.content import check_content, decode_message
@@ -54,8 +53,8 @@ Wait = Annotated[
     "/{id:session}/messages",
     status_code=202,
     responses={
-        200: answer("The finished reply, or this turn's events", json=wire.Reply, events=None, headers=UNKEPT_HEADERS),
-        202: answer("Accepted", location=True, json=wire.Accepted, headers=UNKEPT_HEADERS),
+        200: answer("The finished reply, or this turn's events", json=wire.Reply, events=None),
+        202: answer("Accepted", location=True, json=wire.Accepted),
         **problems(
             Conflict,
             InvalidIdentifier,
@@ -94,7 +93,6 @@ async def post_message(
     turn = make and make()
     if turn is not None and turn.tools and (known := sessions.find(id, "write")) and known.settings.driver == "agent":
         raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
-    headers = await unkept_of(me, turn.json_schema if turn else None)
     require_match_of(if_match, id, sessions)
     require_life(life, id, sessions)  # again: the body took its time
     if turn is None:
@@ -103,17 +101,15 @@ async def post_message(
     session, event = sessions.submit(id, turn)
     if chosen == media.EVENTS:
         view = SessionView(session, sessions)
-        return with_headers(me.stream(follow(session.log, event.number - 1, view, turn)), headers)
+        return me.stream(follow(session.log, event.number - 1, view, turn))
     if wait != "false":
         seconds = me.wait_limit(None if wait == "true" else float(wait))
         with sessions.throughout(session, "read_binary"):
             result = await attend(request, _finished(session, turn, seconds))
         if transcript:
             await rendered(session.history, session.account.owner)
-        headers = (headers or {}) | {LIFE: session.nonce}
-        return as_json(reply(session, turn, result, transcript=transcript), headers=headers)
-    accepted = _accepted(session, turn, event.number, len(turn.message.content.encode()))
-    return with_headers(accepted, headers)
+        return as_json(reply(session, turn, result, transcript=transcript), headers={LIFE: session.nonce})
+    return _accepted(session, turn, event.number, len(turn.message.content.encode()))
 
 
 def _read(data: bytes, request: Request, limits: Limits) -> Callable[[], Turn] | None:

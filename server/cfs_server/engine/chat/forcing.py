@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from cfs_server.engine.chat.json_schema import BEST_EFFORT
 from cfs_server.engine.interface import GenerationRequest
 
 _DEFINITIONS = ("$defs", "definitions")
@@ -41,9 +42,11 @@ def _call_of(tool: dict[str, Any]) -> dict[str, Any]:
     function = tool.get("function", tool)
     parameters = function.get("parameters") or {}
     arguments = parameters if "properties" in parameters or "$ref" in parameters else {"type": "object"}
+    if "$ref" not in arguments:
+        arguments = {"type": "object"} | arguments
     return {
         "type": "object",
-        "properties": {"name": {"const": function.get("name")}, "arguments": arguments},
+        "properties": {"name": {"const": function.get("name")}, "arguments": arguments | {BEST_EFFORT: True}},
         "required": ["name", "arguments"],
         "additionalProperties": False,
     }

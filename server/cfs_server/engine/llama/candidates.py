@@ -41,12 +41,6 @@ class Candidates:
         self._logits[:size] = logits if ids is None else logits[ids]
         self._array.size, self._array.selected, self._array.sorted = size, -1, False
 
-    def take(self, ids: Ids | int) -> None:
-        """Take tokens without their logits, to see which of them a grammar allows."""
-        size = 1 if isinstance(ids, int) else len(ids)
-        self._ids[:size], self._logits[:size] = ids, 0.0
-        self._array.size, self._array.selected, self._array.sorted = size, -1, False
-
     def apply(self, sampler: Any) -> None:
         """Let a native sampler drop, order, mask or select."""
         lib.llama_sampler_apply(sampler, self._reference)
@@ -61,37 +55,14 @@ class Candidates:
         """The most probable token that is left."""
         return int(self._ids[self._logits[: self._array.size].argmax()])
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return int(self._array.size)
-
-    @property
-    def unmasked(self) -> NDArray[np.bool_]:
-        """Which of the candidates no grammar has masked."""
-        finite: NDArray[np.bool_] = np.isfinite(self._logits[: self._array.size])
-        return finite
-
-    def drop_masked(self) -> int:
-        """Drop what a grammar masked and keep the order; returns how many are left."""
-        return self._keep(self.unmasked)
-
-    def drop(self, unwanted: NDArray[np.bool_]) -> int:
-        """Drop tokens, of which there is a mark in a table of all, and keep the order; returns how many are left."""
-        return self._keep(~unwanted[self._ids[: self._array.size]])
-
-    def _keep(self, stays: NDArray[np.bool_]) -> int:
-        if stays.all():
-            return len(stays)
+    def keep(self, allowed: NDArray[np.bool_]) -> int:
+        """Keep those that a table of all tokens marks, in their order; returns how many are left."""
+        stays = allowed[self._ids[: self._array.size]]
         left = np.flatnonzero(stays)
-        self._ids[: len(left)], self._logits[: len(left)] = self._ids[left], self._logits[left]
-        self._array.size, self._array.selected = len(left), -1
+        if len(left) < len(stays):
+            self._ids[: len(left)], self._logits[: len(left)] = self._ids[left], self._logits[left]
+            self._array.size, self._array.selected = len(left), -1
         return len(left)
-
-    @property
-    def ids(self) -> Ids:
-        """The tokens that are left (a copy)."""
-        return self._ids[: self._array.size].copy()
 
 
 def most_probable(logits: Logits, count: int) -> Ids | None:

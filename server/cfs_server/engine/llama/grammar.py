@@ -1,180 +1,114 @@
-"""Grammars that replies follow, made once for each schema or set of tools, and asked little.
+"""Constraints of replies, by llguidance: JSON of a schema, or text in which calls of tools are well formed.
 
-Replies under a JSON schema follow llama.cpp's grammars. One that is asked about a vocabulary of 152,000 tokens takes
-some 15 ms, so it is asked about one token, then about those that could have been chosen in its place, and then about
-those whose first bytes it allows. Replies that may call tools follow llguidance's, which answer in microseconds.
+A grammar is compiled once for each schema or set of tools; each reply gets a copy of the matcher. The sampler asks it
+about the one token that was chosen, and for a mask over the vocabulary when that one is refused.
 """
 
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
-from llama_cpp import llama_cpp as lib
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
-from cfs.errors import SchemaRefused
+from cfs.errors import EngineError, SchemaRefused
 from cfs_server.engine.chat.call_grammar import argument_schemas, call_grammar
-from cfs_server.engine.gbnf.schemas import grammar as write_grammar
-from cfs_server.engine.llama.candidates import Candidates, Ids
-from cfs_server.engine.llama.first_bytes import FirstBytes
+from cfs_server.engine.chat.json_schema import prepare
 from cfs_server.engine.llama.vocabulary import Vocabulary
 
 KEPT = 64
-"""Schemas whose grammars are kept: an agent asks with the same few again and again."""
-KEPT_CALLS = 16
-"""Sets of tools whose grammars are kept; these are larger."""
+"""Compiled grammars that are kept: an agent asks with the same few again and again."""
 MOST_REPORTED = 1_000
-"""Lines about what grammars cannot keep; whoever has written so many schemas knows."""
+"""Lines about what is not enforced; whoever has written so many schemas knows."""
+_LIMITS = LLParserLimits(
+    initial_lexer_fuel=500_000, step_lexer_fuel=100_000, step_max_items=20_000, max_lexer_states=50_000
+)
+"""What a schema may take: under 100 ms to begin, some 10 ms a token, and 100 MB."""
+_WHITESPACE = " "
+"""JSON has one space at most between two of its parts: a weak model may write nothing else."""
+
+Mask = NDArray[np.bool_]
 
 
-class Constraint(Protocol):
-    """Where one reply stands in its grammar; `free` it with the reply."""
+class Constraint:
+    """Where one reply stands in its grammar.
 
-    costly: ClassVar[bool]
-    """Whether asking it takes long enough to be done in a thread."""
-
-    def allows(self, token: int) -> bool:
-        """Whether a token may come next."""
-        ...
-
-    def mask(self, buffer: Candidates) -> int:
-        """Drop the candidates that may not come next; returns how many are left."""
-        ...
-
-    def possible(self, buffer: Candidates) -> Ids:
-        """List all tokens that may come next, among some that may not."""
-        ...
-
-    def accept(self, token: int) -> None:
-        """Go on behind a token that is allowed."""
-        ...
-
-    def free(self) -> None:
-        """Release what it holds."""
-        ...
-
-
-class Grammar:
-    """Where one reply stands in the grammar of a JSON schema."""
-
-    costly: ClassVar[bool] = True
-
-    def __init__(self, raw: Any, first_bytes: FirstBytes) -> None:
-        self.asked = 0
-        """Tokens that the library was asked about so far."""
-        self._raw = raw
-        self._first_bytes = first_bytes
-        self._one = Candidates(1)
-
-    def allows(self, token: int) -> bool:
-        """Whether a token may come next. The library takes special tokens for the text of their names; we do not."""
-        if self._first_bytes.mute[token]:
-            return False
-        self._one.take(token)
-        return self.mask(self._one) == 1
-
-    def mask(self, buffer: Candidates) -> int:
-        """Drop the candidates that may not come next; returns how many are left."""
-        buffer.drop(self._first_bytes.mute)
-        self.asked += buffer.size
-        buffer.apply(self._raw)
-        return buffer.drop_masked()
-
-    def possible(self, buffer: Candidates) -> Ids:
-        """List all tokens that may come next, among some that may not."""
-
-        def ask(tokens: Ids) -> NDArray[np.bool_]:
-            self.asked += len(tokens)
-            buffer.take(tokens)
-            buffer.apply(self._raw)
-            return buffer.unmasked
-
-        return self._first_bytes.possible(ask)
-
-    def accept(self, token: int) -> None:
-        """Go on behind a token that is allowed (the library ends the process on any other)."""
-        lib.llama_sampler_accept(self._raw, token)
-
-    def free(self) -> None:
-        """Release the native grammar."""
-        lib.llama_sampler_free(self._raw)
-
-
-class CallGrammar:
-    """Where one reply stands that may call tools: free text, or a call that has begun.
-
-    Tokens without text pass between calls, as some models mark the parts of a reply by them. When the library gives up,
-    which it does at limits of its own, the rest of the reply is free.
+    `ends` and `mute` mark the tokens that end a reply, and those that stand for nothing else either.
+    `between` when tokens without text may come wherever the reply could end: some models mark the parts of a reply by
+    them. `give_up` is called with the reason when llguidance reaches a limit of its own, and the rest of the reply is
+    free; without it the reply fails.
     """
 
-    costly: ClassVar[bool] = False
-
-    def __init__(self, matcher: LLMatcher, mute: NDArray[np.bool_], report: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        matcher: LLMatcher,
+        ends: Mask,
+        mute: Mask,
+        *,
+        between: bool = False,
+        give_up: Callable[[str], None] | None = None,
+    ) -> None:
         self._matcher: LLMatcher | None = matcher
+        self._ends = ends
         self._mute = mute
-        self._report = report
-        self._refused: NDArray[np.bool_] | None = None
+        self._between = between
+        self._give_up = give_up
+        self._mask: Mask | None = None
 
     def allows(self, token: int) -> bool:
-        """Whether a token may come next."""
+        """Whether a token may come next; raises `EngineError` where that cannot be said."""
         if self._matcher is None:
             return True
-        if self._mute[token]:
+        if self._ends[token] or (self._between and self._mute[token]):
             return self._matcher.is_accepting()
-        return self._matcher.validate_tokens([token]) == 1 or self._gives_up(self._matcher)
+        return self._matcher.validate_tokens([token]) == 1 or self._failed(self._matcher)
 
-    def mask(self, buffer: Candidates) -> int:
-        """Drop the candidates that may not come next; returns how many are left."""
-        return buffer.drop(self._not_allowed())
-
-    def possible(self, buffer: Candidates) -> Ids:  # noqa: ARG002 - it is known without asking
-        """List all tokens that may come next."""
-        return np.flatnonzero(~self._not_allowed()).astype(np.int32)
+    def mask(self) -> Mask:
+        """Mark the tokens that may come next; raises `EngineError` where that cannot be said."""
+        if self._mask is None:
+            size = len(self._mute)
+            self._mask = np.ones(size, dtype=bool)
+            if self._matcher is not None:
+                bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+                allowed = np.unpackbits(bits, count=size, bitorder="little").astype(bool)
+                if not self._failed(self._matcher) and (allowed.any() or self._give_up is None):
+                    self._mask = allowed
+        return self._mask
 
     def accept(self, token: int) -> None:
         """Go on behind a token that is allowed."""
-        self._refused = None
+        self._mask = None
         if self._matcher is not None and not self._mute[token] and not self._matcher.consume_token(token):
-            self._gives_up(self._matcher)
+            self._failed(self._matcher)
 
     def free(self) -> None:
         """Release the matcher."""
-        self._matcher = self._refused = None
+        self._matcher = self._mask = None
 
-    def _not_allowed(self) -> NDArray[np.bool_]:
-        if self._refused is None:
-            size = len(self._mute)
-            self._refused = np.zeros(size, dtype=bool)
-            if self._matcher is not None:
-                bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-                refused = np.unpackbits(bits, count=size, bitorder="little") == 0
-                if not self._gives_up(self._matcher) and not refused.all():
-                    self._refused = refused
-        return self._refused
-
-    def _gives_up(self, matcher: LLMatcher) -> bool:
-        """Whether the library can say no more of this reply; it is let go then."""
+    def _failed(self, matcher: LLMatcher) -> bool:
+        """Whether llguidance can say no more of this reply; it is let go then."""
         if not matcher.is_error():
             return False
-        self._report(f"calls of a reply are not constrained any further: {_line(matcher.get_error())}")
+        reason = _line(matcher.get_error())
+        if self._give_up is None:
+            raise EngineError(f"the reply cannot be kept to its JSON schema any further: {reason}")
+        self._give_up(f"calls of a reply are not constrained any further: {reason}")
         self._matcher = None
         return True
 
 
 class Grammars:
-    """Makes grammars for one vocabulary, and keeps those that were used last. For one thread.
+    """Compiles grammars for one vocabulary, and keeps those that were used last. For one thread.
 
-    `report` takes a line of text for each thing that a grammar cannot keep, once.
+    `report` takes a line of text for each thing that is not enforced, once.
     """
 
     def __init__(self, vocabulary: Vocabulary, report: Callable[[str], None] = lambda _line: None) -> None:
         self._vocabulary = vocabulary
-        self._kept: OrderedDict[str, Any] = OrderedDict()
-        self._kept_calls: OrderedDict[str, LLMatcher] = OrderedDict()
+        self._kept: OrderedDict[str, LLMatcher] = OrderedDict()
         self._report = report
         self._reported: set[str] = set()
 
@@ -182,32 +116,52 @@ class Grammars:
         """Count the grammars that are kept."""
         return len(self._kept)
 
-    def get(self, schema: dict[str, Any] | None) -> Grammar | None:
-        """Make a grammar that stands at its beginning; raises `SchemaRefused` for what cannot be one."""
+    def of_reply(
+        self, schema: dict[str, Any] | None, tools: Sequence[dict[str, Any]], *, thinks: bool = False
+    ) -> Constraint | None:
+        """Make a constraint for a reply: a schema says how all of it is written, calls included (`forcing`)."""
+        return self.of_schema(schema) or self.of_calls(tools, thinks=thinks)
+
+    def of_schema(self, schema: dict[str, Any] | None) -> Constraint | None:
+        """Make a constraint for a reply that is JSON of a schema; raises `SchemaRefused` for what cannot be one."""
         if schema is None:
             return None
-        text = json.dumps(schema)
-        if text not in self._kept:
-            self._kept[text] = self._compile(schema)
-        self._kept.move_to_end(text)
-        if len(self._kept) > KEPT:
-            lib.llama_sampler_free(self._kept.popitem(last=False)[1])
-        return Grammar(lib.llama_sampler_clone(self._kept[text]), self._first_bytes)
+        return Constraint(self._matcher(json.dumps(schema), lambda: self._compile(schema)), self._ends, self._mute)
 
-    def of_calls(self, tools: Sequence[dict[str, Any]], *, thinks: bool = False) -> CallGrammar | None:
-        """Make a grammar for a reply that may call these tools; none without tools, or where none can be made."""
+    def of_calls(self, tools: Sequence[dict[str, Any]], *, thinks: bool = False) -> Constraint | None:
+        """Make a constraint for a reply that may call these tools; none without tools, or where none can be made."""
         if not tools:
             return None
-        key = json.dumps([tools, thinks])
-        if key not in self._kept_calls:
-            self._kept_calls[key] = self._compile_calls(tools, thinks=thinks)
-        self._kept_calls.move_to_end(key)
-        if len(self._kept_calls) > KEPT_CALLS:
-            self._kept_calls.popitem(last=False)
-        matcher = self._kept_calls[key]
-        return (
-            None if matcher.is_error() else CallGrammar(matcher.deep_copy(), self._first_bytes.mute, self._report_once)
-        )
+        matcher = self._matcher(json.dumps([tools, thinks]), lambda: self._compile_calls(tools, thinks=thinks))
+        if matcher.is_error():
+            return None
+        return Constraint(matcher, self._ends, self._mute, between=True, give_up=self._report_once)
+
+    def _matcher(self, key: str, compile_it: Callable[[], LLMatcher]) -> LLMatcher:
+        """Return a matcher that stands at its beginning."""
+        if key not in self._kept:
+            self._kept[key] = compile_it()
+        self._kept.move_to_end(key)
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return self._kept[key].deep_copy()
+
+    def _compile(self, schema: dict[str, Any]) -> LLMatcher:
+        try:
+            prepared = prepare(schema)
+            grammar = LLMatcher.grammar_from_json_schema(
+                json.dumps(prepared.schema), overrides={"whitespace_pattern": _WHITESPACE}
+            )
+        except ValueError as error:
+            raise SchemaRefused(f"replies cannot be kept to the JSON schema: {_line(str(error))}") from error
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=_LIMITS)
+        problems = [matcher.get_error()] if matcher.is_error() else matcher.get_grammar_warnings()
+        if problems or not Constraint(matcher.deep_copy(), self._ends, self._mute).mask().any():
+            reason = _line("; ".join(problems)) or "no reply fits it"
+            raise SchemaRefused(f"replies cannot be kept to the JSON schema: {reason}")
+        for line in prepared.left_out:
+            self._report_once(f"the arguments of a forced call: {_line(line)}")
+        return matcher
 
     def _compile_calls(self, tools: Sequence[dict[str, Any]], *, thinks: bool) -> LLMatcher:
         schemas = {name: self._usable(name, schema) for name, schema in argument_schemas(tools).items()}
@@ -231,31 +185,29 @@ class Grammars:
             self._report(line)
 
     @cached_property
-    def _tokenizer(self) -> LLTokenizer:
-        """The vocabulary as llguidance knows it: 0.6 s for 152,000 tokens."""
-        ends = self._first_bytes.ends.tolist()
-        return LLTokenizer(TokenizerWrapper(_Spelled(self._vocabulary, ends)), eos_token=ends)
+    def _pieces(self) -> list[bytes]:
+        return [self._vocabulary.piece(token) for token in range(self._vocabulary.size)]
 
     @cached_property
-    def _first_bytes(self) -> FirstBytes:
-        return FirstBytes(self._vocabulary)
+    def _ends(self) -> Mask:
+        return np.array([self._vocabulary.ends(token) for token in range(self._vocabulary.size)])
 
-    def _compile(self, schema: dict[str, Any]) -> Any:
-        try:
-            text = write_grammar(schema).text.encode()
-        except ValueError as error:
-            raise SchemaRefused(f"the JSON schema cannot be made a grammar: {error}") from error
-        raw = lib.llama_sampler_init_grammar(self._vocabulary.raw, text, b"root")
-        if not raw:
-            raise SchemaRefused("the JSON schema cannot be made a grammar: the library refuses the result")
-        return raw
+    @cached_property
+    def _mute(self) -> Mask:
+        return np.array([not piece for piece in self._pieces]) & ~self._ends
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        """The vocabulary as llguidance knows it: 0.6 s for 152,000 tokens."""
+        ends = np.flatnonzero(self._ends).tolist()
+        return LLTokenizer(TokenizerWrapper(_Spelled(self._vocabulary, self._pieces, ends)), eos_token=ends)
 
 
 class _Spelled:
     """The tokens of a vocabulary as the bytes that they stand for: marks that are special tokens are text, too."""
 
-    def __init__(self, vocabulary: Vocabulary, ends: Sequence[int]) -> None:
-        self.tokens = [vocabulary.piece(token) for token in range(vocabulary.size)]
+    def __init__(self, vocabulary: Vocabulary, pieces: list[bytes], ends: Sequence[int]) -> None:
+        self.tokens = pieces
         self.special_token_ids = ends
         self.bos_token_id = None
         self.eos_token_id = ends[0] if ends else None

@@ -11,6 +11,7 @@ import time
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,7 +36,7 @@ from cfs_server.engine.frames import (
 )
 from cfs_server.engine.histories import KnownHistories
 from cfs_server.engine.llama.ffi import Tokens
-from cfs_server.engine.llama.grammar import Grammars
+from cfs_server.engine.llama.grammar import Constraint, Grammars
 from cfs_server.engine.llama.loading import LoadedModel
 from cfs_server.engine.llama.logprobs import Reported
 from cfs_server.engine.llama.recalled import Recalled
@@ -93,6 +94,7 @@ class Intake:
         self._vocabulary = model.vocabulary
         self._prompts = prompts
         self._grammars = Grammars(model.vocabulary, report)
+        self._compiler = ThreadPoolExecutor(1, "grammars")
         self._recalled = Recalled(self._tokenize, model.vocabulary.spell)
         self._logs = TokenLogs(self._tokenize, model.vocabulary.cuts, recalled=self._recalled)
         self._histories = KnownHistories()
@@ -240,8 +242,7 @@ class Intake:
         reserve = min(settings.max_tokens, self._context_tokens // 4) if order.may_shorten else 1
         if room < reserve:
             self._check_room(order, messages, settings, len(tokens), reserve)
-        # A schema says how the whole of a reply is written, calls included (`forcing`).
-        constraint = self._grammars.get(order.json_schema) or self._grammars.of_calls(order.tools, thinks=prompt.thinks)
+        constraint = yield from self._constraint(order, thinks=prompt.thinks)
         return Generation(
             id=order.id,
             cache_key=order.cache_key,
@@ -257,6 +258,15 @@ class Intake:
             solo=solo,
             share=(order.owner, order.kind, order.account),
         )
+
+    def _constraint(self, order: Generate, *, thinks: bool) -> Generator[None, None, Constraint | None]:
+        """Have a grammar compiled, if the reply needs one, while the requests of others are prepared."""
+        if order.json_schema is None and not order.tools:
+            return None
+        work = self._compiler.submit(self._grammars.of_reply, order.json_schema, order.tools, thinks=thinks)
+        while not wait([work], SLICE_SECONDS).done:
+            yield
+        return work.result()
 
     def _check_long(self, messages: Sequence[Message]) -> Generator[None, None, None]:
         """Raise `ContextTooLong` for a message that is too long by itself, by the tokens of its parts.

@@ -9,6 +9,7 @@ drawing until it agrees would come to; when it allows none of them, among the al
 import secrets
 from typing import Any
 
+import numpy as np
 from llama_cpp import llama_cpp as lib
 
 from cfs.errors import EngineError
@@ -53,8 +54,7 @@ class Sampler:
     def weight(self, vocabulary: int) -> int:
         """Tokens that are looked at one by one, for a vocabulary of this size: what makes a choice slow."""
         wide = self._chain is not None and not self._settings.top_k
-        asked = self._grammar is not None and self._grammar.costly
-        return vocabulary if wide or asked or self._logprobs is not None else 0
+        return vocabulary if wide or self._logprobs is not None else 0
 
     def free(self) -> None:
         """Release the native samplers; calling it twice is harmless."""
@@ -75,14 +75,14 @@ class Sampler:
         """Choose again among what the grammar allows: of the candidates, or else of the vocabulary."""
         if self._chain is None:
             buffer.fill(logits, most_probable(logits, _GREEDY_TRIES))
-        if grammar.mask(buffer):
+        mask = grammar.mask()
+        if buffer.keep(mask):
             return self._pick(buffer)
-        buffer.fill(logits, grammar.possible(buffer))
-        if not grammar.mask(buffer):
+        allowed = np.flatnonzero(mask).astype(np.int32)
+        if not len(allowed):
             raise EngineError("the grammar allows no token of this model's vocabulary here")
         if self._chain is None:
-            return buffer.best
-        allowed = buffer.ids
+            return int(allowed[logits[allowed].argmax()])
         narrowed = self._narrow(logits[allowed], buffer)
         buffer.fill(logits, allowed if narrowed is None else allowed[narrowed])
         buffer.apply(self._chain)

@@ -1,1 +1,0 @@
-"""JSON schemas as grammars of llama.cpp (GBNF). Pure: no library, no I/O."""
