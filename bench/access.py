@@ -30,9 +30,9 @@ from cfs_server.access.auth import Principals
 from cfs_server.access.tokens import TokenGrant
 from cfs_server.app import create_app
 from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.routes.context import Context
+from cfs_server.routes.deps import Context
 from cfs_server.serve import Server, listen, server_config, url_of
-from cfs_server.sessions.gate import SessionGate
+from cfs_server.sessions.authorized import SessionGate
 from cfs_server.settings import Settings
 
 TOKENS = 1000

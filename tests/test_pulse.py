@@ -2,7 +2,7 @@
 
 import asyncio
 
-from cfs_server.pulse import Pulse
+from cfs_server.broadcast import Pulse
 
 
 async def test_a_pulse_wakes_all_who_wait_and_forgets_who_gave_up() -> None:

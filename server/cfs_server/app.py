@@ -10,19 +10,19 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Mount, Route
 
 from cfs_server import errors, openapi
-from cfs_server.access.auth import Principals
-from cfs_server.access.principals import Principal
-from cfs_server.completions.direct import Direct
-from cfs_server.dav.optional import ROOT, make_dav
+from cfs_server.access.auth import Principal, Principals
+from cfs_server.completions.run import Direct
+from cfs_server.dav import ROOT
+from cfs_server.dav.optional import make_dav
 from cfs_server.engine.interface import Engine, ModelInfo
-from cfs_server.guard import Guard
+from cfs_server.event_streams import Streams
 from cfs_server.metrics import Metrics
+from cfs_server.middleware import Guard
 from cfs_server.routes import completions, dashboard, events, files, health, messages, sessions, turns, whoami
-from cfs_server.routes.context import Context
-from cfs_server.routes.waiting import ClientLeft, nobody_listens
+from cfs_server.routes.deps import Context
+from cfs_server.routes.http import ClientLeft, nobody_listens
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
-from cfs_server.streams import Streams
 from cfs_server.workspaces import open_workspaces
 
 

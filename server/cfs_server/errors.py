@@ -19,7 +19,7 @@ from cfs.errors import (
     from_problem,
     to_problem,
 )
-from cfs_server.completions.failures import is_asked_here, problem_for_clients
+from cfs_server.completions.responses import is_asked_here, problem_for_clients
 
 MEDIA_TYPE = "application/problem+json"
 CHALLENGE = 'Bearer realm="cfs", Basic realm="cfs", charset="UTF-8"'

@@ -9,7 +9,7 @@ from pydantic.json_schema import models_json_schema
 
 from cfs import completions, wire
 from cfs.errors import TABLE, CfsError
-from cfs_server.completions.failures import is_asked_here
+from cfs_server.completions.responses import is_asked_here
 from cfs_server.errors import MEDIA_TYPE
 
 _REF = "#/components/schemas/{model}"

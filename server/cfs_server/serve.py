@@ -16,13 +16,13 @@ import uvicorn
 
 from cfs_server import logs
 from cfs_server.access import tokens
-from cfs_server.access.limits import ConnectionLimits
+from cfs_server.access.auth import ConnectionLimits
 from cfs_server.app import create_app
 from cfs_server.connections import SWEEPS_A_SECOND, Connections
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
 from cfs_server.engines import make_engine
-from cfs_server.origin import is_loopback
-from cfs_server.routes.context import Context
+from cfs_server.middleware import is_loopback
+from cfs_server.routes.deps import Context
 from cfs_server.settings import ConfigurationError, Settings
 
 _log = structlog.get_logger(__name__)

@@ -12,8 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from cfs_server.access.limits import ConnectionLimits, Network, PrincipalLimits
-from cfs_server.sessions.limits import Limits
+from cfs_server.access.auth import ConnectionLimits, Network, PrincipalLimits
+from cfs_server.sessions.quotas import Limits
 
 ENV_PREFIX = "CFS_"
 CONFIG_VARIABLE = "CFS_CONFIG"

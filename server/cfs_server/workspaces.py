@@ -12,7 +12,7 @@ from pathlib import Path as DiskPath
 
 from cfs.errors import StorageFull
 from cfs_filesystem import ConflictError, DiskFileSystem, EntryMeta, FileSystemError, FsHandle, Path
-from cfs_server.sessions.paths import WORKSPACES
+from cfs_server.sessions.ids import WORKSPACES
 
 _TRUSTED_SECONDS = 10.0
 

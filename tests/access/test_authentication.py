@@ -16,8 +16,7 @@ from structlog.testing import capture_logs
 
 from cfs.errors import Unauthorized
 from cfs_server.access import tokens
-from cfs_server.access.auth import _signature
-from cfs_server.access.principals import Principal
+from cfs_server.access.auth import Principal, _signature
 from cfs_server.app import create_app
 from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.settings import Settings

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from cfs.errors import TooMany
 from cfs.wire import Message
 from cfs_server.access import tokens
-from cfs_server.access.limits import Rate
+from cfs_server.access.auth import Rate
 from cfs_server.sessions.history import cost_of
 from tests.access.support import Gated, bearer, gated, make
 from tests.server.support import EventStream, until

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import httpx
 
 from cfs_filesystem import Grant
-from cfs_server.access.principals import Principal
+from cfs_server.access.auth import Principal
 from cfs_server.access.tokens import Token, digest
 from tests.server.support import EventStream, House
 

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 from cfs.completions import ChatMessage
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message
-from cfs_server.completions.conversations import Conversations
+from cfs_server.completions.requests import Conversations
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.scripted import Script, ScriptedEngine
 from tests.server.openai_client import READ, speaking

@@ -14,7 +14,7 @@ from anyio.from_thread import start_blocking_portal
 from cfs_filesystem import RouterFileSystem
 from cfs_filesystem.testing import FileSystemConformance
 from cfs_server.sessions.filesystem import SessionFileSystem
-from cfs_server.sessions.paths import SESSIONS, WORKSPACES
+from cfs_server.sessions.ids import SESSIONS, WORKSPACES
 from cfs_server.workspaces import Workspaces
 from tests.server.files_client import RemoteFileSystem
 from tests.server.support import house

@@ -23,7 +23,7 @@ import pytest
 from cfs.errors import InvalidIdentifier
 from cfs.ids import ROUTE_WORDS
 from cfs_filesystem import InvalidPathError, validate_path
-from cfs_server.sessions.paths import path_of
+from cfs_server.sessions.ids import path_of
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
 from tests.server.support import House, house
 from tests.server.test_errors import ROUTES

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from cfs.transcript import render
 from cfs.wire import Message, SessionDetail
-from cfs_server.routes.views import detail_json
+from cfs_server.routes.http import detail_json
 from cfs_server.sessions.carrier import AT_ONCE_BYTES, aside
 from tests.server.support import JSON, TEXT, House, house
 

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from cfs.errors import Forbidden
-from cfs_server.origin import check_caller
+from cfs_server.middleware import check_caller
 from cfs_server.settings import Settings
 from tests.server.support import house
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from cfs_server.engine.interface import ModelLoadError
-from cfs_server.origin import is_loopback
+from cfs_server.middleware import is_loopback
 from cfs_server.serve import bind, listen_on
 from cfs_server.settings import ConfigurationError, Settings, load
 from tests.server.support import CFS, environment, run_cfs, serving

@@ -25,10 +25,10 @@ from cfs_filesystem import (
     InMemoryFileSystem,
     RouterFileSystem,
 )
-from cfs_server.access.principals import Principal
+from cfs_server.access.auth import Principal
 from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.files import Condition, Files, etag_of
-from cfs_server.sessions.paths import WORKSPACES
+from cfs_server.file_service import Condition, Files, etag_of
+from cfs_server.sessions.ids import WORKSPACES
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces import Usage, Workspaces
 from tests.server.support import Process, serving, until

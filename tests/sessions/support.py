@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from cfs.wire import Message
 from cfs_server.engine.scripted import Script, ScriptedEngine, echo
-from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import Turn

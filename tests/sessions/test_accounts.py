@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from cfs.errors import NotFound, StorageFull, TooLarge
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
-from cfs_server.sessions import agents
-from cfs_server.sessions.accounts import Account, Allowance
 from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, cost_of, read_history
-from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.quotas import Account, Allowance, Limits
+from cfs_server.sessions.session import claim, finish, update
 from cfs_server.sessions.turns import Turn
 from tests.sessions.support import Desk, desk
 
@@ -194,13 +193,13 @@ async def told_by_an_agent(d: Desk) -> None:
     d.say("a", "hello")
     d.say("a", "this one waits")
     session = d.store.get("a")
-    turn = agents.claim(session, 30)
+    turn = claim(session, 30)
     assert turn is not None
     assert turn.lease is not None
     for count in (3, 300):
         news = [message("", "assistant", ToolCall(id="1", name="f", arguments={"x": "y"}))] * count
-        agents.update(session, turn.id, turn.lease.secret, text="so", messages=news, lease_seconds=30)
-    agents.finish(session, turn.id, turn.lease.secret, reply=None, error=None, usage=Usage())
+        update(session, turn.id, turn.lease.secret, text="so", messages=news, lease_seconds=30)
+    finish(session, turn.id, turn.lease.secret, reply=None, error=None, usage=Usage())
 
 
 async def cancelled(d: Desk) -> None:
@@ -269,13 +268,13 @@ async def test_an_agent_cannot_add_without_end() -> None:
         d.store.create("a", SettingsPatch(driver="agent"))
         d.say("a", "hello")
         session = d.store.get("a")
-        turn = agents.claim(session, 30)
+        turn = claim(session, 30)
         assert turn is not None
         assert turn.lease is not None
         with pytest.raises(StorageFull, match="10 are the most"):
-            agents.update(session, turn.id, turn.lease.secret, text="", messages=[EMPTY] * 10, lease_seconds=30)
-        agents.update(session, turn.id, turn.lease.secret, text="", messages=[EMPTY] * 9, lease_seconds=30)
-        agents.finish(session, turn.id, turn.lease.secret, reply="done", error=None, usage=Usage())
+            update(session, turn.id, turn.lease.secret, text="", messages=[EMPTY] * 10, lease_seconds=30)
+        update(session, turn.id, turn.lease.secret, text="", messages=[EMPTY] * 9, lease_seconds=30)
+        finish(session, turn.id, turn.lease.secret, reply="done", error=None, usage=Usage())
         assert session.history.messages[-1].content == "done"
 
 

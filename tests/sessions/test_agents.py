@@ -5,7 +5,7 @@ import pytest
 from cfs.errors import Conflict, Forbidden, NotFound
 from cfs.wire import Message, SettingsPatch, Usage
 from cfs_server.engine.interface import Delta
-from cfs_server.sessions import agents
+from cfs_server.sessions import session as agents
 from cfs_server.sessions.turns import Turn
 from tests.sessions.support import Desk, desk
 

@@ -4,7 +4,7 @@ import pytest
 
 from cfs.errors import InvalidIdentifier, TooLarge, UnsupportedMedia
 from cfs.ids import ROUTE_WORDS, check_id
-from cfs_server.sessions.content import check_content, decode_message
+from cfs_server.sessions.history import check_content, decode_message
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cfs.errors import InvalidRequest
 from cfs_server.sessions.events import Event, EventBus, EventLog, Stale
-from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.quotas import Limits
 from tests.sessions.support import desk
 
 KILOBYTE = 1 << 10

@@ -25,10 +25,9 @@ from cfs_filesystem import (
 )
 from cfs_filesystem.testing import FileSystemConformance
 from cfs_server.engine.scripted import Script, echo, failing
-from cfs_server.sessions.accounts import Allowance
 from cfs_server.sessions.carrier import Carrier
 from cfs_server.sessions.filesystem import SessionFileSystem
-from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.quotas import Allowance, Limits
 from cfs_server.sessions.session import Session
 from tests.sessions.support import Desk, desk, transcript
 

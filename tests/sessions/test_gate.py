@@ -13,11 +13,10 @@ import pytest
 from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidTranscript, NotFound, NotGranted
 from cfs.wire import Message
 from cfs_filesystem import OPERATIONS, Grant, InMemoryFileSystem, InvalidPathError, Operation
-from cfs_server.sessions.accounts import Allowance
+from cfs_server.sessions.authorized import SessionGate
 from cfs_server.sessions.events import Event
-from cfs_server.sessions.gate import SessionGate
-from cfs_server.sessions.ids import parent_of
-from cfs_server.sessions.paths import SESSIONS, path_of
+from cfs_server.sessions.ids import SESSIONS, parent_of, path_of
+from cfs_server.sessions.quotas import Allowance
 from cfs_server.sessions.turns import Turn
 from tests.filesystem.support import grant
 from tests.sessions.support import Desk, desk

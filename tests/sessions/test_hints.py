@@ -6,7 +6,7 @@ import pytest
 
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
 from cfs_server.engine.interface import Hint
-from cfs_server.sessions import agents
+from cfs_server.sessions import session as agents
 from cfs_server.sessions.hints import Situation, hint_for
 from tests.sessions.support import Desk, desk
 

@@ -9,7 +9,7 @@ from cfs.errors import Conflict, Gone, TooMany
 from cfs.wire import Message, SettingsPatch
 from cfs_server.engine.interface import Delta, GenerationRequest
 from cfs_server.engine.scripted import failing
-from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.turns import Turn
 from tests.sessions.support import desk
 

@@ -4,7 +4,7 @@ import pytest
 
 from cfs.wire import Message, SettingsPatch
 from cfs_server.engine.upstream.options import Kind
-from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import Turn
 from tests.upstream.stub import WINDOW

@@ -10,14 +10,12 @@ import pytest
 
 from cfs.errors import CfsError
 from cfs_filesystem import FsHandle, Grant, InMemoryFileSystem
-from cfs_server.dav.kept import Keeper
-from cfs_server.dav.sessions import SessionTree
-from cfs_server.dav.sub_sessions import SubSessionTree
+from cfs_server.dav.scratch import Keeper
+from cfs_server.dav.sessions import SessionTree, SubSessionTree
 from cfs_server.engine.scripted import Script, echo
-from cfs_server.sessions.accounts import Allowance
-from cfs_server.sessions.gate import SessionGate
-from cfs_server.sessions.limits import Limits
-from cfs_server.sessions.paths import SESSIONS
+from cfs_server.sessions.authorized import SessionGate
+from cfs_server.sessions.ids import SESSIONS
+from cfs_server.sessions.quotas import Allowance, Limits
 from cfs_webdav.tree import Conditions, Entry, Tree
 from tests.filesystem.support import grant
 from tests.sessions.support import Desk, desk

@@ -7,10 +7,9 @@ import pytest
 
 from cfs.wire import Message
 from cfs_filesystem import OPERATIONS, Grant
-from cfs_server.dav import puts
-from cfs_server.dav.sub_sessions import SubSessionTree
-from cfs_server.sessions.accounts import Allowance
-from cfs_server.sessions.limits import Limits
+from cfs_server.dav import put
+from cfs_server.dav.sessions import SubSessionTree
+from cfs_server.sessions.quotas import Allowance, Limits
 from cfs_server.sessions.turns import Turn
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, mount, mounts
@@ -64,7 +63,7 @@ async def test_a_message_that_is_too_big_is_refused_and_a_transcript_is_not() ->
 
 
 async def test_a_body_has_as_much_as_the_transcript_and_a_bound_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(puts, "GATHERED_BYTES", 200)
+    monkeypatch.setattr(put, "GATHERED_BYTES", 200)
     async with mount(limits=Limits(message_bytes=100)) as ann:
         assert "300 bytes at most" in await ann.put_refused(413, "/new", TALK * 12)
         await ann.put("/new", TALK * 11)
@@ -321,7 +320,7 @@ async def test_who_may_not_read_writes_messages_and_learns_nothing() -> None:
 
 
 async def test_who_may_not_read_learns_nothing_by_names_and_sizes_either(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(puts, "GATHERED_BYTES", 0)
+    monkeypatch.setattr(put, "GATHERED_BYTES", 0)
     async with mount(limits=Limits(message_bytes=100)) as ann:
         ann.may(grant("/sessions/", "write"))
         assert "r0-" in await ann.put("/chat1", "")
@@ -375,7 +374,7 @@ async def test_a_long_body_is_judged_again_when_somebody_was_faster(
     monkeypatch: pytest.MonkeyPatch, bound: int
 ) -> None:
     """Twelve writers at once, none of whom knows of the others: nobody's message is lost, however it is judged."""
-    monkeypatch.setattr(puts, "AT_ONCE_BYTES", bound)
+    monkeypatch.setattr(put, "AT_ONCE_BYTES", bound)
     async with mount() as ann:
         talk(ann)
         ann.desk.engine.hold()
@@ -388,23 +387,23 @@ async def test_a_long_body_is_judged_again_when_somebody_was_faster(
 
 async def test_what_was_judged_is_not_done_to_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer who comes in between every time: in the end it is judged in one piece, and refused."""
-    monkeypatch.setattr(puts, "AT_ONCE_BYTES", 0)
+    monkeypatch.setattr(put, "AT_ONCE_BYTES", 0)
     async with mount() as ann:
         talk(ann)
         store = ann.desk.store
         judged: list[str | None] = []
-        loop, judge = asyncio.get_running_loop(), puts.Sight.judge
+        loop, judge = asyncio.get_running_loop(), put.Sight.judge
 
         async def say() -> None:
             store.submit("chat1", Turn(Message(role="user", content=f"i{len(judged)}"), generate=False))
 
-        def slow(sight: puts.Sight, body: bytes) -> object:
+        def slow(sight: put.Sight, body: bytes) -> object:
             judged.append(sight.etag)
             if asyncio._get_running_loop() is None and len(judged) < 20:
                 asyncio.run_coroutine_threadsafe(say(), loop).result()
             return judge(sight, body)
 
-        monkeypatch.setattr(puts.Sight, "judge", slow)
+        monkeypatch.setattr(put.Sight, "judge", slow)
         old = await ann.etag("/chat1")
         await ann.put("/chat1", TALK + "tail\n", match=old)
         assert len(set(judged)) == len(judged) == 6

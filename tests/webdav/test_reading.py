@@ -18,12 +18,10 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cfs.errors import CfsError
-from cfs_server.dav.preferences import wait_of
-from cfs_server.dav.reading import read, read_session
-from cfs_server.dav.sessions import SessionTree
-from cfs_server.dav.sub_sessions import SubSessionTree
+from cfs_server.dav.get import read, read_session, wait_of
+from cfs_server.dav.sessions import SessionTree, SubSessionTree
 from cfs_server.errors import problem_response
-from cfs_server.routes.waiting import ClientLeft, nobody_listens
+from cfs_server.routes.http import ClientLeft, nobody_listens
 from cfs_server.serve import Server, listen, server_config, url_of
 from cfs_server.sessions.session import Session
 from tests.filesystem.support import grant

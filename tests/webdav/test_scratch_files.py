@@ -3,9 +3,9 @@
 import pytest
 
 from cfs_server.dav import scratch
-from cfs_server.dav.clients import Clients
+from cfs_server.dav.put import Clients
 from cfs_server.dav.scratch import ScratchFiles
-from cfs_server.dav.sub_sessions import SubSessionTree
+from cfs_server.dav.sessions import SubSessionTree
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, Clock, mount, mounts
 

@@ -7,7 +7,7 @@ import pytest
 
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, Grant, Operation
-from cfs_server.dav.sub_sessions import SubSessionTree
+from cfs_server.dav.sessions import SubSessionTree
 from cfs_webdav.tree import Entry, Tree
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, mount, mounts, sub_mount

@@ -2,18 +2,131 @@
 
 import asyncio
 import base64
-from collections.abc import Callable, Mapping
+import ipaddress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
+from anyio import CancelScope, CapacityLimiter
 
-from cfs.errors import Unauthorized
-from cfs_filesystem import Grant
+from cfs.errors import TooMany, Unauthorized
+from cfs_filesystem import OPERATIONS, Grant, RouterFileSystem
 from cfs_server.access import tokens
-from cfs_server.access.limits import PrincipalLimits
-from cfs_server.access.principals import EVERYTHING, LOCAL, Principal
 from cfs_server.access.tokens import Token, TokensError
+from cfs_server.sessions.filesystem import SessionFileSystem
+from cfs_server.sessions.ids import SESSIONS, WORKSPACES
+from cfs_server.sessions.quotas import Allowance
+from cfs_server.sessions.store import SessionStore
+from cfs_server.workspaces import Usage, Workspaces
+
+# How much a connection may take before it is known who calls, and then one principal (H7).
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of each connection, and of the unfinished ones of one address; sizes are bytes, times are seconds."""
+
+    head_bytes: int = 64 << 10
+    head_fields: int = 128
+    head_seconds: float = 10.0
+    stall_seconds: float = 30.0
+    unfinished: int = 256
+    trusted_proxies: tuple[Network, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PrincipalLimits:
+    """Bounds for one principal; None sets none. Sizes are bytes; `requests` is how many a second, in the long run."""
+
+    sessions: int | None = None
+    bytes: int | None = None
+    streams: int | None = None
+    requests: float | None = None
+
+
+class Rate:
+    """A token bucket: `limit` a second in the long run, and two seconds' worth, at least one, at once."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._per_second: float | None = None
+        self._left = 0.0
+        self._seen = clock()
+
+    def limit(self, per_second: float | None) -> None:
+        """Change the limit; None takes it away."""
+        if per_second != self._per_second:
+            self._per_second = per_second
+            self._left = self._most
+
+    def take(self) -> None:
+        """Count one; raises `TooMany`, which says when there is room again."""
+        if self._per_second is None:
+            return
+        now = self._clock()
+        self._left = min(self._most, self._left + (now - self._seen) * self._per_second)
+        self._seen = now
+        if self._left < 1:
+            raise TooMany(
+                f"your token may make {self._per_second:g} requests a second",
+                retry_after=(1 - self._left) / self._per_second,
+            )
+        self._left -= 1
+
+    @property
+    def _most(self) -> float:
+        return max(1.0, 2 * (self._per_second or 0))
+
+
+# Principals: who calls, what they may do, and how much of it (G9, H7).
+
+_SEARCHES = 2
+"""Searches of one principal at a time: each may take a second of a processor, and the threads are everybody's."""
+LOCAL = "local"
+"""The caller's name where there are no tokens."""
+EVERYTHING = (Grant(prefix="/", ops=OPERATIONS),)
+
+
+class Principal:
+    """A caller: its handle is the only way to what the server holds, and its account counts what it made."""
+
+    def __init__(self, name: str, store: SessionStore, workspaces: Workspaces) -> None:
+        self.name = name
+        self.account = store.account.part(name, Allowance())
+        sessions = SessionFileSystem(store, self.account)
+        self.handle = RouterFileSystem({SESSIONS: sessions, WORKSPACES: workspaces}).create_handle(())
+        self.usage = Usage(self.handle, workspaces)
+        self.searches = CapacityLimiter(_SEARCHES)
+        self.limits = PrincipalLimits()
+        self.streams = 0
+        self._lives: set[CancelScope] = set()
+        self.rate = Rate()
+
+    def allow(self, grants: tuple[Grant, ...], limits: PrincipalLimits) -> None:
+        """Set what it may do from now on; who may do nothing has no connections either."""
+        self.handle.grants = list(grants)
+        self.limits = limits
+        if not grants:
+            for life in self._lives:
+                life.cancel()
+        self.account.allowance = Allowance(limits.sessions, limits.bytes)
+        self.rate.limit(limits.requests)
+
+    @contextmanager
+    def connected(self, life: CancelScope) -> Iterator[None]:
+        """Let a connection of the principal end with its rights."""
+        self._lives.add(life)
+        try:
+            yield
+        finally:
+            self._lives.discard(life)
+
 
 _LOOK_SECONDS = 1.0
 

@@ -36,7 +36,7 @@ from pydantic import (
 )
 
 from cfs_filesystem import GrantedOperation, InvalidPathError, validate_prefix
-from cfs_server.sessions.paths import SESSIONS, WORKSPACES
+from cfs_server.sessions.ids import SESSIONS, WORKSPACES
 
 PREFIX = "cfs_"
 """How every secret begins, so that scanners for leaked ones can tell."""

@@ -1,1 +1,5 @@
 """Sessions and workspaces by WebDAV (part W)."""
+
+ROOT = "/dav"
+
+__all__ = ["ROOT"]

@@ -7,7 +7,6 @@ from starlette.types import Receive, Scope, Send
 
 from cfs.errors import Unsupported
 
-ROOT = "/dav"
 _NEEDED = {"a2wsgi", "lxml", "wsgidav"}
 
 
@@ -34,7 +33,7 @@ class _Missing:
 def make_dav() -> DavApp:
     """Make the application for `/dav`."""
     try:
-        from cfs_server.dav.mounts import Dav
+        from cfs_server.dav.app import Dav
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _NEEDED:
             raise

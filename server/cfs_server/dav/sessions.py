@@ -4,21 +4,177 @@ import io
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import partial
-from typing import BinaryIO
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import BinaryIO, NamedTuple
 
-from cfs.errors import Forbidden, InvalidIdentifier, NotFound
-from cfs.ids import is_scratch
-from cfs_server.dav import properties
-from cfs_server.dav.clients import is_rclone
-from cfs_server.dav.kept import Kept
-from cfs_server.dav.places import Family, Place, ScratchPlace, SessionPlace, Top, in_sessions
-from cfs_server.dav.puts import Put, require_size
-from cfs_server.dav.rows import MEDIA_TYPE, Row, row_of, scratch_entry
-from cfs_server.dav.scratch import CAP_FILE, Scratch
-from cfs_server.sessions.gate import SessionGate
+from pydantic import ValidationError
+
+from cfs.errors import Conflict, Forbidden, InvalidIdentifier, InvalidSettings, NotFound
+from cfs.ids import check_id, id_below, is_scratch, name_below
+from cfs.transports.disk import PREFIX, read_settings, write_settings
+from cfs.wire import Settings, SettingsPatch, State
+from cfs_server.dav.put import Put, is_rclone, require_size
+from cfs_server.dav.scratch import CAP_FILE, Kept, Scratch
+from cfs_server.sessions.authorized import SessionGate
 from cfs_server.sessions.session import Session
 from cfs_webdav.tree import Conditions, Entry, Tree
+
+# A session's settings and state as WebDAV properties in the namespace `cfs:` (W5, S9). Pure: no I/O.
+
+NAMESPACE = "{cfs:}"
+"""In Clark's notation."""
+
+_LIVE = ("state", "queued")
+
+
+@lru_cache(maxsize=256)  # most sessions of a listing have the same
+def settings_shown(settings: Settings) -> Mapping[str, str]:
+    """Write the settings that have a value: numbers and lists as JSON, texts as they stand."""
+    written = write_settings(SettingsPatch(**settings.model_dump()))
+    values = {
+        NAMESPACE + name: value.decode()
+        for name in Settings.model_fields
+        if (value := written[PREFIX + name]) is not None
+    }
+    return MappingProxyType(values)
+
+
+def state_shown(state: State, queued: int) -> Mapping[str, str]:
+    """Write what the session is doing."""
+    return {NAMESPACE + "state": state, NAMESPACE + "queued": str(queued)}
+
+
+def is_ours(name: str) -> bool:
+    """Tell whether a property belongs to the session itself, and not to whoever wants to keep something beside it."""
+    return name.startswith(NAMESPACE)
+
+
+def change_of(name: str, value: str | None) -> SettingsPatch:
+    """Read the change of one property; None puts the setting back to its default.
+
+    Raises `Forbidden` for what can only be read, and `Conflict` for what is no setting, or not with this value.
+    """
+    key = name.removeprefix(NAMESPACE)
+    if key in _LIVE:
+        raise Forbidden(f"{key!r} says what the session is doing; it cannot be set")
+    if key not in SettingsPatch.model_fields:
+        raise Conflict(f"there is no setting {key!r}; there are {', '.join(SettingsPatch.model_fields)}")
+    try:
+        return SettingsPatch.model_validate({key: None if value is None else _read(key, value)})
+    except (ValidationError, InvalidSettings) as error:
+        raise Conflict(f"{key} cannot be {value!r}: {_reason(error)}") from None
+
+
+def _read(key: str, value: str) -> object:
+    return getattr(read_settings({PREFIX + key: value.encode()}), key)
+
+
+def _reason(error: ValidationError | InvalidSettings) -> str:
+    return error.detail if isinstance(error, InvalidSettings) else error.errors()[0]["msg"]
+
+
+# What the paths of the two mounts of sessions stand for; behind this module nobody splits paths (W3).
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The mount itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The collection of everything below a root session."""
+
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlace:
+    """The transcript of a session; the id has not been checked."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchPlace:
+    """A file that a program makes for itself."""
+
+    path: str
+
+
+Place = Top | Family | SessionPlace | ScratchPlace
+
+
+def in_sessions(path: str) -> Place | None:
+    """Read a path of `/dav/sessions`: every root session by its id; None where nothing can be."""
+    match path.strip("/").split("/"):
+        case [""]:
+            return Top()
+        case [name]:
+            return ScratchPlace(path) if is_scratch(name) else SessionPlace(name)
+    return None
+
+
+def in_sub_sessions(path: str) -> Place | None:
+    """Read a path of `/dav/sub_sessions`: a collection for each root, flat; None where nothing can be.
+
+    `4913` or `a.swp` can be a sub-session there, and is one: only what cannot is a program's own file.
+    """
+    match path.strip("/").split("/"):
+        case [""]:
+            return Top()
+        case [name]:
+            return ScratchPlace(path) if is_scratch(name) else Family(name)
+        case [root, name]:
+            session_id = id_below(root, name)
+            return ScratchPlace(path) if is_scratch(name) and not _is_legal(session_id) else SessionPlace(session_id)
+    return None
+
+
+def _is_legal(session_id: str) -> bool:
+    with suppress(InvalidIdentifier):
+        return bool(check_id(session_id))
+    return False
+
+
+# Sessions and scratch files as they were at one moment, and as entries of a mount.
+#
+# A listing of many sessions is taken on the event loop, where it is to be short; its entries are made in a thread.
+
+MEDIA_TYPE = "text/plain; charset=utf-8"
+
+
+class Row(NamedTuple):
+    """A session as it was."""
+
+    id: str
+    size: int
+    changed_at: float
+    etag: str
+    state: State
+    queued: int
+    settings: Settings
+
+    def entry(self, path: str) -> Entry:
+        """Describe it at a path."""
+        return Entry(path, False, self.size, self.changed_at, self.etag, MEDIA_TYPE)
+
+
+def row_of(session: Session) -> Row:
+    """Take down how a session is now; on the event loop."""
+    history = session.history
+    queued = len(session.queue)
+    return Row(
+        session.id, history.size, history.changed_at, session.etag[1:-1], session.state, queued, session.settings
+    )
+
+
+def scratch_entry(path: str, file: Scratch) -> Entry:
+    """Describe a scratch file."""
+    return Entry(path, False, len(file.data), file.changed_at, file.etag)
+
 
 _NO_CONDITIONS = Conditions()
 
@@ -37,7 +193,7 @@ class SessionTree(Tree):
     """
 
     flat = True
-    namespace = properties.NAMESPACE
+    namespace = NAMESPACE
     _mount = "/dav/sessions"
 
     def __init__(self, gate: SessionGate, kept: Kept, user_agent: str = "") -> None:
@@ -73,7 +229,7 @@ class SessionTree(Tree):
         return entries + [scratch_entry(where, file) for where, file in scratch]
 
     def open(self, path: str) -> BinaryIO:
-        """Open the transcript as it is now: who wants to wait reads by `cfs_server.dav.reading`."""
+        """Open the transcript as it is now: who wants to wait reads by `cfs_server.dav.get`."""
         return io.BytesIO(self._content(path)[0])
 
     def scratch(self, path: str) -> Scratch:
@@ -92,16 +248,16 @@ class SessionTree(Tree):
         row = self._rows.get(path)
         found: dict[str, str] = {}
         if row is not None:
-            found.update(properties.state_shown(row.state, row.queued))
+            found.update(state_shown(row.state, row.queued))
             if self.gate.may("read_binary", row.id):
-                found.update(properties.settings_shown(row.settings))
+                found.update(settings_shown(row.settings))
         self._properties[path] = found  # each of them is asked for by a call
         return found
 
     # -- changing -------------------------------------------------------------------------------------------------
 
     def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str:
-        """Do what a PUT means: see `cfs_server.dav.puts`; the bytes of a scratch file are kept as they are."""
+        """Do what a PUT means: see `cfs_server.dav.put`; the bytes of a scratch file are kept as they are."""
         place = self.place(path)
         if isinstance(place, SessionPlace):
             self._on_loop(partial(require_size, self.gate, place.id, body.seek(0, os.SEEK_END)))
@@ -186,7 +342,7 @@ class SessionTree(Tree):
     def set_property(self, path: str, name: str, value: str | None, *, dry_run: bool) -> bool:
         """Change a setting (S9); properties of other namespaces are no business of a session."""
         place = self.place(path)
-        if not isinstance(place, SessionPlace) or not properties.is_ours(name):
+        if not isinstance(place, SessionPlace) or not is_ours(name):
             return False
         self._on_loop(partial(self._configure, place.id, name, value, dry_run=dry_run))
         self._rows.pop(path, None)
@@ -259,7 +415,7 @@ class SessionTree(Tree):
 
     def _configure(self, session_id: str, name: str, value: str | None, *, dry_run: bool) -> None:
         session = self.gate.get(session_id, "write")
-        change = properties.change_of(name, value)
+        change = change_of(name, value)
         if not dry_run:
             session.change_settings(change)
 
@@ -307,3 +463,46 @@ class SessionTree(Tree):
         if self.place(path) is None:
             return NotFound(f"nothing can be at {path!r} in {self._mount}")
         return Forbidden(f"{path!r} in {self._mount} is a collection that is there as long as its sessions are")
+
+
+# `/dav/sub_sessions`: for each root session a collection of everything below it, flat (W3).
+
+
+class SubSessionTree(SessionTree):
+    """The sub-sessions that one caller may use, for one request.
+
+    `/main/coder.tester` is the session `main/coder/tester`, and writing to it steers whoever works there. Listed are
+    the roots that have something below them; the collection of any other root that exists is empty. Collections can be
+    neither made nor changed: a root is deleted or renamed in `/dav/sessions`.
+    """
+
+    flat = False
+    _mount = "/dav/sub_sessions"
+
+    def place(self, path: str) -> Place | None:
+        """Tell what a path stands for."""
+        return in_sub_sessions(path)
+
+    def path_of(self, session_id: str) -> str:
+        """Return the path of a sub-session."""
+        root = session_id.partition("/")[0]
+        return f"/{root}/{name_below(root, session_id)}"
+
+    def may_remove(self, path: str) -> bool:  # noqa: ARG002 - every collection
+        """Say no: the sub-sessions would go, and their collection stay."""
+        return False
+
+    def _is_reachable(self, session_id: str) -> bool:  # noqa: ARG002 - each is
+        return True
+
+    def _listed(self, place: Place | None) -> list[Session]:
+        return self.gate.below(place.root) if isinstance(place, Family) else []
+
+    def _collections(self, place: Place | None) -> list[tuple[str, float]]:
+        if not isinstance(place, Top):
+            return []
+        return [(f"/{root.id}", root.created_at) for root in self.gate.roots_with_children()]
+
+    def _look_at_family(self, place: Family, path: str) -> Entry | None:
+        root = self.gate.enter(place.root)
+        return None if root is None else Entry(path, collection=True, modified=root.created_at)

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, TokenLogprob, Usage
+from cfs_server.broadcast import Pulse
 from cfs_server.engine.chat.replies import ReplyReader
 from cfs_server.engine.interface import (
     TOO_LONG,
@@ -24,7 +25,6 @@ from cfs_server.engine.interface import (
     Kind,
     ModelInfo,
 )
-from cfs_server.pulse import Pulse
 
 Script = Callable[[GenerationRequest], Iterable[str | Delta]]
 """Gives the tokens of a reply, which are read as a model's are where there are tools; a `Delta` is taken as it is.

@@ -26,17 +26,14 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs.ids import check_id
-from cfs_server.completions.answers import Writer, chunk_json, completion_json
-from cfs_server.completions.direct import Items
-from cfs_server.completions.failures import problem_for_clients
-from cfs_server.completions.orders import messages_of, read_order, tools_of
+from cfs_server.completions.requests import messages_of, read_order, tools_of
+from cfs_server.completions.responses import Writer, chunk_json, completion_json, problem_for_clients
+from cfs_server.completions.run import Items
 from cfs_server.engine.interface import Delta, Finished
+from cfs_server.event_streams import Frames
 from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.bodies import apart, json_body
-from cfs_server.routes.context import Me
-from cfs_server.routes.views import as_json
-from cfs_server.routes.waiting import attend
-from cfs_server.streams import Frames
+from cfs_server.routes.deps import Me
+from cfs_server.routes.http import apart, as_json, attend, json_body
 
 router = APIRouter(prefix="/v1", tags=["completions"])
 

@@ -5,14 +5,14 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Response
 
 from cfs.errors import InvalidIdentifier, InvalidParameters, NotAcceptable, NotFound, TooMany
+from cfs_server.event_streams import follow
 from cfs_server.openapi import answer, problems
-from cfs_server.routes import accept as media
-from cfs_server.routes.context import CURSOR_PATTERN, Accept, Me, SessionId
-from cfs_server.routes.views import detail
+from cfs_server.routes import http as media
+from cfs_server.routes.deps import CURSOR_PATTERN, Accept, Me, SessionId
+from cfs_server.routes.http import detail
+from cfs_server.sessions.authorized import SessionGate
 from cfs_server.sessions.events import Event, Stale
-from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.session import Session
-from cfs_server.streams import follow
 
 router = APIRouter(prefix="/v1", tags=["events"])
 

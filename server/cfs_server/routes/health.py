@@ -9,9 +9,9 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from cfs.errors import Forbidden, InvalidParameters, NotAcceptable, Unavailable
 from cfs_server.metrics import CONTENT_TYPE
 from cfs_server.openapi import problems
-from cfs_server.routes import accept as media
 from cfs_server.routes import dashboard
-from cfs_server.routes.context import Accept, Context, IfNoneMatch, Me, Parts
+from cfs_server.routes import http as media
+from cfs_server.routes.deps import Accept, Context, IfNoneMatch, Me, Parts
 
 router = APIRouter(tags=["server"])
 

@@ -23,21 +23,17 @@ from cfs.errors import (
     Unavailable,
     UnsupportedMedia,
 )
-from cfs_server.completions.orders import read_tools, refusal, schema_of
+from cfs_server.completions.requests import read_tools, refusal, schema_of
+from cfs_server.event_streams import follow
 from cfs_server.openapi import answer, body, problems
-from cfs_server.routes import accept as media
-from cfs_server.routes.bodies import apart, is_json, most_values, parse, require_text
-from cfs_server.routes.conditions import require_life, require_match_of
-from cfs_server.routes.context import Accept, IfMatch, Life, Me, SessionId
+from cfs_server.routes import http as media
+from cfs_server.routes.deps import Accept, IfMatch, Life, Me, SessionId, require_life, require_match_of
 from cfs_server.routes.events import SessionView
-from cfs_server.routes.views import as_json, location, reply
-from cfs_server.routes.waiting import attend
-from cfs_server.sessions.content import check_content, decode_message
-from cfs_server.sessions.history import rendered
-from cfs_server.sessions.limits import Limits
+from cfs_server.routes.http import apart, as_json, attend, is_json, location, most_values, parse, reply, require_text
+from cfs_server.sessions.history import check_content, decode_message, rendered
+from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn, TurnResult
-from cfs_server.streams import follow
 
 router = APIRouter(prefix="/v1/sessions", tags=["messages"])
 

@@ -25,20 +25,36 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs_server.openapi import NOT_MODIFIED, answer, body, problems
-from cfs_server.routes import accept as media
-from cfs_server.routes.bodies import apart, json_body, read_text
-from cfs_server.routes.conditions import (
+from cfs_server.routes import http as media
+from cfs_server.routes.deps import (
+    Accept,
+    IfMatch,
+    IfNoneMatch,
+    Me,
+    Seconds,
+    SessionId,
+    Sessions,
     content_etag,
     require_match,
     session_headers,
     unchanged,
     view_etag,
 )
-from cfs_server.routes.context import Accept, IfMatch, IfNoneMatch, Me, Seconds, SessionId, Sessions
-from cfs_server.routes.views import LongText, as_json, detail, detail_json, info, location, tree
-from cfs_server.routes.waiting import attend
+from cfs_server.routes.http import (
+    LongText,
+    apart,
+    as_json,
+    attend,
+    detail,
+    detail_json,
+    info,
+    json_body,
+    location,
+    read_text,
+    tree,
+)
+from cfs_server.sessions.authorized import SessionGate
 from cfs_server.sessions.carrier import aside
-from cfs_server.sessions.gate import SessionGate
 from cfs_server.sessions.history import Weighed, read_history, rendered
 from cfs_server.sessions.session import Session
 

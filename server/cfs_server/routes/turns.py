@@ -19,12 +19,10 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.bodies import json_body
-from cfs_server.routes.context import Me, SessionId, Sessions
-from cfs_server.routes.views import as_json, reply
-from cfs_server.routes.waiting import attend
-from cfs_server.sessions import agents
-from cfs_server.sessions.gate import SessionGate
+from cfs_server.routes.deps import Me, SessionId, Sessions
+from cfs_server.routes.http import as_json, attend, json_body, reply
+from cfs_server.sessions import session as agents
+from cfs_server.sessions.authorized import SessionGate
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn
 

@@ -4,8 +4,8 @@ from fastapi import APIRouter, Response
 
 from cfs import wire
 from cfs_server.openapi import answer, problems
-from cfs_server.routes.context import Me
-from cfs_server.routes.views import as_json
+from cfs_server.routes.deps import Me
+from cfs_server.routes.http import as_json
 
 router = APIRouter(prefix="/v1/whoami", tags=["server"])
 

@@ -22,9 +22,9 @@ from weakref import ReferenceType, ref
 
 from cfs.errors import InvalidRequest
 from cfs.wire import EventType
-from cfs_server.pulse import Pulse
+from cfs_server.broadcast import Pulse
 from cfs_server.sessions.history import cost_of_value
-from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.quotas import Limits
 
 EVENT_COST = 512
 """Bytes of memory that an event takes without its data, as measured: the object, its places in logs, its wire form."""

@@ -19,11 +19,10 @@ from cfs_filesystem import (
     Path,
     VersionedEntryMeta,
 )
-from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.carrier import Carrier
-from cfs_server.sessions.content import decode_message
-from cfs_server.sessions.history import rendered_in_thread
-from cfs_server.sessions.paths import SESSIONS, id_of, path_of
+from cfs_server.sessions.history import decode_message, rendered_in_thread
+from cfs_server.sessions.ids import SESSIONS, id_of, path_of
+from cfs_server.sessions.quotas import Account
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import Turn

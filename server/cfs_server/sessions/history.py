@@ -8,11 +8,42 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Self
 
-from cfs.transcript import parse, render, render_one, shown
+from cfs.errors import TooLarge, UnsupportedMedia
+from cfs.transcript import PREFIXES, parse, render, render_one, shown
 from cfs.wire import Message
 from cfs_server.engine.fitting import exchanges, leading_systems
-from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.carrier import AT_ONCE_BYTES, Carrier, aside
+from cfs_server.sessions.quotas import Account
+
+# From the bytes that somebody writes to the content of one message (S3).
+
+
+def decode_message(data: bytes, *, limit: int) -> str | None:
+    """Read bytes as one user message: strict UTF-8, one final newline and a leading `User: ` dropped.
+
+    Returns None where there is nothing but blanks: an empty write is a no-op.
+    Raises `TooLarge` over `limit` bytes and `UnsupportedMedia` for bytes that are not UTF-8.
+    """
+    if len(data) > limit:
+        raise TooLarge(f"a message has {limit} bytes at most; this one has {len(data)}")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise UnsupportedMedia(f"a message must be UTF-8: {error.reason} at byte {error.start}") from None
+    text = text.removesuffix("\n").removeprefix(PREFIXES["user"])
+    return text if text.strip() else None
+
+
+def check_content(content: str, *, limit: int) -> str:
+    """Check the content of a structured message, which is taken as it stands."""
+    try:
+        size = len(content.encode())
+    except UnicodeEncodeError:
+        raise UnsupportedMedia("the content holds a lone surrogate, which is no text in UTF-8") from None
+    if size > limit:
+        raise TooLarge(f"a message has {limit} bytes at most; this one has {size}")
+    return content
+
 
 MESSAGE_COST = 640
 """Bytes of memory that a message takes without its texts, as measured: the object, its fields, its place in a list."""

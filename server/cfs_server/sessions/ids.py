@@ -1,6 +1,56 @@
 """New session ids, and the families that ids make (S1, S2)."""
 
+import re
 import uuid
+from urllib.parse import quote, unquote_to_bytes
+
+from cfs.errors import InvalidIdentifier
+from cfs.ids import check_id
+from cfs_filesystem import InvalidPathError, Path, validate_path
+
+# Session ids as logical paths, and back (S1, G1).
+#
+# An id may hold characters that a logical path may not: wildcards, a backslash, what looks like a slash or a dot.
+# Those, and `%` itself, are percent-encoded in the path, so that each session has one path and each path one session.
+
+SESSIONS = "/sessions/"
+WORKSPACES = "/workspaces/"
+
+_ESCAPED = re.compile(
+    r"[%*?\\\x80-\x9f"  # C1 control characters
+    "\u2044\u2215\u2571\u27cb\u29f8\uff0f"  # look like a slash
+    "\u2216\u2572\u27cd\u29f5\u29f9\ufe68\uff3c"  # look like a backslash
+    "\u2024\u2025\ufe52\uff0e]"  # read like dots
+)
+
+
+def path_of(session_id: str) -> Path:
+    """Return the logical path of a session; raises `InvalidIdentifier` for what can be no id."""
+    path = SESSIONS + _ESCAPED.sub(_escape, check_id(session_id))
+    try:
+        return validate_path(path)
+    except InvalidPathError:
+        raise InvalidIdentifier(
+            f"the session id {session_id[:80]!r} is too long: its path is {path[:80]!r}..., and that has 255 bytes a"
+            " component at most"
+        ) from None
+
+
+def id_of(path: Path) -> str:
+    """Return the id of the session that a valid logical path names; raises `InvalidPathError` if it can name none."""
+    escaped = path.removeprefix(SESSIONS)
+    try:
+        session_id = unquote_to_bytes(escaped).decode() if "%" in escaped else escaped
+        if path_of(session_id) == path:
+            return session_id
+    except (UnicodeDecodeError, InvalidIdentifier) as error:
+        reason = getattr(error, "detail", "it is not UTF-8 behind its escapes")
+        raise InvalidPathError(f"{path!r} names no session: {reason}", path) from None
+    raise InvalidPathError(f"{path!r} names no session: write {path_of(session_id)!r} for it", path)
+
+
+def _escape(found: "re.Match[str]") -> str:
+    return quote(found[0], safe="")
 
 
 def new_id() -> str:

@@ -22,13 +22,11 @@ from cfs.errors import (
 from cfs.ids import check_id
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine
-from cfs_server.sessions.accounts import Account, Allowance
-from cfs_server.sessions.content import check_content
 from cfs_server.sessions.events import Event, EventBus
 from cfs_server.sessions.hints import Hints
-from cfs_server.sessions.history import Weighed, read_history
+from cfs_server.sessions.history import Weighed, check_content, read_history
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
-from cfs_server.sessions.limits import Limits
+from cfs_server.sessions.quotas import Account, Allowance, Limits
 from cfs_server.sessions.session import Services, Session
 from cfs_server.sessions.turns import Turn, kind_of
 

@@ -13,7 +13,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.model import Retries
 from cfs_agents.testing import raises, says, together
-from cfs_server.sessions.agents import expire
+from cfs_server.sessions.session import expire
 from tests.agents.fibre.trees import (
     Cast,
     all_chunks,

@@ -16,19 +16,40 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier
+from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier, NotGranted
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, FsHandle, InvalidPathError, Operation, Path
-from cfs_server import rights
-from cfs_server.sessions.accounts import Account
 from cfs_server.sessions.events import Event, EventLog
 from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.ids import new_id
-from cfs_server.sessions.limits import Limits
-from cfs_server.sessions.paths import SESSIONS, id_of, path_of
+from cfs_server.sessions.ids import SESSIONS, id_of, new_id, path_of
+from cfs_server.sessions.quotas import Account, Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import Turn
+
+# What a caller is told when it has no right (G9): of what it may not see, that it is not there.
+#
+# The answer depends on the caller's grants only, never on what exists: so nothing can be learnt from it.
+
+
+def require(handle: FsHandle, operation: Operation, path: Path, shown: str) -> None:
+    """Raise unless the handle covers an operation at a path; `shown` is what the caller calls it.
+
+    `Forbidden` where it may do something else there, `NotGranted` where the very name is not for it to know.
+    """
+    if not handle.allows(operation, path):
+        raise refusal(handle, operation, path, shown)
+
+
+def refusal(handle: FsHandle, operation: Operation, path: Path, shown: str) -> CfsError:
+    """Make the error for an operation that is not granted; what is listed may be a prefix, which is no path."""
+    known = handle.scopes if operation == "list" else handle.allows
+    if any(known(other, path) for other in OPERATIONS):
+        return Forbidden(
+            f"your token does not allow {operation!r} for {shown}: its grants cover other operations there"
+        )
+    return NotGranted(f"there is no {shown} for you: no grant of your token covers {path!r}")
+
 
 _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 
@@ -52,7 +73,7 @@ class SessionGate:
 
     def require(self, operation: Operation, session_id: str) -> None:
         """Raise unless the caller may do this: `NotGranted` where it may do nothing, else `Forbidden`."""
-        rights.require(self._handle, operation, path_of(session_id), f"session {session_id!r}")
+        require(self._handle, operation, path_of(session_id), f"session {session_id!r}")
 
     def require_somewhere(self, operation: Operation) -> None:
         """Raise `Forbidden` unless the caller may do this at some session at least, be it there or not."""

@@ -14,7 +14,7 @@ from sse_starlette.sse import EventSourceResponse, SendTimeoutError
 from starlette.types import Message, Receive, Scope, Send
 
 from cfs.errors import TooMany
-from cfs_server.access.principals import Principal
+from cfs_server.access.auth import Principal
 from cfs_server.sessions.events import Event, EventLog, Stale
 from cfs_server.sessions.turns import Turn
 from cfs_server.settings import Settings

@@ -1,5 +1,6 @@
 """Logical files as one caller may use them: versions, and threads for what takes time (G3, H3)."""
 
+import asyncio
 import builtins
 import errno
 import threading
@@ -9,9 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from os import SEEK_END
-from typing import BinaryIO, Generic, TypeVar
+from tempfile import SpooledTemporaryFile
+from typing import BinaryIO, Generic, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
 
 from cfs.errors import (
     CfsError,
@@ -36,9 +40,51 @@ from cfs_filesystem import (
     Operation,
     Path,
 )
-from cfs_server import rights
-from cfs_server.sessions.paths import SESSIONS, WORKSPACES
+from cfs_server.sessions import authorized
+from cfs_server.sessions.ids import SESSIONS, WORKSPACES
 from cfs_server.workspaces import Usage
+
+# Bodies that are too large to be held: received into a file before anything is done with them.
+
+_IN_MEMORY = 1 << 20
+_TOGETHER = 1 << 20
+"""Bytes that are written to the disk at a time, in a thread."""
+
+
+async def received(receive: Receive) -> tuple[BinaryIO, int]:
+    """Receive a body; return it as a file, at its beginning, and its size in bytes. Small ones stay in memory.
+
+    Raises `ClientDisconnect` when the client leaves before its end: half a body is none.
+    """
+    file = cast("BinaryIO", SpooledTemporaryFile(max_size=_IN_MEMORY))  # noqa: SIM115 - the caller closes it
+    try:
+        size = await _fill(file, receive)
+    except BaseException:
+        file.close()
+        raise
+    file.seek(0)
+    return file, size
+
+
+async def _fill(file: BinaryIO, receive: Receive) -> int:
+    size, waiting = 0, bytearray()
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        waiting += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(waiting) >= _TOGETHER or not more:
+            size += len(waiting)
+            if size > _IN_MEMORY:
+                await asyncio.to_thread(file.write, waiting)
+                waiting = bytearray()
+            else:
+                file.write(waiting)
+                waiting.clear()
+    return size
+
 
 _T = TypeVar("_T")
 _ERRORS: dict[type[FileSystemError], type[CfsError]] = {
@@ -180,7 +226,7 @@ class Files:
     def _require(self, path: Path, condition: Condition | None) -> None:
         if condition is None:
             return
-        rights.require(self._handle, "file", path, f"file {path!r}")
+        authorized.require(self._handle, "file", path, f"file {path!r}")
         etag = self._etag(path)
         if not condition.holds(etag):
             now = f"its version is {etag}" if etag else "there is no such entry"
@@ -224,7 +270,7 @@ class Files:
 def problem_of(handle: FsHandle, error: FileSystemError) -> CfsError:
     """Return an error of a file system as all faces show it."""
     if isinstance(error, AccessDeniedError) and error.operation is not None and error.path is not None:
-        return rights.refusal(handle, error.operation, error.path, f"file {error.path!r}")
+        return authorized.refusal(handle, error.operation, error.path, f"file {error.path!r}")
     kind = next(_ERRORS[each] for each in type(error).__mro__ if each in _ERRORS)
     return kind(error.detail)
 

@@ -5,7 +5,8 @@ what the session was doing. `Prefer: wait=N` shortens that, `wait=0` to nothing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Awaitable, Callable, Iterable
 from email.utils import parsedate_to_datetime
 from functools import partial
 
@@ -15,18 +16,26 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cfs.errors import NotFound, PreconditionFailed, RangeNotSatisfiable
-from cfs_server.dav.clients import is_davfs2
-from cfs_server.dav.places import ScratchPlace, SessionPlace
-from cfs_server.dav.preferences import wait_of
-from cfs_server.dav.rows import MEDIA_TYPE
-from cfs_server.dav.sessions import SessionTree
+from cfs_server.dav.put import is_davfs2
+from cfs_server.dav.sessions import MEDIA_TYPE, ScratchPlace, SessionPlace, SessionTree
 from cfs_server.errors import problem_response
-from cfs_server.routes.conditions import http_date, matches, unchanged
-from cfs_server.routes.ranges import part_of
-from cfs_server.routes.views import LongText
-from cfs_server.routes.waiting import attend
-from cfs_server.sessions.gate import SessionGate
+from cfs_server.routes.deps import http_date, matches, unchanged
+from cfs_server.routes.http import LongText, attend, part_of
+from cfs_server.sessions.authorized import SessionGate
 from cfs_server.sessions.history import rendered
+
+# What a client prefers (RFC 7240): how long an answer may take. Pure: no I/O.
+
+_WAIT = re.compile(r'\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(?:;.*)?', re.IGNORECASE | re.DOTALL)
+
+
+def wait_of(headers: Iterable[str]) -> int | None:
+    """Read the seconds of `Prefer: wait=N`, the first that there is; None without one that can be understood."""
+    for preference in ",".join(headers).split(","):
+        if (found := _WAIT.fullmatch(preference)) is not None:
+            return int(found[1])
+    return None
+
 
 WAIT_SECONDS = 20.0
 """davfs2 gives up after 30."""

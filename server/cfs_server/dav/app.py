@@ -1,0 +1,256 @@
+"""What lies below `/dav`: which mount a request is for, and what its caller sees there (W1, W3, W5)."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import BinaryIO, TypeVar
+from urllib.parse import quote, urlsplit
+
+from anyio import to_thread
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from cfs.errors import CfsError, Forbidden, InvalidRequest, NotFound, from_problem, to_problem
+from cfs_filesystem import OPERATIONS, FileSystemError, Path
+from cfs_server.access.auth import Principal
+from cfs_server.dav import ROOT, get
+from cfs_server.dav.scratch import Keeper
+from cfs_server.dav.sessions import SessionTree, SubSessionTree
+from cfs_server.errors import MEDIA_TYPE
+from cfs_server.file_service import alone, problem_of, received, stored
+from cfs_server.middleware import plain_path
+from cfs_server.routes.deps import Caller
+from cfs_server.routes.files import content_of
+from cfs_server.sessions.ids import WORKSPACES
+from cfs_webdav import Call, Conditions, Entry, HandleTree, Mount, Tree
+
+# The workspaces of sessions as the tree of a mount: real files, within the caller's grants and bounds (W3).
+
+
+class WorkspaceTree(HandleTree):
+    """What one caller sees of the workspaces."""
+
+    def __init__(self, principal: Principal) -> None:
+        super().__init__(principal.handle, WORKSPACES)
+        self._usage = principal.usage
+        self._limit = principal.limits.bytes
+
+    def check(self, path: str) -> None:
+        """Raise `InvalidPathError`, or `AccessDeniedError` where the caller may do nothing at or below a path."""
+        logical = self._logical(path)
+        if path != "/" and not any(self._handle.scopes(each, logical) for each in OPERATIONS):
+            self._handle.require("file", logical)
+
+    def refusal(self, error: CfsError) -> CfsError:
+        """Return the error in the words of the API, as `/v1/files` has it."""
+        return problem_of(self._handle, error) if isinstance(error, FileSystemError) else error
+
+    def delete(self, path: str) -> None:
+        """Take a file or an empty directory away, while nobody compares its version and writes."""
+        with alone(self._logical(path)):
+            super().delete(path)
+
+    def move(self, path: str, target: str) -> None:
+        """Give a file or a directory another path, while nobody compares the version there and writes."""
+        with alone(self._logical(target)):
+            super().move(path, target)
+
+    @contextmanager
+    def _writing(self, path: Path, size: int) -> Iterator[None]:
+        with alone(path), stored(path), self._usage.room(path, size, self._limit):
+            yield
+
+
+# `/dav` itself: a collection of the mounts, which takes nothing.
+
+
+class RootTree(Tree):
+    """Shows the mounts by their names."""
+
+    flat = True
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._mounts = [Entry(f"/{name}", collection=True) for name in names]
+
+    def look(self, path: str) -> Entry | None:
+        """Describe the root; what is below it belongs to the mounts."""
+        return Entry(path, collection=True) if path == "/" else None
+
+    def members(self, path: str) -> Iterable[Entry]:
+        """Describe the mounts."""
+        return self._mounts if path == "/" else ()
+
+    def open(self, path: str) -> BinaryIO:
+        """Refuse: there are no contents."""
+        raise NotFound(f"there is nothing at {path!r}")
+
+    def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str | None:  # noqa: ARG002
+        """Refuse."""
+        raise _refused(path)
+
+    def make(self, path: str) -> None:
+        """Refuse."""
+        raise _refused(path)
+
+    def make_collection(self, path: str) -> None:
+        """Refuse."""
+        raise _refused(path)
+
+    def delete(self, path: str) -> None:
+        """Refuse."""
+        raise _refused(path)
+
+    def copy(self, path: str, target: str) -> None:  # noqa: ARG002
+        """Refuse."""
+        raise _refused(path)
+
+    def move(self, path: str, target: str) -> None:  # noqa: ARG002
+        """Refuse."""
+        raise _refused(path)
+
+    def may_write(self, path: str) -> bool:  # noqa: ARG002
+        """Say no."""
+        return False
+
+
+def _refused(path: str) -> Forbidden:
+    return Forbidden(f"nothing can be changed at /dav{path}: go into sessions, sub_sessions or workspaces")
+
+
+# The `Destination` of COPY and MOVE, checked as strictly as the path of the request (RFC 4918, 10.3).
+
+_CUT = "?;"
+
+
+def with_plain_destination(scope: Scope) -> Scope:
+    """Return the request with its destination in one spelling; raises `InvalidRequest` for what names none."""
+    headers = [(name, _plain(value) if name == b"destination" else value) for name, value in scope["headers"]]
+    return dict(scope, headers=headers)
+
+
+def require_plain_parts(path: str) -> None:
+    """Raise `InvalidRequest` for empty, `.` and `..` components, which programs on the way may read in many ways."""
+    parts = path.removeprefix("/").removesuffix("/").split("/")
+    if path != "/" and any(part in ("", ".", "..") for part in parts):
+        raise InvalidRequest("the path must not have empty components, '.' or '..'")
+
+
+def _plain(value: bytes) -> bytes:
+    try:
+        url = urlsplit(value.decode())
+    except (UnicodeDecodeError, ValueError):
+        raise InvalidRequest("the Destination is no URL") from None
+    if url.query or url.fragment:
+        raise InvalidRequest("a Destination has no query and no fragment; write %3F and %23 for the characters")
+    path = plain_path(url.path.encode())
+    require_plain_parts(path)
+    if any(sign in path for sign in _CUT):
+        raise InvalidRequest("a name with '?' or ';' can be no Destination; rename by POST /v1/sessions/{id}/rename")
+    authority = f"{url.scheme}://{url.netloc}" if url.netloc else ""
+    return (authority + quote(path)).encode()
+
+
+T = TypeVar("T")
+
+SESSIONS = f"{ROOT}/sessions"
+SUB_SESSIONS = f"{ROOT}/sub_sessions"
+WORKSPACES_MOUNT = f"{ROOT}/workspaces"
+_MOUNTS = (SESSIONS, SUB_SESSIONS, WORKSPACES_MOUNT, ROOT)
+_NAMES = ("sessions", "sub_sessions", "workspaces")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """Stands for the route in the metrics."""
+
+    path_format: str
+
+
+class Dav:
+    """An ASGI application for everything at and below `/dav`."""
+
+    def __init__(self) -> None:
+        self._mounts = {path: Mount(path, _describe) for path in _MOUNTS}
+        self._keeper: Keeper | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Keep what lives longer than a request, on the running loop; end the threads when the block ends."""
+        self._keeper = Keeper()
+        try:
+            yield
+        finally:
+            for mount in self._mounts.values():
+                mount.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; raises `CfsError`."""
+        path = scope["path"]
+        require_plain_parts(path)
+        mount = next((each for each in self._mounts if path == each or path.startswith(each + "/")), None)
+        if mount is None:
+            raise NotFound(f"there is nothing at {path}")
+        scope["route"] = _Shown(mount)
+        caller = Caller(scope["cfs.principal"], scope["app"].state.cfs)
+        below = path.removeprefix(mount).rstrip("/") or "/"
+        tree = self._tree(mount, caller, Headers(scope=scope).get("user-agent", ""))
+        if scope["method"] == "GET":  # or HEAD, which the guard has made one
+            response = await self._read(Request(scope, receive), caller, tree, below)
+            await response(scope, receive, send)
+            return
+        await self._write(with_plain_destination(scope), receive, send, self._mounts[mount], caller.principal, tree)
+
+    async def _write(
+        self, scope: Scope, receive: Receive, send: Send, mount: Mount, principal: Principal, tree: Tree
+    ) -> None:
+        body, size = await received(receive)
+        with body:
+            await mount(scope, receive, send, Call(principal.name, tree, body, size))
+
+    def _tree(self, mount: str, caller: Caller, user_agent: str) -> Tree:
+        if mount in (SESSIONS, SUB_SESSIONS):
+            assert self._keeper is not None  # noqa: S101 - requests come while the block lasts
+            kind = SessionTree if mount == SESSIONS else SubSessionTree
+            return kind(caller.sessions, self._keeper.of(caller.principal), user_agent)
+        return WorkspaceTree(caller.principal) if mount == WORKSPACES_MOUNT else RootTree(_NAMES)
+
+    async def _read(self, request: Request, caller: Caller, tree: Tree, path: str) -> Response:
+        if isinstance(tree, SessionTree):
+            return await get.read(request, tree, path)
+        logical = WORKSPACES + path[1:]
+        header = request.headers.get
+        try:
+            if isinstance(tree, RootTree) or path == "/":
+                raise NotFound(f"{path!r} is no file")
+            opened = await caller.files.open(logical)
+        except NotFound:
+            if await _threaded(_is_collection, tree, path):
+                return await _threaded(_listing, tree, path)
+            raise
+        return content_of(request, logical, opened, header("range"), header("if-range"), header("if-none-match"))
+
+
+async def _threaded(look: Callable[[Tree, str], T], tree: Tree, path: str) -> T:
+    try:
+        return await to_thread.run_sync(look, tree, path)
+    except FileSystemError as error:
+        raise tree.refusal(error) from None
+
+
+def _is_collection(tree: Tree, path: str) -> bool:
+    entry = tree.look(path)
+    return entry is not None and entry.collection
+
+
+def _listing(tree: Tree, path: str) -> Response:
+    names = [entry.path.rpartition("/")[2] + "/" * entry.collection for entry in tree.members(path)]
+    return PlainTextResponse("".join(f"{name}\n" for name in names), headers={"Cache-Control": "no-cache"})
+
+
+def _describe(status: int, detail: str, cause: Exception | None) -> tuple[str, bytes]:
+    """Write the error that a tree raised as every face does; the library's own are known by their status alone."""
+    error = cause if isinstance(cause, CfsError) else from_problem(status, {"detail": detail})
+    return MEDIA_TYPE, json.dumps(to_problem(error) | {"status": status}).encode()
