@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from cfs.wire import Message, Settings
-from cfs_server.engine import frames
-from cfs_server.engine.chat.templates import PromptBuilder
+from cfs_server.engine import protocol
+from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.llama.intake import Intake
-from cfs_server.engine.llama.loading import NativeLog, load
+from cfs_server.engine.llama.model import NativeLog, load
 from cfs_server.engine.llama.scheduler import Scheduler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -128,7 +128,7 @@ class Bench:
     """A scheduler in this process, and what it said of its turns."""
 
     def __init__(self, model: Path, connection: socket.socket) -> None:
-        options = frames.Options(parallel=STREAMS, pool_tokens=49_152, threads=1, step_seconds=60.0)
+        options = protocol.Options(parallel=STREAMS, pool_tokens=49_152, threads=1, step_seconds=60.0)
         loaded = load(str(model), options, NativeLog(lambda _level, _text: None), extra_buffers=True)
         self._connection = connection
         self.scheduler = Scheduler(loaded, self._send)
@@ -137,12 +137,12 @@ class Bench:
         self._ended: set[str] = set()
         threading.Thread(target=self._intake.run_forever, daemon=True).start()
 
-    def begin(self, turns: list[frames.Generate]) -> None:
+    def begin(self, turns: list[protocol.Generate]) -> None:
         """Hand in turns."""
         for turn in turns:
             self._intake.put(turn)
 
-    def run(self, turns: list[frames.Generate]) -> None:
+    def run(self, turns: list[protocol.Generate]) -> None:
         """Run turns to their end."""
         self.begin(turns)
         while not self._ended >= {turn.id for turn in turns}:
@@ -153,9 +153,9 @@ class Bench:
         self.scheduler.take_work()
         self.scheduler.step()
 
-    def _send(self, frame: frames.FromWorker) -> None:
-        frames.send(self._connection, frame)
-        if isinstance(frame, frames.Step):
+    def _send(self, frame: protocol.FromWorker) -> None:
+        protocol.send(self._connection, frame)
+        if isinstance(frame, protocol.Step):
             self._ended |= {ended.id for ended in frame.ended}
             if len(self.speaking) < STREAMS:
                 self.speaking |= {text.id for text in frame.texts if text.id.startswith("turn")}
@@ -177,12 +177,12 @@ def measure(model: Path, context: int, idle: int, steps: int, parts: dict[str, t
     return {name: statistics.quantiles((spent.get(name, 0.0) for spent in taken), n=10)[0] for name in names}
 
 
-def order(name: str, context: int, tokens: int) -> frames.Generate:
+def order(name: str, context: int, tokens: int) -> protocol.Generate:
     """Make a turn of its own whose prompt has about so many tokens, all but the last few shared: it is read faster."""
     content = "".join(f"w{place} " for place in range(context // 4)) + name
     message = Message(role="user", content=content).model_dump(mode="json", exclude_defaults=True)
     settings = Settings(max_tokens=tokens, stop=("User:", "\n\nEND"), seed=1)
-    return frames.Generate(
+    return protocol.Generate(
         id=name, cache_key=name, keep=0, messages=[message], settings=settings.model_dump(mode="json"), account=name
     )
 

@@ -24,9 +24,9 @@ import make_random_gguf
 from cfs.wire import Settings
 from cfs_server.engine.llama.candidates import Candidates
 from cfs_server.engine.llama.grammar import Grammars
-from cfs_server.engine.llama.loading import NativeLog, load_weights
+from cfs_server.engine.llama.model import NativeLog, load_weights
 from cfs_server.engine.llama.sampling import Sampler
-from cfs_server.engine.llama.vocabulary import Vocabulary
+from cfs_server.engine.llama.tokenizer import Vocabulary
 
 TOKENS = 200
 _WORD: dict[str, Any] = {"type": "string"}

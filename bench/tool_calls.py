@@ -20,8 +20,8 @@ from typing import Any
 import jsonschema_rs
 
 from cfs.wire import Message, Settings
-from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import CallDelta, Delta, Finished, GenerationRequest
+from cfs_server.engine.protocol import Options
 from cfs_server.engine.supervisor import LlamaEngine
 
 MARK = re.compile(

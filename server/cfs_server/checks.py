@@ -83,7 +83,7 @@ def _model(spec: str) -> Check:
 
 def _disk(folder: Path, limit: int) -> Check:
     """Look whether the engine could keep state in the configured folder; nothing is made there or removed."""
-    from cfs_server.engine.disk.folder import survey
+    from cfs_server.engine.kvcache.disk import survey
 
     what = "engine disk"
     try:

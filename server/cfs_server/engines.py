@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import Engine
+from cfs_server.engine.protocol import Options
 from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.settings import ConfigurationError, Settings
 
@@ -34,7 +34,7 @@ def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
     """Make the engine of an upstream; `check` goes before the setting."""
     from cfs_server.engine.upstream import options
     from cfs_server.engine.upstream.engine import UpstreamEngine
-    from cfs_server.engine.upstream.retries import Retries
+    from cfs_server.engine.upstream.failures import Retries
 
     if settings.model is not None or settings.engine == "scripted":
         raise ConfigurationError("--upstream lets another server answer: it goes with neither --model nor --engine")

@@ -10,25 +10,25 @@ import socket
 import sys
 from pathlib import Path
 
-from cfs_server.engine import frames
+from cfs_server.engine import protocol
 from cfs_server.engine.interface import EnginePlan
 from cfs_server.engine.process import COMMAND
 
-LIMIT = frames.HEADER.pack(0x7FFFFFFF)
+LIMIT = protocol.HEADER.pack(0x7FFFFFFF)
 PLAN = EnginePlan("none", "ranges", "none", False, 2048, 1, 1, 1, False)
-READY = frames.Ready(2048, 2048, has_chat_template=True, parameters=1, plan=PLAN)
-COUNTERS = frames.Counters()
-STRANGERS = frames.Step(
+READY = protocol.Ready(2048, 2048, has_chat_template=True, parameters=1, plan=PLAN)
+COUNTERS = protocol.Counters()
+STRANGERS = protocol.Step(
     COUNTERS,
-    [frames.Started("stranger", 1, 0)],
-    [frames.Text("stranger", "boo", 1)],
-    [frames.Ended("stranger", "stop", 1)],
+    [protocol.Started("stranger", 1, 0)],
+    [protocol.Text("stranger", "boo", 1)],
+    [protocol.Ended("stranger", "stop", 1)],
 )
 
 
 def framed(body: bytes) -> bytes:
     """Put bytes into a frame, whatever they are."""
-    return frames.HEADER.pack(len(body)) + body
+    return protocol.HEADER.pack(len(body)) + body
 
 
 ODDITIES = {
@@ -49,18 +49,18 @@ def main() -> None:
         os.execv(sys.executable, [*COMMAND, descriptor])  # noqa: S606 - the same process goes on as the real worker
     mark.touch()
     with socket.socket(fileno=int(descriptor)) as server, server.makefile("rb") as orders:
-        assert isinstance(frames.read(orders), frames.Load)
+        assert isinstance(protocol.read(orders), protocol.Load)
         if oddity.startswith("at once: "):
             server.sendall(ODDITIES[oddity.removeprefix("at once: ")])
             orders.read()
             return
-        frames.send(server, READY)
-        order = frames.read(orders)
-        assert isinstance(order, frames.Generate)
+        protocol.send(server, READY)
+        order = protocol.read(orders)
+        assert isinstance(order, protocol.Generate)
         if oddity == "strangers":
-            frames.send(server, STRANGERS)
-            said, over = [frames.Text(order.id, "hello", 1)], [frames.Ended(order.id, "stop", 1)]
-            frames.send(server, frames.Step(COUNTERS, [frames.Started(order.id, 3, 0)], said, over))
+            protocol.send(server, STRANGERS)
+            said, over = [protocol.Text(order.id, "hello", 1)], [protocol.Ended(order.id, "stop", 1)]
+            protocol.send(server, protocol.Step(COUNTERS, [protocol.Started(order.id, 3, 0)], said, over))
         else:
             server.sendall(ODDITIES[oddity])
         if oddity != "cut off":

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cfs_server.engine.llama.grammar import Constraint, Grammars
-from cfs_server.engine.llama.vocabulary import Vocabulary
+from cfs_server.engine.llama.tokenizer import Vocabulary
 
 SUITE = "jsonschema==4.26.0"
 """The package whose source distribution carries JSON Schema's official test suite."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cfs.wire import Message, Settings
-from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
+from cfs_server.engine.protocol import Options
 from cfs_server.engine.streams import Patience
 from cfs_server.engine.supervisor import LlamaEngine
 

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs_server.engine.llama.budget import ALONE, LONGER, MIN_ALONE, PromptBudget, looks
-from cfs_server.engine.llama.costs import StepCost
-from cfs_server.engine.llama.tiles import TILE, padding, whole
+from cfs_server.engine.llama.cost_model import (
+    ALONE,
+    LONGER,
+    MIN_ALONE,
+    TILE,
+    PromptBudget,
+    StepCost,
+    looks,
+    padding,
+    whole,
+)
 
 FULL_REACH = 8
 """Pieces after which the slow start is over, whatever a step may hold here."""

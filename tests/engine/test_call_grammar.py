@@ -19,12 +19,12 @@ import make_random_gguf
 from cfs.errors import WorkerCrashed
 from cfs.wire import Settings
 from cfs_server.engine.chat.call_grammar import argument_schemas
-from cfs_server.engine.chat.replies import ReplyReader
+from cfs_server.engine.chat.reply_parser import ReplyReader
 from cfs_server.engine.interface import Delta
 from cfs_server.engine.llama.candidates import Candidates
 from cfs_server.engine.llama.grammar import Constraint, Grammars
 from cfs_server.engine.llama.sampling import Sampler
-from cfs_server.engine.llama.vocabulary import Vocabulary
+from cfs_server.engine.llama.tokenizer import Vocabulary
 from tests.engine.support import Answer, ask, request, running, until
 
 

@@ -5,8 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cfs_server.engine.frames import Ended, Started, Text
 from cfs_server.engine.interface import Delta
+from cfs_server.engine.protocol import Ended, Started, Text
 from cfs_server.engine.streams import Patience, TurnStream
 from tests.engine.support import Answer, ask, request, running
 

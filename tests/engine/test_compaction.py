@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import make_random_gguf
-from cfs_server.engine.frames import Options
-from cfs_server.engine.llama.compaction import LEAST, Place, reseat
-from cfs_server.engine.llama.loading import NativeLog, load
+from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.scheduler import LEAST, Place, reseat
+from cfs_server.engine.protocol import Options
 from tests.engine.support import ask, running, until
 from tests.engine.test_equality import PROMPT, REPLY, make, reply, speak
 from tests.engine.test_residency import ROUNDING, Desk, words

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cfs_server.engine.frames import Forget, Options
-from cfs_server.engine.llama.loading import NativeLog, load
+from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.protocol import Forget, Options
 from tests.engine.test_residency import ROUNDING, words
 from tests.engine.test_residency import Desk as Turns
 from tests.engine.test_scheduler import Desk as Steps

@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cfs_server.engine.disk.archive import Archive, Done
-from cfs_server.engine.disk.folder import NAME, Folder, FolderRefused, Found
-from cfs_server.engine.llama.disk_tier import DiskTier
+from cfs_server.engine.kvcache.disk import NAME, Archive, DiskTier, Done, Folder, FolderRefused, Found
 from tests.engine.support import ask, running, until
 from tests.engine.test_residency import FAMILIES, ROUNDING, Desk, Talk, words
 
@@ -337,9 +335,9 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from cfs_server.engine.disk.archive import Archive, Write
-from cfs_server.engine.disk.folder import Folder, new_name
-from cfs_server.engine.disk.form import Piece
+from cfs_server.engine.kvcache.disk import Archive, Write
+from cfs_server.engine.kvcache.disk import Folder, new_name
+from cfs_server.engine.kvcache.disk import Piece
 archive = Archive(Folder(Path(sys.argv[1]), "m"), lambda: print("done", flush=True))
 for number in range(10_000):
     state = np.full(8 << 20, number % 251, dtype=np.uint8)

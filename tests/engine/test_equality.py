@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cfs_server.engine.llama.seat import Seat
+from cfs_server.engine.kvcache.device import Seat
 from tests.engine.test_residency import FAMILIES, ROUNDING, Desk, Logits, words
 
 PROMPT, REPLY = words((1, 90), (2, 20)), 60

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.engine.frames import Options
-from cfs_server.engine.llama.families import Family, make_plan
-from cfs_server.engine.llama.loading import NativeLog, load
+from cfs_server.engine.llama.model import Family, NativeLog, load, make_plan
+from cfs_server.engine.protocol import Options
 from cfs_server.engine.supervisor import LlamaEngine
 
 ATTENTION = Family("attention", parts=True, window=0, cell_bytes=1000)

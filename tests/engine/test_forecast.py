@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cfs_server.engine.llama.budget import PromptBudget
-from cfs_server.engine.llama.costs import StepCost
-from cfs_server.engine.llama.forecast import Forecast
+from cfs_server.engine.llama.batch import Forecast
+from cfs_server.engine.llama.cost_model import PromptBudget, StepCost
 from cfs_server.engine.llama.sampling import Sampler
-from cfs_server.engine.llama.sequences import Generation
+from cfs_server.engine.llama.sequence import Generation
 from cfs_server.engine.llama.text import TextStream
 from tests.engine.support import ask, running, until
 

@@ -19,7 +19,7 @@ from cfs_server.engine.llama import grammar as grammars
 from cfs_server.engine.llama.candidates import LARGE, Candidates
 from cfs_server.engine.llama.grammar import Constraint, Grammars, Mask
 from cfs_server.engine.llama.sampling import Sampler
-from cfs_server.engine.llama.vocabulary import Vocabulary
+from cfs_server.engine.llama.tokenizer import Vocabulary
 
 OBJECT: dict[str, Any] = {
     "type": "object",

@@ -11,9 +11,9 @@ import pytest
 
 from cfs.errors import ContextTooLong, EngineError, WorkerCrashed
 from cfs.wire import Message, Settings, ToolCall
-from cfs_server.engine import frames
-from cfs_server.engine.histories import KnownHistories, SentHistories
+from cfs_server.engine import protocol
 from cfs_server.engine.interface import GenerationRequest
+from cfs_server.engine.protocol import KnownHistories, SentHistories
 from tests.engine.support import ask, running, user
 from tests.engine.test_supervisor import begin, kill_worker
 
@@ -26,7 +26,7 @@ class Line:
     def __init__(self, limit: int = 1 << 20) -> None:
         self.sent = SentHistories(limit)
         self.known = KnownHistories()
-        self.orders: list[frames.Generate] = []
+        self.orders: list[protocol.Generate] = []
 
     def turn(self, key: str, messages: Sequence[Message]) -> list[Message]:
         """Send a turn; what the worker takes for its history is returned."""
@@ -37,11 +37,11 @@ class Line:
         history: list[Message] = []
         for frame in _frames(data):
             match frame:
-                case frames.DropHistory(dropped):
+                case protocol.DropHistory(dropped):
                     self.known.drop(dropped)
-                case frames.History():
+                case protocol.History():
                     self.known.take(frame)
-                case frames.Generate():
+                case protocol.Generate():
                     self.orders.append(frame)
                     history = list(self.known.take(frame))
         assert self.sent.check_integrity() == []
@@ -53,9 +53,9 @@ class Line:
         self.known.drop(key)
 
 
-def _frames(data: bytes) -> Iterator[frames.Frame]:
+def _frames(data: bytes) -> Iterator[protocol.Frame]:
     stream = io.BytesIO(data)
-    while (frame := frames.read(stream)) is not None:
+    while (frame := protocol.read(stream)) is not None:
         yield frame
 
 
@@ -140,7 +140,7 @@ def test_a_request_that_is_no_json_changes_nothing() -> None:
 def test_a_worker_that_lacks_what_it_should_keep_says_so() -> None:
     """Nothing is guessed."""
     with pytest.raises(ValueError, match="3 messages"):
-        KnownHistories().take(frames.Generate("t", "s", 3, [], {}))
+        KnownHistories().take(protocol.Generate("t", "s", 3, [], {}))
 
 
 async def test_replies_follow_edits_forgets_and_crashes(tiny: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_long_history_comes_in_parts_and_begins_anew_when_it_is_forgotten() ->
         data, whole = line.sent.order(wanted)
         assert len(data) < 1 << 20
         for frame in _frames(data):
-            assert isinstance(frame, frames.History | frames.Generate)
+            assert isinstance(frame, protocol.History | protocol.Generate)
             parts.append(line.known.take(frame))
         if whole:
             break

@@ -8,13 +8,21 @@ from typing import Any
 import pytest
 
 import make_random_gguf
-from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.frames import AskStats, AskTokens, Cancel, CountedTokens, Forget, Generate, Options, StopCounting
-from cfs_server.engine.llama.counting import Counter
-from cfs_server.engine.llama.intake import Intake
-from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
+from cfs_server.engine.chat.prompt import PromptBuilder
+from cfs_server.engine.llama.intake import Counter, Intake
+from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
 from cfs_server.engine.llama.scheduler import Work
-from cfs_server.engine.llama.sequences import Generation, Refused
+from cfs_server.engine.llama.sequence import Generation, Refused
+from cfs_server.engine.protocol import (
+    AskStats,
+    AskTokens,
+    Cancel,
+    CountedTokens,
+    Forget,
+    Generate,
+    Options,
+    StopCounting,
+)
 from tests.engine.support import running
 
 LONG = [{"role": "user", "content": f"number {n} and " + "some words " * 200} for n in range(200)]

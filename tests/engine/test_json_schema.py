@@ -16,7 +16,7 @@ from llama_cpp import llama_cpp as lib
 from cfs.errors import SchemaRefused
 from cfs_server.engine.chat.json_schema import BEST_EFFORT, MOST_OPTIONAL, MOST_PARTS, MOST_PATTERNS, prepare
 from cfs_server.engine.chat.patterns import FORMATS
-from cfs_server.engine.llama.vocabulary import Vocabulary
+from cfs_server.engine.llama.tokenizer import Vocabulary
 from tests.engine.schema_support import Schemas, official_suite
 
 Schema = Any

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 
 from cfs.wire import Message, Settings
-from cfs_server.engine.chat.templates import Piece, PromptBuilder
-from cfs_server.engine.frames import Options
-from cfs_server.engine.llama import log_rows
-from cfs_server.engine.llama.loading import NativeLog, load
-from cfs_server.engine.llama.recalled import Recalled
-from cfs_server.engine.llama.segment import Segment
-from cfs_server.engine.llama.token_log import TokenLog, TokenLogs
-from cfs_server.engine.llama.vocabulary import Vocabulary
-from cfs_server.engine.logbook import LogBook
+from cfs_server.engine.chat.prompt import Piece, PromptBuilder
+from cfs_server.engine.llama import tokenizer
+from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.tokenizer import Recalled, Segment, TokenLog, TokenLogs, Vocabulary
+from cfs_server.engine.protocol import Options
+from cfs_server.engine.supervisor import LogBook
 from tests.engine.support import user
 
 
@@ -145,15 +142,15 @@ def test_rows_that_do_not_fit_are_not_believed(vocabulary: Vocabulary) -> None:
         return vocabulary.tokenize(text, special=trusted)
 
     tokens = tokenize("well", False)
-    good = log_rows.write(Segment("well", trusted=False, tokens=tokens, reply=True))
+    good = tokenizer.write(Segment("well", trusted=False, tokens=tokens, reply=True))
 
     def read(row: str, piece: Piece) -> list[Segment]:
-        return list(log_rows.read([row], [piece], tokenize, vocabulary.spell))
+        return list(tokenizer.read([row], [piece], tokenize, vocabulary.spell))
 
     assert read(good, Piece("well", trusted=True))[0].tokens.tolist() == tokens.tolist()
-    wrong = log_rows.write(Segment("well", trusted=False, tokens=tokenize("bell", False), reply=True))
-    none = log_rows.write(Segment("well", trusted=False, tokens=np.array([1 << 22], np.int32), reply=True))
-    text = log_rows.write(Segment("well", trusted=False, tokens=tokens))
+    wrong = tokenizer.write(Segment("well", trusted=False, tokens=tokenize("bell", False), reply=True))
+    none = tokenizer.write(Segment("well", trusted=False, tokens=np.array([1 << 22], np.int32), reply=True))
+    text = tokenizer.write(Segment("well", trusted=False, tokens=tokens))
     for row in (wrong, none, "", "4", "x:y:z:w", good.replace("4:", "5:", 1), good[:-1], good + "!"):
         assert read(row, Piece("well", trusted=False)) == []
     assert read(good, Piece("bell", trusted=False)) == []

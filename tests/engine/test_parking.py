@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cfs_server.engine.frames import Forget
 from cfs_server.engine.interface import EngineStats
+from cfs_server.engine.protocol import Forget
 from tests.engine.support import Answer, ask, running, until
 from tests.engine.test_scheduler import Desk, desk
 

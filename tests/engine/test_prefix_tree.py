@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from cfs_server.engine.prefixes.tree import Node, PrefixTree, Tokens
+from cfs_server.engine.kvcache.radix_tree import Node, PrefixTree, Tokens
 
 Run = tuple[int, ...]
 

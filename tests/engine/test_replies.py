@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cfs_server.engine.chat.replies import ReplyReader, new_call_id
+from cfs_server.engine.chat.reply_parser import ReplyReader, new_call_id
 
 TOOLS = [
     {

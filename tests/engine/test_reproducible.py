@@ -6,7 +6,7 @@ from typing import Any
 
 from cfs.wire import Message, TokenLogprob
 from cfs_server.engine.interface import Delta, Finished
-from cfs_server.engine.llama.solo import PIECE
+from cfs_server.engine.llama.batch import PIECE
 from cfs_server.engine.supervisor import LlamaEngine
 from tests.engine.support import Answer, ask, request, running, user
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cfs_server.engine.frames import Options
-from cfs_server.engine.llama.disk_tier import DiskTier
+from cfs_server.engine.kvcache.cache import Residency
+from cfs_server.engine.kvcache.device import Seat
+from cfs_server.engine.kvcache.disk import DiskTier
+from cfs_server.engine.kvcache.snapshots import Snapshots
 from cfs_server.engine.llama.ffi import Batch, Outcome
-from cfs_server.engine.llama.loading import NativeLog, load
-from cfs_server.engine.llama.residency import Residency
-from cfs_server.engine.llama.seat import Seat
-from cfs_server.engine.llama.snapshots import Snapshots
+from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.protocol import Options
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "tiny": {},

@@ -4,9 +4,7 @@ import random
 
 import numpy as np
 
-from cfs_server.engine.prefixes.policy import dispensable
-from cfs_server.engine.prefixes.shelf import Shelf
-from cfs_server.engine.prefixes.tree import Node
+from cfs_server.engine.kvcache.radix_tree import Node, Shelf, dispensable
 
 PAUSES = (0.0, 5.0, 30.0, 60.0)
 

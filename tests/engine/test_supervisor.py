@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from cfs.errors import EngineError, Unavailable, WorkerCrashed
-from cfs_server.engine import frames
+from cfs_server.engine import protocol
 from cfs_server.engine.interface import Delta, ModelLoadError
 from cfs_server.engine.llama import probe
 from cfs_server.engine.process import COMMAND, Heartbeat
@@ -138,7 +138,7 @@ async def watched(
     model: Path, command: Sequence[str] = COMMAND, heartbeat: Heartbeat = QUICK
 ) -> AsyncIterator[LlamaEngine]:
     """Run an engine whose heartbeat is quick."""
-    engine = LlamaEngine(str(model), frames.Options(threads=1), heartbeat=heartbeat, command=command)
+    engine = LlamaEngine(str(model), protocol.Options(threads=1), heartbeat=heartbeat, command=command)
     await engine.start()
     try:
         yield engine

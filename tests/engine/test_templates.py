@@ -7,7 +7,7 @@ import pytest
 import make_random_gguf
 from cfs.errors import EngineError
 from cfs.wire import Message, Settings, ToolCall
-from cfs_server.engine.chat.templates import Piece, PromptBuilder
+from cfs_server.engine.chat.prompt import Piece, PromptBuilder
 from tests.engine.support import user
 
 SPECIAL = re.compile(r"<\|im_start\|>|<\|im_end\|>|<\|endoftext\|>")

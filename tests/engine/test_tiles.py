@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cfs_server.engine.frames import Options
-from cfs_server.engine.llama.budget import looks
-from cfs_server.engine.llama.costs import StepCost
-from cfs_server.engine.llama.loading import NativeLog, load
-from cfs_server.engine.llama.tiles import ONE_BY_ONE, TILE, counted, padding
+from cfs_server.engine.llama.cost_model import ONE_BY_ONE, TILE, StepCost, counted, looks, padding
+from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.protocol import Options
 from tests.engine.test_scheduler import Desk
 
 

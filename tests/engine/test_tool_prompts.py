@@ -14,15 +14,19 @@ from cfs import FunctionTool
 from cfs.errors import EngineError
 from cfs.tools import Toolbox, find_calls
 from cfs.wire import Message, Settings, ToolCall
-from cfs_server.engine.chat.abilities import Abilities, abilities_of
 from cfs_server.engine.chat.forcing import forced, reply_schema
-from cfs_server.engine.chat.rendering import ChatTemplate
-from cfs_server.engine.chat.replies import ReplyReader
-from cfs_server.engine.chat.templates import PromptBuilder
-from cfs_server.engine.chat.tool_prompts import described_for_transcripts, described_with_tags
+from cfs_server.engine.chat.prompt import (
+    Abilities,
+    ChatTemplate,
+    PromptBuilder,
+    abilities_of,
+    described_for_transcripts,
+    described_with_tags,
+)
+from cfs_server.engine.chat.reply_parser import ReplyReader
 from cfs_server.engine.llama.grammar import Grammars
-from cfs_server.engine.llama.loading import NativeLog, load_weights
-from cfs_server.engine.llama.vocabulary import Vocabulary
+from cfs_server.engine.llama.model import NativeLog, load_weights
+from cfs_server.engine.llama.tokenizer import Vocabulary
 from tests.engine.support import request, user
 
 TOOL: dict[str, Any] = {

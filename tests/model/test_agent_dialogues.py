@@ -13,7 +13,7 @@ from cfs_agents.fibre.prompts import fixed_part
 from cfs_agents.file_agent.agent import default
 from cfs_agents.messages import Language, after_sync, system_prompt
 from cfs_agents.tools.files import CONTEXT_WINDOW, GUIDELINE
-from cfs_server.engine.chat.rendering import ChatTemplate
+from cfs_server.engine.chat.prompt import ChatTemplate
 from demo_model.agent_jobs import MAKERS
 from demo_model.agent_life import Lives
 from demo_model.averaging import average

@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from cfs.wire import Message, ToolCall
 from cfs_server.engine.interface import CallDelta, EngineStats, ModelInfo
 from cfs_server.engine.upstream.engine import UpstreamEngine
+from cfs_server.engine.upstream.failures import Retries
 from cfs_server.engine.upstream.options import Kind, Options, sampling_of
-from cfs_server.engine.upstream.retries import Retries
 from tests.engine.support import Answer
 from tests.upstream.anthropic_stub import AnthropicStub
 from tests.upstream.openai_stub import OpenAIStub

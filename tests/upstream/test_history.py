@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cfs.errors import EngineError
 from cfs.transcript import parse
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.upstream.history import NO_RESULT, conversation_of, paired
+from cfs_server.engine.upstream.protocol import NO_RESULT, conversation_of, paired
 from tests.engine.support import request, user
 
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from cfs.sse import ServerSentEvent, SSEDecoder
 from cfs.wire import FinishReason, Message, ToolCall
 from cfs_server.engine.interface import CallDelta, Delta
-from cfs_server.engine.upstream.anthropic_reply import AnthropicReply
-from cfs_server.engine.upstream.dialect import Reply, Spent
+from cfs_server.engine.upstream.anthropic import AnthropicReply
 from cfs_server.engine.upstream.failures import Failure, Refusal, of_event, of_status, refusal_of, seconds_of
-from cfs_server.engine.upstream.openai import OpenAIDialect
-from cfs_server.engine.upstream.openai_reply import OpenAIReply, Voice
+from cfs_server.engine.upstream.openai import OpenAIDialect, OpenAIReply, Voice
+from cfs_server.engine.upstream.protocol import Reply, Spent
 from tests.engine.support import request, user
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import Speech

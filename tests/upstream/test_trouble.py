@@ -8,8 +8,8 @@ import pytest
 from cfs.errors import EngineError
 from cfs_server.engine.interface import Delta, Engine
 from cfs_server.engine.upstream.engine import UpstreamEngine
+from cfs_server.engine.upstream.failures import Retries
 from cfs_server.engine.upstream.options import Kind
-from cfs_server.engine.upstream.retries import Retries
 from tests.engine.support import ask, request
 from tests.upstream.stub import KEY, Refusal, Speech, served
 from tests.upstream.support import STUBS, Naps, options, pair, until_ready

@@ -8,8 +8,8 @@ from llama_cpp import llama_cpp as lib
 
 from cfs.errors import CfsError
 from cfs.wire import Settings
-from cfs_server.engine.frames import Options
 from cfs_server.engine.interface import Delta, EngineStats, GenerationRequest
+from cfs_server.engine.protocol import Options
 from cfs_server.engine.supervisor import LlamaEngine
 from engine_bench.sides import Answer, Setup, Side, SideError, Turn
 

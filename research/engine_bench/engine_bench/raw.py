@@ -16,7 +16,7 @@ import psutil
 from llama_cpp import llama_cpp as lib
 
 from cfs_server.engine.llama.ffi import Batch, Context, Outcome
-from cfs_server.engine.llama.loading import NativeLog, load
+from cfs_server.engine.llama.model import NativeLog, load
 from engine_bench.ours import options_of
 from engine_bench.processes import cpu_seconds, end
 from engine_bench.sides import Setup

@@ -15,9 +15,9 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from cfs_server.engine import frames
-from cfs_server.engine.histories import SentHistories
+from cfs_server.engine import protocol
 from cfs_server.engine.interface import GenerationRequest, ModelLoadError
+from cfs_server.engine.protocol import SentHistories
 
 COMMAND = (sys.executable, "-P", "-m", "cfs_server.engine.llama.worker")
 LAST_MOMENT = 0.5
@@ -61,18 +61,20 @@ class WorkerProcess:
         self._listener = asyncio.create_task(self._listen(), name="engine worker's stderr")
 
     @classmethod
-    async def spawn(cls, load: frames.Load, command: Sequence[str] = COMMAND) -> tuple["WorkerProcess", frames.Ready]:
+    async def spawn(
+        cls, load: protocol.Load, command: Sequence[str] = COMMAND
+    ) -> tuple["WorkerProcess", protocol.Ready]:
         """Start a worker and wait until its model is loaded; raises `ModelLoadError`."""
         worker = await cls._start(command)
         try:
             worker.send(load)
             async for frame in worker.frames():
-                if isinstance(frame, frames.Ready):
+                if isinstance(frame, protocol.Ready):
                     return worker, frame
-                if isinstance(frame, frames.LoadFailed):
+                if isinstance(frame, protocol.LoadFailed):
                     raise ModelLoadError(frame.reason)
             raise ModelLoadError(f"{load.path}: cannot be loaded: {await worker.reap()}")
-        except frames.BadFrame as error:
+        except protocol.BadFrame as error:
             await worker.reap()
             raise ModelLoadError(f"{load.path}: the engine's worker process said {error}") from error
         except BaseException:
@@ -122,34 +124,34 @@ class WorkerProcess:
     def forget(self, cache_key: str) -> None:
         """Let the worker drop what it keeps for a key."""
         self._histories.forget(cache_key)
-        self.send(frames.Forget(cache_key))
+        self.send(protocol.Forget(cache_key))
 
-    def send(self, frame: frames.Frame) -> None:
+    def send(self, frame: protocol.Frame) -> None:
         """Hand a frame over; a worker that has just died does not get it, and `frames()` ends."""
-        self._write(frames.encode(frame))
+        self._write(protocol.encode(frame))
 
     def _write(self, data: bytes) -> None:
         if not self._writer.is_closing():
             self._writer.write(data)
 
-    def _heard(self, frame: frames.Frame) -> None:
+    def _heard(self, frame: protocol.Frame) -> None:
         """Note what the engine's thread says; other threads of the worker say nothing about it."""
         match frame:
-            case frames.Computing(seconds):
+            case protocol.Computing(seconds):
                 self._silent, self._may_take = 0.0, seconds
-            case frames.Step() | frames.Stats() | frames.Alive():
+            case protocol.Step() | protocol.Stats() | protocol.Alive():
                 self._asked, self._silent, self._may_take = False, 0.0, 0.0
 
-    async def frames(self) -> AsyncIterator[frames.Frame]:
+    async def frames(self) -> AsyncIterator[protocol.Frame]:
         """Yield frames until the worker ends; lines for the log are logged on the way. Raises `BadFrame`."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                size = frames.length(await self._reader.readexactly(frames.HEADER.size))
-                frame = frames.decode(await self._reader.readexactly(size))
+                size = protocol.length(await self._reader.readexactly(protocol.HEADER.size))
+                frame = protocol.decode(await self._reader.readexactly(size))
                 self._heard(frame)
-                if isinstance(frame, frames.Log):
+                if isinstance(frame, protocol.Log):
                     _log.log(30 if frame.level == "warning" else 40, "engine worker", message=frame.text)
-                elif not isinstance(frame, frames.Alive | frames.Computing):
+                elif not isinstance(frame, protocol.Alive | protocol.Computing):
                     yield frame
 
     async def watch(self, heartbeat: Heartbeat, in_flight: Callable[[], bool]) -> None:
@@ -172,7 +174,7 @@ class WorkerProcess:
             await asyncio.sleep(pause)
             if not self._asked:
                 self._asked = True
-                self.send(frames.Ping())
+                self.send(protocol.Ping())
                 continue
             elapsed = min(clock() - looked, 2 * pause)
             self._silent += elapsed

@@ -13,7 +13,7 @@ from dataclasses import replace
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, TokenLogprob, Usage
 from cfs_server.broadcast import Pulse
-from cfs_server.engine.chat.replies import ReplyReader
+from cfs_server.engine.chat.reply_parser import ReplyReader
 from cfs_server.engine.interface import (
     TOO_LONG,
     Delta,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from cfs import errors
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, TokenAlternative, TokenLogprob, Usage
-from cfs_server.engine.chat.replies import ReplyReader
-from cfs_server.engine.frames import Ended, Rank, Started, Text
+from cfs_server.engine.chat.reply_parser import ReplyReader
 from cfs_server.engine.interface import Delta, GenerationRequest
+from cfs_server.engine.protocol import Ended, Rank, Started, Text
 
 NOTHING = Delta("", 0)
 REPLAYS = 1

@@ -7,8 +7,8 @@ the next worker, in their order. A worker that dies again and again is started l
 import asyncio
 import contextlib
 import itertools
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,9 +16,9 @@ import structlog
 
 from cfs.errors import EngineError, Unavailable, WorkerCrashed
 from cfs.wire import Message
-from cfs_server.engine import frames, models
-from cfs_server.engine.backlog import Backlog
+from cfs_server.engine import models, protocol
 from cfs_server.engine.chat.forcing import forced
+from cfs_server.engine.fairness import Backlog
 from cfs_server.engine.fitting import check_bound
 from cfs_server.engine.interface import (
     Delta,
@@ -34,10 +34,151 @@ from cfs_server.engine.interface import (
     TokenCounts,
 )
 from cfs_server.engine.llama import probe
-from cfs_server.engine.logbook import LogBook
 from cfs_server.engine.process import COMMAND, Heartbeat, WorkerProcess, in_thread
-from cfs_server.engine.questions import ANSWER_SECONDS, Answer, Question, Questions
+from cfs_server.engine.protocol import AskStats, AskTokens, CountedTokens, Recall, Stats, StopCounting, Told
 from cfs_server.engine.streams import NOTHING, Patience, TurnStream
+
+# Questions to the worker, each with a number, until they are answered or nobody is there any more to do it.
+
+ANSWER_SECONDS = 30.0
+"""A worker that has not answered after so long hangs: the longest text that is taken is counted in seconds."""
+RETRY_AFTER = 10.0
+SILENT = "the engine's worker process has not answered for {:g} seconds; ask again later"
+Question = AskStats | AskTokens
+Answer = Stats | CountedTokens
+
+
+class Questions:
+    """Those that are open."""
+
+    def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
+        self._seconds = seconds
+        self._open: dict[int, asyncio.Future[Answer | None]] = {}
+        self._numbers = itertools.count(1)
+
+    async def ask(
+        self, make: Callable[[int], Question], send: Callable[[Question | StopCounting], None]
+    ) -> Answer | None:
+        """Send a question and wait for its answer; None when the worker dies before it has given one.
+
+        Raises `Unavailable` when no answer comes in time. A worker need not count tokens that nobody waits for: it is
+        told, and this is over when it has stopped, so that whoever leaves again and again does not fill its queue.
+        """
+        number = next(self._numbers)
+        future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
+        self._open[number] = future
+        question = make(number)
+        try:
+            send(question)
+            await asyncio.wait((future,), timeout=self._seconds)
+        except asyncio.CancelledError:
+            if isinstance(question, AskTokens) and not future.done():
+                send(StopCounting(number))
+                await asyncio.wait((future,), timeout=self._seconds)
+            raise
+        finally:
+            self._open.pop(number, None)
+        if not future.done():
+            if isinstance(question, AskTokens):
+                send(StopCounting(number))
+            raise Unavailable(SILENT.format(self._seconds), retry_after=RETRY_AFTER)
+        return future.result()
+
+    def answered(self, answer: Answer) -> None:
+        """Take an answer; one that nobody waits for any more is dropped."""
+        future = self._open.pop(answer.number, None)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def nobody_answers(self) -> None:
+        """Let everybody who waits know that no answer will come."""
+        for future in self._open.values():
+            if not future.done():
+                future.set_result(None)
+
+
+# The token log of each session as the server keeps it, so that it outlives the worker (E1).
+#
+# A worker tells what is new of a log when a turn is over (`Told`), and a new worker is handed all of them (`Recall`).
+# The server reads none of it. A row stands for a segment: the length and the digest of its text, and the tokens of
+# those that the model wrote; all others are cut again and come out the same. A fork's rows are those of the session it
+# comes from.
+
+BYTES = 16 << 20
+"""What all logs may take together, counting what forks share for each; the least recently used go first."""
+_ROW_BYTES = 64
+_IN_FLIGHT = 10_000
+"""So many forgotten sessions are remembered, for the worker may be telling of them at this moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    owner: str
+    rows: tuple[str, ...]
+    size: int
+
+
+class LogBook:
+    """Holds what workers told. What is lost here costs only that a reply is cut into tokens anew after a crash."""
+
+    def __init__(self, limit: int = BYTES) -> None:
+        self._limit = limit
+        self._logs: OrderedDict[str, _Log] = OrderedDict()
+        self._forgotten: OrderedDict[str, None] = OrderedDict()
+        self.bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def take(self, told: Told) -> bool:
+        """Note what is new of a log; false when it goes on from one that is not here and must be told as a whole."""
+        if told.cache_key in self._forgotten:
+            return True
+        before = self._logs.get(told.source)
+        if told.keep > (len(before.rows) if before else 0):
+            self._drop(told.cache_key)
+            return False
+        rows = (*(before.rows[: told.keep] if before else ()), *told.rows)
+        self._drop(told.cache_key)
+        self._logs[told.cache_key] = log = _Log(told.owner, rows, sum(map(_size, rows)))
+        self.bytes += log.size
+        while self.bytes > self._limit and len(self._logs) > 1:
+            self._drop(next(iter(self._logs)))
+        return True
+
+    def begun(self, key: str) -> None:
+        """Note that a session has a turn: it is there, even if one of its name was forgotten."""
+        self._forgotten.pop(key, None)
+
+    def forget(self, key: str, *, busy: bool) -> None:
+        """Drop a session's log; while a worker is `busy`, what it may still tell of that session is not wanted."""
+        self._drop(key)
+        if busy:
+            self._forgotten[key] = None
+            while len(self._forgotten) > _IN_FLIGHT:
+                self._forgotten.popitem(last=False)
+
+    def recalls(self) -> Iterator[Recall]:
+        """Hand over to a new worker, which tells nothing any more of sessions that are forgotten."""
+        self._forgotten.clear()
+        for key, log in self._logs.items():
+            yield Recall(key, log.owner, list(log.rows))
+
+    def check_integrity(self) -> list[str]:
+        """Compare the sizes with the rows; every line is a violation."""
+        sizes = {key: sum(map(_size, log.rows)) for key, log in self._logs.items()}
+        booked = {key: log.size for key, log in self._logs.items()}
+        good = sizes == booked and sum(sizes.values()) == self.bytes
+        return [] if good else ["the server's token logs and their sizes do not agree"]
+
+    def _drop(self, key: str) -> None:
+        if (log := self._logs.pop(key, None)) is not None:
+            self.bytes -= log.size
+
+
+def _size(row: str) -> int:
+    return _ROW_BYTES + len(row)
+
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
 """Seconds before a dead worker is followed by the next, doubled with each that served nobody."""
@@ -61,7 +202,7 @@ class LlamaEngine:
     def __init__(
         self,
         model: str | None = None,
-        options: frames.Options | None = None,
+        options: protocol.Options | None = None,
         *,
         probing: ProbePolicy | None = None,
         patience: Patience | None = None,
@@ -72,19 +213,19 @@ class LlamaEngine:
         """Take `model` as `models.resolve` does, and the command that starts a worker; nothing is started yet."""
         self._patience = patience or Patience()
         self._spec = model
-        self._options = options or frames.Options()
+        self._options = options or protocol.Options()
         self._probing = probing or ProbePolicy()
         self._command = command
         self._state: EngineState = "starting"
         self._worker: WorkerProcess | None = None
         self._supervision: asyncio.Task[None] | None = None
-        self._load: frames.Load | None = None
+        self._load: protocol.Load | None = None
         self._context = (0, 1)
         self._streams: dict[str, TurnStream] = {}
         self._questions = Questions(answer_seconds)
         self._logs = LogBook()
-        self._past = frames.Counters()
-        self._counters = frames.Counters()
+        self._past = protocol.Counters()
+        self._counters = protocol.Counters()
         self._heartbeat = heartbeat or Heartbeat()
         self._restarts: Counter[RestartReason] = Counter({"crash": 0, "hang": 0})
         self._why: RestartReason = "crash"
@@ -102,7 +243,7 @@ class LlamaEngine:
         notes = () if fast else (probe.NOTE,)
         for note in notes:
             _log.warning(note)
-        self._load = frames.Load(str(model.path), model.name, self._options, fast)
+        self._load = protocol.Load(str(model.path), model.name, self._options, fast)
         self._worker, ready = await WorkerProcess.spawn(self._load, self._command)
         self._context = ready.context_tokens, ready.longest_token
         self._state = "ready"
@@ -144,7 +285,7 @@ class LlamaEngine:
                 await self._begin(self._worker, stream)
             while (delta := await stream.next()) is not None:
                 if stream.resumes():
-                    self._tell(frames.Resume(request.id))
+                    self._tell(protocol.Resume(request.id))
                 if delta is not NOTHING:
                     yield delta
                 if stream.reader.full and not stream.cancelled:  # whatever the model would say next
@@ -155,7 +296,7 @@ class LlamaEngine:
         finally:
             self._streams.pop(request.id, None)
             if not stream.over:
-                self._tell(frames.Cancel(request.id))
+                self._tell(protocol.Cancel(request.id))
 
     def cancel(self, request_id: str) -> None:
         """Stop a generation within one step; unknown ids are ignored."""
@@ -166,7 +307,7 @@ class LlamaEngine:
         if self._worker is None:
             stream.end("cancelled")
         else:
-            self._tell(frames.Cancel(request_id))
+            self._tell(protocol.Cancel(request_id))
 
     def forget(self, cache_key: str) -> None:
         """Free whatever is kept for a session that was deleted."""
@@ -176,7 +317,7 @@ class LlamaEngine:
 
     def hint(self, cache_key: str, hint: Hint) -> None:
         """Say what a session does until its next turn; unknown keys are ignored."""
-        self._tell(frames.Expect(cache_key, hint))
+        self._tell(protocol.Expect(cache_key, hint))
 
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""
@@ -210,9 +351,9 @@ class LlamaEngine:
         """Count the tokens of texts, and of a conversation's prompt; raises `EngineError` or `Unavailable`."""
         said = [message.model_dump(mode="json", exclude_defaults=True) for message in messages or ()]
         answer = await self._ask(
-            lambda number: frames.AskTokens(number, list(texts), None if messages is None else said, list(tools))
+            lambda number: protocol.AskTokens(number, list(texts), None if messages is None else said, list(tools))
         )
-        if not isinstance(answer, frames.CountedTokens):
+        if not isinstance(answer, protocol.CountedTokens):
             raise WorkerCrashed("the engine's worker process is gone; ask again in a moment")
         if answer.error:
             raise EngineError(answer.error)
@@ -236,13 +377,13 @@ class LlamaEngine:
         stream = self._streams[request.id] = TurnStream(request)
         return stream
 
-    def _tell(self, frame: frames.Frame) -> None:
+    def _tell(self, frame: protocol.Frame) -> None:
         if self._worker is not None:
             self._worker.send(frame)
 
-    async def _ask_stats(self, *, check: bool) -> frames.Stats | None:
-        answer = await self._ask(lambda number: frames.AskStats(number, check))
-        return answer if isinstance(answer, frames.Stats) else None
+    async def _ask_stats(self, *, check: bool) -> protocol.Stats | None:
+        answer = await self._ask(lambda number: protocol.AskStats(number, check))
+        return answer if isinstance(answer, protocol.Stats) else None
 
     async def _ask(self, question: Callable[[int], Question]) -> Answer | None:
         return await self._questions.ask(question, self._tell) if self._worker is not None else None
@@ -266,15 +407,15 @@ class LlamaEngine:
             with contextlib.suppress(asyncio.CancelledError):
                 await watch
 
-    def _receive(self, frame: frames.Frame) -> None:
+    def _receive(self, frame: protocol.Frame) -> None:
         match frame:
-            case frames.Step():
+            case protocol.Step():
                 self._counters, self._backlog = frame.counters, frame.backlog
                 self._spread(frame)
-            case frames.Stats() | frames.CountedTokens():
+            case protocol.Stats() | protocol.CountedTokens():
                 self._questions.answered(frame)
 
-    def _spread(self, step: frames.Step) -> None:
+    def _spread(self, step: protocol.Step) -> None:
         for started in step.started:
             if stream := self._streams.get(started.id):
                 stream.start(started)
@@ -282,14 +423,14 @@ class LlamaEngine:
             if stream := self._streams.get(text.id):
                 stream.add(text)
                 if stream.pauses(self._patience):
-                    self._tell(frames.Pause(text.id))
+                    self._tell(protocol.Pause(text.id))
         for ended in step.ended:
             self._useless = 0
             if stream := self._streams.get(ended.id):
                 stream.finish(ended)
         for told in step.logs:
             if not self._logs.take(told):
-                self._tell(frames.TellAgain(told.cache_key))
+                self._tell(protocol.TellAgain(told.cache_key))
 
     async def _bury(self) -> None:
         """Take leave of a dead worker: account for it, fail the turns that spoke, keep the others."""
@@ -303,7 +444,7 @@ class LlamaEngine:
         self._why = "hang" if hung else "crash"
         _log.error("engine worker ended", reason=reason)
         self._past += self._counters
-        self._counters, self._backlog = frames.Counters(), Backlog()
+        self._counters, self._backlog = protocol.Counters(), Backlog()
         self._questions.nobody_answers()
         for stream in self._streams.values():
             stream.orphan(WorkerCrashed(reason))

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from keyword import iskeyword
 from typing import Any
 
-from cfs_server.engine.chat.call_forms import Bracketed, Listed, Python, Tagged
-from cfs_server.engine.chat.replies import END_THINK, THINK
+from cfs_server.engine.chat.reply_parser import END_THINK, THINK
+from cfs_server.engine.chat.tool_formats import Bracketed, Listed, Python, Tagged
 
 _SPACE = r"[ \t\r\n]{0,16}"
 """White space between the parts of a call; bounded, or a weak model may write nothing else."""

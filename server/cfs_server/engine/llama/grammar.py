@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from cfs.errors import EngineError, SchemaRefused
 from cfs_server.engine.chat.call_grammar import argument_schemas, call_grammar
 from cfs_server.engine.chat.json_schema import prepare
-from cfs_server.engine.llama.vocabulary import Vocabulary
+from cfs_server.engine.llama.tokenizer import Vocabulary
 
 KEPT = 64
 """Compiled grammars that are kept: an agent asks with the same few again and again."""

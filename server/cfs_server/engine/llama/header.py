@@ -32,8 +32,7 @@ def main() -> int:
     """Print one line: what the model is, or why it is none."""
     from llama_cpp import llama_cpp as lib
 
-    from cfs_server.engine.llama.families import name_of
-    from cfs_server.engine.llama.loading import NativeLog, load_weights
+    from cfs_server.engine.llama.model import NativeLog, load_weights, name_of
 
     log = NativeLog(lambda _level, _text: None)
     lib.llama_backend_init()

@@ -46,9 +46,9 @@ async def survives(model: Path, command: Sequence[str] = COMMAND, timeout: float
 
 def main() -> None:
     """Decode two tokens of the model together."""
-    from cfs_server.engine.frames import Options
     from cfs_server.engine.llama.ffi import Batch
-    from cfs_server.engine.llama.loading import NativeLog, load
+    from cfs_server.engine.llama.model import NativeLog, load
+    from cfs_server.engine.protocol import Options
 
     log = NativeLog(lambda _level, _text: None)
     options = Options(parallel=1, pool_tokens=256, context_tokens=256, step_tokens=64)

@@ -7,12 +7,33 @@ later from where it was. Nothing fails because others are there.
 """
 
 import contextlib
+import math
 import queue
-from collections.abc import Callable
+import time
+from array import array
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
 
 from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
-from cfs_server.engine.frames import (
+from cfs_server.engine.fairness import Backlog
+from cfs_server.engine.interface import TOO_LONG
+from cfs_server.engine.kvcache.cache import Residency, tokens_of
+from cfs_server.engine.kvcache.device import Seat
+from cfs_server.engine.kvcache.disk import Woken, open_disk
+from cfs_server.engine.kvcache.radix_tree import SECONDS_UNTIL, PrefixTree
+from cfs_server.engine.kvcache.snapshots import Snapshots
+from cfs_server.engine.llama.batch import STEP_FAILED, Computed, Solo, Steps
+from cfs_server.engine.llama.ffi import Outcome
+from cfs_server.engine.llama.model import LoadedModel
+from cfs_server.engine.llama.queue import Lobby
+from cfs_server.engine.llama.sequence import Generation, Refused
+from cfs_server.engine.protocol import (
     Alive,
     AskStats,
     Cancel,
@@ -26,27 +47,370 @@ from cfs_server.engine.frames import (
     Pause,
     Ping,
     Resume,
+    Started,
     Stats,
+    Step,
+    Text,
+    Told,
 )
-from cfs_server.engine.interface import TOO_LONG
-from cfs_server.engine.llama.audit import Audit
-from cfs_server.engine.llama.compaction import Compaction
-from cfs_server.engine.llama.deadlines import Deadlines
-from cfs_server.engine.llama.disk import Woken, open_disk
-from cfs_server.engine.llama.fetching import Fetching
-from cfs_server.engine.llama.ffi import Outcome
-from cfs_server.engine.llama.loading import LoadedModel
-from cfs_server.engine.llama.lobby import Lobby
-from cfs_server.engine.llama.news import News
-from cfs_server.engine.llama.parking import Parking
-from cfs_server.engine.llama.prompts import Prompts
-from cfs_server.engine.llama.residency import Residency
-from cfs_server.engine.llama.sequences import Generation, Refused
-from cfs_server.engine.llama.sharing import must_wait
-from cfs_server.engine.llama.snapshots import Snapshots
-from cfs_server.engine.llama.solo import STEP_FAILED
-from cfs_server.engine.llama.steps import Computed, Steps
-from cfs_server.engine.prefixes.policy import SECONDS_UNTIL
+
+# Moves what runs to the beginning of the pool when holes below it cost time.
+#
+# The library attends over all cells up to the highest that is used, free ones too, and has no call that moves cells. So
+# running turns are saved, taken off and seated again: copying a cell costs as much as looking at it some dozen times.
+
+COPY = 40
+"""Looks at a cell, one for each token of a stream, that cost as much as saving and restoring it (measured: 5 to 42)."""
+AHEAD = 100
+"""Tokens of a reply that are counted on; more may come, or none."""
+LEAST = 1024
+"""Fewer holes are not worth the trouble."""
+MOST_BYTES = 256 << 20
+"""So much is copied at most, or streams would stand still for too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A running turn: its seat, its tokens, its session."""
+
+    seat: Seat
+    log: "array[int]"
+    key: str
+
+
+def reseat(residency: Residency, places: Sequence[Place]) -> list[Seat | None]:
+    """Empty the pool and seat these turns again where it begins; `None` for one that finds no room any more.
+
+    All turns that run must be given. Nothing is lost: memory may hold more than its limit meanwhile.
+    """
+    limit, residency.memory.limit = residency.memory.limit, 1 << 62
+    for place in places:
+        residency.leave(place.seat, place.log, place.key)
+    while residency.evict_one():
+        pass
+    seats = [residency.enter(place.seat.owner, place.log, 0, alone=False) for place in places]
+    residency.memory.limit = limit
+    residency.trim_memory()
+    return seats
+
+
+class Compaction:
+    """Knows about how far the pool was filled, and judges whether moving pays.
+
+    It is given the scheduler's own lists of the turns that run and of those that wait.
+    """
+
+    def __init__(self, residency: Residency, running: list[Generation], waiting: deque[Generation]) -> None:
+        self.count = 0
+        self._residency = residency
+        self._running = running
+        self._waiting = waiting
+        self._peak = 0
+
+    def look(self) -> None:
+        """Call before each step: compact if that pays."""
+        used = self._residency.pool.cells_used
+        self._peak = max(self._peak, used) if used else 0  # an empty pool is filled from its beginning
+        if self._pays(used, self._peak - used) and self._nothing_is_lost():
+            self._compact()
+            self._peak = self._residency.pool.cells_used
+
+    def _pays(self, used: int, holes: int) -> bool:
+        """Whether most of what a step looks at is holes, and the tokens to come are worth the copying."""
+        ahead = sum(min(turn.left, AHEAD) for turn in self._running)
+        copied = self._residency.pool.state_bytes(used)
+        return holes >= max(used, LEAST) and holes * ahead >= COPY * used and copied <= MOST_BYTES
+
+    def _nothing_is_lost(self) -> bool:
+        """Whether memory takes what rests on the device and is nowhere else."""
+        pool, memory = self._residency.pool, self._residency.memory
+        unsaved = sum(len(node.tokens) for node in pool.nodes if not (node.memory or node.pins))
+        return not unsaved or memory.used + pool.state_bytes(unsaved) <= memory.limit
+
+    def _compact(self) -> None:
+        self.count += 1
+        turns = list(self._running)
+        seats = reseat(self._residency, [Place(turn.place, turn.log, turn.cache_key) for turn in turns])
+        for turn, seat in zip(turns, seats, strict=True):
+            turn.reached, turn.seat = (0 if seat else turn.computed), seat
+            if seat is None:
+                self._running.remove(turn)
+                self._waiting.appendleft(turn)
+
+
+# The prompts of all unfinished turns: what several of them begin with is computed, and waited for, once.
+
+
+class Prompts:
+    """Tells each turn, when it comes, how much of its prompt others compute before it or have computed.
+
+    It is told once: should those others be cancelled, the forecast is too low by their prompt until this turn begins.
+    """
+
+    def __init__(self, residency: Residency) -> None:
+        self._residency = residency
+        self._tree = PrefixTree()
+
+    def arrive(self, turn: Generation) -> None:
+        """Take in a turn and note what of its prompt it need not compute (`Generation.spared`)."""
+        if turn.solo:
+            return
+        tokens = tokens_of(turn.log, turn.prompt_tokens)
+        coming = self._tree.match(turn.owner, tokens[:-1]).length if self._residency.partial else 0
+        turn.spared = max(coming, self._residency.known(turn.owner, turn.log))
+        if (node := self._tree.insert(turn.owner, tokens)) is not None:
+            self._tree.attach(turn.id, node)
+
+    def gone(self, turn: Generation) -> None:
+        """Forget the prompt of a turn that is over."""
+        for node in self._tree.unwanted(self._tree.detach(turn.id)):
+            self._tree.remove(node)
+
+    def check_integrity(self, turns: Iterable[Generation]) -> list[str]:
+        """Compare the prompts with the unfinished turns; every line is a violation."""
+        problems = self._tree.check_integrity()
+        ends = {turn.id: self._tree.end_of(turn.id) for turn in turns if not turn.solo}
+        if any(node is None for node in ends.values()):
+            problems.append("the prompt of an unfinished turn is missing")
+        if any(not node.children and not node.sessions for node in self._tree):
+            problems.append("a prompt is kept that no unfinished turn has")
+        return problems
+
+
+# Nobody computes what somebody else is computing: a turn waits while its prefix is on the way.
+
+WORTH_WAITING = 32
+"""Tokens that must be saved; a few at the beginning of every chat are not worth a step of waiting."""
+
+
+def must_wait(turn: Generation, running: Iterable[Generation], residency: Residency) -> bool:
+    """Whether a turn had better wait; when its prefix is there, it is put where the turn will find it."""
+    if turn.awaited is not None:
+        other, length = turn.awaited
+        if other.seat is not None and other.computed < length:
+            return True
+        turn.awaited = None
+    if not residency.partial:
+        return False
+    known = residency.known(turn.owner, turn.log)
+    best: Generation | None = None
+    for other in running:
+        common = _common(turn, other) if other.owner == turn.owner else 0
+        if common >= known + WORTH_WAITING:
+            best, known = other, common
+    if best is None:
+        return False
+    if best.computed < known:
+        turn.awaited = best, known
+        return True
+    residency.commit(best.place, best.log)
+    return False
+
+
+def _common(turn: Generation, other: Generation) -> int:
+    """Length of the common beginning of two prompts, all but the last token at most."""
+    length = min(len(turn.log) - 1, len(other.log))
+    different = np.flatnonzero(np.array(turn.log[:length]) != np.array(other.log[:length]))
+    return int(different[0]) if len(different) else length
+
+
+# Turns that wait until state of theirs is read from disk, while others compute.
+
+TRIES = 3
+"""So often a turn waits: where memory is too small for what it needs, it is computed again."""
+
+
+class Fetching:
+    """Knows who waits, and how often he has."""
+
+    def __init__(self, residency: Residency) -> None:
+        self.turns: set[Generation] = set()
+        self._residency = residency
+        self._tries: dict[Generation, int] = {}
+
+    def must_wait(self, turn: Generation) -> bool:
+        """Whether a turn had better wait for the disk."""
+        if turn not in self.turns and self._tries.get(turn, 0) >= TRIES:
+            return False
+        if not self._residency.fetch(turn.owner, turn.log):
+            self.turns.discard(turn)
+            return False
+        if turn not in self.turns:
+            self.turns.add(turn)
+            self._tries[turn] = self._tries.get(turn, 0) + 1
+        return True
+
+    def gone(self, turn: Generation) -> None:
+        """Forget a turn that is over, or does not want to come in now."""
+        self.turns.discard(turn)
+        self._tries.pop(turn, None)
+
+
+# Turns that are put aside in the middle: which may be, what it costs them, and when they may come back.
+#
+# A turn whose state is lost meanwhile computes it again. That must not happen again and again, so a turn that cannot be
+# kept is not put aside for the sake of others' shares, and one that lost its state comes back only when it can stay. So
+# no token is evaluated more than twice.
+
+HEADROOM = 64
+"""Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
+
+
+class Parking:
+    """Looks ahead before turns leave and before they come back, and counts what they lost.
+
+    It is given the scheduler's own list of the turns that run.
+    """
+
+    def __init__(self, residency: Residency, lobby: Lobby, running: Collection[Generation]) -> None:
+        self.recomputed_tokens = 0
+        self._residency = residency
+        self._running = running
+        self._lobby = lobby
+
+    def can_keep(self, turn: Generation) -> bool:
+        """Whether a turn that gives way now finds its state again: in memory, or as the pool has room for everybody."""
+        if turn.losses:
+            return False
+        state_bytes = self._residency.pool.state_bytes
+        others = chain(self._lobby.waiting, self._lobby.paused)
+        aside = state_bytes(turn.computed) + sum(state_bytes(other.reached) for other in others if other.reached)
+        return aside <= self._residency.memory.limit or self._everybody_fits()
+
+    def spare(self, turn: Generation) -> int:
+        """Cells that must be free beside a turn's log before it comes in: for a while, or for good after a loss."""
+        if turn.losses or any(other.losses for other in self._running):
+            return turn.left + sum(other.pending + other.left for other in self._running)
+        return sum(other.pending for other in self._running) + HEADROOM * (len(self._running) + 1)
+
+    def leaves(self, turn: Generation) -> None:
+        """Note how far a turn has come that is put aside."""
+        turn.reached = turn.computed
+
+    def came_in(self, turn: Generation) -> None:
+        """Count what a turn that was put aside has lost."""
+        lost = max(0, turn.reached - turn.computed)
+        self.recomputed_tokens += lost
+        turn.losses += lost > 0
+        turn.reached = 0
+
+    def _everybody_fits(self) -> bool:
+        """Whether the pool holds all turns that there are to their ends."""
+        left = self._residency.pool.cells
+        for turn in chain(self._running, self._lobby.waiting, self._lobby.paused):
+            left -= len(turn.log) + turn.left
+            if left < 0:
+                return False
+        return True
+
+
+# The turns that must be over by some time, whatever they do until then: wait, compute, or pause.
+
+
+class Deadlines:
+    """Holds each turn that has a deadline from its arrival to its end, the next to be over first."""
+
+    def __init__(self) -> None:
+        self._turns: list[tuple[float, int, Generation]] = []
+
+    def add(self, turn: Generation) -> None:
+        """Take in a turn."""
+        if turn.ends_at < math.inf:
+            insort(self._turns, (turn.ends_at, id(turn), turn))
+
+    def remove(self, turn: Generation) -> None:
+        """Let go of a turn that is over."""
+        place = bisect_left(self._turns, (turn.ends_at, id(turn)))
+        if place < len(self._turns) and self._turns[place][2] is turn:
+            del self._turns[place]
+
+    def late(self) -> list[Generation]:
+        """List the turns whose time is over."""
+        return [turn for _, _, turn in self._turns[: bisect_left(self._turns, (time.monotonic(),))]]
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until the next turn is late; None when there is no deadline."""
+        return max(0.0, self._turns[0][0] - time.monotonic()) if self._turns else None
+
+    def check_integrity(self, turns: set[Generation]) -> list[str]:
+        """Compare with the turns that there are; every line is a violation."""
+        known = [turn for _, _, turn in self._turns]
+        wanted = {turn for turn in turns if turn.ends_at < math.inf}
+        return [] if set(known) == wanted and len(known) == len(wanted) else ["deadlines and turns do not agree"]
+
+
+# Compares what the scheduler's parts believe of the same turns; every line is a violation.
+
+IDLE_SECONDS = 10.0
+"""An idle engine looks after its books, but not more often: with thousands of sessions that takes milliseconds."""
+
+
+class Audit:
+    """Looks at the parts themselves; `running` is the scheduler's own list."""
+
+    def __init__(
+        self, residency: Residency, lobby: Lobby, deadlines: Deadlines, running: Sequence[Generation], solo: Solo
+    ) -> None:
+        self._solo = solo
+        self._residency = residency
+        self._lobby = lobby
+        self._deadlines = deadlines
+        self._running = running
+        self._next = 0.0
+
+    def when_idle(self) -> list[str]:
+        """Check, if the last time is long enough ago."""
+        if time.monotonic() < self._next:
+            return []
+        problems = self.violations()
+        self._next = time.monotonic() + IDLE_SECONDS
+        return problems
+
+    def violations(self) -> list[str]:
+        """Compare the turns with their seats, their accounts and their deadlines."""
+        aside = [*self._lobby.waiting, *self._lobby.paused]
+        computed = [*self._running, *self._solo.turns]
+        turns = [*computed, *aside]
+        problems = self._residency.check_integrity()
+        problems += self._lobby.check_integrity([*computed, *self._lobby.waiting])
+        problems += self._deadlines.check_integrity(set(turns))
+        if len(set(turns)) != len(turns):
+            problems.append("a turn is listed twice")
+        problems += [f"{turn.id} runs without a seat" for turn in self._running if turn.seat is None]
+        problems += [f"{turn.id} waits in a seat" for turn in [*aside, *self._solo.turns] if turn.seat is not None]
+        return [*problems, *self._misplaced(turns)]
+
+    def _misplaced(self, turns: Sequence[Generation]) -> Iterator[str]:
+        seated = [turn.seat for turn in turns if turn.seat is not None]
+        slots = self._residency.pool.slots.values()
+        if {seat.slot.id for seat in seated} != {slot.id for slot in slots if slot.running}:
+            yield "sequences that run and unfinished turns do not agree"
+        for seat in seated:
+            if seat.node is not None and seat.slot.own != seat.length - seat.shared:
+                yield f"sequence {seat.slot.id} has {seat.slot.own} cells of its own"
+
+
+# What happened since the last frame to the server.
+
+
+@dataclass(slots=True)
+class News:
+    """Collected during a step, sent as one frame."""
+
+    started: list[Started] = field(default_factory=list)
+    texts: list[Text] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    logs: list[Told] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self.started or self.texts or self.ended or self.logs)
+
+    def step(self, counters: Counters, backlog: Backlog) -> Step:
+        """Make the frame."""
+        return Step(counters, self.started, self.texts, self.ended, backlog, self.logs)
+
 
 PATIENCE = 10.0
 """A step may take so many times longer than predicted before it counts as one that never ends."""

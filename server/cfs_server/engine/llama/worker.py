@@ -18,12 +18,11 @@ from collections.abc import Callable
 from functools import partial
 
 from cfs.errors import EngineError
-from cfs_server.engine import frames
-from cfs_server.engine.chat.templates import PromptBuilder
+from cfs_server.engine import protocol
+from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.interface import ModelLoadError
-from cfs_server.engine.llama.counting import Counter
-from cfs_server.engine.llama.intake import Intake, Order
-from cfs_server.engine.llama.loading import LoadedModel, NativeLog, load
+from cfs_server.engine.llama.intake import Counter, Intake, Order
+from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
 from cfs_server.engine.llama.scheduler import Scheduler
 
 _PR_SET_PDEATHSIG = 1
@@ -37,21 +36,21 @@ class Connection:
         self._stream = self._socket.makefile("rb")
         self._lock = threading.Lock()
 
-    def send(self, frame: frames.Frame) -> None:
+    def send(self, frame: protocol.Frame) -> None:
         """Send a frame; a server that is gone ends the process."""
         try:
             with self._lock:
-                frames.send(self._socket, frame)
+                protocol.send(self._socket, frame)
         except OSError:
             os._exit(0)
 
-    def read(self) -> frames.Frame | None:
+    def read(self) -> protocol.Frame | None:
         """Wait for the next frame; `None` when the server is gone."""
-        return frames.read(self._stream)
+        return protocol.read(self._stream)
 
     def log(self, level: str, text: str) -> None:
         """Send a line for the server's log."""
-        self.send(frames.Log(level, text))
+        self.send(protocol.Log(level, text))
 
 
 def main() -> None:
@@ -59,13 +58,13 @@ def main() -> None:
     _die_with_parent()
     connection = Connection(int(sys.argv[1]))
     order = connection.read()
-    if not isinstance(order, frames.Load):
+    if not isinstance(order, protocol.Load):
         return
     log = NativeLog(connection.log)
     try:
         model = load(order.path, order.options, log, extra_buffers=order.extra_buffers)
     except ModelLoadError as error:
-        connection.send(frames.LoadFailed(str(error)))
+        connection.send(protocol.LoadFailed(str(error)))
         return
     _serve(connection, model)
 
@@ -78,7 +77,7 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
     for name, work in (("intake", intake.run_forever), ("counter", counter.run_forever)):
         threading.Thread(target=_or_die, args=(connection, name, work), name=name, daemon=True).start()
     connection.send(
-        frames.Ready(
+        protocol.Ready(
             context_tokens=model.context_tokens,
             pool_tokens=model.context.cells,
             has_chat_template=prompts.has_template,
@@ -96,9 +95,9 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
 
 def _read(connection: Connection, scheduler: Scheduler, intake: Intake, counter: Counter) -> None:
     while (frame := connection.read()) is not None:
-        if isinstance(frame, frames.Ping):
+        if isinstance(frame, protocol.Ping):
             scheduler.inbox.put(frame)  # past the intake, which may be busy with long prompts
-        elif isinstance(frame, frames.AskTokens | frames.StopCounting):
+        elif isinstance(frame, protocol.AskTokens | protocol.StopCounting):
             counter.put(frame)
         elif isinstance(frame, Order):
             intake.put(frame)

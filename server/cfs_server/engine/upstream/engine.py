@@ -3,13 +3,17 @@
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
 from cfs.errors import EngineError
-from cfs.wire import Usage
+from cfs.wire import FinishReason, Usage
+from cfs_server.engine.fairness import Backlog, Fairness, Path
 from cfs_server.engine.fitting import LONGEST_UNKNOWN, check_bound
 from cfs_server.engine.interface import (
     TOO_LONG,
@@ -23,15 +27,178 @@ from cfs_server.engine.interface import (
     ModelLoadError,
 )
 from cfs_server.engine.interface import Kind as KindOfWork
-from cfs_server.engine.upstream import catalogue
+from cfs_server.engine.upstream import connection
 from cfs_server.engine.upstream.anthropic import AnthropicDialect
-from cfs_server.engine.upstream.dialect import Dialect
+from cfs_server.engine.upstream.connection import Link, ReplyLimit, rest
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.link import Link, ReplyLimit, rest
 from cfs_server.engine.upstream.openai import OpenAIDialect
 from cfs_server.engine.upstream.options import Kind, Options
-from cfs_server.engine.upstream.places import Places
-from cfs_server.engine.upstream.turn import Turn
+from cfs_server.engine.upstream.protocol import Dialect, Spent
+
+# One turn on its way through an upstream: what came of it so far, and what it cost.
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """Collects what is new until its reader takes it; a slow reader gets longer pieces, never a long queue."""
+
+    request: GenerationRequest
+    clock: Callable[[], float] = time.monotonic
+    task: asyncio.Task[None] | None = None
+    reason: FinishReason | None = None
+    error: EngineError | None = None
+    spent: Spent = field(default_factory=Spent)
+    _submitted: float = 0.0
+    _started: float | None = None
+    _first: float | None = None
+    _ended: float | None = None
+    _chunks: int = 0
+    _new: Delta | None = None
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._submitted = self.clock()
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.reason is not None or self.error is not None
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing has come yet, so that its request may be sent again."""
+        return self._first is None
+
+    def start(self) -> None:
+        """It has got its place."""
+        self._started = self.clock()
+
+    def add(self, delta: Delta) -> None:
+        """Something new."""
+        if self._first is None:
+            self._first = self.clock()
+        self._chunks += delta.tokens
+        self._new = delta if self._new is None else _joined(self._new, delta)
+        self._changed.set()
+
+    def end(self, reason: FinishReason) -> None:
+        """It is over; the first word about that counts."""
+        if not self.over:
+            self.reason, self._ended = reason, self.clock()
+        self._changed.set()
+
+    def fail(self, error: EngineError) -> None:
+        """It is over, without an answer."""
+        if not self.over:
+            self.error, self._ended = error, self.clock()
+        self._changed.set()
+
+    async def next(self) -> Delta | None:
+        """Wait for something new; `None` when it is over and everything was taken."""
+        while self._new is None and not self.over:
+            self._changed.clear()
+            await self._changed.wait()
+        new, self._new = self._new, None
+        return new
+
+    def usage(self) -> Usage:
+        """What it cost: the upstream's own count, or as many tokens as pieces came where it does not count."""
+        now = self._ended or self.clock()
+        speaking = now - (self._first or now)
+        completion = self._chunks if self.spent.completion is None else self.spent.completion
+        return Usage(
+            prompt_tokens=self.spent.prompt or 0,
+            cached_tokens=self.spent.cached,
+            completion_tokens=completion,
+            queue_seconds=round((self._started or now) - self._submitted, 6),
+            first_token_seconds=round((self._first or now) - self._submitted, 6),
+            total_seconds=round(now - self._submitted, 6),
+            tokens_per_second=round(completion / speaking, 3) if completion > 1 and speaking > 0 else 0.0,
+        )
+
+
+def _joined(before: Delta, new: Delta) -> Delta:
+    return Delta(
+        before.text + new.text,
+        before.tokens + new.tokens,
+        before.thinking + new.thinking,
+        before.calls + new.calls,
+    )
+
+
+# Places at the upstream: so many turns at a time, the others wait for theirs (E3).
+
+_WEIGHT = 0.2
+"""How much the newest turn counts in the average time of a turn."""
+
+
+class Places:
+    """Hands out places, fairly among owners, kinds of work and accounts; see `Fairness`."""
+
+    def __init__(self, count: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.held = 0
+        self._count = count
+        self._clock = clock
+        self._fairness = Fairness()
+        self._waiting: list[tuple[Path, asyncio.Future[None]]] = []
+        self._seconds = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
+
+    @property
+    def backlog(self) -> Backlog:
+        """What waits, from what turns took lately."""
+        if self.held < self._count:
+            return Backlog()
+        each = self._seconds / self._count
+        return Backlog.of(each, ((*path[:2], each) for path, _ in self._waiting))
+
+    @asynccontextmanager
+    async def place(self, path: Path) -> AsyncIterator[None]:
+        """Wait for a place and hold it."""
+        self._fairness.join(path)
+        try:
+            await self._take(path)
+            started = self._clock()
+            try:
+                yield
+            finally:
+                self._leave(path, self._clock() - started)
+        finally:
+            self._fairness.leave(path)
+
+    async def _take(self, path: Path) -> None:
+        if self.held < self._count:
+            self.held += 1
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (path, future)
+        self._waiting.append(entry)
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.done() and not future.cancelled():
+                self._pass_on()  # it was given the place and cannot use it
+            else:
+                self._waiting.remove(entry)
+            raise
+
+    def _leave(self, path: Path, seconds: float) -> None:
+        self._fairness.charge(path, seconds)
+        self._seconds += (seconds - self._seconds) * (_WEIGHT if self._seconds else 1.0)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if not self._waiting:
+            self.held -= 1
+            return
+        entry = min(self._waiting, key=lambda entry: self._fairness.rank(entry[0]))
+        self._waiting.remove(entry)
+        entry[1].set_result(None)
+
 
 _LOOK_AGAIN_SECONDS = 2.0
 _REFUSED = (400, 422)
@@ -140,17 +307,17 @@ class UpstreamEngine:
             gauges={"upstream_requests": self._requests, "upstream_requests_repeated": self._repeated},
         )
 
-    async def _find(self) -> catalogue.Model:
+    async def _find(self) -> connection.Model:
         if not self._options.check:
             if self._options.model is None:
                 raise ModelLoadError(
                     "without asking the upstream its model is not known: name it with --upstream-model"
                 )
-            return catalogue.Model(id=self._options.model)
+            return connection.Model(id=self._options.model)
         try:
             async for attempt in self._options.retries.attempts(lambda: True, self._note):
                 with attempt:
-                    return await catalogue.find(self._connected(), self._options.model)
+                    return await connection.find(self._connected(), self._options.model)
         except (ModelLoadError, Failure) as error:
             reason = error.error.detail if isinstance(error, Failure) else str(error)
             raise ModelLoadError(f"upstream {self._options.url}: {reason}") from error

@@ -5,16 +5,140 @@ others call a model's thinking.
 """
 
 import json
-from collections.abc import Mapping
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from cfs.wire import Message
-from cfs_server.engine.interface import GenerationRequest
+from pydantic import BaseModel
+
+from cfs.errors import EngineError
+from cfs.sse import ServerSentEvent
+from cfs.wire import FinishReason, Message
+from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
+from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.fields import OptionalFields
-from cfs_server.engine.upstream.history import conversation_of
-from cfs_server.engine.upstream.openai_reply import OpenAIReply, Voice
 from cfs_server.engine.upstream.options import Options
+from cfs_server.engine.upstream.protocol import OptionalFields, Spent, conversation_of
+
+# The protocol of OpenAI's chat completions: the events of an answer. Pure: no I/O.
+
+_END = "[DONE]"
+_PASSING = ("server_error", "rate_limit_exceeded", "overloaded_error", "unavailable_error")
+_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "length": "length",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+}
+
+
+class _Function(BaseModel):
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Piece(BaseModel):
+    index: int | None = None
+    id: str | None = None
+    function: _Function = _Function()
+
+
+class _Delta(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[_Piece, ...] | None = None
+
+
+class _Choice(BaseModel):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Details(BaseModel):
+    cached_tokens: int | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Chunk(BaseModel):
+    """What we read of a chunk; there is more in it."""
+
+    choices: tuple[_Choice, ...] | None = None
+    usage: _Usage | None = None
+    error: Any = None
+
+
+@dataclass(slots=True)
+class Voice:
+    """What an upstream calls its model's thinking, learned from its answers."""
+
+    thinking: str = "reasoning_content"
+
+
+class OpenAIReply:
+    """Reads the chunks of one completion."""
+
+    def __init__(self, voice: Voice) -> None:
+        self.over = False
+        self.spent = Spent()
+        self._voice = voice
+        self._reason: str | None = None
+        self._ids: list[str] = []
+        self._open: dict[int, int] = {}
+
+    def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
+        """Take an event; return what is new."""
+        if event.data.strip() == _END:
+            self.over = True
+            return ()
+        chunk = failures.read(_Chunk, event.data)
+        if chunk.error:
+            raise failures.of_event(failures.refusal_of(event.data), _PASSING)
+        if chunk.usage is not None:
+            details = chunk.usage.prompt_tokens_details or _Details()
+            self.spent = Spent(chunk.usage.prompt_tokens, details.cached_tokens or 0, chunk.usage.completion_tokens)
+        return [delta for choice in (chunk.choices or ())[:1] if (delta := self._choice(choice)) is not None]
+
+    def finish(self) -> FinishReason:
+        """Say how the answer ended; a server may leave out the last marker or the reason, but not both."""
+        if self._reason is None and not self.over:
+            raise failures.broken_off()
+        if self._reason == "content_filter":
+            raise failures.Failure(EngineError("the upstream's content filter stopped the reply"))
+        reason = _REASONS.get(self._reason or "stop", "stop")
+        return "tool_calls" if self._ids and reason == "stop" else reason
+
+    def _choice(self, choice: _Choice) -> Delta | None:
+        self._reason = choice.finish_reason or self._reason
+        said = choice.delta or _Delta()
+        if said.reasoning and not said.reasoning_content:
+            self._voice.thinking = "reasoning"
+        text = (said.content or "") + (said.refusal or "")
+        thinking = said.reasoning_content or said.reasoning or ""
+        calls = tuple(map(self._call, said.tool_calls or ()))
+        return Delta(text, 1, thinking, calls) if text or thinking or calls else None
+
+    def _call(self, piece: _Piece) -> CallDelta:
+        """Number the calls anew: some servers give all of them the same index, and each whole in one piece."""
+        theirs, arguments = piece.index or 0, piece.function.arguments or ""
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        ours = self._open.get(theirs)
+        if ours is not None and piece.id in (None, "", self._ids[ours]):
+            return CallDelta(ours, arguments=arguments)
+        if not piece.function.name:
+            raise failures.nonsense(piece.model_dump_json(exclude_none=True))
+        ours = self._open[theirs] = len(self._ids)
+        self._ids.append(piece.id or f"call_{secrets.token_hex(8)}")
+        return CallDelta(ours, self._ids[ours], piece.function.name, arguments)
+
 
 _OPTIONAL = (
     "temperature",

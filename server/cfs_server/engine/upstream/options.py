@@ -7,7 +7,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import SecretStr
 
-from cfs_server.engine.upstream.retries import Retries
+from cfs_server.engine.upstream.failures import Retries
 
 Kind = Literal["openai", "anthropic"]
 Sampling = Literal["temperature", "top_p", "top_k", "min_p", "seed"]

@@ -1,0 +1,427 @@
+"""The forms in which models write calls of tools, each with the mark that it begins with. Pure: no I/O.
+
+A form reads a text that begins with its mark and may still grow. It answers as soon as what comes later cannot change
+the answer, and not before: so a reply reads the same however it was cut.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn
+
+from cfs.tools import LONGEST_CALL, parse_arguments
+
+# Calls of tools that a model writes as JSON: where the JSON ends, and which calls it says. Pure: no I/O.
+
+_OUTSIDE = re.compile(r'["{}\[\]]')
+_INSIDE = re.compile(r'["\\]')
+_ARGUMENTS = ("arguments", "parameters")
+_KEYS = frozenset({"name", "type", "id", "function", *_ARGUMENTS})
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCall:
+    """A call in a reply: the tool's name and its arguments, a JSON object."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    @property
+    def json(self) -> str:
+        """The arguments as text."""
+        return json.dumps(self.arguments, ensure_ascii=False)
+
+
+class JsonEnd:
+    """Finds where an object or array ends that begins at `start` of a text which may still grow.
+
+    Brackets are counted and strings skipped; whether it is JSON at all is another question. No character is looked at
+    twice.
+    """
+
+    def __init__(self, start: int) -> None:
+        self._at = start
+        self._depth = 0
+        self._quoted = False
+
+    def find(self, text: str) -> int | None:
+        """Return the index behind the end, or None as long as it has not come."""
+        while found := (_INSIDE if self._quoted else _OUTSIDE).search(text, self._at):
+            mark = found[0]
+            if mark == "\\":
+                if found.end() == len(text):
+                    self._at = found.start()
+                    return None
+                self._at = found.end() + 1
+                continue
+            self._at = found.end()
+            if mark == '"':
+                self._quoted = not self._quoted
+            else:
+                self._depth += 1 if mark in "{[" else -1
+                if self._depth == 0:
+                    return self._at
+        self._at = len(text)
+        return None
+
+
+def calls_in(text: str, *, strict: bool) -> list[FoundCall]:
+    """Read the call, or the list of calls, that a piece of JSON says; empty when it says something else.
+
+    `strict` takes only what has a name and arguments and nothing that a call does not have: for JSON that stands there
+    without a mark which calls it a call.
+    """
+    value = read_json(text)
+    values = value if isinstance(value, list) else [value]
+    calls = [_call(each, strict=strict) for each in values]
+    found = [call for call in calls if call is not None]
+    return found if len(found) == len(calls) else []
+
+
+def read_json(text: str) -> Any:
+    """Read JSON, line breaks in strings included, that can be written as JSON and UTF-8 again; else None."""
+    try:
+        value = json.loads(text, strict=False, parse_constant=_refuse)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
+def may_be_call(text: str) -> bool:
+    """Whether a piece of JSON whose end has not come may still say a call: as far as its first key tells."""
+    return _BEGINNING.fullmatch(text) is not None or _FIRST_KEY.match(text) is not None
+
+
+_FIRST_KEY = re.compile(r'\s*(\[\s*)?\{\s*"(' + "|".join(sorted(_KEYS)) + r')"')
+_BEGUN_KEY = "|".join(sorted(key[:size] for key in _KEYS for size in range(len(key) + 1)))
+_BEGINNING = re.compile(r"\s*(\[\s*)?(\{\s*(\"(" + _BEGUN_KEY + "))?)?")
+
+
+def _call(value: Any, *, strict: bool) -> FoundCall | None:
+    if not isinstance(value, dict):
+        return None
+    if isinstance(value.get("function"), dict):
+        if strict and value.keys() - _KEYS:
+            return None
+        return _call(value["function"], strict=strict)
+    name = value.get("name")
+    keys = [key for key in _ARGUMENTS if key in value]
+    if not isinstance(name, str) or not name or len(keys) > 1:
+        return None
+    if strict and (not keys or value.keys() - _KEYS):
+        return None
+    arguments = value[keys[0]] if keys else {}
+    if isinstance(arguments, str):  # some write the arguments' JSON as a string
+        arguments = read_json(arguments) if arguments.strip() else {}
+    elif arguments is None and not strict:
+        arguments = {}
+    return FoundCall(name, arguments) if isinstance(arguments, dict) else None
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_SPACE = re.compile(r"\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The calls that a text begins with, and where what follows them begins. Without calls so much of it is text."""
+
+    calls: tuple[FoundCall, ...]
+    end: int
+
+
+class Parameters:
+    """What is known of the tools: the names of their parameters, in order, and the JSON type of each."""
+
+    def __init__(self, tools: Iterable[Mapping[str, Any]] = ()) -> None:
+        self._known: dict[str, dict[str, Any]] = {}
+        for tool in tools:
+            function = tool.get("function")
+            schema = function.get("parameters") if isinstance(function, Mapping) else None
+            properties = schema.get("properties") if isinstance(schema, Mapping) else None
+            if isinstance(function, Mapping):
+                self._known[str(function.get("name"))] = dict(properties) if isinstance(properties, Mapping) else {}
+
+    def known(self, calls: Sequence[FoundCall]) -> bool:
+        """Whether all of some calls are of these tools."""
+        return all(call.name in self._known for call in calls)
+
+    def named(self, tool: str, values: Sequence[Any]) -> dict[str, Any]:
+        """Give values that came without names those of the tool's parameters, in their order."""
+        if len(values) == 1 and isinstance(values[0], dict):
+            known = self._known.get(tool)
+            if known is None or values[0].keys() <= known.keys():
+                return values[0]
+        names = [*self._known.get(tool, ())]
+        names += [f"argument{number}" for number in range(len(names), len(values))]
+        return dict(zip(names, values, strict=False))
+
+    def value(self, tool: str, parameter: str, text: str) -> Any:
+        """Read a value that came as bare text: a string where one is wanted, else JSON where it is some."""
+        schema = self._known.get(tool, {}).get(parameter)
+        if isinstance(schema, Mapping) and schema.get("type") == "string":
+            return text
+        value = read_json(text)
+        return text if value is None and text.strip() != "null" else value
+
+
+@dataclass(slots=True)
+class Form:
+    """A way of writing calls; one object reads one place of one reply."""
+
+    parameters: Parameters
+    _end: JsonEnd | None = None
+    _calls: list[FoundCall] = field(default_factory=list)
+    _at: int = 0
+
+    MARK: ClassVar[str]
+    """What the text begins with."""
+
+    def read(self, text: str, *, last: bool) -> Verdict | None:
+        """Judge the text, which begins with the mark; None while more of it is needed, and never for the `last`."""
+        raise NotImplementedError
+
+    def _none(self) -> Verdict:
+        """The mark was no mark: it is text, and what follows is looked at by itself."""
+        return Verdict((), len(self.MARK))
+
+    def _some(self, end: int) -> Verdict:
+        return Verdict(tuple(self._calls), end) if self._calls else self._none()
+
+    def _unmarked(self, text: str) -> None:
+        """Read JSON that no mark calls a call: it is one only of tools that were given."""
+        found = calls_in(text, strict=True)
+        if self.parameters.known(found):
+            self._calls += found
+
+    def _json(self, text: str, start: int) -> int | None:
+        """Look for the end of the JSON that begins at a place."""
+        if self._end is None:
+            self._end = JsonEnd(start)
+        end = self._end.find(text)
+        if end is not None:
+            self._end = None
+        return end
+
+
+@dataclass(slots=True)
+class Tagged(Form):
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, as Hermes and Qwen write it.
+
+    There may be several objects between the tags, or `<function=NAME><parameter=KEY>VALUE</parameter></function>`. The
+    second tag may be missing.
+    """
+
+    MARK: ClassVar[str] = "<tool_call>"
+    CLOSE: ClassVar[str] = "</tool_call>"
+
+    def read(self, text: str, *, last: bool) -> Verdict | None:
+        """Read the objects one after the other, then the closing tag."""
+        behind = self._at or len(self.MARK)
+        while True:
+            start = _skip(text, behind)
+            rest = text[start : start + len(self.CLOSE)]
+            if self._calls and rest == self.CLOSE:
+                return self._some(start + len(self.CLOSE))
+            if not last and (_may_become(rest, self.CLOSE) or _may_become(rest, _FUNCTION)):
+                return None
+            if rest[0:1] in ("{", "["):
+                end = self._json(text, start)
+            elif rest.startswith(_FUNCTION):
+                end = _end_of_function(text, start)
+            else:
+                return self._some(behind)
+            if end is None:
+                return self._some(behind) if last else None
+            found = self._function(text[start:end]) if rest[0] == "<" else calls_in(text[start:end], strict=False)
+            if not found:
+                return self._some(behind)
+            self._calls += found
+            self._at = behind = end
+
+    def _function(self, text: str) -> list[FoundCall]:
+        head = re.match(r"<function=([^<>\s]{1,128})>", text)
+        if head is None:
+            return []
+        values = {
+            key: self.parameters.value(head[1], key, value.removeprefix("\n").removesuffix("\n"))
+            for key, value in re.findall(r"<parameter=([^<>\s]{1,128})>(.*?)</parameter>", text, re.DOTALL)
+        }
+        return [FoundCall(head[1], values)]
+
+
+_FUNCTION = "<function="
+
+
+def _may_become(text: str, wanted: str) -> bool:
+    return text != wanted and wanted.startswith(text)
+
+
+def _end_of_function(text: str, start: int) -> int | None:
+    close = "</function>"
+    found = text.find(close, start)
+    return None if found < 0 else found + len(close)
+
+
+@dataclass(slots=True)
+class Listed(Form):
+    """`[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or `[TOOL_CALLS]NAME[ARGS]{...}`, as Mistral's models do."""
+
+    MARK: ClassVar[str] = "[TOOL_CALLS]"
+    _HEAD: ClassVar[re.Pattern[str]] = re.compile(
+        r"([A-Za-z_][\w.-]{0,127})(?:\[CALL_ID\][^\[\]{]{0,64})?(?:\[ARGS\])?\s*(?=\{)"
+    )
+    _PART: ClassVar[re.Pattern[str]] = re.compile(r"([A-Za-z_][\w.-]{0,127})?(?:\[[A-Z_]*\]?[^\[\]{]{0,64}){0,2}\s*")
+
+    def read(self, text: str, *, last: bool) -> Verdict | None:
+        """Read a list, or a name and an object."""
+        start = _skip(text, len(self.MARK))
+        head = self._HEAD.match(text, start)
+        if head is None and text[start : start + 1] not in ("{", "["):
+            return None if not last and self._PART.fullmatch(text, start) else self._none()
+        begin = head.end() if head else start
+        end = self._json(text, begin)
+        if end is None:
+            return self._none() if last else None
+        if head is None:
+            self._calls += calls_in(text[begin:end], strict=False)
+        elif isinstance(arguments := read_json(text[begin:end]), dict):
+            self._calls.append(FoundCall(head[1], arguments))
+        return self._some(end)
+
+
+@dataclass(slots=True)
+class Bracketed(Form):
+    """`[CALL:NAME(1, key='text')]`: literals, as transcripts show calls (C8)."""
+
+    MARK: ClassVar[str] = "[CALL:"
+    _HEAD: ClassVar[re.Pattern[str]] = re.compile(r"\[CALL:([A-Za-z_][A-Za-z0-9_.-]{0,127})\(")
+    _PART: ClassVar[re.Pattern[str]] = re.compile(r"\[CALL:([A-Za-z_][A-Za-z0-9_.-]{0,127})?")
+    _ENDS: ClassVar[int] = 32
+    _tried: int = 0
+
+    def read(self, text: str, *, last: bool) -> Verdict | None:
+        """Try each `)]` as the end, until the arguments before one are some."""
+        head = self._HEAD.match(text)
+        if head is None:
+            return None if not last and self._PART.fullmatch(text) else self._none()
+        self._at = self._at or head.end() - 1
+        while self._tried < self._ENDS:
+            end = text.find(")]", self._at + 1, head.end() + LONGEST_CALL)
+            if end < 0:
+                self._at = max(self._at, min(len(text), head.end() + LONGEST_CALL) - 2)
+                more = len(text) < head.end() + LONGEST_CALL
+                return None if more and not last else self._none()
+            self._tried, self._at = self._tried + 1, end
+            if (arguments := self._arguments(head[1], text[head.end() : end])) is not None:
+                return Verdict((FoundCall(head[1], arguments),), end + len(")]"))
+        return self._none()
+
+    def _arguments(self, tool: str, text: str) -> dict[str, Any] | None:
+        try:
+            found = parse_arguments(text)
+            if found is None:
+                return None
+            values, keywords = found
+            arguments = self.parameters.named(tool, values)
+            if arguments.keys() & keywords.keys():
+                return None
+            as_json = json.dumps(arguments | keywords, ensure_ascii=False, allow_nan=False)
+            as_json.encode()
+        except (ValueError, TypeError, RecursionError):  # no literals, or such as JSON does not have
+            return None
+        read: dict[str, Any] = json.loads(as_json)
+        return read
+
+
+@dataclass(slots=True)
+class Python(Form):
+    """`<|python_tag|>{"name": ..., "parameters": {...}}`, as Llama 3 writes it, several with `;` in between."""
+
+    MARK: ClassVar[str] = "<|python_tag|>"
+
+    def read(self, text: str, *, last: bool) -> Verdict | None:
+        """Read objects for as long as a semicolon follows."""
+        behind = self._at or len(self.MARK)
+        while True:
+            start = _skip(text, behind)
+            if self._calls and text[start : start + 1] == ";":
+                start = _skip(text, start + 1)
+            if start == len(text) and not last:
+                return None
+            if text[start : start + 1] != "{":
+                return self._some(behind)
+            end = self._json(text, start)
+            if end is None:
+                return self._some(behind) if last else None
+            found = calls_in(text[start:end], strict=False)
+            if not found:
+                return self._some(behind)
+            self._calls += found
+            self._at = behind = end
+
+
+@dataclass(slots=True)
+class Plain(Form):
+    """A JSON object with a name and arguments, or a list of such, with which a reply begins."""
+
+    MARK: ClassVar[str] = "{"  # or "["
+
+    def read(self, text: str, *, last: bool) -> Verdict | None:
+        """Read it, unless its first key says that it is something else."""
+        if not may_be_call(text):
+            return self._none()
+        end = self._json(text, 0)
+        if end is None:
+            return self._none() if last else None
+        self._unmarked(text[:end])
+        return self._some(end)
+
+
+@dataclass(slots=True)
+class Fenced(Form):
+    """The same in a fence of three backticks, which begins a line."""
+
+    MARK: ClassVar[str] = "```"
+    _HEAD: ClassVar[re.Pattern[str]] = re.compile(r"```(?:json|tool_calls?)?\s*(?=[{\[])")
+    _INFO: ClassVar[tuple[str, ...]] = ("json", "tool_calls")
+
+    def read(self, text: str, *, last: bool) -> Verdict | None:
+        """Read the JSON, then the fence that closes it."""
+        head = self._HEAD.match(text)
+        if head is None:
+            return None if not last and self._may_be_head(text) else self._none()
+        if self._at == 0:
+            if not may_be_call(text[head.end() :]):
+                return self._none()
+            end = self._json(text, head.end())
+            if end is None:
+                return self._none() if last else None
+            self._unmarked(text[head.end() : end])
+            self._at = end
+        start = _skip(text, self._at)
+        rest = text[start : start + len(self.MARK)]
+        if self._calls and not last and _may_become(rest, self.MARK):
+            return None
+        return self._some(start + len(self.MARK) if rest == self.MARK else self._at)
+
+    def _may_be_head(self, text: str) -> bool:
+        info = text[len(self.MARK) :]
+        word = info.rstrip()
+        if word != info:
+            return word in ("", "json", "tool_call", "tool_calls")
+        return any(each.startswith(word) for each in self._INFO)
+
+
+def _skip(text: str, place: int) -> int:
+    found = _SPACE.match(text, place)
+    return found.end() if found else place
+
+
+ANYWHERE: tuple[type[Form], ...] = (Tagged, Listed, Bracketed, Python)
+"""Forms whose mark begins a call wherever it stands."""

@@ -1,0 +1,501 @@
+"""Whose state is on the device, whose in memory, whose nowhere: the prefix tree over llama.cpp's pool.
+
+State is kept in runs of tokens, each once for all sessions that share it. At the end of a turn it is copied to memory
+("write-behind"), so that leaving the device is only a removal. What is on the device hangs together from the first
+token on, and so does what is kept at all; so only leaves are evicted. For models whose state has no parts there is
+`snapshots.Snapshots`.
+"""
+
+import time
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain, groupby, takewhile
+
+import numpy as np
+
+from cfs_server.engine.kvcache.device import Pool, Seat, Slot
+from cfs_server.engine.kvcache.disk import DiskTier, Piece
+from cfs_server.engine.kvcache.radix_tree import Blob, Entry, Memory, Node, PrefixTree, Shelf, dispensable
+from cfs_server.engine.llama.ffi import Context, Tokens
+
+# Large state that is copied to memory in pieces, one between two steps, so that no stream waits for all of it.
+
+PIECE_BYTES = 16 << 20
+"""State that is copied at once, a few milliseconds' worth."""
+
+
+class Copying:
+    """Nodes that rest on the device and are still to be copied; what happens to them meanwhile is seen at their turn.
+
+    One that is cut begins anew, one that has left needs no copy: whoever takes a node off the device copies it first.
+    """
+
+    def __init__(self, pool: Pool, piece_bytes: int = PIECE_BYTES) -> None:
+        self.piece_bytes = piece_bytes
+        self._pool = pool
+        self._due: deque[Node] = deque()
+        self._copied: _Copied | None = None
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def takes(self, node: Node) -> bool:
+        """Take in a node whose state is large; false when it had better be copied at once."""
+        if not self._pool.has_parts or self._pool.state_bytes(len(node.tokens)) <= self.piece_bytes:
+            return False
+        if node not in self._due:
+            self._due.append(node)
+        return True
+
+    def go_on(self) -> tuple[Node, Blob] | None:
+        """Copy one piece; returns a node with its state when that is complete."""
+        while self._due and not _is_due(self._due[0]):
+            self._due.popleft()
+        if not self._due:
+            self._copied = None
+            return None
+        node, copied = self._due[0], self._copied
+        if copied is None or (copied.node, copied.start, copied.end) != (node, node.start, node.end):
+            copied = self._copied = _Copied(node)
+        tokens = max(1, len(node.tokens) * self.piece_bytes // self._pool.state_bytes(len(node.tokens)))
+        copied.pieces += self._pool.save_part(node, copied.place, min(node.end, copied.place + tokens))
+        if copied.place < node.end:
+            return None
+        self._due.popleft()
+        self._copied = None
+        size = sum(piece.state.nbytes for piece in copied.pieces)
+        return node, Blob(node.start, node.end, size, tuple(copied.pieces))
+
+    def check_integrity(self) -> list[str]:
+        """Compare what is due with what is copied; every line is a violation."""
+        copied, problems = self._copied, []
+        if len(set(self._due)) != len(self._due):
+            problems.append("a node is to be copied twice")
+        if copied is not None and (copied.node not in self._due or not copied.start <= copied.place <= copied.end):
+            problems.append("pieces are kept of a node that is not to be copied")
+        return problems
+
+
+class _Copied:
+    """What there is of a copy."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.start, self.end = node, node.start, node.end
+        self.pieces: list[Piece] = []
+
+    @property
+    def place(self) -> int:
+        """The first position that is not copied."""
+        return self.pieces[-1].end if self.pieces else self.start
+
+
+def _is_due(node: Node) -> bool:
+    return node.parent is not None and node.device is not None and node.memory is None
+
+
+# What is kept of the computation, and where: on the device, in memory, on disk.
+#
+# The books of the three places and of the tree change together here: what is nowhere any more leaves the tree, with all
+# that needs it. Who runs where is `residency.Residency`'s business.
+
+
+class Keeping:
+    """Moves state between its places, within the limits of each."""
+
+    def __init__(self, context: Context, memory_bytes: int, idle_seconds: float, disk: DiskTier | None = None) -> None:
+        self.pool = Pool(context)
+        self.disk = disk or DiskTier()
+        self.memory = Memory(memory_bytes)
+        self.tree = PrefixTree(self._on_split)
+        self.copying = Copying(self.pool)
+        self._stored = Shelf()
+        self._idle_seconds = idle_seconds
+        self._recover()
+
+    @property
+    def partial(self) -> bool:
+        """Whether a turn can go on from the middle of another's state."""
+        return True
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the tree."""
+        near = len(self._stored) + sum(node not in self._stored for node in self.pool.nodes)
+        return near + self.disk.books.alone
+
+    @property
+    def parked(self) -> int:
+        """Nodes whose state is in memory only."""
+        return len(self._stored) - sum(node in self._stored for node in self.pool.nodes)
+
+    def gauges(self) -> dict[str, float]:
+        """Say how much there is and how much is kept, for `/metrics`."""
+        return {
+            "cells_total": float(self.pool.cells),
+            "parked_bytes": float(self.memory.used),
+            "prefix_nodes": float(self.nodes),
+        } | self.disk.gauges()
+
+    def collect(self) -> None:
+        """Take in what was read since the last time; what cannot be read or written is given up."""
+        for entry, blob in self.disk.results():
+            for node in sorted(entry.nodes, key=lambda each: each.end, reverse=True):
+                if blob is None:
+                    self._give_up(node)
+                elif node.memory is None:
+                    self._take_in(node, blob)
+            if blob is not None and blob.users:
+                self.trim_memory()
+
+    def _near(self, node: Node | None) -> Node | None:
+        """Go up from a node until nothing on the way is on disk only."""
+        path = node.path() if node else []
+        near = list(takewhile(lambda part: part.near, path))
+        return near[-1] if near else None
+
+    def _store(self, node: Node) -> None:
+        """Copy a node's state to memory, if it is not there, and keep memory within its limit.
+
+        State of a prompt that is larger than all of memory would drive out everything else, and itself: it is left.
+        """
+        if self._wanted_in_memory(node):
+            self._in_memory(node, self.pool.save(node))
+        self.trim_memory()
+
+    def _store_in_time(self, node: Node) -> None:
+        """Copy a node's state to memory, at once or, when that takes long, in pieces between the next steps."""
+        if not (self._wanted_in_memory(node) and self.copying.takes(node)):
+            self._store(node)
+
+    def copy_some(self) -> None:
+        """Copy one piece of what is large; what is complete goes to disk, too."""
+        if (copied := self.copying.go_on()) is not None:
+            node, blob = copied
+            self._in_memory(node, blob)
+            self.trim_memory()
+            self._write(node)
+
+    def _wanted_in_memory(self, node: Node) -> bool:
+        return bool(node.memory is None and self.memory.limit) and self.pool.state_bytes(node.end) <= self.memory.limit
+
+    def _in_memory(self, node: Node, blob: Blob) -> None:
+        node.memory = self.memory.add(blob)
+        self._stored.add(node)
+
+    def trim_memory(self) -> None:
+        """Keep memory within its limit."""
+        while self.memory.full:
+            twice = (node for node in self.pool.nodes if node.memory is not None)
+            candidates = chain(twice, self._stored.oldest(self._discardable))
+            self._discard(max(candidates, key=dispensable(time.monotonic())))
+
+    def _discardable(self, node: Node) -> bool:
+        return node.device is not None or not (node.pins or (node.children and node.disk is None))
+
+    def _discard(self, node: Node) -> None:
+        """Drop a copy in memory; what is neither on the device nor on disk is lost."""
+        if node.memory is not None:
+            self.memory.free(node.memory)
+            node.memory = None
+            self._stored.discard(node)
+        if not node.kept:
+            self._lose(node)
+
+    def _write(self, node: Node) -> None:
+        """Have a node's state written to disk, and keep that within its limit."""
+        self.disk.write(node)
+        self._trim_disk()
+
+    def _trim_disk(self) -> None:
+        while self.disk.books.full:
+            files = self.disk.books.oldest()
+            oldest = next(filter(self._removable, files), next(self.disk.books.oldest()))
+            for each in sorted(oldest.nodes, key=lambda each: each.end, reverse=True):
+                self._give_up(each)
+
+    def _removable(self, entry: Entry) -> bool:
+        return all(node.near or not set(node.children.values()) - entry.nodes for node in entry.nodes)
+
+    def _give_up(self, node: Node) -> None:
+        """Remove what a node has on disk; what is nowhere else is lost."""
+        self.disk.free(node)
+        if not node.kept:
+            self._lose(node)
+
+    def _take_in(self, node: Node, blob: Blob) -> None:
+        """Let a node have a copy in memory that was read."""
+        if blob.users:
+            self.memory.share(blob)
+        else:
+            blob.users = 1
+            self.memory.add(blob)
+        node.memory = blob
+        node.used = time.monotonic()
+        self._stored.add(node)
+
+    def _recover(self) -> None:
+        """Take over the files of the worker before; one that nothing leads to, or that adds nothing, is removed."""
+        for file in self.disk.found():
+            head = file.head
+            known = self.tree.match(head.owner, head.tokens).length
+            if (self.partial and known < head.start) or known == head.end:
+                self.disk.refuse(file)
+                continue
+            node = self.tree.insert(head.owner, head.tokens)
+            if node is not None:
+                self.disk.recover(file, node)
+                for key in head.sessions:
+                    self.tree.attach(key, node)
+        for node in list(self.tree):  # what no session ends at, or below, nobody could delete
+            self._prune(node)
+        self.disk.put_in_order()
+        self._trim_disk()
+
+    def _lose(self, node: Node) -> None:
+        """Take a node and everything behind it out of the tree."""
+        for part in [*node.below(), node]:
+            self._take_out(part)
+
+    def _prune(self, node: Node | None) -> None:
+        for part in self.tree.unwanted(node):
+            self._take_out(part)
+
+    def _take_out(self, node: Node) -> None:
+        if node.device is not None:
+            self.pool.drop(node)
+        if node.memory is not None:
+            self.memory.free(node.memory)
+            node.memory = None
+            self._stored.discard(node)
+        self.disk.free(node)
+        self.tree.remove(node)
+
+    def _on_split(self, upper: Node, lower: Node) -> None:
+        self.pool.split(upper, lower)
+        self.memory.share(upper.memory)
+        if upper.memory is not None:
+            self._stored.add(upper)
+        if upper.disk is not None:
+            self.disk.books.share(upper.disk, upper)
+
+    def _join(self, node: Node) -> None:
+        """Make the prompt and the reply of a turn one node, as long as that copies nothing."""
+        above = node.parent
+        if above is None or above.device != node.device or above.pins or node.pins:
+            return
+        if above.memory or node.memory or above.disk or node.disk:
+            return
+        if (gone := self.tree.join(node)) is not None:
+            self.pool.joined(gone)
+
+    def _touch(self, path: Sequence[Node], pause: float = 0.0) -> None:
+        """Note that nodes were used, and the pause until they will be again: for shared ones the shortest counts."""
+        now = time.monotonic()
+        for node in path:
+            node.used = now
+            node.pause = pause if len(node.children) < 2 else min(node.pause, pause)
+            self._stored.touch(node)
+            if node.disk is not None:
+                self.disk.books.touch(node.disk)
+
+
+class Residency(Keeping):
+    """Gives turns their seats, and decides what leaves when room is short."""
+
+    def known(self, owner: str, log: "array[int]") -> int:
+        """Leading tokens of a prompt that need no evaluation, all but the last at most."""
+        return self.tree.match(owner, tokens_of(log, len(log) - 1)).length
+
+    def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Seat | None:
+        """Seat a turn behind the longest known prefix of its log, if the log and `spare` cells fit.
+
+        `None` when there is no room or no id. A turn that is alone gets what there is; what cannot be restored is lost.
+        """
+        node = self._near(self._beginning(owner, log))
+        if node is not None:
+            node.pin()
+        seat = self._sit(Seat(owner, Slot(-1), node), len(log), spare, alone=alone)
+        if seat is None and node is not None:
+            node.pin(-1)
+            if alone:
+                # What was saved as one needs room for all of it, also for the part that is on the device already.
+                if not self._evict_all():
+                    self._lose(node)
+                return self.enter(owner, log, spare, alone=True)
+        return seat
+
+    def grow(self, seat: Seat, count: int) -> None:
+        """Count what a step computed for a turn."""
+        self.pool.grow(seat.slot, count)
+
+    def undo(self, seats: Sequence[Seat]) -> None:
+        """Take back what an aborted step may have written."""
+        for seat in seats:
+            self.pool.forget_rest(seat.slot, seat.length)
+
+    def commit(self, seat: Seat, log: "array[int]") -> None:
+        """Put everything that a turn has computed into the tree, for others to share."""
+        before, start = seat.node, seat.shared
+        if start == seat.length:
+            return
+        node = self.tree.insert(seat.owner, tokens_of(log, seat.length))
+        if node is None:
+            return
+        node.pin()
+        for part in node.path():
+            if part.end <= start:
+                continue
+            if part.device is None:
+                self.pool.hold(part, seat.slot)
+            else:
+                self.pool.replace(part, seat.slot)
+        self.pool.adopt(seat.slot)
+        seat.node = node
+        if before is not None:
+            before.pin(-1)
+
+    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
+        """Free a turn's seat. What it computed, if it is given, stays for the session `key`.
+
+        Without a log nothing more is committed, and without a key only what others need stays.
+        """
+        if log is not None:
+            self.commit(seat, log)
+        node = seat.node
+        self.pool.forget_rest(seat.slot, seat.shared)
+        seat.slot.running = False
+        path = node.path() if node else []
+        if seat.slot.nodes:
+            for part in path:
+                self.pool.move(part, seat.slot)
+        else:
+            self.pool.release(seat.slot)
+        if node is None:
+            return
+        node.pin(-1)
+        self._touch(path, pause)
+        if key is None:
+            self._prune(node)
+            return
+        before = self.tree.attach(key, node)
+        if before is not node:
+            self._prune(before)
+        self._join(node)
+        for part in node.path():
+            self._store_in_time(part)
+        for part in node.path():
+            self._write(part)
+
+    def fetch(self, owner: str, log: "array[int]") -> bool:
+        """Have read what of a prompt is on disk only; whether a turn has to wait for that."""
+        return self.disk.on and self.disk.fetch(self._known_nodes(owner, log))
+
+    def forget(self, key: str) -> None:
+        """Free what is kept for a session and no other."""
+        self._prune(self.tree.detach(key))
+
+    def expect(self, key: str, pause: float) -> None:
+        """Note the pause before a session's next turn."""
+        node = self.tree.end_of(key)
+        self._touch(node.path() if node else [], pause)
+
+    def make_room(self, cells: int) -> bool:
+        """Evict until this many cells are free; false when nothing more can go."""
+        while self.pool.cells_free < cells:
+            if not self.evict_one():
+                return False
+        return True
+
+    def evict_one(self) -> bool:
+        """Take off the device what is most dispensable; false when everything there is in use."""
+        victim = max(filter(self._evictable, self.pool.nodes), key=dispensable(time.monotonic()), default=None)
+        if victim is not None:
+            self._evict(victim)
+        return victim is not None
+
+    def _evict_all(self) -> bool:
+        """Take off the device whatever is not in use; false when that is nothing."""
+        found = False
+        while self.evict_one():
+            found = True
+        return found
+
+    def evict_rested(self) -> None:
+        """Take off the device what rested for a while: idle cells make every step slower."""
+        limit = time.monotonic() - self._idle_seconds
+        rested = [node for node in self.pool.nodes if not node.pins and node.used < limit]
+        for node in sorted(rested, key=lambda node: node.end, reverse=True):
+            if node.device is not None and self._evictable(node):
+                self._evict(node)
+
+    def check_integrity(self) -> list[str]:
+        """Compare the books with each other and with the device; every line is a violation."""
+        nodes = list(self.tree)
+        problems = self.tree.check_integrity() + self.pool.check_integrity()
+        problems += self.memory.check_integrity([node.memory for node in nodes if node.memory])
+        problems += self._stored.check_integrity() + self.disk.check_integrity(nodes)
+        problems += self.copying.check_integrity()
+        if self.pool.nodes - set(nodes) or set(self._stored) != {node for node in nodes if node.memory}:
+            problems.append("state is kept for nodes that are not in the tree, or nodes in memory are not listed")
+        return problems + [problem for node in nodes for problem in self._misplaced(node)]
+
+    def _misplaced(self, node: Node) -> list[str]:
+        above = node.parent
+        problems = [] if node.kept else [f"the node at {node.start} has no state"]
+        if above is not None and above.parent is not None and node.device is not None and above.device is None:
+            problems.append(f"the node at {node.start} is on the device, what comes before is not")
+        if node.pins and node.device is None:
+            problems.append(f"the node at {node.start} is pinned but not on the device")
+        return problems
+
+    def _beginning(self, owner: str, log: "array[int]") -> Node | None:
+        """Find the node behind which a log goes on, cutting one if it must."""
+        return self.tree.insert(owner, tokens_of(log, self.known(owner, log)))
+
+    def _known_nodes(self, owner: str, log: "array[int]") -> Sequence[Node]:
+        """List the nodes that a prompt goes through."""
+        return self.tree.match(owner, tokens_of(log, len(log) - 1)).nodes
+
+    def _sit(self, seat: Seat, length: int, spare: int, *, alone: bool) -> Seat | None:
+        path = seat.node.path() if seat.node else []
+        missing = [node for node in path if node.device is None]
+        saved = [(blob, list(nodes)) for blob, nodes in groupby(missing, key=lambda node: node.memory)]
+        needed = sum(blob.end - blob.start for blob, _ in saved if blob)
+        if not self.make_room(needed + length - seat.shared + spare) and not alone:
+            return None
+        slot = self._take_slot()
+        if slot is None:
+            return None
+        self.pool.share(path, slot)
+        if not all(self.pool.restore(nodes, slot) for _, nodes in saved):
+            slot.running = False
+            for node in list(slot.nodes):
+                self.pool.drop(node)
+            if slot.id in self.pool.slots:
+                self.pool.release(slot)
+            return None
+        seat.slot = slot
+        slot.length = seat.shared
+        self._touch(path)
+        return seat
+
+    def _take_slot(self) -> Slot | None:
+        while (slot := self.pool.take()) is None:
+            if not self.evict_one():
+                return None
+        return slot
+
+    def _evictable(self, node: Node) -> bool:
+        return not node.pins and all(child.device is None for child in node.children.values())
+
+    def _evict(self, node: Node) -> None:
+        self._store(node)
+        self.pool.drop(node)
+        if not node.kept:
+            self._lose(node)
+
+
+def tokens_of(log: "array[int]", length: int) -> Tokens:
+    """Copy the beginning of a log (a view would keep the log from growing)."""
+    return np.array(log[:length], dtype=np.int32)

@@ -1,0 +1,272 @@
+"""A turn's place on the device."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from cfs_server.engine.kvcache.disk import Piece
+from cfs_server.engine.kvcache.radix_tree import Blob, Node
+from cfs_server.engine.llama.ffi import Context
+
+# The device: its cells, and the sequence ids ("slots") through which nodes of the prefix tree are held there.
+#
+# A cell may belong to several sequences. A node is held by one slot; a running turn has a slot of its own that shares
+# the cells of all nodes on its way, and computes behind them.
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """A sequence id in use. `length` positions are computed while a turn runs on it, `own` of them by itself."""
+
+    id: int
+    nodes: set[Node] = field(default_factory=set)
+    running: bool = True
+    length: int = 0
+    own: int = 0
+
+
+class Pool:
+    """Owns all cells and sequence ids."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._free = list(range(context.sequences - 1, -1, -1))
+        self._scratch = self._free.pop() if context.partial else -1
+        self.slots: dict[int, Slot] = {}
+        self.nodes: set[Node] = set()
+        self._held = 0
+
+    @property
+    def cells_used(self) -> int:
+        """Cells that hold something."""
+        return self._held + sum(slot.own for slot in self.slots.values())
+
+    @property
+    def cells(self) -> int:
+        """All cells that there are."""
+        return self._context.cells
+
+    def state_bytes(self, tokens: int) -> int:
+        """Bytes of the saved state of so many tokens, about."""
+        return tokens * self._context.cell_bytes + self._context.state_bytes
+
+    @property
+    def cells_free(self) -> int:
+        """Cells that hold nothing."""
+        return self._context.cells - self.cells_used
+
+    def take(self) -> Slot | None:
+        """Take a sequence id for a turn."""
+        if not self._free:
+            return None
+        slot = Slot(self._free.pop())
+        self.slots[slot.id] = slot
+        return slot
+
+    def release(self, slot: Slot) -> None:
+        """Give back a sequence id that holds no node."""
+        self._context.clear(slot.id)
+        del self.slots[slot.id]
+        self._free.append(slot.id)
+
+    def hold(self, node: Node, slot: Slot) -> None:
+        """Note that a slot has a node's cells and keeps them."""
+        node.device = slot.id
+        slot.nodes.add(node)
+        self.nodes.add(node)
+        self._held += self._size(node)
+
+    def drop(self, node: Node) -> None:
+        """Let a node go; its cells are free when no running turn shares them."""
+        slot = self._let_go(node)
+        if slot.running:
+            slot.own += self._size(node)
+        elif slot.nodes:
+            self._context.drop(slot.id, node.start, node.end)
+        else:
+            self.release(slot)
+
+    def move(self, node: Node, slot: Slot) -> None:
+        """Let a node be held by a slot that shares its cells, if nobody runs on the one that holds it."""
+        if node.device is None or node.device == slot.id:
+            return
+        if self.slots[node.device].running:
+            self._context.drop(slot.id, node.start, node.end)
+        else:
+            self.drop(node)
+            self.hold(node, slot)
+
+    def padding(self, count: int) -> int | None:
+        """Return a sequence for tokens that nobody needs, until `clear_padding`; `None` without room for the step."""
+        return self._scratch if self._scratch >= 0 and count <= self.cells_free else None
+
+    def clear_padding(self) -> None:
+        """Free the cells of tokens that nobody needs."""
+        self._context.clear(self._scratch)
+
+    def share(self, nodes: Iterable[Node], slot: Slot) -> None:
+        """Let a slot have the cells of nodes that are held by others."""
+        for node in nodes:
+            if node.device is not None and node.device != slot.id:
+                self._context.share(node.device, slot.id, node.start, node.end)
+
+    def replace(self, node: Node, slot: Slot) -> None:
+        """Swap cells of a slot for those of a node that has the same tokens."""
+        if node.device is not None:
+            self._context.drop(slot.id, node.start, node.end)
+            self._context.share(node.device, slot.id, node.start, node.end)
+
+    def grow(self, slot: Slot, count: int) -> None:
+        """Count cells that a turn has just filled."""
+        self._context.guard(slot.id, slot.length, slot.length + count)
+        slot.length += count
+        slot.own += count
+
+    def adopt(self, slot: Slot) -> None:
+        """Count no cells of a turn as its own: nodes have them now."""
+        slot.own = 0
+
+    def take_over(self, node: Node) -> Slot:
+        """Let a turn go on in the sequence that holds a node, which loses it."""
+        slot = self._let_go(node)
+        slot.running, slot.length, slot.own = True, node.end, node.end
+        return slot
+
+    def forget_rest(self, slot: Slot, length: int) -> None:
+        """Cut a turn's sequence down to a length; what is cut off were its own cells."""
+        self._context.drop(slot.id, length, -1)
+        slot.own -= slot.length - length
+        slot.length = length
+
+    def empty(self, slot: Slot) -> None:
+        """Forget everything that a turn has computed."""
+        self._context.clear(slot.id)
+        slot.length = slot.own = 0
+
+    def save(self, node: Node) -> Blob:
+        """Copy the state of a node out of the pool."""
+        if node.device is None:
+            raise ValueError("only what is on the device can be saved")
+        if not self._context.partial:
+            state = self._context.save(node.device)
+            return Blob(0, node.end, state.nbytes, (Piece(0, node.end, state),))
+        pieces = tuple(self._save_pieces(node.device, node.start, node.end))
+        return Blob(node.start, node.end, sum(piece.state.nbytes for piece in pieces), pieces)
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether a part of a sequence can be saved by itself."""
+        return self._context.partial
+
+    def save_part(self, node: Node, start: int, end: int) -> tuple[Piece, ...]:
+        """Copy the state of some of a node's positions out of the pool; only where there are parts."""
+        if node.device is None:
+            raise ValueError("only what is on the device can be saved")
+        return tuple(self._save_pieces(node.device, start, end))
+
+    def _save_pieces(self, sequence: int, start: int, end: int) -> "Iterator[Piece]":
+        """Save a run; of what lies before a window the library would save nothing, so no piece is longer than that."""
+        step = self._context.window or end
+        edges = [start, *range((start // step + 1) * step, end, step), end]
+        for left, right in pairwise(edges):
+            self._context.share(sequence, self._scratch, left, right)
+            state = self._context.save(self._scratch)
+            self._context.clear(self._scratch)
+            yield Piece(left, right, state)
+
+    def restore(self, nodes: Sequence[Node], slot: Slot) -> bool:
+        """Copy the state of nodes that were saved as one back, for a slot to hold; false when there is no room."""
+        blob = nodes[0].memory
+        if blob is None:
+            return False
+        for piece in blob.data:
+            start, end = max(piece.start, nodes[0].start), min(piece.end, nodes[-1].end)
+            if start >= end:
+                continue
+            restored = self._context.restore(self._scratch, piece.state)
+            if restored:
+                self._context.share(self._scratch, slot.id, start, end)
+            self._context.clear(self._scratch)
+            if not restored:
+                return False
+        for node in nodes:
+            self.hold(node, slot)
+        return True
+
+    def restore_whole(self, blob: Blob, slot: Slot) -> bool:
+        """Copy a whole sequence's state back, for a turn to go on from; false when there is no room for it."""
+        if not self._context.restore(slot.id, blob.data[0].state):
+            self._context.clear(slot.id)
+            return False
+        slot.length = slot.own = blob.end
+        return True
+
+    def split(self, upper: Node, lower: Node) -> None:
+        """Note that a node became two."""
+        if lower.device is not None:
+            self.slots[lower.device].nodes.add(upper)
+            self.nodes.add(upper)
+
+    def joined(self, upper: Node) -> None:
+        """Note that a node was taken in by the one below it, which the same slot holds."""
+        if upper.device is not None:
+            self.slots[upper.device].nodes.discard(upper)
+            self.nodes.discard(upper)
+
+    def check_integrity(self) -> list[str]:
+        """Compare the books with the device; every line is a violation."""
+        problems = []
+        ids = sorted([*self.slots, *self._free, *([self._scratch] if self._scratch >= 0 else [])])
+        if ids != list(range(self._context.sequences)):
+            problems.append(f"sequence ids are lost: held {sorted(self.slots)}, free {sorted(self._free)}")
+        held = {node: slot.id for slot in self.slots.values() for node in slot.nodes}
+        if held.keys() != self.nodes or any(node.device != place for node, place in held.items()):
+            problems.append("nodes and the slots that hold them do not agree")
+        if sum(map(self._size, self.nodes)) != self._held:
+            problems.append(f"{self._held} cells are booked for nodes")
+        for number in range(self._context.sequences):
+            expected, span = self._expected(number), self._context.span(number)
+            if span != expected and (self._context.partial or span[1] != expected[1]):
+                problems.append(f"sequence {number} holds positions {span} in place of {expected}")
+        return problems
+
+    def _expected(self, number: int) -> tuple[int, int]:
+        slot = self.slots.get(number)
+        if slot is not None and slot.running:
+            return (0, slot.length - 1) if slot.length else (-1, -1)
+        if slot is not None and slot.nodes:
+            return min(node.start for node in slot.nodes), max(node.end for node in slot.nodes) - 1
+        return -1, -1
+
+    def _size(self, node: Node) -> int:
+        """Cells of a node; state that has no parts is that of all tokens up to its end."""
+        return len(node.tokens) if self._context.partial else node.end
+
+    def _let_go(self, node: Node) -> Slot:
+        if node.device is None:
+            raise ValueError("the node is not on the device")
+        slot = self.slots[node.device]
+        slot.nodes.remove(node)
+        self.nodes.remove(node)
+        self._held -= self._size(node)
+        node.device = None
+        return slot
+
+
+@dataclass(eq=False, slots=True)
+class Seat:
+    """A turn's place: its sequence, and the node of the tree (pinned) up to which others may share."""
+
+    owner: str
+    slot: Slot
+    node: Node | None
+
+    @property
+    def shared(self) -> int:
+        """Leading positions that the tree knows."""
+        return self.node.end if self.node else 0
+
+    @property
+    def length(self) -> int:
+        """Positions that are computed."""
+        return self.slot.length

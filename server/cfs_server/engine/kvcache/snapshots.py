@@ -1,0 +1,118 @@
+"""Residency for models whose state has no parts: recurrent and hybrid ones keep no history to go back to (ENGINE.md).
+
+A node's state is that of all tokens up to its end, taken when a turn ends. Others may go on from there and from nowhere
+in between. The turn that goes on takes the sequence over; the copy in memory stays for those who come after.
+"""
+
+from array import array
+from collections.abc import Sequence
+
+from cfs_server.engine.kvcache.cache import Residency, tokens_of
+from cfs_server.engine.kvcache.device import Seat, Slot
+from cfs_server.engine.kvcache.radix_tree import Entry, Node
+
+
+class Snapshots(Residency):
+    """Keeps whole states, each in one node."""
+
+    @property
+    def partial(self) -> bool:
+        """Whether a turn can go on from the middle of another's state."""
+        return False
+
+    def known(self, owner: str, log: "array[int]") -> int:
+        """Leading tokens of a prompt that need no evaluation, all but the last at most."""
+        node = self._beginning(owner, log)
+        return node.end if node else 0
+
+    def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Seat | None:
+        """Seat a turn behind the longest prefix of its log that has a state, if the log and `spare` cells fit."""
+        node = self._beginning(owner, log, near=True)
+        here = node.end if node is not None and node.device is not None else 0
+        if node is not None:
+            self._touch([node])
+            node.pin()
+        fits = self.make_room(len(log) - here + spare) or alone
+        if node is not None:
+            node.pin(-1)
+        slot = self._continue(node) if fits else None
+        return Seat(owner, slot, None) if slot else None
+
+    def undo(self, seats: Sequence[Seat]) -> None:
+        """Go back to nothing: state that was written to cannot be taken apart."""
+        for seat in seats:
+            self.pool.empty(seat.slot)
+
+    def commit(self, seat: Seat, log: "array[int]") -> None:
+        """Do nothing: the state of a turn that goes on cannot be shared."""
+
+    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
+        """Free a turn's seat. Its state stays for the session `key`."""
+        slot = seat.slot
+        slot.running = False
+        if log is None or key is None or (node := self.tree.insert(seat.owner, tokens_of(log, slot.length))) is None:
+            self.pool.release(slot)
+            return
+        if node.device is None:
+            slot.own = 0
+            self.pool.hold(node, slot)
+        else:
+            self.pool.release(slot)
+        self._touch([node], pause)
+        before = self.tree.attach(key, node)
+        if before is not node:
+            self._prune(before)
+        self._store(node)
+        self._write(node)
+
+    def _beginning(self, owner: str, log: "array[int]", *, near: bool = False) -> Node | None:
+        match = self.tree.match(owner, tokens_of(log, len(log) - 1))
+        known = (node for node in reversed(match.nodes) if node.end <= match.length)
+        return next((node for node in known if (node.near if near else node.kept)), None)
+
+    def _known_nodes(self, owner: str, log: "array[int]") -> Sequence[Node]:
+        node = self._beginning(owner, log)
+        return [node] if node is not None else []
+
+    def _removable(self, entry: Entry) -> bool:  # noqa: ARG002 - states do not depend on each other
+        return True
+
+    def _continue(self, node: Node | None) -> Slot | None:
+        """Take a sequence that has the state of a node, or an empty one."""
+        if node is not None and node.device is not None:
+            self._store(node)
+        if node is not None and node.device is not None:
+            slot = self.pool.take_over(node)
+            if node.memory is None:
+                self._lose(node)
+            return slot
+        taken = self._take_slot()
+        if taken is not None and node is not None and node.memory is not None:
+            self.pool.restore_whole(node.memory, taken)
+        return taken
+
+    def _evictable(self, node: Node) -> bool:
+        return not node.pins
+
+    def _discardable(self, node: Node) -> bool:
+        return node.device is not None or not node.pins
+
+    def _lose(self, node: Node) -> None:
+        """Take out a node without state, and those above it that only led to it."""
+        above: Node | None = node
+        while above is not None and above.parent is not None and not (above.kept or above.children or above.pins):
+            node, above = above, above.parent
+            self._take_out(node)
+
+    def _prune(self, node: Node | None) -> None:
+        for part in self.tree.unwanted(node):
+            node = part.parent
+            self._take_out(part)
+        if node is not None:
+            self._lose(node)
+
+    def _on_split(self, upper: Node, _lower: Node) -> None:
+        upper.device = upper.memory = upper.disk = None
+
+    def _misplaced(self, node: Node) -> list[str]:
+        return [] if node.kept or node.children else [f"the node at {node.start} has no state and leads nowhere"]

@@ -1,0 +1,372 @@
+"""Loads a model and its context, and turns the library's many lines about a failure into one."""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from llama_cpp import llama_cpp as lib
+
+from cfs_server.engine.interface import EnginePlan, ModelLoadError
+from cfs_server.engine.llama.cost_model import TILE
+from cfs_server.engine.llama.ffi import Batch, Brake, Context, Outcome
+from cfs_server.engine.llama.tokenizer import Vocabulary
+from cfs_server.engine.protocol import Options
+
+# What a model's state is like, and what follows from that: how it is kept, and how large the pool is.
+#
+# Attention keeps an entry for each token: any run of tokens can be dropped, shared and saved (a tree of ranges).
+# Recurrent layers keep a sum of all that was, so only whole states can be kept (snapshots). Layers with a sliding
+# window need but the last tokens; then the library overwrites what lies before the window, and a range of it is only
+# safe in a pool that keeps the window in full and guards it (`ffi.Context`).
+
+Name = Literal["attention", "sliding window", "recurrent", "hybrid"]
+LEAST_TOKENS = 4096
+"""A pool is never smaller than this, if the model's context is not."""
+_TOKENS = 3
+_TOLERANCE = 0.02
+"""Restored state may give logits that differ by so much of the largest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What the library says of a model, and what was tried with it.
+
+    `parts`: a run of tokens was dropped, shared, saved and restored, and the logits were the same. `window` is in
+    tokens, 0 for none; `cell_bytes` are those of one token in all layers, `window_bytes` those of them in layers with
+    a window; `state_bytes` are those of a sequence however long it is.
+    """
+
+    name: Name
+    parts: bool
+    window: int
+    cell_bytes: int
+    window_bytes: int = 0
+    state_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the state of a family is kept on this machine."""
+
+    family: Family
+    context_tokens: int
+    pool_tokens: int
+    ranges: bool
+    full_window: bool
+    sequences: int
+
+    @property
+    def pool_bytes(self) -> int:
+        """Memory of the pool, about."""
+        family = self.family
+        cell = family.cell_bytes - (0 if self.full_window else family.window_bytes)
+        window = 0 if self.full_window else family.window * family.window_bytes
+        return self.pool_tokens * cell + self.sequences * (window + family.state_bytes)
+
+    def describe(self, options: Options, *, flash_attention: bool, extra_buffers: bool) -> EnginePlan:
+        """Say what was chosen."""
+        family, window = self.family, "none"
+        if family.window:
+            why = "kept in full" if self.full_window else "only the window is kept: " + self._why_no_full_window()
+            window = f"{family.window} tokens, {why}"
+        return EnginePlan(
+            family=family.name,
+            policy="ranges" if self.ranges else "snapshots",
+            window=window,
+            flash_attention=flash_attention,
+            pool_tokens=self.pool_tokens,
+            pool_bytes=self.pool_bytes,
+            parallel=options.parallel,
+            threads=options.threads,
+            extra_buffers=extra_buffers,
+        )
+
+    def _why_no_full_window(self) -> str:
+        return "a whole context would not fit" if self.family.parts else "its state has no parts"
+
+
+def make_plan(family: Family, options: Options, trained_tokens: int, budget: int) -> Plan:
+    """Choose; `budget` is the memory that the pool may take unless its size is given, in bytes."""
+    context = min(options.context_tokens or trained_tokens, trained_tokens)
+    whole_context_fits = (options.pool_tokens or context) * family.cell_bytes <= budget
+    full_window = family.parts and family.window > 0 and whole_context_fits
+    ranges = family.parts and (not family.window or full_window)
+    cell = family.cell_bytes - (0 if ranges else family.window_bytes)
+    affordable = budget // cell if cell else context * options.parallel
+    return Plan(
+        family=family,
+        context_tokens=context,
+        pool_tokens=options.pool_tokens or max(min(context * options.parallel, affordable), min(context, LEAST_TOKENS)),
+        ranges=ranges,
+        full_window=full_window,
+        sequences=_sequences(options.parallel, ranges=ranges, guarded=full_window),
+    )
+
+
+def _sequences(parallel: int, *, ranges: bool, guarded: bool) -> int:
+    """Ids for running and briefly idle sequences: whole states cost memory for each, ranges do not."""
+    if not ranges:
+        return parallel + 1
+    return min(max(64, 4 * parallel), int(lib.llama_max_parallel_sequences()) // (2 if guarded else 1))
+
+
+def name_of(model: Any) -> Name:
+    """Say what the library knows of a model, loaded with or without its weights."""
+    if lib.llama_model_is_recurrent(model):
+        return "recurrent"
+    if lib.llama_model_is_hybrid(model):
+        return "hybrid"
+    return "sliding window" if lib.llama_model_n_swa(model) else "attention"
+
+
+def examine(model: Any, context: Context) -> Family:
+    """Try a few tokens in a small context, which is empty before and after; raises `ArithmeticError`."""
+    window = int(lib.llama_model_n_swa(model))
+    before = _decode(context, 0, 0, _TOKENS)[1]
+    logits, size = _decode(context, 0, _TOKENS, 1)
+    cell_bytes = size - before
+    window_bytes = _window_bytes(context) if window else 0
+    parts = _has_parts(context, logits)
+    for sequence in range(context.sequences):
+        context.clear(sequence)
+    return Family(
+        name=name_of(model),
+        parts=parts,
+        window=window,
+        cell_bytes=cell_bytes,
+        window_bytes=min(window_bytes, cell_bytes),
+        state_bytes=max(0, size - (_TOKENS + 1) * cell_bytes),
+    )
+
+
+def _has_parts(context: Context, wanted: "np.ndarray[Any, np.dtype[np.float32]]") -> bool:
+    """Drop the last token, move the others through the scratch sequence, and compute the last again elsewhere."""
+    if not context.truncate(0, _TOKENS):
+        return False
+    context.share(0, 2, 0, _TOKENS)
+    state = context.save(2)
+    context.clear(0)
+    context.clear(2)
+    if not context.restore(2, state):
+        return False
+    context.share(2, 1, 0, _TOKENS)
+    context.clear(2)
+    again, _ = _decode(context, 1, _TOKENS, 1)
+    return bool(np.abs(again - wanted).max() <= _TOLERANCE * np.abs(wanted).max())
+
+
+def _decode(context: Context, sequence: int, start: int, count: int) -> "tuple[np.ndarray[Any, Any], int]":
+    """Compute some tokens; returns the logits after the last, and the bytes of the sequence's state."""
+    batch = Batch(count)
+    index = batch.add(sequence, list(range(start, start + count)), start, output=True)
+    if context.decode(batch) is not Outcome.DONE:
+        raise ArithmeticError("the model cannot compute")
+    vocabulary = int(lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(context.model)))
+    return context.logits(index, vocabulary).copy(), context.save(sequence).nbytes
+
+
+def _window_bytes(context: Context) -> int:
+    """Bytes of one token in the layers that have a window: the library can save these alone."""
+    size = int(lib.llama_state_seq_get_size_ext(context.raw, 0, lib.LLAMA_STATE_SEQ_FLAGS_SWA_ONLY))
+    return size // (_TOKENS + 1)
+
+
+SMALL_PARAMETERS = 50_000_000
+_MEANT = ("possible training context overflow", "failed to find a memory slot", "using full-size SWA cache")
+"""Warnings about what we do on purpose: a pool larger than one context, more turns than fit into it, full windows."""
+_NO_FLASH_ATTENTION = "Flash Attention not supported"
+_LEVELS = {3: "warning", 4: "error"}
+_EXAMINED_TOKENS, _EXAMINED_BATCH = 256, 8
+"""Sizes of the context in which a model is examined."""
+
+
+class NativeLog:
+    """Receives the library's log; keeps the last errors and hands warnings and errors on."""
+
+    _installed: ClassVar[Any] = None  # the library calls it for as long as the process lives, whoever else forgets it
+
+    def __init__(self, report: Callable[[str, str], None]) -> None:
+        self.errors: list[str] = []
+        self.no_flash_attention = False
+        self._report = report
+        self._lock = threading.Lock()
+        self._held: list[tuple[str, str]] | None = None
+        NativeLog._installed = lib.llama_log_callback(self._receive)
+        lib.llama_log_set(NativeLog._installed, ctypes.c_void_p(0))
+
+    def _receive(self, level: int, text: bytes, _data: Any) -> None:
+        name = _LEVELS.get(level)
+        line = text.decode(errors="replace").strip() if name else ""
+        if name is None or not line or any(known in line for known in _MEANT):
+            return
+        with self._lock:
+            self.no_flash_attention |= _NO_FLASH_ATTENTION in line
+            self.errors = [*self.errors[-15:], line] if name == "error" else self.errors
+            if self._held is not None:
+                self._held.append((name, line))
+                return
+        self._report(name, line)
+
+    def hold(self) -> None:
+        """Keep back what the library says from now on: of a step that fails all of it is one line."""
+        self._held = []
+
+    def take(self, *, failed: bool) -> str:
+        """Hand on what was kept back, or return it as one line when it says why something failed."""
+        with self._lock:
+            held, self._held = self._held or [], None
+        if failed:
+            return "; ".join(line for _, line in held) or "the library does not say why"
+        for name, line in held:
+            self._report(name, line)
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model that is ready to compute."""
+
+    path: str
+    raw: Any
+    context: Context
+    vocabulary: Vocabulary
+    template: str | None
+    parameters: int
+    context_tokens: int
+    options: Options
+    plan: EnginePlan
+    log: NativeLog  # kept as long as the model: the library calls back into it
+
+
+def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) -> LoadedModel:
+    """Load the file at `path`; raises `ModelLoadError` with one line."""
+    lib.llama_backend_init()
+    model = load_weights(path, log, extra_buffers=extra_buffers)
+    if not lib.llama_model_has_decoder(model) or not lib.llama_model_n_ctx_train(model):
+        raise ModelLoadError(f"{path}: not a text generation model")
+    options = replace(
+        options,
+        parallel=min(options.parallel, int(lib.llama_max_parallel_sequences())),
+        threads=options.threads or _threads(model),
+    )
+    plan = make_plan(
+        _examine(path, model, options, log), options, int(lib.llama_model_n_ctx_train(model)), _budget(options)
+    )
+    options = replace(
+        options,
+        context_tokens=plan.context_tokens,
+        pool_tokens=plan.pool_tokens,
+        step_tokens=max(options.step_tokens, options.parallel, TILE),
+    )
+    context = _main_context(path, model, options, plan, log)
+    template = lib.llama_model_chat_template(model, None)
+    return LoadedModel(
+        path=path,
+        raw=model,
+        context=context,
+        vocabulary=Vocabulary(model),
+        template=template.decode(errors="replace") if template else None,
+        parameters=int(lib.llama_model_n_params(model)),
+        context_tokens=min(options.context_tokens, context.cells),
+        options=options,
+        plan=plan.describe(
+            options,
+            flash_attention=options.flash_attention and not log.no_flash_attention,
+            extra_buffers=extra_buffers,
+        ),
+        log=log,
+    )
+
+
+def load_weights(path: str, log: NativeLog, *, extra_buffers: bool, header_only: bool = False) -> Any:
+    """Load the weights alone, or only what the file says of them."""
+    params = lib.llama_model_default_params()
+    params.use_extra_bufts = extra_buffers
+    if header_only:
+        params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
+    model = lib.llama_model_load_from_file(os.fsencode(path), params)
+    if not model:
+        raise ModelLoadError(f"{path}: {_explain(log.errors)}")
+    return model
+
+
+def _explain(errors: list[str]) -> str:
+    """Pick the line that says why: the library ends with several that only say that it failed."""
+    text = " ".join(errors)
+    if "not within the file bounds" in text or "failed to read" in text or "unexpectedly reached end of file" in text:
+        return "the file is truncated or damaged"
+    telling = [line for line in errors if "error loading model" in line] or errors[:1] or ["unknown reason"]
+    return "cannot be loaded: " + telling[0].split("error loading model: ")[-1].strip()
+
+
+def _threads(model: Any) -> int:
+    """All processors, but one for a model so small that threads would wait for each other more than they compute."""
+    if lib.llama_model_n_params(model) < SMALL_PARAMETERS:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _budget(options: Options) -> int:
+    """Memory that the pool may take unless its size in tokens is given."""
+    return min(options.pool_bytes, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+
+
+def _examine(path: str, model: Any, options: Options, log: NativeLog) -> Family:
+    """Find out the family in a small context of its own; that also touches weights and threads once."""
+    small = replace(options, pool_tokens=_EXAMINED_TOKENS, step_tokens=_EXAMINED_BATCH)
+    brake = Brake()
+    raw = _new_context(path, model, small, log, brake, sequences=3, full_window=True)
+    try:
+        return examine(model, Context(raw, model, brake))
+    except ArithmeticError as error:
+        raise ModelLoadError(f"{path}: {error}: {_explain(log.errors)}") from None
+    finally:
+        lib.llama_free(raw)
+
+
+def _main_context(path: str, model: Any, options: Options, plan: Plan, log: NativeLog) -> Context:
+    brake = Brake()
+    family = plan.family
+    guarded = family.window if plan.full_window else 0
+    ids = plan.sequences * (2 if guarded else 1)
+    raw = _new_context(path, model, options, log, brake, sequences=ids, full_window=plan.full_window)
+    context = Context(
+        raw,
+        model,
+        brake,
+        partial=plan.ranges,
+        window=guarded,
+        cell_bytes=family.cell_bytes,
+        state_bytes=family.state_bytes,
+        tiled=options.flash_attention and not log.no_flash_attention and not lib.llama_supports_gpu_offload(),
+    )
+    batch = Batch(1)
+    batch.add(0, [0], 0, output=True)
+    context.decode(batch)  # touch all buffers once
+    context.clear(0)
+    return context
+
+
+def _new_context(
+    path: str, model: Any, options: Options, log: NativeLog, brake: Brake, *, sequences: int, full_window: bool
+) -> Any:
+    params = lib.llama_context_default_params()
+    params.n_ctx = options.pool_tokens
+    params.n_batch = options.step_tokens
+    params.n_ubatch = options.step_tokens
+    params.n_seq_max = sequences
+    params.n_threads = params.n_threads_batch = options.threads
+    flash, plain = lib.LLAMA_FLASH_ATTN_TYPE_AUTO, lib.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    params.flash_attn_type = flash if options.flash_attention else plain
+    params.kv_unified = True
+    params.swa_full = full_window
+    params.no_perf = True
+    params.abort_callback, params.abort_callback_data = brake.function, brake.data
+    context = lib.llama_init_from_model(model, params)
+    if not context:
+        raise ModelLoadError(f"{path}: no context of {options.pool_tokens} tokens can be made: {_explain(log.errors)}")
+    return context

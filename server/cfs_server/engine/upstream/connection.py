@@ -1,0 +1,224 @@
+"""The way to the upstream: HTTP requests out, answers and events in. The only module here that does I/O."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from cfs.errors import EngineError
+from cfs.sse import ServerSentEvent, SSEDecoder
+from cfs_server.engine.interface import Delta, ModelLoadError
+from cfs_server.engine.upstream import failures
+from cfs_server.engine.upstream.options import Options, is_here
+
+CONNECT_SECONDS = 10.0
+_REST_SECONDS = 0.2
+"""How long to wait for the end of a body whose last event has come, so that the connection can be used again."""
+_ERROR_BYTES = 64 << 10
+_LIST_BYTES = 4 << 20
+"""A list of models is read so far."""
+_ESCAPED = 3
+"""Bytes that a byte of a reply may take in JSON; a server may send all of it in one event."""
+_CALL_BYTES = 64
+"""What a call counts for beside its words: a million empty ones would fill the memory."""
+_NO_STREAM = ("application/json", "text/html")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request for something else than a turn brought."""
+
+    status: int
+    body: str
+    retry_after: str | None
+
+    def failure(self, model: str) -> failures.Failure:
+        """Say what a status that is no success means."""
+        return failures.of_status(self.status, self.body, self.retry_after, model)
+
+
+class ReplyLimit:
+    """Bounds one answer: the bytes of its text, thinking and calls, and those that come without any of that."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._said = self._idle = 0
+
+    def received(self, data: bytes) -> None:
+        """Count what came over the line; raises `Failure` for endless comments, lines and empty events."""
+        self._idle += len(data)
+        if self._idle > _ESCAPED * self._most + _ERROR_BYTES:
+            raise failures.Failure(EngineError(f"the upstream sent {self._idle} bytes without a word of its reply"))
+
+    def said(self, delta: Delta) -> None:
+        """Count a piece of the reply; raises `Failure` beyond the limit."""
+        size = _size(delta.text) + _size(delta.thinking)
+        for call in delta.calls:
+            size += _size(call.arguments) + (_CALL_BYTES + _size(call.id) + _size(call.name or "") if call.id else 0)
+        self._said += size
+        self._idle = 0 if size else self._idle
+        if self._said > self._most:
+            raise failures.Failure(
+                EngineError(f"the upstream's reply has more than {self._most} bytes (--max-reply-bytes)")
+            )
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+class Link:
+    """Connections to one upstream. Every error is a `Failure`, in words without the key."""
+
+    def __init__(self, options: Options, headers: Mapping[str, str]) -> None:
+        """Prepare connections; with `https` this reads certificates, which takes a while."""
+        self._options = options
+        self._http = httpx.AsyncClient(
+            base_url=options.url,
+            headers=dict(headers),
+            timeout=httpx.Timeout(options.silence, connect=CONNECT_SECONDS, pool=None),
+            limits=httpx.Limits(max_connections=options.parallel + 2, max_keepalive_connections=options.parallel),
+            verify=options.url.startswith("https:"),
+            trust_env=not is_here(httpx.URL(options.url).host),
+        )
+
+    async def get(self, path: str) -> Answer:
+        """Ask for something that is no turn; raises `Failure` when there is no answer."""
+        with self._told():
+            async with self._http.stream("GET", path) as answer:
+                return self._answer(answer, await _beginning(answer, _LIST_BYTES))
+
+    async def events(
+        self, path: str, body: dict[str, Any], model: str, limit: ReplyLimit
+    ) -> AsyncGenerator[ServerSentEvent]:
+        """Send a turn's request and yield the events of its answer; leave it through `contextlib.aclosing`."""
+        with self._told():
+            async with self._http.stream("POST", path, json=body) as answer:
+                if answer.status_code != httpx.codes.OK:
+                    raise self._answer(answer, await _beginning(answer, _ERROR_BYTES)).failure(model)
+                if (kind := answer.headers.get("content-type", "")).startswith(_NO_STREAM):
+                    raise failures.Failure(EngineError(f"the upstream does not stream: it answers with {kind}"))
+                decoder = SSEDecoder()
+                async for data in answer.aiter_bytes():
+                    limit.received(data)
+                    for event in decoder.feed(data):
+                        yield replace(event, data=self._options.masked(event.data))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.aclose()
+
+    def _answer(self, answer: httpx.Response, body: str) -> Answer:
+        return Answer(answer.status_code, self._options.masked(body), answer.headers.get("retry-after"))
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turn the library's errors into failures."""
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            reason = self._options.masked(" ".join(str(error).split())) or type(error).__name__
+            told = EngineError(f"the upstream cannot be reached: {reason}")
+            raise failures.Failure(told, repeat=True, lost=True) from error
+        except httpx.TimeoutException as error:
+            detail = f"the upstream said nothing for {self._options.silence:g} seconds"
+            raise failures.Failure(EngineError(detail)) from error
+        except (httpx.HTTPError, httpx.StreamError) as error:
+            raise failures.broken_off("the connection to the upstream was lost") from error
+
+
+async def rest(events: AsyncIterator[ServerSentEvent]) -> None:
+    """Read what follows the last event, which is nothing, so that the connection can be used again."""
+    with contextlib.suppress(TimeoutError, failures.Failure):
+        async with asyncio.timeout(_REST_SECONDS):
+            async for _ in events:
+                pass
+
+
+async def _beginning(answer: httpx.Response, most: int) -> str:
+    body = b""
+    async for data in answer.aiter_bytes():
+        body += data
+        if len(body) > most:
+            break
+    return body[:most].decode("utf-8", "replace")
+
+
+# Which models an upstream has, and whether the one that was asked for is among them.
+
+T = TypeVar("T")
+
+_NO_CATALOGUE = frozenset({404, 405, 501})
+_SHOWN = 8
+
+
+class _Meta(BaseModel):
+    n_ctx: int | None = None
+    n_ctx_train: int | None = None
+
+
+class Model(BaseModel):
+    """A model in a catalogue; each server has another name for the size of its context."""
+
+    id: str
+    max_model_len: int | None = None
+    max_input_tokens: int | None = None
+    context_length: int | None = None
+    meta: _Meta | None = None
+
+    @property
+    def context_tokens(self) -> int:
+        """Size of the context; 0 when the upstream does not say."""
+        meta = self.meta or _Meta()
+        known = (self.max_model_len, self.max_input_tokens, self.context_length, meta.n_ctx, meta.n_ctx_train)
+        return next((size for size in known if size), 0)
+
+
+class _Page(BaseModel):
+    data: tuple[Model, ...]
+
+
+async def find(link: Link, name: str | None) -> Model:
+    """Look for a model; without a name it is the only one that there is.
+
+    Raises `ModelLoadError` when there is none, and `Failure` when the upstream does not answer or refuses the key.
+    """
+    listed = _read(_Page.model_validate_json, await link.get("models"), name or "")
+    if listed is None:
+        if name is None:
+            raise ModelLoadError("the upstream does not list its models: name one with --upstream-model")
+        return Model(id=name)
+    names = [model.id for model in listed.data]
+    if name is None:
+        if len(names) != 1:
+            raise ModelLoadError(f"name a model with --upstream-model: {_which(names)}")
+        return listed.data[0]
+    if (found := next((model for model in listed.data if model.id == name), None)) is not None:
+        return found
+    # Aliases, and what stands on a later page, are in no list.
+    if (alias := _read(Model.model_validate_json, await link.get(f"models/{quote(name, safe='')}"), name)) is not None:
+        return alias.model_copy(update={"id": name})
+    raise ModelLoadError(f"the upstream has no model {name!r}: {_which(names)}")
+
+
+def _read(parse: Callable[[str], T], answer: Answer, name: str) -> T | None:
+    if answer.status in _NO_CATALOGUE:
+        return None
+    if answer.status != 200:
+        raise answer.failure(name)
+    try:
+        return parse(answer.body)
+    except ValidationError:
+        return None
+
+
+def _which(names: list[str]) -> str:
+    if not names:
+        return "it lists none"
+    more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"it has {', '.join(names[:_SHOWN])}{more}"

@@ -1,0 +1,198 @@
+"""What the engine asks of a protocol: bodies out, events in. Implementations are pure: they do no I/O."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from cfs.errors import EngineError
+from cfs.sse import ServerSentEvent
+from cfs.transcript import PREFIXES, render, reply_stops
+from cfs.wire import FinishReason, Message, ToolCall
+from cfs_server.engine.interface import Delta, GenerationRequest
+from cfs_server.engine.upstream.failures import Failure
+
+# A history as every upstream takes it. Pure: no I/O.
+#
+# Both protocols refuse a call of a tool that its results do not follow directly. Histories of ours may have such calls:
+# a turn was cancelled, a user wrote in between, a transcript was edited.
+
+NO_RESULT = "(there is no result: the call did not come to its end)"
+_MOST_STOPS = 4
+"""How many strings that end a reply some servers take; those that were asked for come first."""
+_ODD = re.compile(r"[^A-Za-z0-9_-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a turn's request says: the instruction, the messages, and the strings that end the reply."""
+
+    system: str
+    messages: tuple[Message, ...]
+    stops: tuple[str, ...]
+
+
+def conversation_of(request: GenerationRequest) -> Conversation:
+    """Prepare the history of a turn (S8).
+
+    With `prompt_style=transcript` it becomes one message that the model goes on with. Raises `EngineError` when that
+    is asked for together with tools.
+    """
+    settings = request.settings
+    if settings.prompt_style == "transcript":
+        if request.tools:
+            raise EngineError("tools need prompt_style=chat")
+        leading = (Message(role="system", content=settings.system),) if settings.system else ()
+        text = render([*leading, *request.messages]) + PREFIXES["assistant"]
+        stops = reply_stops(settings.stop)[: max(_MOST_STOPS, len(settings.stop or ()))]
+        return Conversation("", (Message(role="user", content=text),), stops)
+    leading_messages, rest = _split(request.messages)
+    system = "\n\n".join(text for text in (settings.system or "", *(m.content for m in leading_messages)) if text)
+    return Conversation(system, tuple(paired(rest)), settings.stop or ())
+
+
+def paired(messages: Sequence[Message]) -> list[Message]:
+    """Put the results of each call directly behind it, and make up those that are missing.
+
+    Ids of calls become unique and safe. A result without a call becomes a user's message.
+    """
+    found: list[Message] = []
+    seen: set[str] = set()
+    used: set[int] = set()
+    for index, message in enumerate(messages):
+        if message.role == "assistant" and message.tool_calls:
+            calls = tuple(_renamed(call, seen) for call in message.tool_calls)
+            found.append(message.model_copy(update={"tool_calls": calls}))
+            for old, call in zip(message.tool_calls, calls, strict=True):
+                at = _result_of(messages, index, old.id, used)
+                used.add(at)
+                content = messages[at].content if at >= 0 else NO_RESULT
+                found.append(Message(role="tool", content=content, tool_call_id=call.id, name=call.name))
+        elif message.role == "tool":
+            if index not in used:
+                found.append(Message(role="user", content=f"(result of {message.name or 'a tool'}) {message.content}"))
+        else:
+            found.append(message)
+    return found
+
+
+def _split(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
+    count = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
+    return messages[:count], messages[count:]
+
+
+def _renamed(call: ToolCall, seen: set[str]) -> ToolCall:
+    base = _ODD.sub("_", call.id) or "call"
+    name, number = base, 1
+    while name in seen:
+        number += 1
+        name = f"{base}_{number}"
+    seen.add(name)
+    return call if name == call.id else call.model_copy(update={"id": name})
+
+
+def _result_of(messages: Sequence[Message], start: int, call_id: str, used: set[int]) -> int:
+    """Find the result of a call before the model's next message; -1 when there is none."""
+    for index in range(start + 1, len(messages)):
+        message = messages[index]
+        if message.role == "assistant":
+            break
+        if message.role == "tool" and message.tool_call_id == call_id and index not in used:
+            return index
+    return -1
+
+
+# Members of a request that not every model takes: sent until one is refused, then left out. Pure: no I/O.
+#
+# Servers and models differ in what they accept, and say so in an error that names the member. Asking once costs one
+# request; a table of all models would be out of date tomorrow.
+
+_UNKNOWN = re.compile(
+    r"not supported|unsupported|does not support|not support|deprecated|unrecognized|unexpected|unknown|not permitted"
+    r"|not allowed|cannot both|extra (inputs|fields)",
+    re.IGNORECASE,
+)
+_log = structlog.get_logger(__name__)
+
+
+class OptionalFields:
+    """Which of some members the upstream takes."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._pattern = re.compile(rf"\b({'|'.join(names)})\b")
+        self._refused: set[str] = set()
+
+    def takes(self, name: str) -> bool:
+        """Whether a member may be sent."""
+        return name not in self._refused
+
+    def learn(self, failure: Failure) -> None:
+        """Note the first member of which a failure says that it is not taken."""
+        if failure.status not in (400, 422) or not _UNKNOWN.search(failure.said):
+            return
+        named = self._pattern.search(failure.said)
+        if named and named[0] not in self._refused:  # another turn may have been told the same
+            self._refused.add(named[0])
+            _log.warning("upstream.refused", setting=named[0], said=failure.said)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Tokens of a turn as the upstream counts them; None where it does not say."""
+
+    prompt: int | None = None
+    cached: int = 0
+    completion: int | None = None
+
+
+class Reply(Protocol):
+    """Reads the events of one answer."""
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer has come to its end."""
+        ...
+
+    @property
+    def spent(self) -> Spent:
+        """Tokens as far as they are known."""
+        ...
+
+    def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
+        """Take an event; return what is new. Raises `Failure` for an error, and for what is no event of its kind."""
+        ...
+
+    def finish(self) -> FinishReason:
+        """Say how the answer ended, once no more events come; raises `Failure` when it broke off."""
+        ...
+
+
+class Dialect(Protocol):
+    """One protocol, and what has been learned of the upstream that speaks it."""
+
+    @property
+    def path(self) -> str:
+        """Where turns are sent, below the upstream's address."""
+        ...
+
+    def headers(self, key: str | None) -> Mapping[str, str]:
+        """Make the headers of every request."""
+        ...
+
+    def body(self, request: GenerationRequest) -> dict[str, Any]:
+        """Make the body of a turn's request; raises `EngineError` when it cannot be said in this protocol."""
+        ...
+
+    def reply(self, request: GenerationRequest) -> Reply:
+        """Make the reader of a turn's answer."""
+        ...
+
+    def learn(self, failure: Failure) -> None:
+        """Leave out of all bodies to come what the upstream refused, if a failure says that it is that."""
+        ...
+
+    def forget(self, cache_key: str) -> None:
+        """Drop what is kept for a session."""
+        ...
