@@ -20,8 +20,8 @@ import structlog
 
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.agent import Agent, AgentConfig
-from cfs_agents.file_agent import FileAgent, FileAgentConfig
-from cfs_agents.model import Item, Reply
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.model import CompleteResponse, Item
 from cfs_agents.tools import tool
 
 BAR_MS = 5.0
@@ -38,9 +38,9 @@ class Bar(NamedTuple):
 BARS = [
     Bar("`Agent`, a task of ten steps", "agent 10"),
     Bar("`Agent`, a task of a hundred steps", "agent 100"),
-    Bar("`FileAgent`, a task of ten steps, in memory", "file agent in memory 10"),
-    Bar("`FileAgent`, a task of ten steps, on the disk", "file agent 10"),
-    Bar("`FileAgent`, a task of a hundred steps, on the disk", "file agent 100"),
+    Bar("`FileSystemAgent`, a task of ten steps, in memory", "file agent in memory 10"),
+    Bar("`FileSystemAgent`, a task of ten steps, on the disk", "file agent 10"),
+    Bar("`FileSystemAgent`, a task of a hundred steps, on the disk", "file agent 100"),
 ]
 
 
@@ -71,9 +71,9 @@ class SteppingModel:
                 )
             else:
                 self._made += 1
-            yield Reply(Message(role="assistant", content="", tool_calls=(call,)), "tool_calls", Usage())
+            yield CompleteResponse(Message(role="assistant", content="", tool_calls=(call,)), "tool_calls", Usage())
         else:
-            yield Reply(Message(role="assistant", content="Done."), "stop", Usage())
+            yield CompleteResponse(Message(role="assistant", content="Done."), "stop", Usage())
 
 
 async def agent_ms(steps: int) -> float:
@@ -88,8 +88,8 @@ async def agent_ms(steps: int) -> float:
 async def file_agent_ms(steps: int, folder: Path | None) -> float:
     """The same with a directory, on the disk of temporary files or in a folder."""
     with tempfile.TemporaryDirectory(dir=folder) as root:
-        config = FileAgentConfig(tools=[nothing], max_rounds=2 * steps)
-        async with FileAgent(root, SteppingModel(steps), config) as agent:
+        config = FileSystemAgentConfig(tools=[nothing], max_rounds=2 * steps)
+        async with FileSystemAgent(project_root=root, model=SteppingModel(steps), config=config) as agent:
             start = time.perf_counter()
             assert (await agent.run("Go.")).ok
             return (time.perf_counter() - start) * 1000 / steps

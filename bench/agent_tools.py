@@ -21,7 +21,7 @@ from typing import NamedTuple
 import structlog
 
 from cfs.wire import ToolCall
-from cfs_agents.tools import AsyncShell, FileTools, Registry, Shell, agent_grants, agent_shell, tool
+from cfs_agents.tools import AsyncPersistentShell, FileTools, PersistentShell, Registry, agent_grants, agent_shell, tool
 from cfs_filesystem import DiskFileSystem
 
 TIMEOUT = 2.0
@@ -82,7 +82,7 @@ async def async_seconds_of(action: Callable[[], Awaitable[object]]) -> float:
 def blocking_figures(root: Path, rounds: int, starts: int) -> dict[str, float]:
     """Measure the blocking shell beside new ones, in milliseconds."""
     taken: dict[str, list[float]] = {}
-    with Shell(agent_shell(root)) as shell:
+    with PersistentShell(agent_shell(root)) as shell:
         shell.run("true")
         for _ in range(rounds):
             for name, action in {
@@ -94,7 +94,7 @@ def blocking_figures(root: Path, rounds: int, starts: int) -> dict[str, float]:
         taken["ten megabytes"] = [seconds_of(lambda: shell.run("seq 1400000")) for _ in range(starts)]
         excess = seconds_of(lambda: shell.run("sleep 60", timeout=TIMEOUT)) - TIMEOUT
     for _ in range(starts):
-        shell = Shell(agent_shell(root))
+        shell = PersistentShell(agent_shell(root))
         taken.setdefault("start", []).append(seconds_of(partial(shell.run, "true")))
         taken.setdefault("close", []).append(seconds_of(shell.close))
     figures = {name: statistics.median(values) * 1e3 for name, values in taken.items()}
@@ -115,7 +115,7 @@ async def async_figures(root: Path, rounds: int) -> dict[str, float]:
         "read call": ToolCall(id="1", name="read_file", arguments={"path": "a.txt"}),
     }
     taken: dict[str, list[float]] = {name: [] for name in (*calls, "read handle", "async true")}
-    async with AsyncShell(agent_shell(root)) as shell:
+    async with AsyncPersistentShell(agent_shell(root)) as shell:
         await shell.run("true")
         for _ in range(rounds):
             taken["async true"].append(await async_seconds_of(lambda: shell.run("true")))

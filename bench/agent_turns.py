@@ -28,8 +28,8 @@ from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.context import CachedCounter
 from cfs_agents.events import ContextShortened, RoundStarted
-from cfs_agents.file_agent import FileAgent, FileAgentConfig
-from cfs_agents.model import Item, ModelSettings, Reply, ServerCounter, ServerModel
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.model import CompleteResponse, Item, ModelSettings, ServerCounter, ServerModel
 from cfs_agents.tools import CommandMode
 
 CONTEXT = 1_300
@@ -64,17 +64,17 @@ class Tethered:
         """Ask the server for a token, and reply with the next step."""
         start = time.perf_counter()
         async for item in self._model.stream(messages, tools):
-            if isinstance(item, Reply):
+            if isinstance(item, CompleteResponse):
                 self.costs.append(item.usage)
         self.seconds += time.perf_counter() - start
         step = len(self.costs)
         if step > self._steps:
-            yield Reply(Message(role="assistant", content="Done."), "stop", self.costs[-1])
+            yield CompleteResponse(Message(role="assistant", content="Done."), "stop", self.costs[-1])
             return
         command = f"seq {step} {step + (600 if step % EVERY == 7 else 8)}"
         call = ToolCall(id=f"call_{step}", name="execute_command", arguments={"command": command})
         message = Message(role="assistant", content=f"Step {step}.", tool_calls=(call,))
-        yield Reply(message, "tool_calls", self.costs[-1])
+        yield CompleteResponse(message, "tool_calls", self.costs[-1])
 
 
 @dataclass
@@ -92,13 +92,13 @@ async def run(turns: int) -> Told:
     with serving() as url, tempfile.TemporaryDirectory() as root:
         async with AsyncClient(url) as client:
             model = Tethered(ServerModel(client, ModelSettings(temperature=0, max_tokens=1)), turns)
-            config = FileAgentConfig(
+            config = FileSystemAgentConfig(
                 max_rounds=turns + 1,
                 context_tokens=CONTEXT,
                 counter=CachedCounter(ServerCounter(client)),
                 commands=CommandMode.HOST,
             )
-            async with FileAgent(root, model, config) as agent:
+            async with FileSystemAgent(project_root=root, model=model, config=config) as agent:
                 start, number = time.perf_counter(), 0
                 async for event in agent.run_stream("Count."):
                     if isinstance(event, RoundStarted):

@@ -31,7 +31,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.model import Item, Model, ModelSettings, Reply, ServerModel
+from cfs_agents.model import CompleteResponse, Item, Model, ModelSettings, ServerModel
 from cfs_agents.tools import tool
 
 CFS = Path(sys.executable).with_name("cfs")
@@ -79,7 +79,7 @@ class Root:
         elif made < 2 * self._children:
             yield _calls(made, "sys_wait_agent", agent_id=name)
         else:
-            yield Reply(Message(role="assistant", content="Done."), "stop", Usage())
+            yield CompleteResponse(Message(role="assistant", content="Done."), "stop", Usage())
 
 
 _TASK = {"system_instruction": "You work.", "task_goal": "Do your part of the work, and report."}
@@ -115,12 +115,12 @@ class Once:
     async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
         """Ask, and let a reply that was cut off pass for a whole one."""
         async for item in self._model.stream(messages, tools):
-            yield replace(item, finish_reason="stop") if isinstance(item, Reply) else item
+            yield replace(item, finish_reason="stop") if isinstance(item, CompleteResponse) else item
 
 
-def _calls(number: int, name: str, **arguments: Any) -> Reply:
+def _calls(number: int, name: str, **arguments: Any) -> CompleteResponse:
     call = ToolCall(id=f"call_{number}", name=name, arguments=arguments)
-    return Reply(Message(role="assistant", content="", tool_calls=(call,)), "tool_calls", Usage())
+    return CompleteResponse(Message(role="assistant", content="", tool_calls=(call,)), "tool_calls", Usage())
 
 
 @asynccontextmanager

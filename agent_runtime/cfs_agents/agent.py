@@ -18,6 +18,7 @@ from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.claims import named_files
 from cfs_agents.config import AgentConfig, FilesWatch, Outcome, SyncTurn, working_context
 from cfs_agents.context import Change, CleaningPolicy, Context, ContextFileSystem, ContextItem, clean_root
+from cfs_agents.context.conversation import estimate
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -33,8 +34,8 @@ from cfs_agents.events import (
     Warned,
 )
 from cfs_agents.messages import Language, sentences, told_changes
-from cfs_agents.model import Chunk, Item, Model, Reply, Retrying, with_calls_in_text
-from cfs_agents.recorder import Keeper, NoKeeper
+from cfs_agents.model import Chunk, CompleteResponse, Item, Model, Retrying, with_calls_in_text
+from cfs_agents.recorder import NullRecorder, Recorder
 from cfs_agents.repetition import RepeatedSteps, RepeatedText, ends_repeating
 from cfs_agents.tools import Registry, ToolResult, failure_of
 from cfs_agents.tools.registry import shortened
@@ -76,11 +77,11 @@ class Summaries:
         """Return a summary; raises `CfsError` when there is none, or only half of one."""
         order = Message(role="system", content=sentences(self._language).sum_up)
         text = Message(role="user", content="\n\n".join(map(_shown, items)))
-        reply: Reply | None = None
+        reply: CompleteResponse | None = None
         stream = cast("AsyncGenerator[Item, None]", self._model.stream([order, text]))
         async with aclosing(stream):
             async for item in stream:
-                reply = item if isinstance(item, Reply) else reply
+                reply = item if isinstance(item, CompleteResponse) else reply
         if reply is None:
             raise EngineError("the reply broke off")
         self._used = added(self._used or Usage(), reply.usage)
@@ -227,10 +228,10 @@ _MOST_SHORTENINGS = 8
 
 
 class Agent:
-    """A model with tools and a conversation. One task at a time; `outcome` is that of the last one, or of the running.
+    """A model with tools and a conversation. It runs one task at a time; `outcome` describes the last or running one.
 
-    What an agent does is written down by its `keeper` before it goes on, so what a keeper has can be resumed: put the
-    conversation into `context`, and call `resume_at`.
+    `context` is the conversation, as the model is about to see it. The `recorder` stores each step before the agent
+    continues, so what it has can be resumed by `resume_at`.
     """
 
     def __init__(
@@ -239,7 +240,7 @@ class Agent:
         config: AgentConfig | None = None,
         *,
         files: ContextFileSystem | None = None,
-        keeper: Keeper | None = None,
+        recorder: Recorder | None = None,
         watch: FilesWatch | None = None,
     ) -> None:
         self.config = config = config or AgentConfig()
@@ -251,7 +252,7 @@ class Agent:
         if config.system is not None:
             self.context.add(Message(role="system", content=config.system))
         self._llm = llm
-        self._keeper = keeper or NoKeeper()
+        self._recorder = recorder or NullRecorder()
         self._watch = watch
         self._unmade: tuple[str, ...] = ()
         self._failed_call = ""
@@ -331,7 +332,7 @@ class Agent:
                 self._fail(error)
         end = Finished(self.outcome.reason, self.outcome.detail)
         try:
-            await self._keeper.ended(end)
+            await self._recorder.ended(end)
         except CfsError as error:
             self._fail(error)
             end = Finished("failed", error.detail)
@@ -427,7 +428,7 @@ class Agent:
     async def _ask(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
         """Ask the model, and again where its reply is no use, or for the rest of one that was cut off in words."""
         self.outcome.rounds += 1
-        await self._keeper.before_round()
+        await self._recorder.before_round()
         for warning in self._news():
             yield warning
         yield RoundStarted(self.outcome.rounds)
@@ -465,7 +466,7 @@ class Agent:
         """Keep what has become of the conversation while it was made ready; return what there is to tell of it."""
         told: list[AgentEvent] = []
         if change := Change.between(before, self.context.context):
-            await self._keeper.shortened(change)
+            await self._recorder.shortened(change)
         if used := self._summaries.take_usage():
             self._count(used)
             told.append(TurnUsage(used))
@@ -482,8 +483,9 @@ class Agent:
         noted = part is not None or self._fault in (Fault.EMPTY, Fault.REPEATED)
         if noted:
             messages = asking(messages, self._fault or Fault.CUT_OFF, self.config.language)
-        reply: Reply | None = None
+        reply: CompleteResponse | None = None
         said, thought, stopped = RepeatedText(), RepeatedText(), False
+        written = _Written(self.config.thinking_budget)
         stream = cast("AsyncGenerator[Item, None]", self._llm.stream(messages, tools.schemas()))
         async with aclosing(stream):
             while (item := await self._interrupts.guard(anext(stream, None))) is not None:
@@ -495,10 +497,14 @@ class Agent:
                             yield Text(text)
                         if stopped := said.feed(text) or thought.feed(thinking):
                             break
+                        if written.thinks_too_long(text, thinking):
+                            reply = written.cut_off()
+                            break
                     case Retrying():
                         said, thought = RepeatedText(), RepeatedText()
+                        written = _Written(self.config.thinking_budget)
                         yield item
-                    case Reply():
+                    case CompleteResponse():
                         reply = item
         if stopped:
             self._note(Fault.REPEATED)
@@ -546,7 +552,7 @@ class Agent:
     ) -> None:
         item = self.context.add(message, task=task, cut=cut, tokens=tokens)
         self._begun, self._broken = set(), broken or {}
-        await self._keeper.added(item, self._broken, usage)
+        await self._recorder.added(item, self._broken, usage)
 
     def _count(self, usage: Usage) -> None:
         self.outcome.usage = added(self.outcome.usage, usage)
@@ -569,7 +575,7 @@ class Agent:
                 batch = tools.together(readable)
                 for call in batch:
                     yield CallStarted(call)
-                await self._keeper.begins(batch)
+                await self._recorder.begins(batch)
                 self._begun.update(call.id for call in batch)
                 if len(batch) > 1:
                     tasks = [asyncio.create_task(tools.call(call)) for call in batch]
@@ -600,7 +606,7 @@ class Agent:
     async def _finish(self, call: ToolCall, result: ToolResult) -> int:
         """Take in the result of a call; return the lines of the window that it wrote, if it did."""
         item = self.context.add(result.message())
-        new = await self._keeper.done(call, result, item, self.context.context.open_calls)
+        new = await self._recorder.done(call, result, item, self.context.context.open_calls)
         self._begun.discard(call.id)
         if new is None:  # a window is no work on the task
             self._failed_call = failure_of(call.name, call.arguments, result.text, ok=result.ok)
@@ -643,7 +649,31 @@ class Agent:
         return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
 
 
-def _fault_of(reply: Reply, message: Message, tools: Registry) -> Fault | None:
+class _Written:
+    """What a reply has brought so far, and whether its thinking is longer than the budget, in tokens."""
+
+    def __init__(self, budget: int | None) -> None:
+        self._budget = budget
+        self._text: list[str] = []
+        self._thinking: list[str] = []
+        self._thought = 0
+
+    def thinks_too_long(self, text: str, thinking: str) -> bool:
+        """Take the next piece."""
+        if self._budget is None:
+            return False
+        self._text.append(text)
+        self._thinking.append(thinking)
+        self._thought += estimate(thinking)
+        return self._thought > self._budget
+
+    def cut_off(self) -> CompleteResponse:
+        """Return the reply as one that was cut off here; the model is asked to think less."""
+        text, thinking = "".join(self._text), "".join(self._thinking)
+        return CompleteResponse(Message(role="assistant", content=text, thinking=thinking), "length", Usage())
+
+
+def _fault_of(reply: CompleteResponse, message: Message, tools: Registry) -> Fault | None:
     """Say what is wrong with a reply; `message` is all of it, where it is the rest of one that was cut off."""
     calls = reply.message.tool_calls
     if reply.finish_reason == "length":

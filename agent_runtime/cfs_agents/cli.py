@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cfs.cli.doctor import Check
     from cfs.wire import SessionTree
     from cfs_agents.console import CommandQuestions
-    from cfs_agents.file_agent import FileAgentConfig
+    from cfs_agents.file_agent import FileSystemAgentConfig
     from cfs_agents.model import ModelSettings
     from cfs_agents.runner import Seat, TreeSeat
 
@@ -374,11 +374,11 @@ def _config(
     questions: "CommandQuestions | None",
     env: list[str] | None,
     context: int | None,
-) -> "FileAgentConfig":
-    from cfs_agents.file_agent import FileAgentConfig
+) -> "FileSystemAgentConfig":
+    from cfs_agents.file_agent import FileSystemAgentConfig
     from cfs_agents.tools import CommandMode
 
-    return FileAgentConfig(
+    return FileSystemAgentConfig(
         language=language,
         max_rounds=rounds,
         commands=CommandMode(commands),
@@ -396,7 +396,7 @@ def _settings(name: str, temperature: float | None, max_tokens: int | None) -> "
 
 def _seat(
     root: Path,
-    config: "FileAgentConfig",
+    config: "FileSystemAgentConfig",
     model: "ModelSettings",
     patience: float,
     url: str,

@@ -1,11 +1,11 @@
 """How an agent works, and how a task ended (O6)."""
 
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from cfs.errors import CfsError
+from cfs.errors import CfsError, InvalidSettings
 from cfs.wire import Usage
 from cfs_agents.context import (
     ContextFileSystem,
@@ -24,6 +24,9 @@ MAX_ROUNDS = 100
 
 SYNC_EVERY = 10
 
+MODEL_VARIABLES = ("CFS_MODEL", "ANTHROPIC_MODEL", "OPENAI_MODEL")
+"""Environment variables that name a model; the first that is set counts."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTurn:
@@ -39,13 +42,18 @@ class SyncTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """How an agent works. `tools` are tools or functions with a docstring; `system` is its system prompt.
+    """Settings of an agent. `tools` are tools, or functions with a docstring; `system` is the system prompt.
 
-    `offload_token_threshold`: results of so many tokens go to disk, below `offload_root_path` (`~/.agent/context`
-    unless given). `ephemeral_keep_recent` overrides how many results ephemeral tools keep. `context_tokens` is how
-    long a conversation may become before it is compacted; without it only the model's own limit counts. `max_rounds` is
-    how often the model is asked for a task; a task that repeats its steps ends before, but for the tools of
-    `may_repeat`. `language` is that of what the loop itself says to the model.
+    - `max_rounds`: maximum steps of a task. A task that repeats its steps ends earlier, except for the tools in
+      `may_repeat`.
+    - `offload_token_threshold`: results with more tokens go to disk, below `offload_root_path` (default
+      `~/.agent/context`).
+    - `ephemeral_keep_recent`: how many results each ephemeral tool keeps, instead of the tool's own number.
+    - `context_tokens`: a longer conversation is compacted. Without it only the model's own limit counts.
+    - `language`: language of the messages that the loop itself sends to the model.
+    - `model`: name of the model, where the program that makes the model has a choice.
+    - `thinking_budget`: maximum tokens of thinking in a reply, estimated. A reply that thinks longer is stopped, and
+      the model is asked to think less. Without it thinking is not limited.
     """
 
     tools: Iterable[Tool | Callable[..., Any]] = ()
@@ -60,6 +68,26 @@ class AgentConfig:
     sync_turn: SyncTurn | None = None
     may_repeat: Collection[str] = ()
     language: Language = "en"
+    model: str = ""
+    thinking_budget: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.thinking_budget is not None and self.thinking_budget < 1:
+            raise InvalidSettings(f"thinking_budget is {self.thinking_budget}; it must be 1 or more")
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None, **settings: Any) -> Self:
+        """Return a configuration from environment variables; `settings` take precedence over them.
+
+        `model` is the first of `CFS_MODEL`, `ANTHROPIC_MODEL` and `OPENAI_MODEL` that is set, `thinking_budget` is
+        `CFS_THINKING_BUDGET` (0 for no limit). Raises `InvalidSettings` for a budget that is not a number.
+        """
+        found = os.environ if environment is None else environment
+        budget = found.get("CFS_THINKING_BUDGET", "").strip() or "0"
+        if not budget.isascii() or not budget.isdigit():
+            raise InvalidSettings(f"CFS_THINKING_BUDGET is {budget!r}; it must be a number of tokens")
+        model = next(filter(None, (found.get(name, "") for name in MODEL_VARIABLES)), "")
+        return cls(**{"model": model, "thinking_budget": int(budget) or None} | settings)
 
 
 @dataclass(slots=True)

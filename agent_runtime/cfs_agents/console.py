@@ -34,7 +34,7 @@ from cfs_agents.events import (
     TurnUsage,
     Warned,
 )
-from cfs_agents.model import Chunk, Reply
+from cfs_agents.model import Chunk, CompleteResponse
 from cfs_agents.tools.commands import COMMAND, Answer, CommandRequest, exit_status, without_status
 from cfs_agents.tools.files import file_path
 from cfs_agents.tools.registry import ToolError, ToolResult
@@ -334,7 +334,7 @@ Block: TypeAlias = (
 """What is shown in one go."""
 
 
-class BlockStream:
+class StreamProcessor:
     """Takes an agent's events, or a model's chunks and replies, and gives whole blocks.
 
     Words are held back until a natural break. A call is given once, whether a reply has it, an event, or both.
@@ -346,7 +346,7 @@ class BlockStream:
         self._shown = False
         self._called: set[str] = set()
 
-    def feed(self, event: AgentEvent | Chunk | Reply) -> list[Block]:
+    def feed(self, event: AgentEvent | Chunk | CompleteResponse) -> list[Block]:
         """Take the next event; return the blocks that it completes."""
         return list(self._blocks(event))
 
@@ -354,7 +354,7 @@ class BlockStream:
         """Give what is held back, as nothing more will come: the agent was stopped, or has failed."""
         return list(self._release())
 
-    def _blocks(self, event: AgentEvent | Chunk | Reply) -> Iterator[Block]:
+    def _blocks(self, event: AgentEvent | Chunk | CompleteResponse) -> Iterator[Block]:
         match event:
             case Thinking(text):
                 yield from self._words("thinking", text)
@@ -367,7 +367,7 @@ class BlockStream:
                 self._held = ""
                 yield Void(reason, seconds, self._shown)
                 self._shown = False
-            case Reply(message):
+            case CompleteResponse(message):
                 yield from self._release()
                 self._begin_reply()
                 for call in message.tool_calls:
@@ -512,7 +512,7 @@ _ENDS: dict[EndReason, str] = {
 }
 
 
-class Printer:
+class IncrementalOutputFormatter:
     """Prints one conversation after the other."""
 
     def __init__(self, out: TextIO) -> None:
@@ -613,10 +613,10 @@ class Printer:
         self._rounds, self._usage = 0, Usage()
 
 
-class Console:
+class ConsoleStreamHandler:
     """Shows what an agent does, on standard output unless told otherwise.
 
-        console = Console()
+        console = ConsoleStreamHandler()
         async for event in agent.run("Tidy up."):
             console.show(event)
 
@@ -625,15 +625,15 @@ class Console:
     """
 
     def __init__(self, out: TextIO | None = None) -> None:
-        self._stream = BlockStream()
-        self._printer = Printer(out or sys.stdout)
+        self._stream = StreamProcessor()
+        self._printer = IncrementalOutputFormatter(out or sys.stdout)
 
     @property
     def closed(self) -> bool:
         """Whether nobody reads any more."""
         return self._printer.closed
 
-    def show(self, event: AgentEvent | Chunk | Reply) -> None:
+    def show(self, event: AgentEvent | Chunk | CompleteResponse) -> None:
         """Show what an event completes."""
         for block in self._stream.feed(event):
             self._printer.print(block)
@@ -642,10 +642,10 @@ class Console:
         """Show what was held back, and begin another conversation: operations and outputs count anew."""
         for block in self._stream.finish():
             self._printer.print(block)
-        self._stream = BlockStream()
+        self._stream = StreamProcessor()
         self._printer.reset()
 
 
 # What a person sees of an agent at work, at a terminal or through a pipe (A8).
 
-__all__ = ["Block", "BlockStream", "Console", "Passage", "Void"]
+__all__ = ["Block", "ConsoleStreamHandler", "Passage", "StreamProcessor", "Void"]

@@ -26,7 +26,7 @@ class Sentences:
     - `perhaps_run`, `not_run`: the result of a call (its name) that was begun, or was not, before a kill.
     - `no_result`: the result of a call that has none (the reason).
     - `taken_out` (how many), `summary`, `on_disk` (where their list is): what stands for messages that left.
-    - `window`, `files`: headings of the file agent's prompt. `synced`, `dropped` (names of calls): after a sync.
+    - `files`: a heading of the file agent's prompt. `synced`, `dropped` (names of calls): after a sync.
     - `sync_turn`: nothing but a sync is possible now.
     - `empty`, `repeated`, `malformed` (what is wrong, the right form): a reply was of no use, and is asked for again.
     - `repeats` (calls, how often), `same_error` (how often): why a task is ended.
@@ -46,7 +46,6 @@ class Sentences:
     taken_out: str
     summary: str
     on_disk: str
-    window: str
     files: str
     synced: str
     dropped: str
@@ -80,7 +79,6 @@ _ENGLISH = Sentences(
     taken_out="[Earlier messages of this conversation have been taken out: {}]",
     summary="[Summary of this conversation so far]",
     on_disk="They are on disk; the list with their paths is {}. Use Read tool to view details.",
-    window="[/context_window_main.md]",
     files="[Files]",
     synced="[The context window is replaced. Go on with the current task.]",
     dropped="These calls came after the sync and were not run: {}.",
@@ -113,7 +111,6 @@ _CHINESE = Sentences(
     taken_out="[本对话较早的消息已移出：{} 条]",
     summary="[到目前为止的对话摘要]",
     on_disk="它们在磁盘上；路径列表见 {}。可用读取工具查看。",
-    window="[/context_window_main.md]",
     files="[文件]",
     synced="[上下文窗口已替换。请继续当前任务。]",
     dropped="这些调用在同步之后，没有执行：{}。",
@@ -154,10 +151,10 @@ def told_changes(files: FileChanges, say: Sentences) -> str:
 # least comes first, so that an engine can keep what it has computed of it.
 
 
-def system_prompt(guideline: str, window: str, tree: str, language: Language) -> str:
-    """Put the system prompt together (A7)."""
+def system_prompt(guideline: str, window: str, tree: str, language: Language, window_path: str) -> str:
+    """Return the system prompt (A7); `window_path` is the logical path of the context window."""
     say = sentences(language)
-    return f"{guideline.strip()}\n\n{say.window}\n{window.strip()}\n\n{say.files}\n{tree}"
+    return f"{guideline.strip()}\n\n[{window_path}]\n{window.strip()}\n\n{say.files}\n{tree}"
 
 
 def after_sync(language: Language, dropped: Sequence[str]) -> str:

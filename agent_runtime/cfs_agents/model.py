@@ -271,7 +271,7 @@ class Retrying:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class CompleteResponse:
     """A finished reply: the assistant's message, how it ended, and what it cost.
 
     `broken` tells of each call whose arguments could not be read, by its id, what is wrong with them, in words for the
@@ -281,11 +281,11 @@ class Reply:
 
     message: Message
     finish_reason: FinishReason
-    usage: Usage
+    usage: Usage = field(default_factory=Usage)
     broken: Mapping[str, str] = field(default_factory=dict)
 
 
-Item: TypeAlias = Chunk | Retrying | Reply
+Item: TypeAlias = Chunk | Retrying | CompleteResponse
 """What a stream brings."""
 
 
@@ -293,7 +293,7 @@ class Model(Protocol):
     """A language model, wherever it is."""
 
     def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncIterator[Item]:
-        """Answer a conversation: yield what is new as it comes, then exactly one `Reply`.
+        """Answer a conversation: yield what is new as it comes, then exactly one `CompleteResponse`.
 
         After a `Retrying` all chunks before it count for nothing. `tools` are described in the form of the OpenAI API.
         Raises `CfsError`, `ContextTooLong` when the conversation must become shorter; closing the iterator ends the
@@ -315,7 +315,7 @@ _NAME = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"|<function=([\w.-]{1,64})|\[CA
 _NAMELESS = "unknown"
 
 
-def reply_of(completion: ChatCompletion) -> Reply:
+def reply_of(completion: ChatCompletion) -> CompleteResponse:
     """Read a completion. Calls get ids where they have none, or one that another call of the reply has."""
     choice = completion.choices[0]
     said = tuple(_told_apart(choice.message.tool_calls or ()))
@@ -323,7 +323,7 @@ def reply_of(completion: ChatCompletion) -> Reply:
     cut_off = choice.finish_reason == "length"
     faults = {call.id: fault_of(call.function.name, call.function.arguments, cut_off=cut_off) for call in said}
     recorded = completion.cfs.finish_reason if completion.cfs else None
-    return Reply(
+    return CompleteResponse(
         message=message,
         finish_reason=recorded or choice.finish_reason,
         usage=_usage(completion.usage),
@@ -344,7 +344,7 @@ def fault_of(name: str, text: str, *, cut_off: bool) -> str | None:
     return f"the arguments are no JSON object: {_problem(text)}. They were: {_short(text)}"
 
 
-def with_calls_in_text(reply: Reply, names: Collection[str]) -> Reply:
+def with_calls_in_text(reply: CompleteResponse, names: Collection[str]) -> CompleteResponse:
     """Make a broken call of the call that a reply holds as text, if it does; `names` are those of the tools.
 
     A text that only speaks of calls has their marks between quotes or backticks. What looks like a call without a mark
@@ -467,7 +467,7 @@ class ServerModel:
             seed=asked.seed,
         )
 
-    async def _reply(self, request: ChatRequest) -> AsyncGenerator[Chunk | Reply]:
+    async def _reply(self, request: ChatRequest) -> AsyncGenerator[Chunk | CompleteResponse]:
         """Ask once."""
         whole = Assembly()
         async with aclosing(self._client.chunks(complete_in_chunks(request))) as chunks:

@@ -18,7 +18,7 @@ class NewContext:
     lines: int
 
 
-class Keeper(Protocol):
+class Recorder(Protocol):
     """Told of each step; a `CfsError` that it raises ends the task."""
 
     async def before_round(self) -> None:
@@ -51,7 +51,7 @@ class Keeper(Protocol):
         ...
 
 
-class NoKeeper:
+class NullRecorder:
     """Writes nothing down."""
 
     async def before_round(self) -> None:

@@ -18,13 +18,13 @@ from cfs.cli.screen import note, show, visible
 from cfs.errors import CfsError, InvalidRequest, NotFound, Unreachable, Unverified
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.config import Outcome
-from cfs_agents.console import CommandQuestions, Console, listed
+from cfs_agents.console import CommandQuestions, ConsoleStreamHandler, listed
 from cfs_agents.context import CachedCounter
 from cfs_agents.events import AgentEvent, Finished
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.report import ChangeKind, MessageChunk
-from cfs_agents.file_agent import FileAgent, FileAgentConfig
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.model import PATIENCE, ModelSettings, Outages, Retries, ServerCounter, ServerModel, is_outage
 
 # Where a person sits before a tree of agents: what each does is a line, and Ctrl-C leaves all of it to be resumed.
@@ -192,7 +192,7 @@ class Seat:
     def __init__(
         self,
         root: Path,
-        config: FileAgentConfig,
+        config: FileSystemAgentConfig,
         *,
         model: ModelSettings | None = None,
         url: str | None = None,
@@ -207,7 +207,7 @@ class Seat:
         self._token = token
         self._questions = questions
         self._retries = Retries(patience=patience)
-        self._console = Console()
+        self._console = ConsoleStreamHandler()
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
 
@@ -225,11 +225,13 @@ class Seat:
     ) -> None:
         self._close()
 
-    async def _open(self) -> FileAgent:
+    async def _open(self) -> FileSystemAgent:
         client = await self._stack.enter_async_context(AsyncClient(self._url, self._token))
         model = ServerModel(client, self._model, retries=self._retries)
         config = replace(self._config, counter=CachedCounter(ServerCounter(client)))
-        return await self._stack.enter_async_context(FileAgent(self._root, model, config))
+        return await self._stack.enter_async_context(
+            FileSystemAgent(project_root=self._root, model=model, config=config)
+        )
 
     def _close(self) -> None:
         try:

@@ -20,7 +20,7 @@ from typing import Any
 from cfs.completions import read_arguments
 from cfs.errors import CfsError
 from cfs.wire import FinishReason, Message, ToolCall, Usage
-from cfs_agents.model import CallPiece, Chunk, Item, Reply, Retrying, fault_of
+from cfs_agents.model import CallPiece, Chunk, CompleteResponse, Item, Retrying, fault_of
 
 # The lines of a script: what a model says, which tools it calls, how it fails. Pure: no I/O.
 
@@ -236,11 +236,11 @@ class ScriptedModel:
         return [text[start : start + size] for start in range(0, len(text), size)]
 
 
-def _reply(line: Line, named: Sequence[tuple[str, str, str]], asked: Asked) -> Reply:
+def _reply(line: Line, named: Sequence[tuple[str, str, str]], asked: Asked) -> CompleteResponse:
     reason = line.finish_reason or ("tool_calls" if named else "stop")
     made = tuple(ToolCall(id=call_id, name=name, arguments=read_arguments(text)) for call_id, name, text in named)
     faults = {call_id: fault_of(name, text, cut_off=reason == "length") for call_id, name, text in named}
-    return Reply(
+    return CompleteResponse(
         message=Message(role="assistant", content=line.text, tool_calls=made, thinking=line.thinking or None),
         finish_reason=reason,
         usage=line.usage or _cost(line, asked),

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from cfs_agents.cli import app
 from cfs_agents.console import question, shapely
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.file_agent import FileAgentConfig
+from cfs_agents.file_agent import FileSystemAgentConfig
 from cfs_agents.testing import calls, says
 from cfs_agents.tools import Answer, CommandMode, CommandRequest
 from tests.agents.fibre.trees import Cast, finish, messages, spawn, tree, wait
@@ -59,7 +59,7 @@ async def test_without_the_setting_no_agent_of_a_library_runs_one(tmp_path: Path
     made, model = agent(tmp_path / "file", says("Hello."), commands=CommandMode.NONE)
     async with made:
         await made.run("hello")
-    assert FileAgentConfig().commands is FibreConfig().commands is CommandMode.NONE
+    assert FileSystemAgentConfig().commands is FibreConfig().commands is CommandMode.NONE
     cast = Cast(main=[says("Hello.")])
     async with tree(tmp_path / "tree", cast) as fibre:
         await fibre.run("hello")
@@ -69,7 +69,7 @@ async def test_without_the_setting_no_agent_of_a_library_runs_one(tmp_path: Path
         assert "execute_command" not in names
 
 
-@pytest.mark.parametrize("config", [FileAgentConfig, FibreConfig])
+@pytest.mark.parametrize("config", [FileSystemAgentConfig, FibreConfig])
 def test_a_setting_that_means_nothing_is_refused(config: Any) -> None:
     """Also what it was called before: nobody may believe that `True` still confines something."""
     for wrong in (True, "sandbox", ""):

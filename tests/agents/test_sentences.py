@@ -22,7 +22,7 @@ def places(sentence: str) -> int:
 def test_both_languages_leave_the_same_places(name: str) -> None:
     english, chinese = getattr(sentences("en"), name), getattr(sentences("zh"), name)
     assert places(english) == places(chinese)
-    assert name == "window" or any("\u4e00" <= letter <= "\u9fff" for letter in chinese)
+    assert any("\u4e00" <= letter <= "\u9fff" for letter in chinese)
 
 
 def nothing() -> str:

@@ -23,11 +23,11 @@ from cfs.wire import Message, ToolCall
 from cfs_agents.context.conversation import CachedCounter
 from cfs_agents.model import (
     Chunk,
+    CompleteResponse,
     Item,
     Model,
     ModelSettings,
     Outages,
-    Reply,
     Retries,
     Retrying,
     ServerCounter,
@@ -68,11 +68,11 @@ async def answer(
     return items
 
 
-def reply_in(items: Sequence[Item]) -> Reply:
+def reply_in(items: Sequence[Item]) -> CompleteResponse:
     """The reply, which comes last and once."""
     *rest, last = items
-    assert isinstance(last, Reply)
-    assert not any(isinstance(item, Reply) for item in rest)
+    assert isinstance(last, CompleteResponse)
+    assert not any(isinstance(item, CompleteResponse) for item in rest)
     return last
 
 

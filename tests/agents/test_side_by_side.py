@@ -12,7 +12,7 @@ from cfs.wire import Message, ToolCall
 from cfs_agents.agent import Agent, AgentConfig
 from cfs_agents.context import ContextItem
 from cfs_agents.events import CallFinished, CallStarted
-from cfs_agents.file_agent import FileAgent, FileAgentConfig
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 from cfs_agents.tools import CommandMode, FileTools, Registry, Tool, Touch, agent_grants, tool
 from cfs_filesystem import InMemoryFileSystem
@@ -214,7 +214,7 @@ async def test_what_ended_before_an_interrupt_has_its_result() -> None:
 
 KILLED = """
 import asyncio, sys
-from cfs_agents.file_agent import FileAgent, FileAgentConfig
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.testing import ScriptedModel, calls, together
 from cfs_agents.tools import Touch, tool
 from pathlib import Path
@@ -230,7 +230,8 @@ async def work(number: int) -> str:
 
 async def main():
     reply = together(*(calls("work", number=number) for number in range(4)), calls("write_file", path="x", content="y"))
-    async with FileAgent(root, ScriptedModel([reply]), FileAgentConfig(tools=[work])) as agent:
+    config = FileSystemAgentConfig(tools=[work])
+    async with FileSystemAgent(project_root=root, model=ScriptedModel([reply]), config=config) as agent:
         await agent.run("Work.")
 
 asyncio.run(main())
@@ -256,7 +257,7 @@ async def test_a_kill_in_their_middle_leaves_no_doubt_which_were_begun(tmp_path:
         return "again"
 
     model = ScriptedModel([says("I see.")])
-    async with FileAgent(tmp_path, model, FileAgentConfig(tools=[work])) as made:
+    async with FileSystemAgent(project_root=tmp_path, model=model, config=FileSystemAgentConfig(tools=[work])) as made:
         assert made.unfinished
         assert (await made.resume()).over
     found = results(model)

@@ -7,7 +7,7 @@ import pytest
 
 from cfs.errors import Unavailable
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.model import CallPiece, Chunk, Item, Model, Reply, Retrying
+from cfs_agents.model import CallPiece, Chunk, CompleteResponse, Item, Model, Retrying
 from cfs_agents.testing import (
     ManualClock,
     ScriptedModel,
@@ -32,9 +32,9 @@ async def heard(model: Model, *messages: Message, into: list[Item] | None = None
     return items
 
 
-async def reply(model: Model) -> Reply:
+async def reply(model: Model) -> CompleteResponse:
     last = (await heard(model))[-1]
-    assert isinstance(last, Reply)
+    assert isinstance(last, CompleteResponse)
     return last
 
 

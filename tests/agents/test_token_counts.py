@@ -9,7 +9,7 @@ from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.agent import Agent, AgentConfig
 from cfs_agents.context import CachedCounter
 from cfs_agents.context.conversation import MESSAGE_TOKENS
-from cfs_agents.model import Item, ModelSettings, Reply, ServerCounter, ServerModel
+from cfs_agents.model import CompleteResponse, Item, ModelSettings, ServerCounter, ServerModel
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 from tests.server.support import Process
 
@@ -42,13 +42,13 @@ class Reading:
         """Ask the server for a token, and reply with the next step; what that costs is not told."""
         read = 0
         async for item in self._model.stream(messages, tools):
-            if isinstance(item, Reply):
+            if isinstance(item, CompleteResponse):
                 read = item.usage.prompt_tokens
         self._step += 1
         call = ToolCall(id=f"call_{self._step}", name="look", arguments={"number": self._step})
         made = (call,) if self._step <= STEPS else ()
         message = Message(role="assistant", content="" if made else "Done.", tool_calls=made)
-        yield Reply(message, "tool_calls" if made else "stop", Usage(prompt_tokens=read))
+        yield CompleteResponse(message, "tool_calls" if made else "stop", Usage(prompt_tokens=read))
 
 
 def look(number: int) -> str:

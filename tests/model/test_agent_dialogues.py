@@ -45,7 +45,7 @@ def words_of_agents() -> Iterator[str]:
     languages: tuple[Language, ...] = ("en", "zh")
     for language in languages:
         guideline, window = default(GUIDELINE, language), default(CONTEXT_WINDOW, language)
-        yield system_prompt(guideline, window, "/workspace/", language)
+        yield system_prompt(guideline, window, "/workspace/", language, CONTEXT_WINDOW)
         yield after_sync(language, ())
         yield from (fixed_part(language, may_spawn=leads) for leads in (True, False))
 

@@ -42,7 +42,7 @@ from cfs_agents.messages import sentences, told_changes, words
 from cfs_agents.model import Model, is_outage
 from cfs_agents.tools import (
     CALL_ID,
-    AsyncShell,
+    AsyncPersistentShell,
     CommandMode,
     CommandRequest,
     CommandTools,
@@ -68,7 +68,7 @@ def build_toolset(
     conductor: Conductor,
     warden: Warden,
     consent: Consent | None,
-) -> tuple[list[Tool], AsyncShell | None]:
+) -> tuple[list[Tool], AsyncPersistentShell | None]:
     """Make a sub-agent's tools, and the shell that one of them uses; all files go through the guards' gate.
 
     With `consent` it is required before each command.
@@ -78,7 +78,7 @@ def build_toolset(
     wanted: list[Tool] = FileTools(files, guards.gate(sub_agent.agent_id)).tools()
     shell = None
     if config.commands is not CommandMode.NONE:
-        shell = AsyncShell(_shell_settings(sub_agent, config, warden))
+        shell = AsyncPersistentShell(_shell_settings(sub_agent, config, warden))
         workspace = sub_agent.context.agent_workspace
         require = partial(_require, sub_agent, consent) if consent is not None else None
         commands = CommandTools(shell, workspace.parent, files, workspace=workspace, require=require).tools()
@@ -544,7 +544,7 @@ class FibreOrchestrator:
         """Return the model that answers for a sub-agent."""
         return self._models(sub_agent.record.agent_name)
 
-    def tools(self, sub_agent: FibreSubAgent) -> tuple[list[Tool], AsyncShell | None]:
+    def tools(self, sub_agent: FibreSubAgent) -> tuple[list[Tool], AsyncPersistentShell | None]:
         """Make a sub-agent's tools, and the shell that some of them use."""
         return build_toolset(
             sub_agent, self.config, self.guards, SubAgentTools(self, sub_agent), self.warden, self._consent

@@ -22,7 +22,7 @@ from cfs_agents.context import Change, Context, ContextFileSystem, ContextItem
 from cfs_agents.events import Finished
 from cfs_agents.fibre.report import Report
 from cfs_agents.file_agent.agent import to_the_end
-from cfs_agents.file_agent.journal import disk_errors
+from cfs_agents.file_agent.run_log import disk_errors
 from cfs_agents.recorder import NewContext
 from cfs_agents.tools.files import WORKSPACE
 from cfs_agents.tools.registry import ToolResult

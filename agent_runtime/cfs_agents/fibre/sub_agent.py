@@ -33,7 +33,7 @@ from cfs_agents.fibre.tools import FINISH, SPAWN, WAIT, Finish
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.messages import Language, guard_words, sentences, words
 from cfs_agents.model import Model, is_outage
-from cfs_agents.tools import AsyncShell, Tool
+from cfs_agents.tools import AsyncPersistentShell, Tool
 
 # What a sub-agent says: to its session on the server, and to whoever reads the chunks of the tree (B3, B5).
 
@@ -178,7 +178,7 @@ class Tree(Protocol):
         """Return the model that answers for a sub-agent."""
         ...
 
-    def tools(self, sub_agent: "FibreSubAgent") -> tuple[list[Tool], AsyncShell | None]:
+    def tools(self, sub_agent: "FibreSubAgent") -> tuple[list[Tool], AsyncPersistentShell | None]:
         """Make a sub-agent's tools, and the shell that some of them use."""
         ...
 
@@ -248,7 +248,7 @@ class FibreSubAgent:
         self.report = report_of(record)
         self._last_calls: set[str] = set()
         self._agent: Agent | None = None
-        self._shell: AsyncShell | None = None
+        self._shell: AsyncPersistentShell | None = None
         self._files: ContextFileSystem | None = None
         self._finish: Finish | None = None
         self._verdict: Ending | None = None
@@ -422,7 +422,7 @@ class FibreSubAgent:
             counter=config.counter,
             language=config.language,
         )
-        self._agent = agent = Agent(self.tree.model(self), limits, files=self._files, keeper=self.keeper)
+        self._agent = agent = Agent(self.tree.model(self), limits, files=self._files, recorder=self.keeper)
         kept = self.context.session_memory_manager.load(record.items, record.messages)
         newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
         record.inbox = [message for message in record.inbox if self._read(message) not in newest]  # read, then killed

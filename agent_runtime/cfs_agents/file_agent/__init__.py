@@ -1,6 +1,14 @@
-"""The file agent: an agent whose whole state is a directory (A1)."""
+"""The file-system agent: an agent whose whole state is a directory (A1)."""
 
-from cfs_agents.file_agent.agent import AgentRoot, FileAgent, FileAgentConfig
+from cfs_agents.file_agent.agent import AgentRoot, ContextSynchronizer, FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.file_agent.run_log import OperationLogger
 from cfs_agents.messages import Language
 
-__all__ = ["AgentRoot", "FileAgent", "FileAgentConfig", "Language"]
+__all__ = [
+    "AgentRoot",
+    "ContextSynchronizer",
+    "FileSystemAgent",
+    "FileSystemAgentConfig",
+    "Language",
+    "OperationLogger",
+]

@@ -7,32 +7,41 @@ import re
 import secrets
 import weakref
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing, suppress
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, ClassVar, Self, TypeVar
 
-from cfs.errors import CfsError, Conflict, NotFound, Unavailable
+from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, Unavailable
+from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.agent import Agent
-from cfs_agents.config import MAX_ROUNDS, AgentConfig, Outcome, SyncTurn
-from cfs_agents.context import Change, Context, ContextFileSystem, ContextItem, EstimatingCounter, TokenCounter
+from cfs_agents.config import AgentConfig, Outcome, SyncTurn
+from cfs_agents.context import (
+    Change,
+    Context,
+    ContextFileSystem,
+    ContextItem,
+    EstimatingCounter,
+    TokenCounter,
+    WorkingContext,
+)
 from cfs_agents.events import AgentEvent, FileChanges, Finished, Warned
-from cfs_agents.fibre.guards.files import Ledger
-from cfs_agents.file_agent.journal import NAME as JOURNAL
-from cfs_agents.file_agent.journal import Disk, Journal, Operation, OperationLog, Story, Sync, disk_errors
+from cfs_agents.fibre.guards.files import ChangeLog
+from cfs_agents.file_agent.run_log import FILE as RUN_LOG
+from cfs_agents.file_agent.run_log import Disk, Operation, OperationLogger, RunLog, RunState, Sync, disk_errors
 from cfs_agents.messages import Language, after_sync, sentences, system_prompt
-from cfs_agents.model import Model
+from cfs_agents.model import Model, ModelSettings, ServerModel
 from cfs_agents.recorder import NewContext
 from cfs_agents.tools import (
     Ask,
-    AsyncShell,
+    AsyncPersistentShell,
     CommandMode,
     CommandTools,
     Consent,
@@ -73,14 +82,19 @@ _MOST_BYTES = 4 << 20
 
 
 class AgentRoot:
-    """An agent's directory. One object at a time may have it open; any number of threads.
+    """An agent's directory. Only one object at a time can have it open; threads may share that object.
 
-    Raises `Conflict` if another program has it open, `Unavailable` or `StorageFull` if the disk does not let us.
+    `context_file` is the name of the file that holds the context window. Raises `Conflict` if another program has the
+    directory open, and `Unavailable` or `StorageFull` if the disk refuses.
     """
 
-    def __init__(self, path: str | os.PathLike[str], language: Language = "en") -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], language: Language = "en", context_file: str = CONTEXT_WINDOW[1:]
+    ) -> None:
         self.path = Path(path).expanduser().resolve()
         self.language: Language = language
+        self.context_window = f"/{context_file}"
+        """Logical path of the context window."""
         with disk_errors(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._unlock = self._lock()
@@ -113,9 +127,9 @@ class AgentRoot:
     def _complete(self) -> None:
         for folder in _FOLDERS:
             (self.path / folder[1:]).mkdir(parents=True, exist_ok=True)
-        for name in (GUIDELINE, CONTEXT_WINDOW):
-            with suppress(ConflictError):  # it is there
-                self._handle.write(name, default(name, self.language), overwrite=False)
+        for name, text in ((GUIDELINE, GUIDELINE), (self.context_window, CONTEXT_WINDOW)):
+            with suppress(ConflictError):  # it exists
+                self._handle.write(name, default(text, self.language), overwrite=False)
 
     def handle(self, grants: Iterable[Grant]) -> FsHandle:
         """Open the files for somebody who may do this with them; what is written is on the disk."""
@@ -129,7 +143,7 @@ class AgentRoot:
 
     def window(self) -> str:
         """Read the context window."""
-        return self._text(CONTEXT_WINDOW)
+        return self._text(self.context_window)
 
     def _text(self, path: str) -> str:
         """Read one of the two; one that somebody removed meanwhile is its default again."""
@@ -140,7 +154,7 @@ class AgentRoot:
                     raise Unavailable(f"{path} of {self.path} has {size:,} bytes, which no model can have in mind")
                 return self._handle.read_binary(path).decode("utf-8", "replace")
             except NotFoundError:
-                return default(path, self.language)
+                return default(GUIDELINE if path == GUIDELINE else CONTEXT_WINDOW, self.language)
 
     # -- the change of windows (A4) -------------------------------------------------------------------------------
 
@@ -148,15 +162,15 @@ class AgentRoot:
         """Copy the window to a path below the history, byte for byte, unless it is there already."""
         with disk_errors(self.path / archive[1:]), suppress(ConflictError):
             try:
-                window: str | bytes = self._handle.read_binary(CONTEXT_WINDOW)
+                window: str | bytes = self._handle.read_binary(self.context_window)
             except NotFoundError:
                 window = default(CONTEXT_WINDOW, self.language)
             self._handle.write(archive, window, overwrite=False)
 
     def write_window(self, window: str) -> None:
         """Put a text in the place of the window, byte for byte; all of it or nothing."""
-        with disk_errors(self.path / CONTEXT_WINDOW[1:]):
-            self._handle.write(CONTEXT_WINDOW, window.encode())
+        with disk_errors(self.path / self.context_window[1:]):
+            self._handle.write(self.context_window, window.encode())
 
 
 def default(path: str, language: Language) -> str:
@@ -231,7 +245,7 @@ _DESCRIPTION = (
 )
 
 
-class SyncTool:
+class ContextSynchronizer:
     """Judges new windows. An accepted one is in `taken` until whoever keeps the state has put it in its place."""
 
     def __init__(self, counter: TokenCounter, *, most_tokens: int = WINDOW_TOKENS) -> None:
@@ -289,17 +303,22 @@ def archive_path(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> str
 _T = TypeVar("_T")
 
 
-class FileKeeper:
+class FileRecorder:
     """Keeps all of an agent's state in its directory. It blocks in threads; one step at a time.
 
     `warn` is told in a sentence when the disk becomes full.
     """
 
     def __init__(
-        self, root: AgentRoot, journal: Journal, log: OperationLog, sync: SyncTool, warn: Callable[[str], None]
+        self,
+        root: AgentRoot,
+        run_log: RunLog,
+        log: OperationLogger,
+        sync: ContextSynchronizer,
+        warn: Callable[[str], None],
     ) -> None:
         self._root = root
-        self._journal = journal
+        self._run_log = run_log
         self._log = log
         self._sync = sync
         self._disk = Disk(root.path)
@@ -307,20 +326,21 @@ class FileKeeper:
 
     # -- at the start ---------------------------------------------------------------------------------------------
 
-    def recall(self) -> Story:
+    def recall(self) -> RunState:
         """Read what was kept, and repair what a crash has left between two steps of it. Blocks."""
-        story = self._journal.read()
-        if story.sync is not None:
-            self._complete(story.sync)
-            story = self._journal.read()
-        if story.last is not None and story.last.id not in self._log:
-            self._log.write(story.last)
-        return story
+        state = self._run_log.read()
+        if state.sync is not None:
+            self._complete(state.sync)
+            state = self._run_log.read()
+        if state.last is not None and state.last.id not in self._log:
+            self._log.write(state.last)
+        return state
 
     def system(self) -> Message:
         """Build the system prompt from the files as they are now. Blocks."""
         language = self._root.language
-        text = system_prompt(self._root.guideline(), self._root.window(), tree(self._root.path), language)
+        root = self._root
+        text = system_prompt(root.guideline(), root.window(), tree(root.path), language, root.context_window)
         return Message(role="system", content=text)
 
     # -- what the loop tells --------------------------------------------------------------------------------------
@@ -335,8 +355,8 @@ class FileKeeper:
         await to_the_end(lambda: self._add(item, broken, usage))
 
     def _add(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
-        place = self._journal.place()
-        self._journal.item(item, broken)
+        place = self._run_log.place()
+        self._run_log.item(item, broken)
         if usage is None:
             self._log.write(Operation(place, "task", {"text": item.message.content}, "taken", success=True))
         else:
@@ -345,23 +365,23 @@ class FileKeeper:
 
     async def shortened(self, change: Change) -> None:
         """Keep what has become of the conversation."""
-        await to_the_end(lambda: self._journal.change(change))
+        await to_the_end(lambda: self._run_log.change(change))
 
     async def begins(self, calls: Sequence[ToolCall]) -> None:
         """Keep the intents."""
-        await to_the_end(lambda: self._journal.intents(calls))
+        await to_the_end(lambda: self._run_log.intents(calls))
 
     async def done(
         self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
     ) -> NewContext | None:
         """Keep the result, and log it; a sync changes the window, and with it the conversation."""
         window = self._sync.take() if call.name == NAME and result.ok else None
-        operation = Operation(self._journal.place(), call.name, call.arguments, result.text, success=result.ok)
+        operation = Operation(self._run_log.place(), call.name, call.arguments, result.text, success=result.ok)
         if window is not None:
             return await to_the_end(lambda: self._change(window, operation, [each.name for each in later]))
 
         def keep() -> None:
-            self._journal.result(item, operation)
+            self._run_log.result(item, operation)
             self._log.write(operation)
 
         await to_the_end(keep)
@@ -371,8 +391,8 @@ class FileKeeper:
         """Keep how the task ended."""
 
         def keep() -> None:
-            place = self._journal.place()
-            self._journal.end(end)
+            place = self._run_log.place()
+            self._run_log.end(end)
             said = f"{end.reason}: {end.detail}" if end.detail else end.reason
             self._log.write(Operation(place, "task_ended", {}, said, success=end.reason == "answered"))
 
@@ -383,7 +403,7 @@ class FileKeeper:
     def _change(self, window: str, operation: Operation, dropped: Sequence[str]) -> NewContext:
         note = Message(role="user", content=after_sync(self._root.language, dropped))
         sync = Sync(window, archive_path(), ContextItem.of(note, protected=True), operation)
-        self._journal.sync(sync)
+        self._run_log.sync(sync)
         self._complete(sync)
         items = (ContextItem.of(self.system()), sync.item)
         return NewContext(Context(items), len(window.splitlines()))
@@ -394,7 +414,7 @@ class FileKeeper:
         self._root.write_window(sync.window)
         if sync.operation.id not in self._log:
             self._log.write(sync.operation)
-        self._journal.restart(sync.item)
+        self._run_log.restart(sync.item)
 
 
 class RootWatch:
@@ -406,11 +426,11 @@ class RootWatch:
     _AGENT = "agent"
     _PLACES: ClassVar[Mapping[str, str]] = {f"{WORKSPACE}/": "workspace/", f"{STORAGE}/": "storage/"}
 
-    def __init__(self, root: AgentRoot) -> None:
+    def __init__(self, root: AgentRoot, ledger: str = LEDGER) -> None:
         self._root = root
         apart = (HISTORY[1:], OFFLOADED[1:])  # the runtime's own
         folders = ("workspace", "storage")
-        self._ledger = Ledger(root.path, root.path / LEDGER, only=folders, apart=apart, contents=False)
+        self._ledger = ChangeLog(root.path, root.path / ledger, only=folders, apart=apart, contents=False)
 
     def ensure(self) -> None:
         """Begin here with a task that was begun by a version which did not watch. Blocks."""
@@ -461,59 +481,84 @@ async def to_the_end(work: Callable[[], _T]) -> _T:
 
 
 _CONVERSATION = "conversation"
+MAIN = "main"
+"""Id of an agent that was given none."""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def _plain_name(name: str) -> str:
+    if not _PLAIN_NAME.fullmatch(name):
+        raise InvalidIdentifier(f"{name!r} cannot name an agent or its file: use letters, digits and . _ - only")
+    return name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileAgentConfig:
-    """How a file agent works; `tools` are further ones.
+class FileSystemAgentConfig(AgentConfig):
+    """Settings of a file-system agent; `tools` are added to its own, and the runtime sets `system` and `sync_turn`.
 
-    Without `commands` it can run none. `CommandMode.ASK` awaits `ask` before each one. Of our environment they get
-    what is harmless and `keep_variables`.
-
-    `window_tokens` is the most that a context window may have. `context_tokens` is how long a conversation may become
-    before it is compacted; without it only the model's own limit counts. `limits` bound what commands use; None leaves
-    it at what is usual.
+    - `window_tokens`: maximum size of the context window.
+    - `commands`: whether it may run commands. `CommandMode.ASK` awaits `ask` before each one.
+    - `network`: whether sandboxed commands reach the network.
+    - `keep_variables`: environment variables that commands get, in addition to harmless ones.
+    - `limits`: what commands may use (default: `usual_limits`).
+    - `warn`: called with each warning, one sentence.
     """
 
-    language: Language = "en"
-    max_rounds: int = MAX_ROUNDS
     window_tokens: int = WINDOW_TOKENS
-    context_tokens: int | None = None
-    offload_enabled: bool = True
-    offload_token_threshold: int = 2000
-    ephemeral_keep_recent: int | None = None
     commands: CommandMode = CommandMode.NONE
     ask: Ask | None = None
     network: bool = False
     keep_variables: frozenset[str] = frozenset()
     limits: Limits | None = None
-    counter: TokenCounter | None = None
-    tools: Iterable[Tool | Callable[..., Any]] = ()
     warn: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
-        """Check it."""
+        """Check the settings that depend on each other."""
+        AgentConfig.__post_init__(self)
         object.__setattr__(self, "commands", command_mode(self.commands, self.ask))
 
 
-class FileAgent:
-    """An agent that lives in a directory, which one process at a time may have open: use it in `async with`.
+class FileSystemAgent:
+    """An agent whose whole state is a directory. Use it in `async with`.
 
-    Entering raises `Conflict` if another one has it open, `Unavailable` or `StorageFull` if the disk does not let us.
-    One task at a time. Whatever happens to the process, `resume` in another one goes on.
+    `agent_id` names it; agents with different ids may use one directory in turn, each with its own conversation.
+    `context_file` is the file in the directory that holds its context window, `context_window_{agent_id}.md` unless
+    given. `project_root` is the directory; an empty or missing one becomes an agent. `model` answers; without it the
+    server at `CFS_URL` does, with the model that `AgentConfig.from_env` finds.
+
+    Entering raises `Conflict` if another process has the directory open, `InvalidIdentifier` for an id or a name that
+    cannot name a file, and `Unavailable` or `StorageFull` if the disk refuses. One task runs at a time. After any
+    interruption `resume` continues the task, in another process too.
     """
 
-    def __init__(self, root: str | os.PathLike[str], model: Model, config: FileAgentConfig | None = None) -> None:
-        self.config = config or FileAgentConfig()
+    def __init__(
+        self,
+        agent_id: str = MAIN,
+        context_file: str | None = None,
+        project_root: str | os.PathLike[str] = "agent_root",
+        *,
+        model: Model | None = None,
+        config: FileSystemAgentConfig | None = None,
+    ) -> None:
+        self.agent_id = _plain_name(agent_id)
+        self.context_file = _plain_name(f"context_window_{agent_id}.md" if context_file is None else context_file)
+        self.project_root = Path(project_root)
+        self.config = config or FileSystemAgentConfig()
         self.warnings: list[str] = []
-        self._path = root
         self._model = model
+        self._stack = AsyncExitStack()
         self._unfinished = False
         self._doubtful = False
 
     async def __aenter__(self) -> Self:
-        await to_the_end(self._open)
-        await to_the_end(self._recall)
+        model = self._model or await self._server_model()
+        try:
+            await to_the_end(partial(self._open, model))
+            await to_the_end(self._recall)
+        except BaseException:
+            await self._stack.aclose()
+            raise
         return self
 
     async def __aexit__(
@@ -522,8 +567,23 @@ class FileAgent:
         if self._shell is not None:
             await self._shell.close()
         await to_the_end(self._close)
+        await self._stack.aclose()
+
+    async def _server_model(self) -> Model:
+        client = await self._stack.enter_async_context(AsyncClient())
+        return ServerModel(client, ModelSettings(name=AgentConfig.from_env().model))
 
     # -- tasks ----------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """What a person calls the agent: its id, or the name of its directory for the main one."""
+        return self._root.path.name if self.agent_id == MAIN else self.agent_id
+
+    @property
+    def context(self) -> WorkingContext:
+        """The conversation, as the model is about to see it."""
+        return self._agent.context
 
     @property
     def unfinished(self) -> bool:
@@ -574,34 +634,39 @@ class FileAgent:
 
     # -- state ----------------------------------------------------------------------------------------------------
 
-    def _open(self) -> None:
+    def _open(self, model: Model) -> None:
         config = self.config
         counter = config.counter or EstimatingCounter()
-        self._root = AgentRoot(self._path, config.language)
+        self._root = AgentRoot(self.project_root, config.language, self.context_file)
         try:
-            self._journal = Journal(self._root.path / JOURNAL)
-            log = OperationLog(self._root.path / "logs")
+            self._run_log = RunLog(self._root.path / self._own(RUN_LOG))
+            log = OperationLogger(self._root.path / "logs")
         except BaseException:
             self._root.close()
             raise
-        sync = SyncTool(counter, most_tokens=config.window_tokens)
-        self._keeper = FileKeeper(self._root, self._journal, log, sync, lambda sentence: self._agent.warn(sentence))
+        sync = ContextSynchronizer(counter, most_tokens=config.window_tokens)
+        self._recorder = FileRecorder(self._root, self._run_log, log, sync, lambda sentence: self._agent.warn(sentence))
         self._warden = Warden()
         self._shell = self._make_shell()
         storage = self._root.path / STORAGE[1:]
         self._files = ContextFileSystem(
-            self._root.path / OFFLOADED[1:], _CONVERSATION, shown_as=OFFLOADED, trusted=storage
+            self._root.path / OFFLOADED[1:], self._own(_CONVERSATION), shown_as=OFFLOADED, trusted=storage
         )
-        self._watch = RootWatch(self._root)
+        self._watch = RootWatch(self._root, self._own(LEDGER))
         self._agent = Agent(
-            self._model,
+            model,
             self._agent_config(sync, counter),
             files=self._files,
-            keeper=self._keeper,
+            recorder=self._recorder,
             watch=self._watch,
         )
 
-    def _make_shell(self) -> AsyncShell | None:
+    def _own(self, name: str) -> str:
+        """Return the name of a file that this agent does not share with others of the same directory."""
+        stem, dot, ending = name.partition(".")
+        return name if self.agent_id == MAIN else f"{stem}_{self.agent_id}{dot}{ending}"
+
+    def _make_shell(self) -> AsyncPersistentShell | None:
         config = self.config
         if config.commands is CommandMode.NONE:
             return None
@@ -615,7 +680,7 @@ class FileAgent:
             keep_variables=config.keep_variables,
             warden=self._warden,
         )
-        return AsyncShell(settings)
+        return AsyncPersistentShell(settings)
 
     def _commands(self, handle: FsHandle) -> list[Tool]:
         config = self.config
@@ -623,46 +688,42 @@ class FileAgent:
             return []
         require = None
         if config.commands is CommandMode.ASK and config.ask is not None:
-            require = partial(Consent(config.ask).require, self._root.path.name)
+            require = partial(Consent(config.ask).require, self.name)
         return CommandTools(self._shell, self._root.path, handle, require=require).tools()
 
-    def _agent_config(self, sync: SyncTool, counter: TokenCounter) -> AgentConfig:
+    def _agent_config(self, sync: ContextSynchronizer, counter: TokenCounter) -> AgentConfig:
         config = self.config
-        handle = self._root.handle(agent_grants())
-        return AgentConfig(
-            tools=[*FileTools(handle).tools(), *self._commands(handle), sync.tool(), *config.tools],
-            max_rounds=config.max_rounds,
-            offload_enabled=config.offload_enabled,
-            offload_token_threshold=config.offload_token_threshold,
-            ephemeral_keep_recent=config.ephemeral_keep_recent,
-            context_tokens=config.context_tokens,
-            counter=counter,
-            sync_turn=SyncTurn(prompt=sentences(config.language).sync_turn, tools=[NAME]),
-            language=config.language,
-        )
+        handle = self._root.handle(agent_grants(self._root.context_window))
+        settings = {field.name: getattr(config, field.name) for field in fields(AgentConfig)} | {
+            "tools": [*FileTools(handle).tools(), *self._commands(handle), sync.tool(), *config.tools],
+            "counter": counter,
+            "sync_turn": SyncTurn(prompt=sentences(config.language).sync_turn, tools=[NAME]),
+            "system": None,
+        }
+        return AgentConfig(**settings)
 
     def _close(self) -> None:
         self._warden.close()
         self._files.close()
-        self._journal.close()
+        self._run_log.close()
         self._root.close()
 
     def _recall(self) -> None:
         """Make the conversation what the files say that it is."""
-        story = self._keeper.recall()
-        context = Context((ContextItem.of(self._keeper.system()), *story.context.items))
-        last = story.last_call
+        state = self._recorder.recall()
+        context = Context((ContextItem.of(self._recorder.system()), *state.context.items))
+        last = state.last_call
         failed = failure_of(last.operation, last.params, last.outcome, ok=last.success) if last else ""
-        self._agent.resume_at(context, begun=story.begun, broken=story.broken, failed_call=failed)
-        self._agent.outcome = Outcome(story.end.reason, detail=story.end.detail) if story.end else Outcome()
-        self._unfinished = story.unfinished
-        if story.unfinished:
+        self._agent.resume_at(context, begun=state.begun, broken=state.broken, failed_call=failed)
+        self._agent.outcome = Outcome(state.end.reason, detail=state.end.detail) if state.end else Outcome()
+        self._unfinished = state.unfinished
+        if state.unfinished:
             self._watch.ensure()
 
     def _look_again(self) -> None:
         """Build the system prompt anew: files and window may have been changed since the last task."""
         first, *rest = self._agent.context.context.items
-        now = self._keeper.system()
+        now = self._recorder.system()
         if now != first.message:
             self._agent.context.context = Context((replace(first, message=now, tokens=None), *rest))
 

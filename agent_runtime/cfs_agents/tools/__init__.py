@@ -11,7 +11,7 @@ from cfs_agents.tools.commands import (
     command_mode,
     failure_of,
 )
-from cfs_agents.tools.files import FileGate, FileTools, agent_grants
+from cfs_agents.tools.files import FileGate, FileTools, PathManager, agent_grants
 from cfs_agents.tools.registry import (
     CALL_ID,
     Registry,
@@ -26,10 +26,10 @@ from cfs_agents.tools.registry import (
     tool,
 )
 from cfs_agents.tools.shell import (
-    AsyncShell,
+    AsyncPersistentShell,
     Limits,
+    PersistentShell,
     Sandbox,
-    Shell,
     ShellResult,
     ShellSettings,
     Warden,
@@ -41,7 +41,7 @@ __all__ = [
     "CALL_ID",
     "Answer",
     "Ask",
-    "AsyncShell",
+    "AsyncPersistentShell",
     "CommandMode",
     "CommandRequest",
     "CommandTools",
@@ -49,9 +49,10 @@ __all__ = [
     "FileGate",
     "FileTools",
     "Limits",
+    "PathManager",
+    "PersistentShell",
     "Registry",
     "Sandbox",
-    "Shell",
     "ShellClosed",
     "ShellError",
     "ShellResult",

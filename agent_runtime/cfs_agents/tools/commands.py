@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from cfs_agents.tools.files import STORAGE, WORKSPACE, directory_path
+from cfs_agents.tools.files import STORAGE, WORKSPACE, PathManager, directory_path
 from cfs_agents.tools.registry import Tool, ToolError, in_thread, tool
 from cfs_agents.tools.shell.confinement import Sandbox, ShellSettings, usual_limits
-from cfs_agents.tools.shell.shell import AsyncShell, ShellResult
+from cfs_agents.tools.shell.shell import AsyncPersistentShell, ShellResult
 from cfs_filesystem import FileSystemError, FsHandle
 
 COMMAND = "execute_command"
@@ -116,7 +116,7 @@ class CommandTools:
 
     def __init__(
         self,
-        shell: AsyncShell,
+        shell: AsyncPersistentShell,
         root: Path,
         handle: FsHandle,
         *,
@@ -124,8 +124,7 @@ class CommandTools:
         require: Require | None = None,
     ) -> None:
         self._shell = shell
-        self._root = root
-        self._workspace = workspace or root / WORKSPACE[1:]
+        self._paths = PathManager(root, workspace)
         self._handle = handle
         self._require = require
 
@@ -152,7 +151,7 @@ class CommandTools:
             await self._require(CommandRequest(command, place, background))
         if background:
             job = await self._shell.background(command, directory=directory)
-            place = self._logical(job.log)
+            place = self._paths.agent_path(job.log)
             return f"[process {job.pid} runs in the background and writes to {place}; to end it: kill -- -{job.pid}]"
         result = await self._shell.run(command, timeout=timeout, directory=directory)
         return self._told(command, result)
@@ -164,15 +163,7 @@ class CommandTools:
                 raise ToolError(f"there is no directory {place!r}")
         except FileSystemError as error:
             raise ToolError(str(error)) from None
-        if place == WORKSPACE or place.startswith(f"{WORKSPACE}/"):
-            return self._workspace / place.removeprefix(WORKSPACE).removeprefix("/")
-        return self._root / place.removeprefix("/")
-
-    def _logical(self, path: Path) -> str:
-        """Name a file as the file tools do."""
-        if path.is_relative_to(self._workspace):
-            return f"{WORKSPACE}/{path.relative_to(self._workspace).as_posix()}"
-        return f"/{path.relative_to(self._root).as_posix()}" if path.is_relative_to(self._root) else str(path)
+        return self._paths.place_of(place)
 
     def _told(self, command: str, result: ShellResult) -> str:
         notes = self._notes(command, result)
@@ -183,8 +174,8 @@ class CommandTools:
 
     def _notes(self, command: str, result: ShellResult) -> list[str]:
         """Say what the model cannot see from the output."""
-        record = self._logical(result.record) if result.record else "no file, as none could be written"
-        inside = self._shell.settings.inside(self._workspace)
+        record = self._paths.agent_path(result.record) if result.record else "no file, as none could be written"
+        inside = self._shell.settings.inside(self._paths.workspace)
         misnamed = result.status != 0 and inside != WORKSPACE and _NAMES_WORKSPACE.search(command) is not None
         goes_on = result.still_running and not result.left_out
         told = [

@@ -1,6 +1,8 @@
 """Tools for files: read, write, edit, list, search (A2, A3). All goes through a handle, which is the gate (G1)."""
 
 import difflib
+import os
+import pathlib
 import re
 import threading
 import time
@@ -51,13 +53,16 @@ _ESCAPE = re.compile(rb"\\x([0-9a-f]{2})")
 _LOOK: frozenset[Operation] = OPERATIONS - {"write", "delete"}
 
 
-def agent_grants() -> list[Grant]:
-    """Say what an agent may do in its directory: all in its two folders; its rules and its memory it may read."""
+def agent_grants(context_window: str = CONTEXT_WINDOW) -> list[Grant]:
+    """Return what an agent may do in its directory: everything in its two folders, and read its rules and its memory.
+
+    `context_window` is the logical path of the file that holds its memory.
+    """
     return [
         Grant(prefix=WORKSPACE, ops=OPERATIONS),
         Grant(prefix=STORAGE, ops=OPERATIONS),
         Grant(prefix=GUIDELINE, ops=_LOOK),
-        Grant(prefix=CONTEXT_WINDOW, ops=_LOOK),
+        Grant(prefix=context_window, ops=_LOOK),
     ]
 
 
@@ -78,6 +83,42 @@ def directory_path(path: str) -> Path:
     if inner == ".":
         return WORKSPACE
     return _checked(inner if path.startswith("/") else f"{WORKSPACE}/{_bare(inner)}", path)
+
+
+class PathManager:
+    """Maps between the paths that an agent writes and the places on this machine.
+
+    `project_root` is the directory that is `/` to the agent, `workspace` the one that is `/workspace`, if it is
+    another than the folder of that name.
+    """
+
+    def __init__(self, project_root: str | os.PathLike[str], workspace: pathlib.Path | None = None) -> None:
+        self.root = pathlib.Path(project_root).absolute()
+        self.workspace = workspace or self.root / WORKSPACE[1:]
+
+    def resolve_agent_path(self, path: str) -> pathlib.Path:
+        """Return the place of an agent's path; a relative path is relative to `/workspace`.
+
+        Raises `ToolError` with the reason for what is not a path (`..`, control characters), and for a path that leads
+        out of the agent's directories through a link.
+        """
+        place = self.place_of(directory_path(path))
+        real = pathlib.Path(os.path.realpath(place))
+        if not any(real.is_relative_to(os.path.realpath(each)) for each in (self.root, self.workspace)):
+            raise ToolError(f"{path!r} leads out of your directory")
+        return place
+
+    def place_of(self, logical: Path) -> pathlib.Path:
+        """Return the place of a logical path."""
+        if logical == WORKSPACE or logical.startswith(f"{WORKSPACE}/"):
+            return self.workspace / logical.removeprefix(WORKSPACE).removeprefix("/")
+        return self.root / logical.removeprefix("/")
+
+    def agent_path(self, place: pathlib.Path) -> str:
+        """Return the path by which the agent knows a place; one outside of its directories keeps its own."""
+        if place.is_relative_to(self.workspace):
+            return f"{WORKSPACE}/{place.relative_to(self.workspace).as_posix()}"
+        return f"/{place.relative_to(self.root).as_posix()}" if place.is_relative_to(self.root) else str(place)
 
 
 def _bare(path: str) -> str:

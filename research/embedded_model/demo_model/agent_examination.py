@@ -11,7 +11,7 @@ from random import Random
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.state import WORKSPACE_FOLDER
-from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig, Language
 from cfs_agents.model import Model
 from cfs_agents.tools import CommandMode
 from demo_model.agent_jobs import MAKERS, Desk, Job
@@ -84,8 +84,8 @@ async def _done(work: Work, models: "dict[str, Model] | dict[str, Script]", fold
     workspace.mkdir(parents=True)
     put(workspace, work.files)
     commands = CommandMode.HOST if work.kind == COMMAND else CommandMode.NONE  # the rest as users have it
-    usual = FileAgentConfig(language=work.language, commands=commands)
-    async with FileAgent(folder, models["main"], usual) as agent:
+    usual = FileSystemAgentConfig(language=work.language, commands=commands)
+    async with FileSystemAgent(project_root=folder, model=models["main"], config=usual) as agent:
         outcome = await agent.run(work.job.task)
     return Done(_left(workspace), outcome.text)
 

@@ -20,8 +20,8 @@ from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.state import WORKSPACE_FOLDER
 from cfs_agents.fibre.tools import DEFAULT_FILE_TOOLS
-from cfs_agents.file_agent import FileAgent, FileAgentConfig, Language
-from cfs_agents.model import Reply
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig, Language
+from cfs_agents.model import CompleteResponse
 from cfs_agents.tools import CommandMode
 from demo_model import agent_tasks, window_tasks  # noqa: F401 - they enter their tasks
 from demo_model.agent_jobs import MAKERS, Desk, Job, Steps
@@ -48,7 +48,7 @@ class Script:
 
     async def stream(
         self, messages: Sequence[wire.Message], tools: Sequence[dict[str, Any]] = ()
-    ) -> AsyncGenerator[Reply]:
+    ) -> AsyncGenerator[CompleteResponse]:
         """Give the next reply, and keep the conversation with it."""
         assert self.steps is not None
         if seconds := self._pause():
@@ -63,7 +63,9 @@ class Script:
             call = wire.ToolCall(id=uuid4().hex[:8], name=said.name, arguments=dict(said.arguments))
             reply = reply.model_copy(update={"tool_calls": (call,)})
         self._keep(Dialogue([*map(_message, messages), _message(reply)], [*map(_tool, tools)], "chat"))
-        yield Reply(message=reply, finish_reason="stop", usage=wire.Usage(prompt_tokens=0, completion_tokens=0))
+        yield CompleteResponse(
+            message=reply, finish_reason="stop", usage=wire.Usage(prompt_tokens=0, completion_tokens=0)
+        )
 
     def _keep(self, dialogue: Dialogue) -> None:
         """Keep a conversation in the place of its beginning."""
@@ -127,7 +129,9 @@ async def file_agent_dialogues(cast: Cast, language: Language, folder: Path) -> 
     jobs = _jobs(cast, desk)
     (folder / "workspace").mkdir(parents=True)
     put(folder / "workspace", desk.files)
-    async with FileAgent(folder, script, FileAgentConfig(language=language, commands=CommandMode.HOST)) as agent:
+    async with FileSystemAgent(
+        project_root=folder, model=script, config=FileSystemAgentConfig(language=language, commands=CommandMode.HOST)
+    ) as agent:
         for job in jobs:
             script.play(job.steps)
             await agent.run(job.task)

@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cfs_agents.console import Console
+from cfs_agents.console import ConsoleStreamHandler
 from cfs_agents.events import Text
 
 PROGRAM = """
 import sys
-from cfs_agents.console import Console
+from cfs_agents.console import ConsoleStreamHandler
 from cfs_agents.events import Finished, Text
-console = Console()
+console = ConsoleStreamHandler()
 for line in sys.stdin:
     console.show(Text(line.rstrip("\\n") + " "))
 console.show(Finished("answered"))
@@ -60,14 +60,14 @@ def test_a_reader_that_leaves_ends_nothing() -> None:
 
 def test_letters_that_the_output_does_not_know_are_replaced() -> None:
     raw = io.BytesIO()
-    console = Console(io.TextIOWrapper(raw, encoding="ascii"))
+    console = ConsoleStreamHandler(io.TextIOWrapper(raw, encoding="ascii"))
     console.show(Text("Grüße. "))
     assert raw.getvalue() == b"Gr??e. "
 
 
 def test_a_full_disk_ends_nothing() -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        console = Console(full)
+        console = ConsoleStreamHandler(full)
         console.show(Text("One. "))
         assert console.closed
         console.show(Text("Two. "))
@@ -75,7 +75,7 @@ def test_a_full_disk_ends_nothing() -> None:
 
 def test_a_closed_stream_ends_nothing() -> None:
     out = io.StringIO()
-    console = Console(out)
+    console = ConsoleStreamHandler(out)
     out.close()
     console.show(Text("One. "))
     assert console.closed

@@ -11,7 +11,7 @@ from typing import TextIO
 import pytest
 
 from cfs.wire import ToolCall, Usage
-from cfs_agents.console import Console, ordinal, shortened
+from cfs_agents.console import ConsoleStreamHandler, ordinal, shortened
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -32,7 +32,7 @@ IDS = count(1)
 
 
 def show(out: TextIO, *events: AgentEvent) -> None:
-    console = Console(out)
+    console = ConsoleStreamHandler(out)
     for event in events:
         console.show(event)
     console.reset()
@@ -169,7 +169,7 @@ def test_the_same_output_of_another_tool_is_shown() -> None:
 
 def test_a_new_conversation_counts_anew() -> None:
     out = io.StringIO()
-    console = Console(out)
+    console = ConsoleStreamHandler(out)
     before: list[AgentEvent] = [CallStarted(READ), done(READ, "hello"), Text("half")]
     for event in before:
         console.show(event)

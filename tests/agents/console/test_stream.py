@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cfs.wire import Message, ToolCall, Usage
-from cfs_agents.console import LONGEST_HELD, Block, BlockStream, Passage, Void
+from cfs_agents.console import LONGEST_HELD, Block, Passage, StreamProcessor, Void
 from cfs_agents.events import (
     AgentEvent,
     CallFinished,
@@ -20,15 +20,15 @@ from cfs_agents.events import (
     Thinking,
     TurnUsage,
 )
-from cfs_agents.model import CallPiece, Chunk, Reply
+from cfs_agents.model import CallPiece, Chunk, CompleteResponse
 from cfs_agents.tools.registry import ToolResult
 
 CALL = ToolCall(id="c1", name="read_file", arguments={"path": "a"})
 RESULT = ToolResult("c1", "read_file", "hello", ok=True, seconds=0.5)
 
 
-def blocks(*events: AgentEvent | Chunk | Reply) -> list[Block]:
-    stream = BlockStream()
+def blocks(*events: AgentEvent | Chunk | CompleteResponse) -> list[Block]:
+    stream = StreamProcessor()
     return [block for event in events for block in stream.feed(event)]
 
 
@@ -103,12 +103,12 @@ def test_whatever_happens_ends_what_was_being_said(event: AgentEvent) -> None:
 def test_a_bare_model_is_understood_too() -> None:
     """Its chunks are words, the pieces of calls wait for the reply, which has them whole."""
     chunks = [Chunk("Now"), Chunk(thinking="hm"), Chunk(calls=(CallPiece(0, "c1", "read_file"),))]
-    reply = Reply(Message(role="assistant", content="Now", tool_calls=(CALL,)), "tool_calls", Usage())
+    reply = CompleteResponse(Message(role="assistant", content="Now", tool_calls=(CALL,)), "tool_calls", Usage())
     assert blocks(*chunks, reply) == [Passage("text", "Now"), Passage("thinking", "hm"), CallStarted(CALL)]
 
 
 def test_a_call_that_reply_and_event_have_is_given_once() -> None:
-    reply = Reply(Message(role="assistant", content="", tool_calls=(CALL,)), "tool_calls", Usage())
+    reply = CompleteResponse(Message(role="assistant", content="", tool_calls=(CALL,)), "tool_calls", Usage())
     found = blocks(RoundStarted(1), reply, CallStarted(CALL), CallFinished(CALL, RESULT))
     assert found == [RoundStarted(1), CallStarted(CALL), CallFinished(CALL, RESULT)]
 
@@ -131,7 +131,7 @@ def test_what_earlier_replies_showed_does_not_count() -> None:
 
 
 def test_the_end_gives_what_is_held() -> None:
-    stream = BlockStream()
+    stream = StreamProcessor()
     assert stream.feed(Text("half")) == []
     assert stream.finish() == [Passage("text", "half")]
     assert stream.finish() == []

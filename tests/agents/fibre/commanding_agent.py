@@ -11,7 +11,7 @@ from pathlib import Path
 
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.file_agent import FileAgent, FileAgentConfig
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.testing import ScriptedModel, calls
 from cfs_agents.tools import CommandMode
 
@@ -42,7 +42,9 @@ async def odd_names(folder: Path) -> None:
 async def file_agent(folder: Path) -> None:
     """Let a file agent hang."""
     model = ScriptedModel([calls("execute_command", command=HANGS)])
-    async with FileAgent(folder, model, FileAgentConfig(commands=CommandMode.HOST)) as agent:
+    async with FileSystemAgent(
+        project_root=folder, model=model, config=FileSystemAgentConfig(commands=CommandMode.HOST)
+    ) as agent:
         await agent.run("go")
 
 

@@ -12,7 +12,7 @@ from cfs_agents.fibre.report import Change, Report
 from cfs_agents.fibre.tools import DEFAULT_FILE_TOOLS, FibreTools
 from cfs_agents.messages import Language
 from cfs_agents.model import ServerCounter
-from cfs_agents.tools import AsyncShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
+from cfs_agents.tools import AsyncPersistentShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
 from cfs_filesystem import InMemoryFileSystem
 from tests.agents.fibre.support import RecordingConductor
 from tests.server.support import Process
@@ -109,7 +109,7 @@ class TestLength:
         self, model_server: Process, tmp_path: Path, language: Language, may_spawn: bool, most: int
     ) -> None:
         handle = InMemoryFileSystem().create_handle(agent_grants())
-        shell = AsyncShell(ShellSettings(directory=tmp_path))
+        shell = AsyncPersistentShell(ShellSettings(directory=tmp_path))
         files = {
             each.name: each for each in [*FileTools(handle).tools(), *CommandTools(shell, tmp_path, handle).tools()]
         }

@@ -21,13 +21,13 @@ from typing import Any
 from cfs.wire import Message
 from cfs_agents.context import ContextFileSystem
 from cfs_agents.context.conversation import text_of
-from cfs_agents.file_agent import FileAgent, FileAgentConfig
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.file_agent.agent import AgentRoot, default
-from cfs_agents.file_agent.journal import Journal, OperationLog
+from cfs_agents.file_agent.run_log import OperationLogger, RunLog
 from cfs_agents.model import Item
 from cfs_agents.testing import Line, ScriptedModel, calls, cut_off, says
 from cfs_agents.tools import CommandMode
-from cfs_agents.tools.shell import AsyncShell
+from cfs_agents.tools.shell import AsyncPersistentShell
 
 STEPS = 10
 SYNC_AT = 5
@@ -106,17 +106,17 @@ def set_points(point: Callable[[], None]) -> None:
 
         return around
 
-    async def run(shell: AsyncShell, *arguments: Any, **named: Any) -> Any:
+    async def run(shell: AsyncPersistentShell, *arguments: Any, **named: Any) -> Any:
         point()
         value = await real_run(shell, *arguments, **named)
         point()
         return value
 
-    real_run = AsyncShell.run
-    AsyncShell.run = run  # type: ignore[assignment, method-assign]
+    real_run = AsyncPersistentShell.run
+    AsyncPersistentShell.run = run  # type: ignore[assignment, method-assign]
     for owner, names in (
-        (Journal, ["_append", "restart"]),
-        (OperationLog, ["write"]),
+        (RunLog, ["_append", "restart"]),
+        (OperationLogger, ["write"]),
         (AgentRoot, ["archive_window", "write_window"]),
     ):
         for name in names:
@@ -125,8 +125,10 @@ def set_points(point: Callable[[], None]) -> None:
 
 async def live(root: Path, point: Callable[[], None]) -> None:
     """Begin the task, or go on with it."""
-    async with FileAgent(
-        root, SteppingModel(point), FileAgentConfig(offload_token_threshold=150, commands=CommandMode.HOST)
+    async with FileSystemAgent(
+        project_root=root,
+        model=SteppingModel(point),
+        config=FileSystemAgentConfig(offload_token_threshold=150, commands=CommandMode.HOST),
     ) as agent:
         ended = not agent.unfinished and any(b'"task_ended"' in log.read_bytes() for log in (root / "logs").iterdir())
         if ended:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cfs.wire import Message
 from cfs_agents.events import AgentEvent
-from cfs_agents.file_agent import FileAgent, FileAgentConfig
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.testing import Line, ScriptedModel
 from cfs_agents.tools import CommandMode
 
@@ -25,13 +25,15 @@ Three.
 """
 
 
-def agent(root: Path, *script: Line, **config: Any) -> tuple[FileAgent, ScriptedModel]:
+def agent(root: Path, *script: Line, **config: Any) -> tuple[FileSystemAgent, ScriptedModel]:
     """Make an agent whose model plays a script; it may run commands unless `config` says otherwise."""
     model = ScriptedModel(script)
-    return FileAgent(root, model, FileAgentConfig(**{"commands": CommandMode.HOST} | config)), model
+    return FileSystemAgent(
+        project_root=root, model=model, config=FileSystemAgentConfig(**{"commands": CommandMode.HOST} | config)
+    ), model
 
 
-async def events_of(made: FileAgent, task: str | None) -> list[AgentEvent]:
+async def events_of(made: FileSystemAgent, task: str | None) -> list[AgentEvent]:
     """Let it work to the end, and collect what it tells."""
     return [event async for event in made.run_stream(task)]
 

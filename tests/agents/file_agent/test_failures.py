@@ -9,7 +9,7 @@ from typing import Any
 from cfs.completions import UNREADABLE
 from cfs.wire import Message
 from cfs_agents.events import Retrying
-from cfs_agents.file_agent import FileAgent
+from cfs_agents.file_agent import FileSystemAgent
 from cfs_agents.model import Item, Model
 from cfs_agents.testing import ManualClock
 from tests.agents.file_agent.support import events_of, operations
@@ -38,9 +38,12 @@ class Plain:
 
 
 @asynccontextmanager
-async def at_work(root: Path, *acts: Act) -> AsyncIterator[tuple[FileAgent, OpenAIStub, ManualClock]]:
+async def at_work(root: Path, *acts: Act) -> AsyncIterator[tuple[FileSystemAgent, OpenAIStub, ManualClock]]:
     """An agent whose model is behind a server that plays these acts."""
-    async with misbehaving(*acts) as (stub, model, clock), FileAgent(root, Plain(model)) as agent:
+    async with (
+        misbehaving(*acts) as (stub, model, clock),
+        FileSystemAgent(project_root=root, model=Plain(model)) as agent,
+    ):
         yield agent, stub, clock
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cfs_agents.events import Warned
-from cfs_agents.file_agent.journal import Operation, OperationLog
+from cfs_agents.file_agent.run_log import Operation, OperationLogger
 from cfs_agents.testing import calls, says
 from tests.agents.file_agent.support import agent, events_of, operations
 
@@ -40,7 +40,7 @@ async def test_every_operation_is_a_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["a\nb\r\nc", "\u2028\u2029\x85\x0b\x0c", '"}\n{"', "漢字😀", "\ud800"])
 def test_a_line_is_a_line_whatever_is_in_it(tmp_path: Path, text: str) -> None:
     """No text can end a line or forge another, however a reader splits lines."""
-    OperationLog(tmp_path).write(operation(outcome=text, content=text))
+    OperationLogger(tmp_path).write(operation(outcome=text, content=text))
     (path,) = tmp_path.iterdir()
     (line,) = path.read_text().splitlines()
     assert json.loads(line)["params"]["content"] == text
@@ -52,7 +52,7 @@ def test_long_values_are_shortened_inside_the_json(tmp_path: Path) -> None:
     for _ in range(50):
         deep = {"deeper": deep}
     many = {f"key {number}": "y" * 1_999 for number in range(500)}
-    OperationLog(tmp_path).write(operation(outcome="x" * 1_000_000, items=list(range(10_000)), deep=deep, many=many))
+    OperationLogger(tmp_path).write(operation(outcome="x" * 1_000_000, items=list(range(10_000)), deep=deep, many=many))
     (path,) = tmp_path.iterdir()
     line = path.read_text()
     assert len(line) < 100_000
@@ -107,7 +107,7 @@ def test_no_part_of_a_secret_is_left_where_a_text_is_shortened(tmp_path: Path, p
     text += (
         f"{key}{text}"[-1_000_000:] if place > 900_000 else f"DB_PASSWORD=hunter2-hunter3 {key}" + "words\n" * 100_000
     )
-    OperationLog(tmp_path).write(operation(outcome=text))
+    OperationLogger(tmp_path).write(operation(outcome=text))
     (log,) = tmp_path.iterdir()
     assert "MIIEow" not in log.read_text()
     assert "hunter2" not in log.read_text()
@@ -117,10 +117,10 @@ def test_no_part_of_a_secret_is_left_where_a_text_is_shortened(tmp_path: Path, p
 def test_a_torn_last_line_is_cut_off_at_the_start(tmp_path: Path, torn: bytes) -> None:
     """What a crash left in pieces goes, whole lines stay, and the next line begins a line."""
     path = tmp_path / "operations_20260102.jsonl"
-    OperationLog(tmp_path, lambda: NOW).write(operation(1))
+    OperationLogger(tmp_path, lambda: NOW).write(operation(1))
     with path.open("ab") as file:
         file.write(torn)
-    log = OperationLog(tmp_path, lambda: NOW)
+    log = OperationLogger(tmp_path, lambda: NOW)
     assert "0.1" in log
     assert "0.2" not in log
     log.write(operation(3))
@@ -131,14 +131,14 @@ def test_a_log_that_is_all_torn_is_emptied(tmp_path: Path) -> None:
     """Also when the very first line was never completed."""
     path = tmp_path / "operations_20260102.jsonl"
     path.write_bytes(b'{"times')
-    OperationLog(tmp_path, lambda: NOW).write(operation(1))
+    OperationLogger(tmp_path, lambda: NOW).write(operation(1))
     assert len(path.read_bytes().splitlines()) == 1
 
 
 def test_each_day_has_its_file(tmp_path: Path) -> None:
     """So that old ones can be put away."""
-    OperationLog(tmp_path, lambda: NOW).write(operation(1))
-    OperationLog(tmp_path, lambda: NOW.replace(day=3)).write(operation(2))
+    OperationLogger(tmp_path, lambda: NOW).write(operation(1))
+    OperationLogger(tmp_path, lambda: NOW.replace(day=3)).write(operation(2))
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "operations_20260102.jsonl",
         "operations_20260103.jsonl",

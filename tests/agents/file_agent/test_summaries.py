@@ -7,8 +7,8 @@ from typing import Any
 from cfs.errors import EngineError
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.events import ContextShortened, Warned
-from cfs_agents.file_agent import FileAgent, FileAgentConfig
-from cfs_agents.model import Item, Reply
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.model import CompleteResponse, Item
 from cfs_agents.testing import calls, raises, says
 from cfs_agents.tools import CommandMode
 from tests.agents.file_agent.support import agent, events_of, texts
@@ -30,22 +30,22 @@ class Talker:
             self.summarised.append(messages[-1].content)
             if isinstance(self._summary, Exception):
                 raise self._summary
-            yield Reply(Message(role="assistant", content=self._summary), "stop", Usage(completion_tokens=7))
+            yield CompleteResponse(Message(role="assistant", content=self._summary), "stop", Usage(completion_tokens=7))
             return
         self.asked.append(tuple(messages))
         self._left -= 1
         if self._left < 0:
-            yield Reply(Message(role="assistant", content="Done."), "stop", Usage())
+            yield CompleteResponse(Message(role="assistant", content="Done."), "stop", Usage())
             return
         text = f"{self._left} " * (self._length // 2)
         call = ToolCall(id=f"call_{self._left}", name="execute_command", arguments={"command": f": {text}"})
-        yield Reply(Message(role="assistant", content="", tool_calls=(call,)), "tool_calls", Usage())
+        yield CompleteResponse(Message(role="assistant", content="", tool_calls=(call,)), "tool_calls", Usage())
 
 
-def talking(root: Path, model: Talker, **config: Any) -> FileAgent:
+def talking(root: Path, model: Talker, **config: Any) -> FileSystemAgent:
     """An agent whose newest four calls alone are too long for it."""
     usual: dict[str, Any] = {"max_rounds": 40, "context_tokens": 1_300, "commands": CommandMode.HOST}
-    return FileAgent(root, model, FileAgentConfig(**(usual | config)))
+    return FileSystemAgent(project_root=root, model=model, config=FileSystemAgentConfig(**(usual | config)))
 
 
 async def test_the_model_sums_up_what_nothing_else_shortens(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.events import ContextShortened, RoundStarted
-from cfs_agents.file_agent import FileAgent, FileAgentConfig
-from cfs_agents.model import Item, ModelSettings, Reply, ServerCounter, ServerModel
+from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
+from cfs_agents.model import CompleteResponse, Item, ModelSettings, ServerCounter, ServerModel
 from cfs_agents.tools import CommandMode
 from tests.server.support import Process
 
@@ -32,18 +32,18 @@ class Tethered:
     async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
         """Ask the server for a token, and reply with the next step."""
         async for item in self._model.stream(messages, tools):
-            if isinstance(item, Reply):
+            if isinstance(item, CompleteResponse):
                 self.costs.append(item.usage)
         step = len(self.costs)
         if len(tools) == 1:
             self.syncs.append(step)
         if step > self._steps:
-            yield Reply(Message(role="assistant", content="Done."), "stop", self.costs[-1])
+            yield CompleteResponse(Message(role="assistant", content="Done."), "stop", self.costs[-1])
             return
         command = f"seq {step} {step + (400 if step == 5 else 8)}"
         call = ToolCall(id=f"call_{step}", name="execute_command", arguments={"command": command})
         message = Message(role="assistant", content=f"Step {step}.", tool_calls=(call,))
-        yield Reply(message, "tool_calls", self.costs[-1])
+        yield CompleteResponse(message, "tool_calls", self.costs[-1])
 
 
 async def test_only_what_is_new_is_computed(model_server: Process, tmp_path: Path) -> None:
@@ -53,8 +53,10 @@ async def test_only_what_is_new_is_computed(model_server: Process, tmp_path: Pat
     async with AsyncClient(model_server.url) as client:
         model = Tethered(ServerModel(client, ModelSettings(temperature=0, max_tokens=1)), STEPS)
         counter = ServerCounter(client)
-        config = FileAgentConfig(max_rounds=STEPS + 1, context_tokens=1_200, counter=counter, commands=CommandMode.HOST)
-        async with FileAgent(tmp_path, model, config) as agent:
+        config = FileSystemAgentConfig(
+            max_rounds=STEPS + 1, context_tokens=1_200, counter=counter, commands=CommandMode.HOST
+        )
+        async with FileSystemAgent(project_root=tmp_path, model=model, config=config) as agent:
             async for event in agent.run_stream("Count."):
                 if isinstance(event, RoundStarted):
                     rounds = event.number

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from blockbuster import blockbuster_ctx
 
-from cfs_agents.tools.shell import AsyncShell, Job, Shell, ShellResult, ShellSettings
+from cfs_agents.tools.shell import AsyncPersistentShell, Job, PersistentShell, ShellResult, ShellSettings
 
 _T = TypeVar("_T")
 
@@ -33,7 +33,7 @@ class AnyShell(Protocol):
 
 
 class InALoop:
-    """An `AsyncShell` in a loop of its own, in which nothing may block."""
+    """An `AsyncPersistentShell` in a loop of its own, in which nothing may block."""
 
     def __init__(self, settings: ShellSettings) -> None:
         self._closed = False
@@ -56,15 +56,15 @@ class InALoop:
             self._runner.close()
         self._closed = True
 
-    async def _make(self, settings: ShellSettings) -> AsyncShell:
-        return AsyncShell(settings)
+    async def _make(self, settings: ShellSettings) -> AsyncPersistentShell:
+        return AsyncPersistentShell(settings)
 
     def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
         with blockbuster_ctx():
             return self._runner.run(work)
 
 
-KINDS: dict[str, Callable[[ShellSettings], AnyShell]] = {"sync": Shell, "async": InALoop}
+KINDS: dict[str, Callable[[ShellSettings], AnyShell]] = {"sync": PersistentShell, "async": InALoop}
 
 
 def until(condition: Callable[[], object], what: str = "") -> None:

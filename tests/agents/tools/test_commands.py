@@ -11,7 +11,7 @@ from blockbuster import blockbuster_ctx
 
 from cfs.wire import ToolCall
 from cfs_agents.tools import (
-    AsyncShell,
+    AsyncPersistentShell,
     CommandTools,
     FileTools,
     Limits,
@@ -30,7 +30,7 @@ class Worker:
     def __init__(self, root: Path, **settings: Any) -> None:
         files = DiskFileSystem(root)
         handle = files.create_handle(agent_grants())
-        self.shell = AsyncShell(agent_shell(root, grace=0.3, **settings))
+        self.shell = AsyncPersistentShell(agent_shell(root, grace=0.3, **settings))
         commands = CommandTools(self.shell, root, handle)
         self.registry = Registry([*commands.tools(), *FileTools(handle).tools()])
         self.files = files

@@ -17,7 +17,7 @@ SNIPPETS = re.findall(r"<!-- tested -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 
 def test_every_snippet_is_run() -> None:
     """None is left out."""
-    assert len(SNIPPETS) == PAGE.count("```python") == 8
+    assert len(SNIPPETS) == PAGE.count("```python") == 9
 
 
 def test_the_snippets_of_the_page_run(
@@ -33,6 +33,10 @@ def test_the_snippets_of_the_page_run(
     assert "'name': 'execute_command'" in shown
     assert "\nhi\n" in shown
     assert namespace["result"].status in (2, 127), "there is nothing to make"
+    assert (namespace["written"].text, namespace["calculated"].text) == ("notes.txt is written.", "4")
+    assert namespace["place"].read_text() == "hello"
+    assert namespace["synchronizer"].name == "sync_context"
+    assert "> add" in shown
     assert namespace["settings"].sandbox is not None
     assert namespace["reply"].message.content.strip() in shown
     assert namespace["reply"].usage.completion_tokens > 0

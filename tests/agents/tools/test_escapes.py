@@ -23,8 +23,8 @@ import pytest
 from cfs.errors import CfsError
 from cfs.wire import Message
 from cfs_agents.context import ContextFileSystem, ContextItem
-from cfs_agents.fibre.guards.files import Ledger
-from cfs_agents.tools import Limits, Shell, ShellUnavailable, agent_shell
+from cfs_agents.fibre.guards.files import ChangeLog
+from cfs_agents.tools import Limits, PersistentShell, ShellUnavailable, agent_shell
 from cfs_agents.tools.shell import ShellSettings
 from cfs_filesystem import OPERATIONS, DiskFileSystem, FileSystemError, Grant
 from tests.agents.tools.shells import is_alive, until, with_argument
@@ -200,11 +200,11 @@ def settings_of(world: World, account: str) -> ShellSettings:
     return settings
 
 
-def work(world: World, shell: Shell, rounds: int) -> str:
+def work(world: World, shell: PersistentShell, rounds: int) -> str:
     """Do what a runtime does in a workspace, while commands are at work there; returns what it has read."""
     workspace = world.base / "agent/workspace"
     read = []
-    ledger = Ledger(workspace)
+    ledger = ChangeLog(workspace)
     ledger.mark("a")
     for number in range(rounds):
         with closing(DiskFileSystem(workspace.parent)) as disk:
@@ -241,7 +241,7 @@ def is_alone(attempt: Attempt) -> bool:
     return attempt.alone or attempt.races or attempt.timeout != Attempt.timeout or stays
 
 
-def tried(world: World, shell: Shell, attempt: Attempt) -> list[str]:
+def tried(world: World, shell: PersistentShell, attempt: Attempt) -> list[str]:
     """Let commands make an attempt, and the next command run; say what is wrong then."""
     script = attempt.script
     for word, value in world.words.items():
@@ -272,7 +272,7 @@ def account(request: pytest.FixtureRequest) -> str:
 @needs_bubblewrap
 def test_nothing_gets_out(world: World, account: str) -> None:
     """Of anything that a command tries; and the next command runs."""
-    with Shell(settings_of(world, account)) as shell:
+    with PersistentShell(settings_of(world, account)) as shell:
         wrong = [each for attempt in ATTEMPTS if not is_alone(attempt) for each in tried(world, shell, attempt)]
     assert wrong + world.broken() == []
     until(lambda: with_argument(LEFT) == [], "a process of the sandbox is left")
@@ -282,7 +282,7 @@ def test_nothing_gets_out(world: World, account: str) -> None:
 @pytest.mark.parametrize("attempt", [each for each in ATTEMPTS if is_alone(each)], ids=lambda attempt: attempt.name)
 def test_nothing_gets_out_meanwhile(world: World, attempt: Attempt, account: str) -> None:
     """Also not while the runtime works beside it, and when there is more of something than there should be."""
-    with Shell(settings_of(world, account)) as shell:
+    with PersistentShell(settings_of(world, account)) as shell:
         wrong = tried(world, shell, attempt)
     assert wrong + world.broken() == []
 
@@ -310,7 +310,9 @@ def test_escape_would_be_seen(world: World, name: str, found: str) -> None:
     for word, value in world.words.items():
         script = script.replace(word, value)
     workspace = world.base / "agent/workspace"
-    with Shell(ShellSettings(directory=workspace, limits=Limits(), keep_variables=frozenset(VARIABLES))) as shell:
+    with PersistentShell(
+        ShellSettings(directory=workspace, limits=Limits(), keep_variables=frozenset(VARIABLES))
+    ) as shell:
         output = shell.run(script, timeout=2).output
         if attempt.races:
             with suppress(ShellUnavailable):

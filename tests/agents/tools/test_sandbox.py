@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cfs_agents.tools import ShellUnavailable, agent_shell, sandbox_trouble
-from cfs_agents.tools.shell import Limits, Sandbox, Shell, ShellSettings
+from cfs_agents.tools.shell import Limits, PersistentShell, Sandbox, ShellSettings
 from cfs_agents.tools.shell.confinement import seccomp_filter
 from cfs_agents.tools.shell.protocol import Mark, MarkReader
 from tests.agents.tools.shells import KINDS, AnyShell, until, with_argument
@@ -153,7 +153,7 @@ def test_sandboxed_shells_leave_nothing(root: Path) -> None:
     """No process, descriptor or thread."""
 
     def one() -> None:
-        with Shell(boxed(root)) as shell:
+        with PersistentShell(boxed(root)) as shell:
             shell.run(f"sleep {SLEEP} & true")
 
     one()
@@ -168,7 +168,7 @@ def test_sandbox_that_cannot_be_made_says_why(root: Path) -> None:
     """In the words of bubblewrap."""
     sandbox = Sandbox(writable=(root / "missing",))
     with (
-        Shell(ShellSettings(directory=root / "workspace", sandbox=sandbox)) as shell,
+        PersistentShell(ShellSettings(directory=root / "workspace", sandbox=sandbox)) as shell,
         pytest.raises(ShellUnavailable, match=r"bwrap: .*missing"),
     ):
         shell.run("true")
@@ -180,7 +180,7 @@ def test_missing_bubblewrap_is_told(root: Path, monkeypatch: pytest.MonkeyPatch,
     assert bash
     (tmp_path / "bash").symlink_to(bash)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with Shell(boxed(root)) as shell, pytest.raises(ShellUnavailable, match="no bubblewrap"):
+    with PersistentShell(boxed(root)) as shell, pytest.raises(ShellUnavailable, match="no bubblewrap"):
         shell.run("true")
 
 
@@ -189,7 +189,7 @@ def test_missing_libseccomp_is_told(root: Path, monkeypatch: pytest.MonkeyPatch)
     """Without the filter of calls there is no sandbox, by `cfs doctor` neither."""
     monkeypatch.setitem(sys.modules, "pyseccomp", None)
     seccomp_filter.cache_clear()
-    with Shell(boxed(root)) as shell, pytest.raises(ShellUnavailable, match="needs the library libseccomp"):
+    with PersistentShell(boxed(root)) as shell, pytest.raises(ShellUnavailable, match="needs the library libseccomp"):
         shell.run("touch ran")
     assert "libseccomp" in str(sandbox_trouble())
     assert list((root / "workspace").iterdir()) == []
@@ -207,7 +207,7 @@ def test_missing_libseccomp_is_told(root: Path, monkeypatch: pytest.MonkeyPatch)
 )
 def test_limits_hold_each_process(settings: ShellSettings, limits: Limits, command: str, reason: str) -> None:
     """Of file size, memory and processor time; the shell lives on."""
-    with Shell(ShellSettings(directory=settings.directory, limits=limits)) as shell:
+    with PersistentShell(ShellSettings(directory=settings.directory, limits=limits)) as shell:
         result = shell.run(command, timeout=50)
         assert reason in result.output
         assert result.status in (0, 1, 137, 152)
@@ -294,7 +294,7 @@ def test_leftovers_have_a_bound(settings: ShellSettings, monkeypatch: pytest.Mon
     """Commands that all leave something behind do not use up descriptors or threads: the oldest is let go."""
     monkeypatch.setattr("cfs_agents.tools.shell.output._MOST_LEFTOVERS", 5)
     before = Census.now()
-    with Shell(settings) as shell:
+    with PersistentShell(settings) as shell:
         for _ in range(12):
             assert shell.run(f"sleep {SLEEP} & echo hi").still_running
         until(lambda: len([line for line in before.added() if "output.txt" in line]) <= 5)
@@ -334,7 +334,7 @@ def test_processes_of_a_sandbox_are_bounded(user: int | None) -> None:
             os.chown(workspace, user, user)
         settings = replace(agent_shell(Path(name), sandbox=True), user=user, limits=Limits(processes=100), grace=0.2)
         settings = replace(settings, sandbox=Sandbox(writable=(workspace,), places={"/workspace": workspace}))
-        with Shell(settings) as shell:
+        with PersistentShell(settings) as shell:
             started, _, why = shell.run(f"python3 -c '{BOMB}'; kill -9 -1").output.partition(" ")
             assert why == "Resource temporarily unavailable\n"
             assert 80 <= int(started) < 400  # of root's, 300 numbers are given once and not counted

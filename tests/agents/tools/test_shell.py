@@ -7,7 +7,7 @@ from shlex import quote
 import pytest
 
 from cfs_agents.tools import ShellClosed, ShellUnavailable
-from cfs_agents.tools.shell import Shell, ShellSettings
+from cfs_agents.tools.shell import PersistentShell, ShellSettings
 from tests.agents.tools.shells import AnyShell
 from tests.census import Census
 
@@ -171,7 +171,7 @@ def test_long_output_is_bounded_in_memory_and_whole_on_record(shell: AnyShell) -
 
 def test_record_of_an_output_has_a_bound(settings: ShellSettings) -> None:
     """A program that writes without end does not fill the disk; the end of it is still shown."""
-    with Shell(ShellSettings(directory=settings.directory, most_recorded=100_000, keep=1000)) as shell:
+    with PersistentShell(ShellSettings(directory=settings.directory, most_recorded=100_000, keep=1000)) as shell:
         result = shell.run("yes | head -c 5000000; echo the end")
         assert result.record
         assert result.record.stat().st_size == 100_000
@@ -188,7 +188,7 @@ def test_bytes_that_are_no_text_are_replaced_and_said(shell: AnyShell) -> None:
 
 def test_outputs_can_be_kept_apart(settings: ShellSettings) -> None:
     """By a setting; then each has its own text."""
-    with Shell(ShellSettings(directory=settings.directory, merge=False)) as shell:
+    with PersistentShell(ShellSettings(directory=settings.directory, merge=False)) as shell:
         result = shell.run("echo out; echo err >&2; (exit 3)")
         assert (result.output, result.errors, result.status) == ("out\n", "err\n", 3)
 
@@ -248,7 +248,7 @@ def test_job_with_a_syntax_error_says_so_in_its_log(shell: AnyShell) -> None:
 
 def test_shell_starts_with_its_first_command_and_ends_once(settings: ShellSettings) -> None:
     """Closing twice does no harm; what is closed runs nothing."""
-    shell = Shell(settings)
+    shell = PersistentShell(settings)
     assert not settings.directory.exists()
     assert shell.run("pwd").output == f"{settings.directory}\n"
     shell.close()
@@ -262,11 +262,11 @@ def test_shell_that_cannot_start_says_why(settings: ShellSettings, monkeypatch: 
     before = Census.now()
     settings.directory.parent.joinpath("file").write_text("")
     with (
-        Shell(ShellSettings(directory=settings.directory.parent / "file" / "below")) as shell,
+        PersistentShell(ShellSettings(directory=settings.directory.parent / "file" / "below")) as shell,
         pytest.raises((ShellUnavailable, NotADirectoryError)),
     ):
         shell.run("true")
     monkeypatch.setenv("PATH", str(settings.directory))
-    with Shell(settings) as shell, pytest.raises(ShellUnavailable, match="no bash"):
+    with PersistentShell(settings) as shell, pytest.raises(ShellUnavailable, match="no bash"):
         shell.run("true")
     assert before.added() == []

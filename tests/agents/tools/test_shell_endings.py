@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from cfs_agents.tools import ShellClosed
-from cfs_agents.tools.shell import AsyncShell, Limits, Shell, ShellSettings
+from cfs_agents.tools.shell import AsyncPersistentShell, Limits, PersistentShell, ShellSettings
 from tests.agents.tools.shells import KINDS, AnyShell, InALoop, comes, is_alive, until, with_argument
 from tests.census import Census
 
@@ -59,7 +59,7 @@ def test_time_out_is_ctrl_c_to_a_program_that_catches_it(shell: AnyShell) -> Non
 
 def test_ctrl_c_at_any_moment_is_only_that(settings: ShellSettings) -> None:
     """Also when the command ends just then, or bash is telling its end: the shell keeps its state."""
-    with Shell(settings) as shell:
+    with PersistentShell(settings) as shell:
         shell.run("X=kept")
         for step in range(120):
             result = shell.run("for i in 1 2 3 4 5 6 7 8; do /bin/true; done; (exit 3)", timeout=0.0005 + step / 5000)
@@ -256,7 +256,7 @@ def test_closing_runs_what_is_to_be_run_at_exit(shell: AnyShell, tmp_path: Path)
 
 def test_closing_ends_a_command_that_runs(settings: ShellSettings) -> None:
     """Whoever waits for it is told that the shell has ended."""
-    shell = Shell(settings)
+    shell = PersistentShell(settings)
     shell.run("true")
     results = []
     waiting = threading.Thread(target=lambda: results.append(shell.run(f"touch started; sleep {SLEEP}")))
@@ -270,7 +270,7 @@ def test_closing_ends_a_command_that_runs(settings: ShellSettings) -> None:
 
 async def test_closing_ends_a_command_that_another_task_waits_for(settings: ShellSettings) -> None:
     """And one that waits for its turn is refused."""
-    shell = AsyncShell(settings)
+    shell = AsyncPersistentShell(settings)
     await shell.run("true")
     running = asyncio.create_task(shell.run(f"touch started; sleep {SLEEP}"))
     waiting = asyncio.create_task(shell.run("true"))
@@ -283,7 +283,7 @@ async def test_closing_ends_a_command_that_another_task_waits_for(settings: Shel
 
 async def test_cancelling_a_command_keeps_the_shell(settings: ShellSettings) -> None:
     """Ctrl-C again; the task ends at once, nothing runs on."""
-    async with AsyncShell(settings) as shell:
+    async with AsyncPersistentShell(settings) as shell:
         await shell.run("X=kept")
         task = asyncio.create_task(shell.run(f"touch started; sleep {SLEEP}; touch after"))
         await comes(settings.directory / "started")
@@ -296,7 +296,7 @@ async def test_cancelling_a_command_keeps_the_shell(settings: ShellSettings) -> 
 
 async def test_cancelling_twice_does_not_wait_for_what_ignores_it(settings: ShellSettings) -> None:
     """Then the shell goes with the command, and the next one is fresh."""
-    async with AsyncShell(settings) as shell:
+    async with AsyncPersistentShell(settings) as shell:
         task = asyncio.create_task(shell.run(f"trap '' INT; touch started; while :; do sleep {SLEEP}; done"))
         await comes(settings.directory / "started")
         task.cancel()
@@ -310,12 +310,12 @@ async def test_cancelling_twice_does_not_wait_for_what_ignores_it(settings: Shel
 
 async def test_cancelling_at_any_moment_leaves_a_shell_that_works(settings: ShellSettings) -> None:
     """While it starts, is given the command, runs it, or is read: never half a shell, nothing left behind."""
-    async with AsyncShell(settings) as shell:
+    async with AsyncPersistentShell(settings) as shell:
         await shell.run("true")
     await asyncio.to_thread(is_alive, 1)  # the thread that waits for the others in the end
     before = Census.now()
     for step in range(30):
-        async with AsyncShell(settings) as shell:
+        async with AsyncPersistentShell(settings) as shell:
             task = asyncio.create_task(shell.run(f"seq 20000; sleep {SLEEP}"))
             for _ in range(step):
                 await asyncio.sleep(0)
@@ -331,7 +331,7 @@ async def test_cancelling_at_any_moment_leaves_a_shell_that_works(settings: Shel
 
 async def test_tasks_take_turns_and_the_loop_stays_free(settings: ShellSettings) -> None:
     """Commands of one shell never mix; others' work goes on meanwhile."""
-    async with AsyncShell(settings) as shell, AsyncShell(settings) as other:
+    async with AsyncPersistentShell(settings) as shell, AsyncPersistentShell(settings) as other:
         slow = [asyncio.create_task(shell.run(f"echo {n}; sleep 0.05; echo {n}")) for n in range(4)]
         assert (await other.run("echo quick")).output == "quick\n"
         assert not all(task.done() for task in slow)
@@ -340,7 +340,7 @@ async def test_tasks_take_turns_and_the_loop_stays_free(settings: ShellSettings)
 
 def test_ctrl_c_at_the_program_ends_the_command_and_keeps_the_shell(settings: ShellSettings) -> None:
     """What a blocking shell waits for is ended when the program's own user presses Ctrl-C."""
-    with Shell(settings) as shell:
+    with PersistentShell(settings) as shell:
         shell.run("X=kept")
 
         def press() -> None:
@@ -358,8 +358,8 @@ def test_program_that_ignores_ctrl_c_itself_can_still_send_it(tmp_path: Path) ->
     """Started with `nohup ... &` the runtime ignores SIGINT, and its children would inherit that."""
     program = (
         "import signal, pathlib; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from cfs_agents.tools.shell import Shell, ShellSettings\n"
-        f"with Shell(ShellSettings(directory=pathlib.Path({str(tmp_path)!r}))) as shell:\n"
+        "from cfs_agents.tools.shell import PersistentShell, ShellSettings\n"
+        f"with PersistentShell(ShellSettings(directory=pathlib.Path({str(tmp_path)!r}))) as shell:\n"
         "    result = shell.run('sleep 1357', timeout=0.2)\n"
         "    print(result.status, result.ended, shell.run('echo hi').output)\n"
     )
@@ -406,7 +406,7 @@ def test_fork_bomb_ends_with_its_shell() -> None:
     with tempfile.TemporaryDirectory() as name:
         os.chown(name, STRANGER, STRANGER)
         limits = Limits(processes=60)
-        with Shell(ShellSettings(directory=Path(name), user=STRANGER, limits=limits, grace=0.3)) as shell:
+        with PersistentShell(ShellSettings(directory=Path(name), user=STRANGER, limits=limits, grace=0.3)) as shell:
             assert shell.run("id -u; id -g").output == f"{STRANGER}\n{STRANGER}\n"
             shell.run(bomb, timeout=1)
             until(lambda: len(processes_of(STRANGER)) > 40)

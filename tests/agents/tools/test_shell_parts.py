@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs_agents.tools.shell import Sandbox, Shell, ShellSettings
+from cfs_agents.tools.shell import PersistentShell, Sandbox, ShellSettings
 from cfs_agents.tools.shell.confinement import FIXED, environment
 from cfs_agents.tools.shell.output import Capture
 from cfs_agents.tools.shell.protocol import Mark, MarkReader
@@ -85,7 +85,7 @@ def test_what_bash_takes_orders_from_is_left_out(settings: ShellSettings, monkey
     for name in ("BASH_ENV", "ENV", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS", "BASH_FUNC_ls%%", "CDPATH", "PS1"):
         monkeypatch.setenv(name, "() { echo hacked; }" if name.startswith("BASH_F") else "xtrace:extglob")
     monkeypatch.setenv("MY_TOKEN", "secret")
-    with Shell(settings) as shell:
+    with PersistentShell(settings) as shell:
         text = shell.run("env; type -t ls; echo $-").output
     assert "hacked" not in text
     assert "secret" not in text

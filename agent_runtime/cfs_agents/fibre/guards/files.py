@@ -51,7 +51,7 @@ class Entry:
     by: str | None
 
 
-class Ledger:
+class ChangeLog:
     """The ledger of the workspace `root`, kept in `file`; without one it is forgotten. Any number of threads.
 
     With `only`, it is about these folders of the root; what is in the folders `apart` is not looked at. Without
@@ -424,7 +424,7 @@ _MOST_NAMED = 5
 
 
 def check_claims(
-    details: Mapping[str, Any], agent_id: str, facts: Sequence[Change], ledger: Ledger, language: Language = "en"
+    details: Mapping[str, Any], agent_id: str, facts: Sequence[Change], ledger: ChangeLog, language: Language = "en"
 ) -> tuple[str, ...]:
     """Say what is wrong with what an agent claims; nothing where all of it is so. Blocks: it looks at the files."""
     say = guard_words(language)
@@ -453,7 +453,7 @@ def relative(path: str) -> str | None:
     return below if below != place else None
 
 
-def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: Ledger, *, deleted: bool) -> str | None:
+def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: ChangeLog, *, deleted: bool) -> str | None:
     """Return the name of the sentence that says what is wrong with one claimed path."""
     place = relative(path) or _odd(path)
     if place is None:
@@ -558,7 +558,7 @@ class StaleWrites:
     agent wrote it and it is as it was when the agent's work began.
     """
 
-    def __init__(self, ledger: Ledger, agent_id: str, language: Language = "en") -> None:
+    def __init__(self, ledger: ChangeLog, agent_id: str, language: Language = "en") -> None:
         self._ledger = ledger
         self._agent_id = agent_id
         self._say = guard_words(language)

@@ -11,12 +11,12 @@ from cfs.wire import Usage
 from cfs_agents.claims import named_files
 from cfs_agents.context import Context, ContextItem
 from cfs_agents.events import FileChanges
-from cfs_agents.fibre.guards.files import Ledger, Locks, StaleWrites, check_claims, digested
+from cfs_agents.fibre.guards.files import ChangeLog, Locks, StaleWrites, check_claims, digested
 from cfs_agents.fibre.guards.limits import Limits, TreeBudget, tokens
 from cfs_agents.fibre.report import Change, ChangeKind, Report
 from cfs_agents.fibre.tools import WAIT
 from cfs_agents.file_agent.agent import to_the_end
-from cfs_agents.file_agent.journal import disk_errors
+from cfs_agents.file_agent.run_log import disk_errors
 from cfs_agents.messages import Language, guard_words
 from cfs_agents.tools import Tool
 from cfs_agents.tools.files import WORKSPACE
@@ -43,7 +43,7 @@ class Guards:
         self.limits = limits or Limits()
         self.locks = Locks(lock_seconds, language=language)
         self.budget = TreeBudget(language)
-        self.ledger = Ledger(workspace, ledger)
+        self.ledger = ChangeLog(workspace, ledger)
         self._workspace = workspace
         self._language: Language = language
         self._gates: dict[str, StaleWrites] = {}

@@ -60,7 +60,8 @@ class Job:
     log: Path
 
 
-# What a persistent shell does, as steps that wait for nothing themselves (A5). `Shell` and `AsyncShell` take them.
+# What a persistent shell does, as steps that never wait themselves (A5). `PersistentShell` and
+# `AsyncPersistentShell` run them.
 #
 # How a command can end, and what then happens:
 #
@@ -328,7 +329,7 @@ class ShellCore:
 # A persistent shell for coroutines (A5).
 
 
-class AsyncShell:
+class AsyncPersistentShell:
     """One bash that is kept: directory, variables, functions, aliases and options persist from command to command.
 
     It starts with the first command, and again when it has ended. Several tasks may use it; they take turns.
@@ -350,7 +351,7 @@ class AsyncShell:
     async def run(self, command: str, *, timeout: float | None = None, directory: Path | None = None) -> ShellResult:
         """Run a command and wait for its end; `timeout` in seconds instead of the settings', in `directory` for once.
 
-        A cancellation ends the command as a time-out does: the shell lives on. Raises what `Shell.run` raises.
+        A cancellation ends the command as a time-out does, and the shell stays. Raises what `PersistentShell.run` does.
         """
         async with self._turn:
             return await async_take(self._core.run(command, timeout, directory))
@@ -374,7 +375,7 @@ class AsyncShell:
             await async_take(self._core.close())
 
 
-class Shell:
+class PersistentShell:
     """One bash that is kept: directory, variables, functions, aliases and options persist from command to command.
 
     It starts with the first command, and again when it has ended. Several threads may use it; they take turns.

@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.fibre.guards.files import Ledger, check_claims, relative
+from cfs_agents.fibre.guards.files import ChangeLog, check_claims, relative
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
+def ledger(tmp_path: Path) -> ChangeLog:
     """A workspace in which `a` made a.txt, `b` made b.txt, and old.txt was there before."""
     (tmp_path / "old.txt").write_text("old")
     (tmp_path / "edited.txt").write_text("old")
     (tmp_path / "removed.txt").write_text("old")
-    ledger = Ledger(tmp_path)
+    ledger = ChangeLog(tmp_path)
     ledger.mark("a")
     for agent, path, text in (("a", "a.txt", "1"), ("b", "b.txt", "2"), ("a", "edited.txt", "new"), ("a", "empty", "")):
         with ledger.writing(agent, path):
@@ -22,7 +22,7 @@ def ledger(tmp_path: Path) -> Ledger:
     return ledger
 
 
-def told(ledger: Ledger, **details: object) -> tuple[str, ...]:
+def told(ledger: ChangeLog, **details: object) -> tuple[str, ...]:
     return check_claims(details, "a", ledger.since("a"), ledger)
 
 
@@ -36,7 +36,7 @@ def told(ledger: Ledger, **details: object) -> tuple[str, ...]:
         {"changed_files": ["edited.txt"], "deleted_files": ["removed.txt"]},
     ],
 )
-def test_what_is_so_is_not_complained_of(ledger: Ledger, details: dict[str, object]) -> None:
+def test_what_is_so_is_not_complained_of(ledger: ChangeLog, details: dict[str, object]) -> None:
     assert told(ledger, **details) == ()
 
 
@@ -56,16 +56,16 @@ def test_what_is_so_is_not_complained_of(ledger: Ledger, details: dict[str, obje
         ("created_files", [1], "created_files is no list of paths"),
     ],
 )
-def test_what_is_not_so_is_told(ledger: Ledger, key: str, claim: object, complaint: str) -> None:
+def test_what_is_not_so_is_told(ledger: ChangeLog, key: str, claim: object, complaint: str) -> None:
     assert told(ledger, **{key: claim}) == (complaint,)
 
 
-def test_many_lies_are_told_in_few_words(ledger: Ledger) -> None:
+def test_many_lies_are_told_in_few_words(ledger: ChangeLog) -> None:
     (complaint,) = told(ledger, created_files=[f"{number}.txt" for number in range(500)])
     assert complaint == "claimed, but not there: 0.txt, 1.txt, 2.txt, 3.txt, 4.txt..."
 
 
-def test_a_chinese_parent_reads_chinese(ledger: Ledger) -> None:
+def test_a_chinese_parent_reads_chinese(ledger: ChangeLog) -> None:
     said = check_claims({"created_files": ["none.txt"]}, "a", ledger.since("a"), ledger, "zh")
     assert said == ("声称有，但不存在：none.txt",)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cfs_agents.fibre.guards.files import Ledger, check_claims
+from cfs_agents.fibre.guards.files import ChangeLog, check_claims
 from cfs_agents.fibre.report import Change, Report
 from cfs_agents.fibre.state import SessionFolder, SubAgentRecord, report_of, state_of
 from cfs_agents.file_agent.agent import tree
@@ -32,17 +32,17 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ledger(root: Path) -> Ledger:
-    return Ledger(root, root.parent / "ledger.jsonl")
+def ledger(root: Path) -> ChangeLog:
+    return ChangeLog(root, root.parent / "ledger.jsonl")
 
 
-def write(ledger: Ledger, root: Path, agent: str, path: str, text: str) -> None:
+def write(ledger: ChangeLog, root: Path, agent: str, path: str, text: str) -> None:
     with ledger.writing(agent, path):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
 
 
-def test_what_is_created_changed_and_deleted_is_told_with_who_did_it(ledger: Ledger, root: Path) -> None:
+def test_what_is_created_changed_and_deleted_is_told_with_who_did_it(ledger: ChangeLog, root: Path) -> None:
     (root / "old.txt").write_text("old")
     (root / "gone.txt").write_text("gone")
     ledger.mark("a")
@@ -56,7 +56,7 @@ def test_what_is_created_changed_and_deleted_is_told_with_who_did_it(ledger: Led
     )
 
 
-def test_what_is_again_as_it_was_has_not_changed(ledger: Ledger, root: Path) -> None:
+def test_what_is_again_as_it_was_has_not_changed(ledger: ChangeLog, root: Path) -> None:
     (root / "a.txt").write_text("same")
     ledger.mark("a")
     write(ledger, root, "a", "a.txt", "other")
@@ -66,7 +66,7 @@ def test_what_is_again_as_it_was_has_not_changed(ledger: Ledger, root: Path) -> 
     assert ledger.since("a") == ()
 
 
-def test_a_rewritten_file_with_the_same_content_is_unchanged(ledger: Ledger, root: Path) -> None:
+def test_a_rewritten_file_with_the_same_content_is_unchanged(ledger: ChangeLog, root: Path) -> None:
     (root / "a.txt").write_text("same")
     ledger.mark("a")
     (root / "a.txt").unlink()
@@ -75,7 +75,7 @@ def test_a_rewritten_file_with_the_same_content_is_unchanged(ledger: Ledger, roo
     assert ledger.since("a") == ()
 
 
-def test_each_agent_counts_from_its_own_mark(ledger: Ledger, root: Path) -> None:
+def test_each_agent_counts_from_its_own_mark(ledger: ChangeLog, root: Path) -> None:
     ledger.mark("a")
     write(ledger, root, "a", "a.txt", "1")
     ledger.mark("b")
@@ -87,7 +87,7 @@ def test_each_agent_counts_from_its_own_mark(ledger: Ledger, root: Path) -> None
     assert ledger.since("a") == ()
 
 
-def test_an_agent_that_had_a_hand_in_a_file_is_named_to_whom_it_concerns(ledger: Ledger, root: Path) -> None:
+def test_an_agent_that_had_a_hand_in_a_file_is_named_to_whom_it_concerns(ledger: ChangeLog, root: Path) -> None:
     ledger.mark("a")
     ledger.mark("b")
     write(ledger, root, "a", "both.txt", "1")
@@ -97,7 +97,7 @@ def test_an_agent_that_had_a_hand_in_a_file_is_named_to_whom_it_concerns(ledger:
     assert ledger.last_by("both.txt") == "b"
 
 
-def test_what_a_command_changes_is_its_agents_doing(ledger: Ledger, root: Path) -> None:
+def test_what_a_command_changes_is_its_agents_doing(ledger: ChangeLog, root: Path) -> None:
     ledger.mark("a")
     ledger.begin_command("a")
     (root / "made.txt").write_text("1")
@@ -106,7 +106,7 @@ def test_what_a_command_changes_is_its_agents_doing(ledger: Ledger, root: Path) 
     assert ledger.since("a") == (Change("later.txt", "created"), Change("made.txt", "created", "a"))
 
 
-def test_of_two_commands_at_a_time_nobody_knows_which_did_it(ledger: Ledger, root: Path) -> None:
+def test_of_two_commands_at_a_time_nobody_knows_which_did_it(ledger: ChangeLog, root: Path) -> None:
     ledger.mark("a")
     ledger.begin_command("a")
     ledger.begin_command("b")
@@ -117,37 +117,37 @@ def test_of_two_commands_at_a_time_nobody_knows_which_did_it(ledger: Ledger, roo
     assert ledger.since("a") == (Change("also.txt", "created", "a"), Change("made.txt", "created"))
 
 
-def test_a_new_process_knows_all_of_it(ledger: Ledger, root: Path) -> None:
+def test_a_new_process_knows_all_of_it(ledger: ChangeLog, root: Path) -> None:
     (root / "before.txt").write_text("0")
     ledger.mark("a")
     write(ledger, root, "a", "a.txt", "1")
     (root / "before.txt").write_text("changed while nobody looked")
-    again = Ledger(root, root.parent / "ledger.jsonl")
+    again = ChangeLog(root, root.parent / "ledger.jsonl")
     assert again.since("a") == (Change("a.txt", "created", "a"), Change("before.txt", "changed"))
     assert again.known_to("a", "a.txt") == again.present("a.txt")
 
 
-def test_a_write_that_a_kill_has_broken_off_is_entered_for_its_agent(ledger: Ledger, root: Path) -> None:
+def test_a_write_that_a_kill_has_broken_off_is_entered_for_its_agent(ledger: ChangeLog, root: Path) -> None:
     ledger.mark("a")
     ledger.begins("a", "a.txt")
     (root / "a.txt").write_text("written, and not entered")
-    again = Ledger(root, root.parent / "ledger.jsonl")
+    again = ChangeLog(root, root.parent / "ledger.jsonl")
     assert again.since("a") == (Change("a.txt", "created", "a"),)
 
 
 @pytest.mark.parametrize("torn", [b'{"path": "x", "bef', b"\xff\xfe\n", b"{}\n", b"[1]\n"])
-def test_a_torn_end_is_cut_off(ledger: Ledger, root: Path, torn: bytes) -> None:
+def test_a_torn_end_is_cut_off(ledger: ChangeLog, root: Path, torn: bytes) -> None:
     ledger.mark("a")
     write(ledger, root, "a", "a.txt", "1")
     file = root.parent / "ledger.jsonl"
     whole = file.read_bytes()
     file.write_bytes(whole + torn)
-    again = Ledger(root, file)
+    again = ChangeLog(root, file)
     assert file.read_bytes() == whole
     assert again.since("a") == (Change("a.txt", "created", "a"),)
 
 
-def test_links_and_what_programs_keep_for_themselves_are_passed_over(ledger: Ledger, root: Path) -> None:
+def test_links_and_what_programs_keep_for_themselves_are_passed_over(ledger: ChangeLog, root: Path) -> None:
     ledger.mark("a")
     (root / "link").symlink_to("/etc/passwd")
     for folder in (".git", "node_modules", "deep/.venv"):
@@ -157,7 +157,7 @@ def test_links_and_what_programs_keep_for_themselves_are_passed_over(ledger: Led
     assert ledger.size("link") is None
 
 
-def test_a_very_large_file_is_told_by_its_size_and_time(ledger: Ledger, root: Path) -> None:
+def test_a_very_large_file_is_told_by_its_size_and_time(ledger: ChangeLog, root: Path) -> None:
     large = root / "large.bin"
     with large.open("wb") as file:
         file.truncate(64 << 20)
@@ -173,7 +173,7 @@ def test_any_name_survives_ledger_report_and_reload(names: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as place:
         root, file = Path(place, "workspace"), Path(place, "ledger.jsonl")
         root.mkdir()
-        ledger = Ledger(root, file)
+        ledger = ChangeLog(root, file)
         ledger.mark("a")
         ledger.begin_command("a")
         for name in names:
@@ -196,7 +196,7 @@ def test_any_name_survives_ledger_report_and_reload(names: list[bytes]) -> None:
         report.text().encode()
         for line in file.read_bytes().splitlines():
             json.dumps(json.loads(line.decode()), ensure_ascii=False).encode()
-        again = Ledger(root, file)
+        again = ChangeLog(root, file)
         assert again.since("a") == facts
         Path(os.fsdecode(os.fsencode(root) + b"/" + names[0])).unlink()
         assert len(again.since("a")) == len(names) - 1
@@ -210,7 +210,7 @@ def test_an_escaped_name_is_one_line_of_text_and_can_be_read_back(name: bytes) -
     assert os.fsencode(unescaped_name(text)) == name
 
 
-def test_link_in_the_place_of_a_folder_leads_the_ledger_nowhere(ledger: Ledger, root: Path) -> None:
+def test_link_in_the_place_of_a_folder_leads_the_ledger_nowhere(ledger: ChangeLog, root: Path) -> None:
     """A file that was in a folder is gone when the folder is a link: what is outside is neither read nor told."""
     write(ledger, root, "a", "sub/secret", "inside")
     outside = root.parent / "outside"
@@ -226,7 +226,7 @@ def test_link_in_the_place_of_a_folder_leads_the_ledger_nowhere(ledger: Ledger, 
     assert [change.kind for change in ledger.since("a") if change.path == "sub/secret"] == ["deleted"]
 
 
-def test_pipe_in_the_place_of_a_file_does_not_hold_up_the_ledger(ledger: Ledger, root: Path) -> None:
+def test_pipe_in_the_place_of_a_file_does_not_hold_up_the_ledger(ledger: ChangeLog, root: Path) -> None:
     """Nobody writes to it."""
     write(ledger, root, "a", "file", "text")
     (root / "file").unlink()

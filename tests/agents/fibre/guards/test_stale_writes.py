@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cfs_agents.fibre.guards.files import Ledger, StaleWrites
+from cfs_agents.fibre.guards.files import ChangeLog, StaleWrites
 from cfs_agents.tools import FileTools, ToolError, agent_grants
 from cfs_filesystem import DiskFileSystem
 
@@ -21,12 +21,12 @@ def work(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ledger(work: Path) -> Ledger:
-    return Ledger(work)
+def ledger(work: Path) -> ChangeLog:
+    return ChangeLog(work)
 
 
 @pytest.fixture
-def agent(work: Path, ledger: Ledger) -> Make:
+def agent(work: Path, ledger: ChangeLog) -> Make:
     def make(name: str) -> FileTools:
         ledger.mark(name)
         return FileTools(disk.create_handle(agent_grants()), StaleWrites(ledger, name))
@@ -124,7 +124,7 @@ def test_twenty_agents_write_one_file_and_nobody_loses_a_word(agent: Make, work:
     assert all("was changed by agent" in reason for reason in refused)
 
 
-def test_who_has_ended_writes_nothing_more(agent: Make, work: Path, ledger: Ledger) -> None:
+def test_who_has_ended_writes_nothing_more(agent: Make, work: Path, ledger: ChangeLog) -> None:
     gate = StaleWrites(ledger, "a")
     gate.close()
     tools = FileTools(DiskFileSystem(work.parent).create_handle(agent_grants()), gate)

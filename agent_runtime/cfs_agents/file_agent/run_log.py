@@ -1,7 +1,7 @@
-"""The journal: the running conversation on disk, and of each call whether it was begun and what came of it (A1, A7).
+"""The run log: the running conversation on disk, and of each call whether it began and its result (A1, A7).
 
-A line of JSON for each thing that happens, written before the agent acts on it. A process that is killed loses none.
-The disk is waited for where it matters after a crash of the machine: before a call is run, and at the end.
+The file is `journal.jsonl`, with a line of JSON for each step, written before the agent acts on it, so a killed process
+loses none. Before a call runs and at the end of a task the agent waits for the disk (fsync).
 
     {"kind": "head", "version": 1, "generation": 3}       first line; the generation counts the syncs
     {"kind": "item", "item": {...}, "broken": {...}}      a message; calls that could not be read, by their ids
@@ -11,9 +11,11 @@ The disk is waited for where it matters after a crash of the machine: before a c
     {"kind": "end", "reason": "answered", "detail": ""}   the task is over, or was given up
     {"kind": "sync", "window": ..., "archive": ..., "item": {...}, ...}   the window is to be replaced by this one
 
-Whoever is killed leaves a journal that says all: an intent without a result may or may not have happened, a result has
-happened. A `sync` is done again from its beginning until the journal that has it is replaced by a new one, whose first
-message it brings. Conversations hold what they hold, secrets too, so the file is for its owner alone.
+After a kill the log says it all: a call with an intent and no result may or may not have happened, a call with a result
+has happened. A `sync` is repeated from its beginning until a new log replaces the one that holds it; its message is the
+first of the new log. Conversations may hold secrets, so only the owner can read the file.
+
+The module also holds the operation log, which is for people, and the checks of the disk.
 """
 
 import errno
@@ -27,6 +29,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import ToolCall
@@ -87,8 +90,8 @@ def disk_errors(path: Path) -> Iterator[None]:
 # The operation log: what an agent did, a line of JSON each (A6).
 #
 # `logs/operations_YYYYMMDD.jsonl` has for each operation `timestamp`, `operation`, `params`, `result` or `error`,
-# `success`, and an `id` that is its place in the journal. It is for people and programs that look on; the agent itself
-# goes by its journal. Secrets are taken out, long texts shortened, and a line is written in one piece.
+# `success`, and an `id` that is its place in the run log. It is for people and other programs; the agent itself
+# reads its run log. Secrets are taken out, long texts shortened, and a line is written in one piece.
 
 LONGEST_TEXT = 2_000
 _LONGEST_LINE = 64 * 1024
@@ -109,23 +112,33 @@ class Operation:
     success: bool
 
 
-class OperationLog:
-    """Appends operations to the file of the day. Any number of threads. Raises `StorageFull` and `Unavailable`."""
+class OperationLogger:
+    """Appends operations to the file of the day in a folder, a line of JSON each; threads may share it.
 
-    def __init__(self, folder: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        self._folder = folder
+    Secrets are taken out, long texts are shortened. Raises `StorageFull` and `Unavailable`.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._folder = Path(folder)
         self._now = now
         self._lock = threading.Lock()
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
+        with disk_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
             self._newest_ids = deque(self._repaired(), maxlen=_REMEMBERED)
 
     def __contains__(self, operation_id: object) -> bool:
         """Whether the operation is among the last ones of the log."""
         return operation_id in self._newest_ids
 
+    def log_operation(
+        self, operation: str, params: Mapping[str, Any], result: str = "", *, error: str | None = None
+    ) -> None:
+        """Append an operation with its parameters and its result, or with the error that it failed with."""
+        outcome = result if error is None else error
+        self.write(Operation(uuid4().hex, operation, params, outcome, success=error is None))
+
     def write(self, operation: Operation) -> None:
-        """Append a line."""
+        """Append an operation of the run log, which has an id."""
         now = self._now()
         line = _line(operation, now)
         path = self._folder / f"operations_{now:%Y%m%d}.jsonl"
@@ -198,7 +211,7 @@ def _short(value: Any, depth: int = 0) -> Any:
     return value
 
 
-NAME = "journal.jsonl"
+FILE = "journal.jsonl"
 VERSION = 1
 
 
@@ -213,8 +226,8 @@ class Sync:
 
 
 @dataclass(slots=True)
-class Story:
-    """What a journal tells: the conversation, which of its open calls were begun, and how the last task ended.
+class RunState:
+    """What a run log says: the conversation, which of its open calls were begun, and how the last task ended.
 
     `end` is None while a task is under way, or before the first. `last_call` is the last one of the task that has come
     to its result. `sync` is a change that may not be complete.
@@ -235,8 +248,8 @@ class Story:
         return len(self.context) > 0 and (self.end is None or self.end.reason not in ("answered", "unverified"))
 
 
-class Journal:
-    """Appends to the journal of an agent, and reads it. Any number of threads.
+class RunLog:
+    """Appends to the run log of an agent, and reads it; threads may share it.
 
     Raises `StorageFull` and `Unavailable`; what could not be written whole is not there at all.
     """
@@ -261,22 +274,22 @@ class Journal:
                 os.close(self._file)
             self._file = -1
 
-    def read(self) -> Story:
+    def read(self) -> RunState:
         """Tell what is written. Raises `Unavailable` where a line cannot be read, which no crash leaves behind."""
-        story = Story()
+        state = RunState()
         with self._lock, disk_errors(self._path):
             self._lines = 0
             for number, line in enumerate(_lines(self._path), 1):
                 try:
-                    _tell(story, json.loads(line), number)
+                    _apply(state, json.loads(line), number)
                 except (ValueError, TypeError, KeyError) as error:
                     raise Unavailable(
                         f"line {number} of {self._path} cannot be read ({type(error).__name__}: {error});"
                         " move the file away to go on without it"
                     ) from None
                 self._lines = number
-            self._generation = story.generation
-        return story
+            self._generation = state.generation
+        return state
 
     # -- writing --------------------------------------------------------------------------------------------------
 
@@ -314,7 +327,7 @@ class Journal:
         )
 
     def restart(self, item: ContextItem) -> None:
-        """Begin a new journal with one message, in the place of this one; the change is one step."""
+        """Replace this log by a new one with one message, in one step."""
         with self._lock, disk_errors(self._path):
             lines = [_head(self._generation + 1), {"kind": "item", "item": item.dump(), "broken": {}}]
             _replace(self._path, b"".join(map(_encoded, lines)))
@@ -323,7 +336,7 @@ class Journal:
             self._lines, self._generation = len(lines), self._generation + 1
 
     def place(self) -> str:
-        """Name the place that the next line will have, among all the journals of this agent."""
+        """Name the place that the next line will have, among all the run logs of this agent."""
         with self._lock:
             return f"{self._generation}.{self._lines + 1}"
 
@@ -334,36 +347,36 @@ class Journal:
             self._lines += len(new)
 
 
-def _tell(story: Story, record: Mapping[str, Any], number: int) -> None:
-    """Let a story go on by one line."""
+def _apply(state: RunState, record: Mapping[str, Any], number: int) -> None:
+    """Apply one line to a state."""
     kind = record["kind"]
     if kind == "head":
         if record["version"] != VERSION:
             raise ValueError(f"it is of version {record['version']!r}")
-        story.generation = record["generation"]
+        state.generation = record["generation"]
     elif kind == "item":
         item = ContextItem.load(record["item"])
-        story.context = (story.context.released() if item.protected else story.context).with_item(item)
-        story.begun, story.broken = set(), record["broken"]
-        story.end = None
+        state.context = (state.context.released() if item.protected else state.context).with_item(item)
+        state.begun, state.broken = set(), record["broken"]
+        state.end = None
         if item.protected:
-            story.last_call = None
+            state.last_call = None
     elif kind == "change":
-        story.context = Change.load(record).applied(story.context)
+        state.context = Change.load(record).applied(state.context)
     elif kind == "intent":
-        story.begun.add(record["call"]["id"])
-        story.end = None
+        state.begun.add(record["call"]["id"])
+        state.end = None
     elif kind == "result":
         item = ContextItem.load(record["item"])
-        story.context = story.context.with_item(item)
-        story.begun.discard(item.message.tool_call_id or "")
-        story.end = None
-        story.last = story.last_call = Operation(**record["operation"])
+        state.context = state.context.with_item(item)
+        state.begun.discard(item.message.tool_call_id or "")
+        state.end = None
+        state.last = state.last_call = Operation(**record["operation"])
     elif kind == "end":
-        story.end = Finished(record["reason"], record["detail"])
+        state.end = Finished(record["reason"], record["detail"])
     elif kind == "sync":
         note, operation = ContextItem.load(record["item"]), Operation(**record["operation"])
-        story.sync = Sync(record["window"], record["archive"], note, operation)
+        state.sync = Sync(record["window"], record["archive"], note, operation)
     else:
         raise ValueError(f"line {number} is of the kind {kind!r}")
 

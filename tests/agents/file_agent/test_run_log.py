@@ -13,7 +13,7 @@ from cfs.errors import StorageFull, Unavailable
 from cfs.wire import Message, ToolCall
 from cfs_agents.context import Change, Context, ContextItem
 from cfs_agents.events import Finished, Warned
-from cfs_agents.file_agent.journal import Disk, Journal, Operation, Story
+from cfs_agents.file_agent.run_log import Disk, Operation, RunLog, RunState
 from cfs_agents.testing import calls, says
 from tests.agents.file_agent.support import agent, events_of
 
@@ -24,8 +24,8 @@ RESULT = ContextItem.of(Message(role="tool", content="done", tool_call_id="call_
 DONE = Operation("0.5", "write_file", {"path": "a"}, "done", success=True)
 
 
-def told(path: Path) -> Story:
-    journal = Journal(path)
+def told(path: Path) -> RunState:
+    journal = RunLog(path)
     try:
         return journal.read()
     finally:
@@ -34,7 +34,7 @@ def told(path: Path) -> Story:
 
 def write_all(path: Path) -> list[int]:
     """Write a task down, and return the sizes of the file after each step."""
-    journal = Journal(path)
+    journal = RunLog(path)
     journal.read()
     sizes = [0]
     steps: list[Callable[[], None]] = [
@@ -73,7 +73,7 @@ def test_a_crash_at_any_byte_leaves_whole_steps(tmp_path: Path) -> None:
         assert (len(story.context), len(story.begun)) == (items[steps], begun[steps]), size
         assert (story.end is not None) == (steps == 5)
     path.write_bytes(data[:-3])
-    journal = Journal(path)
+    journal = RunLog(path)
     journal.read()
     journal.end(Finished("rounds", "ten"))
     journal.close()
@@ -95,7 +95,7 @@ def test_a_change_of_the_conversation_is_told(tmp_path: Path) -> None:
     note = ContextItem.of(Message(role="user", content="[Two have gone]"), "compaction_summary")
     before = Context((USER, ASSISTANT, RESULT))
     after = Context((note, USER.with_content("shorter")))
-    journal = Journal(tmp_path / "journal")
+    journal = RunLog(tmp_path / "journal")
     journal.read()
     for item in before:
         journal.item(item, {})
@@ -109,7 +109,7 @@ def test_a_restart_is_a_new_generation(tmp_path: Path) -> None:
     """One message is left, and places are not those of the journal before."""
     path = tmp_path / "journal"
     write_all(path)
-    journal = Journal(path)
+    journal = RunLog(path)
     journal.read()
     before = journal.place()
     journal.restart(USER)
@@ -134,7 +134,7 @@ def test_a_line_that_no_crash_leaves_is_an_error_with_its_number(tmp_path: Path,
 
 def test_only_its_owner_can_read_a_journal(tmp_path: Path) -> None:
     """A conversation holds what it holds, secrets too; also after a restart."""
-    journal = Journal(tmp_path / "journal")
+    journal = RunLog(tmp_path / "journal")
     journal.read()
     journal.restart(USER)
     journal.close()
@@ -143,7 +143,7 @@ def test_only_its_owner_can_read_a_journal(tmp_path: Path) -> None:
 
 async def test_a_call_that_could_not_be_read_is_not_run_after_a_kill(tmp_path: Path) -> None:
     """What is wrong with its arguments is in the journal with the message, so no other start runs it."""
-    journal = Journal(tmp_path / "journal.jsonl")
+    journal = RunLog(tmp_path / "journal.jsonl")
     journal.read()
     journal.item(USER, {})
     journal.item(ASSISTANT, {"call_1": "the arguments are cut off"})
@@ -157,7 +157,7 @@ async def test_a_call_that_could_not_be_read_is_not_run_after_a_kill(tmp_path: P
 
 async def test_an_answer_before_the_kill_is_the_answer(tmp_path: Path) -> None:
     """When only the end was not written, the model is not asked again."""
-    journal = Journal(tmp_path / "journal.jsonl")
+    journal = RunLog(tmp_path / "journal.jsonl")
     journal.read()
     journal.item(USER, {})
     journal.item(ContextItem.of(Message(role="assistant", content="It is done.")), {})
@@ -208,7 +208,7 @@ async def test_a_disk_is_said_to_be_full_before_it_is(small_disk: Path) -> None:
 
 def test_a_full_disk_takes_a_line_whole_or_not_at_all(small_disk: Path) -> None:
     """What did not fit is not there, and what fits afterwards is."""
-    journal = Journal(small_disk / "journal")
+    journal = RunLog(small_disk / "journal")
     journal.read()
     journal.item(USER, {})
     filled = subprocess.run(["dd", "if=/dev/zero", f"of={small_disk / 'filler'}"], capture_output=True, check=False)

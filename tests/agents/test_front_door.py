@@ -1,0 +1,187 @@
+"""The public names of the package, and the runtimes that run an agent."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cfs_agents
+from cfs.errors import Conflict, InvalidIdentifier, InvalidSettings
+from cfs_agents import (
+    Agent,
+    AgentConfig,
+    AgentRuntime,
+    AsyncAgentRuntime,
+    ConsoleStreamHandler,
+    FileSystemAgent,
+    OperationLogger,
+    PathManager,
+)
+from cfs_agents.testing import ScriptedModel, calls, says
+from cfs_agents.tools import ToolError
+from tests.agents.file_agent.support import operations
+
+PUBLIC = """Agent FileSystemAgent AgentRuntime AsyncAgentRuntime AgentConfig PersistentShell AsyncPersistentShell
+OperationLogger PathManager ContextSynchronizer StreamProcessor ConsoleStreamHandler IncrementalOutputFormatter
+CompleteResponse OffloadPolicy ContextFileSystem FibreAgent FibreOrchestrator FibreSubAgent SubSessionContext tool"""
+
+
+@pytest.mark.parametrize("name", PUBLIC.split())
+def test_public_names_can_be_imported(name: str) -> None:
+    assert callable(getattr(cfs_agents, name))
+    assert name in dir(cfs_agents)
+
+
+def test_importing_the_package_loads_none_of_its_modules() -> None:
+    script = "import sys, cfs_agents; print([name for name in sys.modules if name.startswith('cfs_agents.')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def writing(root: Path, **agent: Any) -> FileSystemAgent:
+    """An agent that writes a file and says so, twice."""
+    task = [calls("write_file", path="a.txt", content="hello"), says("a.txt is written.")]
+    return FileSystemAgent(project_root=root, model=ScriptedModel(task * 2), **agent)
+
+
+def test_a_runtime_runs_an_agent_and_blocks(tmp_path: Path) -> None:
+    runtime = AgentRuntime(writing(tmp_path))
+    assert runtime.run("write").text == "a.txt is written."
+    assert (tmp_path / "workspace/a.txt").read_text() == "hello"
+    with AgentRuntime(writing(tmp_path)):  # the first one has closed the directory
+        pass
+
+
+def test_a_runtime_keeps_the_agent_open_between_tasks(tmp_path: Path) -> None:
+    with AgentRuntime(writing(tmp_path)) as runtime:
+        assert runtime.run("write").ok
+        with pytest.raises(Conflict):
+            AgentRuntime(writing(tmp_path)).run("write")
+        assert runtime.run("write again").ok
+
+
+def test_a_runtime_runs_an_agent_without_a_directory() -> None:
+    agent = Agent(llm=ScriptedModel([says("done")]), config=AgentConfig(offload_enabled=False))
+    assert AgentRuntime(agent).run("work").text == "done"
+    assert [item.message.role for item in agent.context.context] == ["user", "assistant"]
+
+
+async def test_a_task_is_invoked_in_a_loop(tmp_path: Path) -> None:
+    outcome = await AsyncAgentRuntime(writing(tmp_path)).invoke("write")
+    assert outcome.ok
+    assert outcome.files.created == ("/workspace/a.txt",)
+
+
+async def test_a_task_is_shown_on_the_console(tmp_path: Path) -> None:
+    with (tmp_path / "console").open("w") as out:
+        runtime = AsyncAgentRuntime(writing(tmp_path / "root"), console_handler=ConsoleStreamHandler(out))
+        assert (await runtime.invoke_with_console("write")).ok
+    shown = (tmp_path / "console").read_text()
+    assert "> write_file /workspace/a.txt" in shown
+    assert "a.txt is written." in shown
+
+
+def test_console_of_a_blocking_runtime_is_standard_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    AgentRuntime(writing(tmp_path), console=True).run("write")
+    assert "a.txt is written." in capsys.readouterr().out
+
+
+def test_agents_of_one_directory_keep_their_own_conversations(tmp_path: Path) -> None:
+    AgentRuntime(writing(tmp_path)).run("write")
+    other = ScriptedModel([says("nothing yet")])
+    AgentRuntime(FileSystemAgent("other", project_root=tmp_path, model=other)).run("What is done?")
+    assert [message.role for message in other.asked[0].messages] == ["system", "user"]
+    assert "[/context_window_other.md]" in other.asked[0].messages[0].content
+    assert (tmp_path / "context_window_other.md").exists()
+    assert (tmp_path / "journal_other.jsonl").exists()
+
+
+def test_the_file_of_the_context_window_can_be_chosen(tmp_path: Path) -> None:
+    window = "# Current Task\nWait."
+    model = ScriptedModel([calls("sync_context", new_context_content=window), says("synced")])
+    AgentRuntime(FileSystemAgent(context_file="mind.md", project_root=tmp_path, model=model)).run("sync")
+    assert (tmp_path / "mind.md").read_text() == window
+    assert not (tmp_path / "context_window_main.md").exists()
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden"])
+def test_names_that_are_no_file_names_are_refused(name: str) -> None:
+    with pytest.raises(InvalidIdentifier):
+        FileSystemAgent(context_file=name)
+    with pytest.raises(InvalidIdentifier):
+        FileSystemAgent(name)
+
+
+@pytest.mark.parametrize(
+    ("variables", "model"),
+    [
+        ({}, ""),
+        ({"OPENAI_MODEL": "small"}, "small"),
+        ({"OPENAI_MODEL": "small", "ANTHROPIC_MODEL": "wise"}, "wise"),
+        ({"OPENAI_MODEL": "small", "ANTHROPIC_MODEL": "wise", "CFS_MODEL": "ours"}, "ours"),
+    ],
+)
+def test_the_model_comes_from_the_environment(variables: dict[str, str], model: str) -> None:
+    assert AgentConfig.from_env(variables).model == model
+
+
+def test_a_configuration_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CFS_THINKING_BUDGET", "512")
+    monkeypatch.setenv("CFS_MODEL", "ours")
+    config = AgentConfig.from_env(model="another", max_rounds=3)
+    assert (config.thinking_budget, config.model, config.max_rounds) == (512, "another", 3)
+    assert AgentConfig.from_env({"CFS_THINKING_BUDGET": "0"}).thinking_budget is None
+    with pytest.raises(InvalidSettings, match="CFS_THINKING_BUDGET"):
+        AgentConfig.from_env({"CFS_THINKING_BUDGET": "much"})
+
+
+async def test_a_reply_that_thinks_too_long_is_stopped_and_asked_for_again() -> None:
+    long = says("never said", thinking="I could " + " ".join(f"try {n * n}" for n in range(200)))
+    model = ScriptedModel([long, says("done", thinking="In short.")], cut=8)
+    agent = Agent(model, AgentConfig(offload_enabled=False, thinking_budget=50))
+    outcome = await agent.query("work")
+    assert outcome.text == "done"
+    assert "Think less" in model.asked[1].last.content
+    thought = agent.context.context.items[-1].message.thinking or ""
+    assert thought.startswith("I could try 0 try 1")
+    assert len(thought) < 400
+    assert thought.endswith("In short.")
+
+
+async def test_thinking_within_the_budget_is_not_stopped() -> None:
+    model = ScriptedModel([says("done", thinking="I look at it, and then I do it.")], cut=4)
+    agent = Agent(model, AgentConfig(offload_enabled=False, thinking_budget=50))
+    assert (await agent.query("work")).text == "done"
+
+
+def test_a_budget_for_thinking_is_positive() -> None:
+    with pytest.raises(InvalidSettings, match="thinking_budget"):
+        AgentConfig(thinking_budget=0)
+
+
+def test_operations_are_logged_with_results_and_errors(tmp_path: Path) -> None:
+    log = OperationLogger(tmp_path / "logs")
+    log.log_operation("deploy", {"to": "staging"}, "done")
+    log.log_operation("deploy", {"to": "production"}, error="refused")
+    done, refused = operations(tmp_path, "deploy")
+    assert (done["params"], done["result"], done["success"]) == ({"to": "staging"}, "done", True)
+    assert (refused["error"], refused["success"]) == ("refused", False)
+    assert done["id"] != refused["id"]
+
+
+def test_paths_of_an_agent_are_resolved_below_its_directory(tmp_path: Path) -> None:
+    paths = PathManager(tmp_path)
+    assert paths.resolve_agent_path("a/b.txt") == tmp_path / "workspace/a/b.txt"
+    assert paths.resolve_agent_path("/storage/x") == tmp_path / "storage/x"
+    assert paths.resolve_agent_path("/") == tmp_path
+    assert paths.agent_path(tmp_path / "workspace/a") == "/workspace/a"
+    assert PathManager(tmp_path, tmp_path / "elsewhere").resolve_agent_path("a") == tmp_path / "elsewhere/a"
+
+
+@pytest.mark.parametrize("path", ["../x", "/workspace/../../etc/passwd", "a\0b", "/link/etc/passwd", "/link"])
+def test_paths_that_leave_the_directory_are_refused(tmp_path: Path, path: str) -> None:
+    (tmp_path / "link").symlink_to("/")
+    with pytest.raises(ToolError):
+        PathManager(tmp_path).resolve_agent_path(path)
