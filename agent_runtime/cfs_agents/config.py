@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 from cfs.errors import CfsError, InvalidSettings
 from cfs.wire import Usage
 from cfs_agents.context import (
+    OFFLOAD_THRESHOLD,
     ContextFileSystem,
     EphemeralPolicy,
     OffloadPolicy,
@@ -60,7 +61,7 @@ class AgentConfig:
     system: str | None = None
     max_rounds: int = MAX_ROUNDS
     offload_enabled: bool = True
-    offload_token_threshold: int = 2000
+    offload_token_threshold: int = OFFLOAD_THRESHOLD
     offload_root_path: str | os.PathLike[str] | None = None
     ephemeral_keep_recent: int | None = None
     context_tokens: int | None = None

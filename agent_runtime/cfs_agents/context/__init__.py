@@ -10,12 +10,13 @@ from cfs_agents.context.conversation import (
     ItemType,
     TokenCounter,
 )
-from cfs_agents.context.offload import EphemeralPolicy, OffloadPolicy
+from cfs_agents.context.offload import OFFLOAD_THRESHOLD, EphemeralPolicy, OffloadPolicy
 from cfs_agents.context.redaction import Redacted, redact, redact_json
 from cfs_agents.context.store import ContextFileSystem, Offloaded, Record, Restored
 from cfs_agents.context.working import CleaningPolicy, ContextUsage, WorkingContext, clean, clean_root, clean_sessions
 
 __all__ = [
+    "OFFLOAD_THRESHOLD",
     "CachedCounter",
     "Change",
     "CleaningPolicy",

@@ -173,41 +173,55 @@ class EphemeralPolicy:
 
 # Which items go to disk while their place stays in the prompt (O3). Pure: no I/O.
 
-DEFAULT_THRESHOLD = 2000
-DEFAULT_TYPES: frozenset[ItemType] = frozenset({"tool_result", "user_message", "skill_prompt"})
+OFFLOAD_THRESHOLD = 2000
+"""Items with more tokens are off-loaded, unless a setting says otherwise."""
+
+_TYPE_ENABLED: Mapping[ItemType, bool] = {
+    "tool_result": True,
+    "user_message": True,
+    "skill_prompt": True,
+    "assistant_message": False,
+    "compaction_summary": False,
+    "system_prompt": False,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadPolicy:
-    """Items of these types go when they cost `threshold` tokens or more, once a model has answered to them.
+    """Decides which items go to disk: those with more than `threshold` tokens, after a model has answered to them.
 
-    What no model has seen yet stays, or reading a file back would only fill the disk again. Only where all of that
-    together costs more than `unseen_budget` tokens the largest of it goes, until it fits: the model then reads it
-    piece by piece. Never do a summary of a compaction and the first message of a task.
+    `type_enabled` says for each type of item whether it may go; a type that is not named keeps its default. Results of
+    tools, messages of users and prompts of skills may by default. The first message of a task and a summary of a
+    compaction never go.
+
+    An item that no model has seen yet stays, because reading it back would off-load it again. Only if all of these
+    together have more than `unseen_budget` tokens, the largest of them go until the rest fits; the model then reads
+    them in pieces.
     """
 
     enabled: bool = True
-    threshold: int = DEFAULT_THRESHOLD
-    types: frozenset[ItemType] = DEFAULT_TYPES
+    threshold: int = OFFLOAD_THRESHOLD
+    type_enabled: Mapping[ItemType, bool] = field(default_factory=dict)
     unseen_budget: int | None = None
 
     def __post_init__(self) -> None:
-        if "compaction_summary" in self.types:
-            raise InvalidSettings("a compaction_summary is never off-loaded: it is what is left of what was")
+        if self.type_enabled.get("compaction_summary"):
+            raise InvalidSettings("a compaction_summary is never off-loaded: it stands for messages that have left")
+        object.__setattr__(self, "type_enabled", {**_TYPE_ENABLED, **self.type_enabled})
         if self.threshold < 1:
             raise InvalidSettings(f"offload_token_threshold is {self.threshold}; it must be 1 or more")
 
     def may_go(self, item: ContextItem) -> bool:
-        """Say whether an item can be off-loaded at all."""
+        """Return whether an item can be off-loaded at all."""
         return (
             self.enabled
-            and item.item_type in self.types
+            and self.type_enabled[item.item_type]
             and not (item.protected or item.pinned or item.offloaded or item.destroyed)
         )
 
     def choose(self, context: Context) -> list[str]:
-        """Return the ids of the items that are to go now."""
-        large = [item for item in context.items if cost(item) >= self.threshold and self.may_go(item)]
+        """Return the ids of the items to off-load now."""
+        large = [item for item in context.items if cost(item) > self.threshold and self.may_go(item)]
         seen = [item for item in large if item.item_id not in context.unseen]
         return [item.item_id for item in [*seen, *self._too_much(context)]]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cfs_agents.config import MAX_ROUNDS
-from cfs_agents.context import TokenCounter
+from cfs_agents.context import OFFLOAD_THRESHOLD, TokenCounter
 from cfs_agents.fibre.tools import DEFAULT_FILE_TOOLS
 from cfs_agents.messages import Language
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
@@ -46,7 +46,7 @@ class FibreConfig:
     lease_seconds: float = LEASE_SECONDS
     context_tokens: int | None = None
     offload_enabled: bool = True
-    offload_token_threshold: int = 2000
+    offload_token_threshold: int = OFFLOAD_THRESHOLD
     counter: TokenCounter | None = None
     file_tools: Sequence[str] = DEFAULT_FILE_TOOLS
     commands: CommandMode = CommandMode.NONE

@@ -45,8 +45,8 @@ def test_the_types_that_go(item_type: ItemType, goes: bool) -> None:
     assert len(chosen) == int(goes)
 
 
-@pytest.mark.parametrize(("tokens", "goes"), [(1999, False), (2000, True)])
-def test_the_threshold_is_two_thousand_tokens(tokens: int, goes: bool) -> None:
+@pytest.mark.parametrize(("tokens", "goes"), [(2000, False), (2001, True)])
+def test_only_what_is_above_two_thousand_tokens_goes(tokens: int, goes: bool) -> None:
     """As counted, not as guessed."""
     entry = dataclasses.replace(of_type("user_message", "short"), tokens=tokens, seen=True)
     assert (OffloadPolicy().choose(Context((entry,))) == [entry.item_id]) == goes
@@ -55,7 +55,17 @@ def test_the_threshold_is_two_thousand_tokens(tokens: int, goes: bool) -> None:
 def test_a_summary_never_goes() -> None:
     """Whoever asks for that has misunderstood something."""
     with pytest.raises(InvalidSettings, match="compaction_summary"):
-        OffloadPolicy(types=frozenset({"compaction_summary"}))
+        OffloadPolicy(type_enabled={"compaction_summary": True})
+
+
+def test_each_type_can_be_switched() -> None:
+    """A type that is not named keeps its default."""
+    policy = OffloadPolicy(type_enabled={"assistant_message": True, "user_message": False})
+    assert policy.choose(seen(of_type("user_message"))) == []
+    large = seen(of_type("assistant_message"))
+    assert policy.choose(large) == [large.items[0].item_id]
+    assert policy.type_enabled == {**DEFAULTS, "assistant_message": True, "user_message": False}
+    assert OffloadPolicy().type_enabled == DEFAULTS
 
 
 @pytest.mark.parametrize("flag", ["protected", "pinned", "offloaded", "destroyed"])
