@@ -299,7 +299,7 @@ async def test_the_time_for_an_answer_is_not_that_of_the_agent(tmp_path: Path) -
 
     async def ask(name: str, request: CommandRequest) -> Answer:
         for _ in range(3):
-            seconds.append(fibre.agents[name].seconds())
+            seconds.append(fibre.agents[name].clock.seconds)
             await asyncio.sleep(0.01)
         return Answer.YES
 
@@ -309,7 +309,7 @@ async def test_the_time_for_an_answer_is_not_that_of_the_agent(tmp_path: Path) -
     )
     async with tree(tmp_path, cast, commands=CommandMode.ASK, ask=ask) as fibre:
         await fibre.run("go")
-        assert fibre.agents["a"].seconds() > seconds[0]
+        assert fibre.agents["a"].clock.seconds > seconds[0]
     assert len(set(seconds)) == 1
     assert "[a success]" in (await messages(tmp_path))[-2]["content"]
 

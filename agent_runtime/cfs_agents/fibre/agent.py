@@ -25,7 +25,8 @@ from cfs_agents.fibre.state import (
     TreeFolder,
     system_context_of_root,
 )
-from cfs_agents.fibre.sub_agent import Begin, FibreSubAgent
+from cfs_agents.fibre.sub_agent import Claim, FibreSubAgent
+from cfs_agents.fibre.tools import build_toolset
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.model import Model, Retries
 from cfs_agents.tools.files import WORKSPACE
@@ -81,8 +82,10 @@ class FibreAgent:
         self._folder = TreeFolder(self._path, self.session)
         try:
             self._disk = DiskFileSystem(self._folder.workspace, prefix=f"{WORKSPACE}/")
-            self._orchestrator = FibreOrchestrator(self._folder, self._models, self.config, self._backend, self._chunks)
-            self._orchestrator.recall(self._fresh(), self._context())
+            self._orchestrator = FibreOrchestrator(
+                self._folder, self._models, self.config, self._backend, self._chunks, build_toolset
+            )
+            self._orchestrator.load(self._fresh(), self._context())
         except BaseException:
             self._folder.close()
             raise
@@ -169,11 +172,11 @@ class FibreAgent:
         """
         root, backend = self._orchestrator.root, self._backend
 
-        async def begin() -> ClaimedTurn | None:
+        async def claim() -> ClaimedTurn | None:
             await backend.open(self.session)
-            return await backend.begin(self.session, task or "", root.lost)
+            return await backend.begin(self.session, task or "", root.turn_lost)
 
-        async with aclosing(self._stream(begin if task is not None else None)) as chunks:
+        async with aclosing(self._stream(claim if task is not None else None)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -193,7 +196,7 @@ class FibreAgent:
                 async for chunk in chunks:
                     yield chunk
         while True:
-            turn = await backend.next(self.session, root.lost, _NEXT_SECONDS)
+            turn = await backend.next(self.session, root.turn_lost, _NEXT_SECONDS)
             if turn is None:
                 continue
             async with aclosing(self._stream(ready(turn))) as chunks:
@@ -217,12 +220,12 @@ class FibreAgent:
         await sub_agent.deliver(InboxMessage(id=f"{sender}:{time.time_ns()}", sender=sender, content=content))
         self._orchestrator.wake(sub_agent)
 
-    async def _stream(self, begin: Begin | None) -> AsyncGenerator[MessageChunk, None]:
+    async def _stream(self, claim: Claim | None) -> AsyncGenerator[MessageChunk, None]:
         """Run the tree in a task of its own, which ends with this generator, and yield what comes."""
         if self._busy:
             raise Conflict("this agent is at work on another task")
         self._busy = True
-        work = asyncio.create_task(self._orchestrator.run(begin))
+        work = asyncio.create_task(self._orchestrator.run(claim))
         work.add_done_callback(lambda _: self._chunks.close())
         try:
             async with aclosing(self._chunks.chunks()) as chunks:

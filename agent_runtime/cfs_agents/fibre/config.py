@@ -6,9 +6,11 @@ from typing import Any
 
 from cfs_agents.config import MAX_ROUNDS
 from cfs_agents.context import OFFLOAD_THRESHOLD, TokenCounter
-from cfs_agents.fibre.tools import DEFAULT_FILE_TOOLS
 from cfs_agents.messages import Language
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
+
+DEFAULT_FILE_TOOLS = ("read_file", "write_file", "list_directory", "execute_command")
+"""The tools besides those of Fibre, unless others are configured: prompt and tools must fit into a small context."""
 
 LEASE_SECONDS = 30.0
 """For how long a turn is held without a sign of life; a third of it is the time between two signs."""

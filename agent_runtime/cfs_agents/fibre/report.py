@@ -41,7 +41,7 @@ class ChunkStream:
         self._queue: asyncio.Queue[MessageChunk | None] = asyncio.Queue()
         self._numbers: Counter[str] = Counter()
 
-    def say(
+    def send(
         self,
         session_id: str,
         agent_name: str,
@@ -73,6 +73,18 @@ class ChunkStream:
         """Yield the chunks until the stream is closed."""
         while (chunk := await self._queue.get()) is not None:
             yield chunk
+
+
+FinishStatus = Literal["success", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The report of an agent in its own words: claims, which are checked against the files (B7)."""
+
+    status: FinishStatus
+    summary: str
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 ReportStatus = Literal["success", "failed", "unverified", "cancelled"]

@@ -1,14 +1,14 @@
-"""The sub-agents' sessions on the server: made, given messages, claimed, and watched (S10, B3).
+"""The sessions of a tree's agents on the server: made, given messages, claimed, and watched (S10, B3).
 
-Whoever writes to one of them gives its agent a task, or steers it; whoever cancels one ends its agent's work. One
-stream of events tells of all of them. An outage is waited out; sessions that a restarted server has lost are made anew
-from what the runtime keeps, and the turns in them are taken again.
+Whoever writes to one of them gives its agent a task, or steers it; whoever cancels one ends its agent's task. One
+stream of events reports on all of them. An outage is waited out. Sessions that a restarted server has lost are made
+again from what the runtime stored, and their turns are claimed again.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from cfs import api
@@ -27,47 +27,111 @@ from cfs.wire import (
     SettingsPatch,
     Usage,
 )
-from cfs_agents.fibre.state import LeaseRecord
+from cfs_agents.fibre.state import LeaseRecord, StoredSession, SubAgentRecorder
 from cfs_agents.model import Retries, is_outage
 
-# A turn of the server that a sub-agent answers: what the sub-agent says goes there while it is said (S10, B3).
-#
-# One task sends, in order, one request at a time: while one is under way, what comes collects. Each request renews the
-# lease, and where nothing is said an empty one does. After a lost connection the session itself tells what had arrived.
-# An outage is waited out. Where the server has lost the turn, it is taken again, and all that was said in it is sent.
+T = TypeVar("T")
 
-_TEXT_SECONDS = 0.05
-"""How long text collects before it is sent, so that fifty fast agents do not send a request for each token."""
-_MESSAGE_SECONDS = 0.01
-"""The same for whole messages: a call and its quick result come together."""
+# -- the interface ----------------------------------------------------------------------------------------------------
 
-Lost = Callable[[str], None]
-"""Told in words why a turn is not ours any more."""
+LostCallback = Callable[[str], None]
+"""Gets the reason, in words, when a turn was cancelled or taken over."""
 
 
 class TurnLease(Protocol):
-    """What a sub-agent is answering."""
+    """The right to answer one turn."""
 
     @property
     def record(self) -> LeaseRecord | None:
-        """What has to be known to go on with it in another process; None where there is no server."""
+        """What another process needs to continue the turn; None if there is no server."""
         ...
 
     def text(self, piece: str) -> None:
-        """Say a piece of a reply."""
+        """Send a piece of a reply."""
         ...
 
     def message(self, message: Message) -> None:
-        """Say a whole message: calls, a result, or what the sub-agent was told meanwhile."""
+        """Send a whole message: calls, a result, or a message that came meanwhile."""
         ...
 
     async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:
-        """End the turn by a reply, or by an error; one that is not ours any more is left alone."""
+        """End the turn with a reply, or with an error; does nothing if the turn was lost."""
         ...
 
     async def close(self) -> None:
-        """Let go, as another process will go on; the turn stays ours until its lease has run out."""
+        """Stop without ending the turn: another process will continue it before the lease expires."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedTurn:
+    """A turn that was claimed, and the message that it answers; `resumed` if another process had begun to answer."""
+
+    lease: TurnLease
+    content: str
+    resumed: bool = False
+
+
+class SessionBackend(Protocol):
+    """Where the sessions of a tree are."""
+
+    @property
+    def away(self) -> float:
+        """For how many seconds in all there has been no server."""
+        ...
+
+    def attach(
+        self,
+        recorders: Mapping[str, SubAgentRecorder],
+        on_message: Callable[[str], None],
+        on_deleted: Callable[[str], None],
+    ) -> None:
+        """Work for this tree: `recorders` by session id, parents first; callbacks get the id of a session.
+
+        `on_message` is called when a message waits in it, `on_deleted` when it was deleted.
+        """
+        ...
+
+    async def open(self, session_id: str) -> None:
+        """Create the session unless it exists, and let an agent answer it."""
+        ...
+
+    async def begin(self, session_id: str, content: str, on_lost: LostCallback) -> ClaimedTurn:
+        """Post a message to the session, unless it has it already, and claim the next turn."""
+        ...
+
+    async def next(self, session_id: str, on_lost: LostCallback, wait: float = 0.0) -> ClaimedTurn | None:
+        """Claim the next turn; None if there is none within so many seconds."""
+        ...
+
+    async def resume(
+        self, session_id: str, record: LeaseRecord, sent: Sequence[Message], on_lost: LostCallback
+    ) -> ClaimedTurn | None:
+        """Continue a turn of another process, which had stored the messages `sent` in it; None if the turn is over."""
+        ...
+
+    async def is_waiting(self, session_id: str) -> bool:
+        """Whether a message waits in this session."""
+        ...
+
+    def paused(self, session_id: str) -> bool:
+        """Whether this session, or one above it, is paused."""
+        ...
+
+    async def unpaused(self, session_id: str) -> None:
+        """Wait until it is not paused."""
+        ...
+
+    async def watch(self, root: str) -> None:
+        """Follow the events of the sessions of a tree, until cancelled."""
+        ...
+
+    async def cancel(self, session_id: str) -> None:
+        """Cancel all turns of a session and of those below it."""
+        ...
+
+
+# -- without a server -------------------------------------------------------------------------------------------------
 
 
 class NoLease:
@@ -88,10 +152,74 @@ class NoLease:
         """Do nothing."""
 
 
-class ServerLease:
-    """A turn that was claimed. `lost` is called once, if it is not ours any more before it was finished.
+class NoSessions:
+    """The backend of a tree without a server."""
 
-    `regain` is asked when the server does not know the turn as ours: it takes it again and tells whether it could.
+    away = 0.0
+
+    def attach(
+        self,
+        recorders: Mapping[str, SubAgentRecorder],
+        on_message: Callable[[str], None],
+        on_deleted: Callable[[str], None],
+    ) -> None:
+        """Do nothing."""
+
+    async def open(self, session_id: str) -> None:
+        """Do nothing."""
+
+    async def begin(self, session_id: str, content: str, on_lost: LostCallback) -> ClaimedTurn:  # noqa: ARG002 - as the protocol has it
+        """Return a turn with this message."""
+        return ClaimedTurn(NoLease(), content)
+
+    async def next(self, session_id: str, on_lost: LostCallback, wait: float = 0.0) -> ClaimedTurn | None:  # noqa: ARG002
+        """Return None: nobody can write here."""
+        return None
+
+    async def resume(
+        self,
+        session_id: str,  # noqa: ARG002
+        record: LeaseRecord,
+        sent: Sequence[Message],  # noqa: ARG002
+        on_lost: LostCallback,  # noqa: ARG002
+    ) -> ClaimedTurn | None:
+        """Return the turn."""
+        return ClaimedTurn(NoLease(), record.content, resumed=True)
+
+    async def is_waiting(self, session_id: str) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    def paused(self, session_id: str) -> bool:  # noqa: ARG002
+        """Return False."""
+        return False
+
+    async def unpaused(self, session_id: str) -> None:
+        """Return at once."""
+
+    async def watch(self, root: str) -> None:  # noqa: ARG002
+        """Wait until cancelled."""
+        await asyncio.Event().wait()
+
+    async def cancel(self, session_id: str) -> None:
+        """Do nothing."""
+
+
+# -- a turn on a server -----------------------------------------------------------------------------------------------
+
+_TEXT_SECONDS = 0.05
+"""How long text is collected before it is sent, so that fifty fast agents do not send a request for each token."""
+_MESSAGE_SECONDS = 0.01
+"""The same for whole messages: a call and its quick result are sent together."""
+
+
+class ServerLease:
+    """A turn that was claimed. `on_lost` is called at most once: if the turn is lost before it was finished.
+
+    One task sends, one request at a time; what comes during a request is collected for the next. Each request renews
+    the lease, and an empty one does so when there is nothing to send. After a lost connection the session is read, to
+    see what had arrived. An outage is waited out. If the server does not know the lease, `regain` claims the turn
+    again and returns whether it could; then all messages of the turn are sent again.
     """
 
     def __init__(
@@ -100,7 +228,7 @@ class ServerLease:
         session: str,
         record: LeaseRecord,
         seconds: float,
-        lost: Lost,
+        on_lost: LostCallback,
         retries: Retries,
         regain: "Callable[[ServerLease], Awaitable[bool]]",
     ) -> None:
@@ -108,7 +236,7 @@ class ServerLease:
         self.session = session
         self._client = client
         self._seconds = seconds
-        self._lost: Lost | None = lost
+        self._on_lost: LostCallback | None = on_lost
         self._retries = retries
         self._regain = regain
         self._pieces: list[str] = []
@@ -121,57 +249,55 @@ class ServerLease:
         self._sender = asyncio.create_task(self._send())
 
     def text(self, piece: str) -> None:
-        """Say a piece of a reply."""
+        """Send a piece of a reply."""
         self._pieces.append(piece)
         self._woken.set()
 
     def message(self, message: Message) -> None:
-        """Say a whole message; text that has not been sent yet stands in it."""
+        """Send a whole message, which contains the text that has not been sent yet."""
         if message.role == "assistant":
             self._pieces.clear()
         self._messages.append(message)
         self._woken.set()
 
     def catch_up(self, messages: Sequence[Message], arrived: int) -> None:
-        """Send what another process had written down of this turn, but for what has arrived."""
+        """Send the messages that another process stored in this turn, but for the first `arrived`."""
         self._messages, self._sent = list(messages), min(arrived, len(messages))
         self._woken.set()
 
-    def retake(self, record: LeaseRecord) -> None:
-        """Go on with the turn as the server has it now: nothing of it has arrived there."""
+    def replace(self, record: LeaseRecord) -> None:
+        """Continue with another lease of the same turn, in which nothing has arrived yet."""
         self.record, self._sent = record, 0
 
     def lose(self, reason: str) -> None:
-        """Take notice that the turn is not ours any more."""
-        lost, self._lost = self._lost, None
-        if lost is not None:
-            lost(reason)
+        """Report that the turn was cancelled or taken over."""
+        on_lost, self._on_lost = self._on_lost, None
+        if on_lost is not None:
+            on_lost(reason)
 
     async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:
-        """Send what is left, and end the turn. Raises `CfsError` when the server cannot be reached."""
+        """Send what is left, and end the turn. Raises `CfsError` if the server cannot be reached."""
         self.ended = True
         self._woken.set()
-        await asyncio.wait([self._sender])  # it sends what is left: cancelled in a request, it could not say what came
+        await asyncio.wait([self._sender])  # it sends what is left; cancelled in a request, it would not know what came
         if self._failure is not None:
             raise self._failure
-        if self._lost is None:
+        if self._on_lost is None:
             return
-        told = {"error": error} if error else {"reply": reply}
+        result = {"error": error} if error else {"reply": reply}
 
         async def end() -> None:
-            if self._left:  # the turn has been taken again
+            if self._left:  # the turn has been claimed again
                 await self._deliver()
-            news = AgentFinish(claim=self.record.claim, usage=usage, **told)
-            await self._retries.call(lambda: self._client.call(api.finish(self.session, self.record.turn, news)))
+            finish = AgentFinish(claim=self.record.claim, usage=usage, **result)
+            await self._retries.call(lambda: self._client.call(api.finish(self.session, self.record.turn, finish)))
 
-        with suppress(
-            NotFound, Forbidden, Conflict
-        ):  # cancelled, deleted, or ended by the request whose answer was lost
-            await self._ours(end)
-        self._lost = None  # what is told now is no news
+        with suppress(NotFound, Forbidden, Conflict):  # cancelled, deleted, or ended by a request without an answer
+            await self._or_regain(end)
+        self._on_lost = None
 
     async def close(self) -> None:
-        """End the sending."""
+        """Stop sending."""
         self._sender.cancel()
         with suppress(asyncio.CancelledError):
             await asyncio.wait([self._sender])
@@ -180,8 +306,8 @@ class ServerLease:
 
     async def _send(self) -> None:
         try:
-            await self._ours(self._deliver)  # the claim was for a short time only
-            while self._lost is not None:
+            await self._or_regain(self._deliver)  # the turn was claimed for a short time only
+            while self._on_lost is not None:
                 if self.ended and not self._left:
                     return
                 with suppress(TimeoutError):
@@ -190,30 +316,30 @@ class ServerLease:
                 if not self.ended:
                     await asyncio.sleep(_MESSAGE_SECONDS if self._left else _TEXT_SECONDS)
                 self._woken.clear()
-                await self._ours(self._deliver)
+                await self._or_regain(self._deliver)
         except (NotFound, Forbidden, Conflict) as error:
             self.lose(f"its turn was cancelled, or taken over ({error.detail})")
         except CfsError as error:
             if self.ended and is_outage(error):
                 self._failure = error
             else:
-                self.lose(f"the server could not be told: {error.detail}")
+                self.lose(f"nothing could be sent to the server: {error.detail}")
 
     @property
     def _left(self) -> bool:
         return self._sent < len(self._messages)
 
-    async def _ours(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Do something with the turn; where the server does not know it as ours, take it again, and then do it."""
+    async def _or_regain(self, action: Callable[[], Awaitable[None]]) -> None:
+        """Do something with the turn; if the server does not know the lease, claim the turn again and repeat it."""
         while True:
             try:
                 return await action()
             except (NotFound, Forbidden, Conflict):
-                if self._lost is None or not await self._regain(self):
+                if self._on_lost is None or not await self._regain(self):
                     raise
 
     async def _deliver(self) -> None:
-        """Send what has collected in one request, and again until it has arrived; an outage is waited out."""
+        """Send what was collected in one request, and again until it has arrived; an outage is waited out."""
         text, count = "".join(self._pieces), len(self._messages)
         self._pieces.clear()
         failed = False
@@ -225,193 +351,42 @@ class ServerLease:
                 self._sent = max(self._sent, min(count, arrived(detail, self.record.content)))
             failed = True
             left = tuple(self._messages[self._sent : count])
-            news = AgentUpdate(claim=self.record.claim, text=text, messages=left, lease=self._seconds)
-            await self._client.call(api.update(self.session, self.record.turn, news))
+            update = AgentUpdate(claim=self.record.claim, text=text, messages=left, lease=self._seconds)
+            await self._client.call(api.update(self.session, self.record.turn, update))
             self._sent = max(self._sent, count)
 
         await self._retries.call(once, forever=lambda: not self.ended)
 
 
 def arrived(detail: SessionDetail, content: str) -> int:
-    """Count the messages that a running turn has brought: those after the last message of a user that began it."""
+    """Count the messages that have arrived in a running turn: those after the last user message with this content."""
     for back, message in enumerate(reversed(detail.history)):
         if message.role == "user" and message.content == content:
             return back
     return 0
 
 
+# -- the sessions on a server -----------------------------------------------------------------------------------------
+
 _FIRST_LEASE = 5.0
-"""Seconds for which a turn is claimed before it has been written down that it is ours."""
+"""Seconds for which a turn is claimed before the claim is stored."""
 _CLAIM_SECONDS = 20.0
 _WATCH_PAUSE = 1.0
 _LONGEST_TRANSCRIPT = 4 << 20
-"""Bytes of a transcript that is made anew: the newest messages that fit."""
+"""Bytes of the transcript of a session that is made again: the newest messages that fit."""
 
 _AGAIN = "the server had lost this session when this message came: send it again"
 
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True)
-class SavedSession:
-    """What the runtime keeps of a session, besides the turn that is being answered: enough to make it anew.
-
-    `life` tells one session of a name from the next; None where none has been made.
-    """
-
-    messages: Sequence[Message] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    life: str | None = None
-
-
-class Watcher(Protocol):
-    """Who wants to know what happens to the sessions of a tree, and who keeps what is in them."""
-
-    def sessions(self) -> Sequence[str]:
-        """Name all sessions, parents first."""
-        ...
-
-    def kept(self, session_id: str) -> SavedSession:
-        """Return what is kept of a session."""
-        ...
-
-    def opened(self, session_id: str, life: str, settings: Mapping[str, Any]) -> None:
-        """A session is there, and this is what it is like."""
-        ...
-
-    async def retaken(self, session_id: str, record: LeaseRecord) -> None:
-        """The turn that is being answered in a session is another one now."""
-        ...
-
-    def waiting(self, session_id: str) -> None:
-        """A message waits in this session."""
-        ...
-
-    def deleted(self, session_id: str) -> None:
-        """This session is gone."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimedTurn:
-    """A turn that is ours now, and the message that it answers; `goes_on` where another process had begun to."""
-
-    lease: TurnLease
-    content: str
-    goes_on: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ServerTurn(ClaimedTurn):
-    """One of a server."""
-
-    lease: ServerLease
-
-
-class SessionBackend(Protocol):
-    """Where the sessions of a tree can be seen while it works."""
-
-    @property
-    def away(self) -> float:
-        """For how many seconds there has been no server, in all."""
-        ...
-
-    def attend(self, watcher: Watcher) -> None:
-        """Work for this tree from now on."""
-        ...
-
-    async def open(self, session_id: str) -> None:
-        """Make the session if there is none, and let an agent answer it."""
-        ...
-
-    async def begin(self, session_id: str, content: str, lost: Lost) -> ClaimedTurn:
-        """Give the session a message, unless it has it already, and take the next one that waits."""
-        ...
-
-    async def next(self, session_id: str, lost: Lost, wait: float = 0.0) -> ClaimedTurn | None:
-        """Take the next message that waits; None when none comes within so many seconds."""
-        ...
-
-    async def resume(
-        self, session_id: str, record: LeaseRecord, said: Sequence[Message], lost: Lost
-    ) -> ClaimedTurn | None:
-        """Go on with a turn of another process, which had written down what it `said`; None when it is over."""
-        ...
-
-    async def is_waiting(self, session_id: str) -> bool:
-        """Whether somebody has written to this session, and the message waits."""
-        ...
-
-    def paused(self, session_id: str) -> bool:
-        """Whether somebody has set this session, or one above it, to be paused."""
-        ...
-
-    async def unpaused(self, session_id: str) -> None:
-        """Wait until it is not, or no longer, paused."""
-        ...
-
-    async def watch(self, root: str) -> None:
-        """Tell of what happens to the sessions of a tree, until cancelled."""
-        ...
-
-    async def cancel(self, session_id: str) -> None:
-        """End what runs and waits in a session, and below it."""
-        ...
-
-
-class NoSessions:
-    """A tree that nobody watches."""
-
-    away = 0.0
-
-    def attend(self, watcher: Watcher) -> None:
-        """Do nothing."""
-
-    async def open(self, session_id: str) -> None:
-        """Do nothing."""
-
-    async def begin(self, session_id: str, content: str, lost: Lost) -> ClaimedTurn:  # noqa: ARG002 - as the protocol has it
-        """Return a turn of its own."""
-        return ClaimedTurn(NoLease(), content)
-
-    async def next(self, session_id: str, lost: Lost, wait: float = 0.0) -> ClaimedTurn | None:  # noqa: ARG002
-        """Return None: nobody can write here."""
-        return None
-
-    async def resume(
-        self,
-        session_id: str,  # noqa: ARG002
-        record: LeaseRecord,
-        said: Sequence[Message],  # noqa: ARG002
-        lost: Lost,  # noqa: ARG002
-    ) -> ClaimedTurn | None:
-        """Return a turn of its own."""
-        return ClaimedTurn(NoLease(), record.content, goes_on=True)
-
-    async def is_waiting(self, session_id: str) -> bool:  # noqa: ARG002
-        """Return False."""
-        return False
-
-    def paused(self, session_id: str) -> bool:  # noqa: ARG002
-        """Return False."""
-        return False
-
-    async def unpaused(self, session_id: str) -> None:
-        """Go on at once."""
-
-    async def watch(self, root: str) -> None:  # noqa: ARG002
-        """Wait for ever."""
-        await asyncio.Event().wait()
-
-    async def cancel(self, session_id: str) -> None:
-        """Do nothing."""
+def _ignore(_: str) -> None:
+    pass
 
 
 @dataclass(slots=True)
 class ServerSessions:
     """The sessions of a tree on a server. Raises what the server reports, and the error of an outage that is too long.
 
-    Whoever waits for the next message of a session waits out any outage.
+    A request that waits for the next message waits out any outage.
     """
 
     client: AsyncClient
@@ -421,23 +396,30 @@ class ServerSessions:
     _leases: dict[str, ServerLease] = field(default_factory=dict)
     _lives: dict[str, str] = field(default_factory=dict)
     _paused: set[str] = field(default_factory=set)
-    _going: asyncio.Event = field(default_factory=asyncio.Event)
+    _unpaused: asyncio.Event = field(default_factory=asyncio.Event)
     _store: str | None = None
-    """Id of the server's store, in which our sessions are."""
+    """Id of the server's store that has our sessions."""
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _watcher: Watcher | None = None
+    _recorders: Mapping[str, SubAgentRecorder] = field(default_factory=dict)
+    _on_message: Callable[[str], None] = _ignore
+    _on_deleted: Callable[[str], None] = _ignore
 
     @property
     def away(self) -> float:
-        """For how many seconds somebody has waited for the server."""
+        """For how many seconds a request has waited for the server."""
         return self.retries.outages.seconds
 
-    def attend(self, watcher: Watcher) -> None:
-        """Work for this tree from now on."""
-        self._watcher = watcher
+    def attach(
+        self,
+        recorders: Mapping[str, SubAgentRecorder],
+        on_message: Callable[[str], None],
+        on_deleted: Callable[[str], None],
+    ) -> None:
+        """Work for this tree."""
+        self._recorders, self._on_message, self._on_deleted = recorders, on_message, on_deleted
 
     async def open(self, session_id: str) -> None:
-        """Make the session if there is none, with what is kept of it, and let an agent answer it."""
+        """Create the session with what is stored of it, unless it exists, and let an agent answer it."""
 
         async def once() -> None:
             async with self._opening:
@@ -446,54 +428,55 @@ class ServerSessions:
 
         await self.retries.call(once)
 
-    async def begin(self, session_id: str, content: str, lost: Lost) -> ServerTurn:
-        """Give the session a message, unless it has it already, and take the next one that waits."""
-        return await self._call(lambda: self._begin(session_id, content, lost))
+    async def begin(self, session_id: str, content: str, on_lost: LostCallback) -> ClaimedTurn:
+        """Post a message to the session, unless it has it already, and claim the next turn."""
+        return _turn(await self._call(lambda: self._begin(session_id, content, on_lost)))
 
-    async def next(self, session_id: str, lost: Lost, wait: float = 0.0) -> ClaimedTurn | None:
-        """Take the next message that waits; None when none comes within so many seconds."""
+    async def next(self, session_id: str, on_lost: LostCallback, wait: float = 0.0) -> ClaimedTurn | None:
+        """Claim the next turn; None if there is none within so many seconds."""
         self._waiting.discard(session_id)
-        return await self._call(lambda: self._claim(session_id, wait, lost), forever=wait > 0)
+        lease = await self._call(lambda: self._claim(session_id, wait, on_lost), forever=wait > 0)
+        return None if lease is None else _turn(lease)
 
     async def resume(
-        self, session_id: str, record: LeaseRecord, said: Sequence[Message], lost: Lost
-    ) -> "ServerTurn | None":
-        """Go on with a turn of another process, which had written down what it `said`; None when it is over.
+        self, session_id: str, record: LeaseRecord, sent: Sequence[Message], on_lost: LostCallback
+    ) -> ClaimedTurn | None:
+        """Continue a turn of another process, which had stored the messages `sent` in it; None if the turn is over.
 
-        The turn may be ours still, or wait again as its lease has run out.
+        The lease may still hold, or the turn wait again as the lease has expired.
         """
-        return await self._call(lambda: self._resume(session_id, record, said, lost))
+        return await self._call(lambda: self._resume(session_id, record, sent, on_lost))
 
     async def _resume(
-        self, session_id: str, record: LeaseRecord, said: Sequence[Message], lost: Lost
-    ) -> "ServerTurn | None":
+        self, session_id: str, record: LeaseRecord, sent: Sequence[Message], on_lost: LostCallback
+    ) -> ClaimedTurn | None:
         try:
             detail = await self.client.call(api.read(session_id))
-        except NotFound:  # the server has been started anew, without its sessions
+        except NotFound:  # the server was restarted without its sessions
             detail = None
         if detail is None or record.life not in (None, life_of(detail.etag)):
             async with self._opening:
                 await self._open(session_id)
                 await self._open_all()
-            begun = await self._begin(session_id, record.content, lost)
-            begun.lease.catch_up(said, 0)
-            return replace(begun, goes_on=True)
+            again = await self._begin(session_id, record.content, on_lost)
+            again.catch_up(sent, 0)
+            return _turn(again, resumed=True)
         self._lives[session_id] = life_of(detail.etag)
         if detail.state == "idle":
             return None
         try:
             proof = AgentUpdate(claim=record.claim, lease=self.lease_seconds)
             await self.client.call(api.update(session_id, record.turn, proof))
-        except (NotFound, Forbidden):  # its lease has run out, or it was over and the next had been taken
-            if (taken := await self._claim(session_id, _CLAIM_SECONDS, lost)) is None:
+        except (NotFound, Forbidden):  # its lease has expired, or it was over and the next had been claimed
+            if (claimed := await self._claim(session_id, _CLAIM_SECONDS, on_lost)) is None:
                 return None
-            detail = await self.client.call(api.read(session_id))
+            detail, lease = await self.client.call(api.read(session_id)), claimed
         else:
-            taken = ServerTurn(self._lease_of(session_id, record, lost), record.content)
-        if taken.lease.record.turn != record.turn:
-            return taken
-        taken.lease.catch_up(said, arrived(detail, record.content))
-        return replace(taken, goes_on=True)
+            lease = self._lease(session_id, record, on_lost)
+        if lease.record.turn != record.turn:
+            return _turn(lease)
+        lease.catch_up(sent, arrived(detail, record.content))
+        return ClaimedTurn(lease, record.content, resumed=True)
 
     async def is_waiting(self, session_id: str) -> bool:
         """Whether somebody has written to this session, and the message waits.
@@ -517,8 +500,8 @@ class ServerSessions:
     async def unpaused(self, session_id: str) -> None:
         """Wait until it is not paused."""
         while self.paused(session_id):
-            self._going.clear()
-            await self._going.wait()
+            self._unpaused.clear()
+            await self._unpaused.wait()
 
     async def watch(self, root: str) -> None:
         """Tell of what happens to the sessions of a tree, until cancelled."""
@@ -542,11 +525,11 @@ class ServerSessions:
 
     # -- turns ----------------------------------------------------------------------------------------------------
 
-    async def _begin(self, session_id: str, content: str, lost: Lost) -> ServerTurn:
-        record = await self._take(session_id, content)
-        return ServerTurn(self._lease_of(session_id, record, lost), record.content)
+    async def _begin(self, session_id: str, content: str, on_lost: LostCallback) -> ServerLease:
+        return self._lease(session_id, await self._claim_of(session_id, content), on_lost)
 
-    async def _take(self, session_id: str, content: str) -> LeaseRecord:
+    async def _claim_of(self, session_id: str, content: str) -> LeaseRecord:
+        """Post a message, unless the session has it already, and claim the next turn."""
         detail = await self.client.call(api.read(session_id))
         self._lives[session_id] = life_of(detail.etag)
         if not _has(detail, content):
@@ -555,9 +538,9 @@ class ServerSessions:
             pass
         return record
 
-    async def _claim(self, session_id: str, wait: float, lost: Lost) -> ServerTurn | None:
+    async def _claim(self, session_id: str, wait: float, on_lost: LostCallback) -> ServerLease | None:
         record = await self._claimed(session_id, wait)
-        return None if record is None else ServerTurn(self._lease_of(session_id, record, lost), record.content)
+        return None if record is None else self._lease(session_id, record, on_lost)
 
     async def _claimed(self, session_id: str, wait: float) -> LeaseRecord | None:
         claim = await self.client.call(api.claim(session_id, min(_FIRST_LEASE, self.lease_seconds), wait))
@@ -566,8 +549,8 @@ class ServerSessions:
         life = self._lives.get(session_id)
         return LeaseRecord(turn=claim.turn, claim=claim.claim, content=claim.message.content, life=life)
 
-    def _lease_of(self, session_id: str, record: LeaseRecord, lost: Lost) -> ServerLease:
-        lease = ServerLease(self.client, session_id, record, self.lease_seconds, lost, self.retries, self._regain)
+    def _lease(self, session_id: str, record: LeaseRecord, on_lost: LostCallback) -> ServerLease:
+        lease = ServerLease(self.client, session_id, record, self.lease_seconds, on_lost, self.retries, self._regain)
         self._leases[session_id] = lease
         return lease
 
@@ -611,18 +594,18 @@ class ServerSessions:
                     raise
                 return False
             await self._restored()
-            record = await self._take(lease.session, lease.record.content)
+            record = await self._claim_of(lease.session, lease.record.content)
             while record.content != lease.record.content:  # somebody has written while there was nobody to answer
                 end = AgentFinish(claim=record.claim, error=_AGAIN)
                 await self.client.call(api.finish(lease.session, record.turn, end))
-                record = await self._take(lease.session, lease.record.content)
-            lease.retake(record)
+                record = await self._claim_of(lease.session, lease.record.content)
+            lease.replace(record)
             return True
 
         if not await self._call(once, forever=not lease.ended):
             return False
-        if self._watcher is not None:
-            await self._watcher.retaken(lease.session, lease.record)
+        if lease.session in self._recorders:
+            await self._recorders[lease.session].turn_retaken(lease.record)
         return True
 
     async def _restored(self) -> bool:
@@ -639,40 +622,45 @@ class ServerSessions:
             return True
 
     async def _open_all(self) -> None:
-        for session_id in self._watcher.sessions() if self._watcher is not None else ():
-            await self._open(session_id)
+        for session_id, recorder in list(self._recorders.items()):
+            if recorder.record.life is not None:
+                await self._open(session_id)
 
     async def _open(self, session_id: str) -> bool:
         """Make a session, or see to it that it is the one that we know; tell whether it had been lost."""
         if self._store is None:
             self._store = await self.client.call(api.store())
-        kept = self._watcher.kept(session_id) if self._watcher is not None else SavedSession()
-        driven = SettingsPatch.model_validate({**kept.settings, "driver": "agent"})
-        text = _transcript(kept.messages)
+        recorder = self._recorders.get(session_id)
+        stored = recorder.session() if recorder is not None else StoredSession()
+        driven = SettingsPatch.model_validate({**stored.settings, "driver": "agent"})
+        text = _transcript(stored.messages)
         try:
             info = await self.client.call(api.create(session_id, driven, text or None))
         except InvalidSettings:  # the server has another engine than before
             info = await self.client.call(api.create(session_id, SettingsPatch(driver="agent"), text or None))
         except AlreadyExists:
             detail = await self.client.call(api.read(session_id))
-            settings = await self._adopt(detail, kept, driven)
+            settings = await self._adopt(detail, stored, driven)
             self._opened(session_id, detail.etag, settings.model_dump(exclude_none=True))
             return False
-        self._opened(session_id, info.etag, kept.settings)
-        return kept.life is not None
+        self._opened(session_id, info.etag, stored.settings)
+        return stored.life is not None
 
     def _opened(self, session_id: str, etag: str, settings: Mapping[str, Any]) -> None:
         self._lives[session_id] = life_of(etag)
         self._note_pause(session_id, paused=bool(settings.get("paused")))
-        if self._watcher is not None:
-            self._watcher.opened(session_id, life_of(etag), settings)
+        self._store_settings(session_id, life_of(etag), settings)
 
-    async def _adopt(self, detail: SessionDetail, kept: SavedSession, driven: SettingsPatch) -> Settings:
+    def _store_settings(self, session_id: str, life: str, settings: Mapping[str, Any]) -> None:
+        if session_id in self._recorders:
+            self._recorders[session_id].session_opened(life, settings)
+
+    async def _adopt(self, detail: SessionDetail, stored: StoredSession, driven: SettingsPatch) -> Settings:
         """Answer a session that is there. Where it is another one of the name, what we keep goes before what it has."""
-        if kept.life in (None, life_of(detail.etag)):
+        if stored.life in (None, life_of(detail.etag)):
             return await self.client.call(api.configure(detail.id, SettingsPatch(driver="agent")))
         settings = await self.client.call(api.configure(detail.id, driven))
-        text = _transcript([*kept.messages, *detail.history])
+        text = _transcript([*stored.messages, *detail.history])
         with suppress(Conflict):  # it is being written to: then it stays as it is
             await self.client.call(api.replace(detail.id, text, detail.etag))
         return settings
@@ -690,21 +678,19 @@ class ServerSessions:
             case "settings.changed":
                 settings = event.data.get("settings", {})
                 self._note_pause(event.session, paused=bool(settings.get("paused")))
-                if self._watcher is not None and (life := self._lives.get(event.session)) is not None:
-                    kept = {key: value for key, value in settings.items() if value is not None}
-                    self._watcher.opened(event.session, life, kept)
+                if (life := self._lives.get(event.session)) is not None:
+                    given = {key: value for key, value in settings.items() if value is not None}
+                    self._store_settings(event.session, life, given)
             case "session.deleted":
                 self._note_pause(event.session, paused=False)
                 if lease is not None:
                     lease.lose("its session was deleted")
-                if self._watcher is not None:
-                    self._watcher.deleted(event.session)
+                self._on_deleted(event.session)
 
     def _note(self, session_id: str, queued: object) -> None:
         if queued:
             self._waiting.add(session_id)
-            if self._watcher is not None:
-                self._watcher.waiting(session_id)
+            self._on_message(session_id)
         else:
             self._waiting.discard(session_id)
 
@@ -726,7 +712,11 @@ class ServerSessions:
             self._paused.add(session_id)
         else:
             self._paused.discard(session_id)
-            self._going.set()
+            self._unpaused.set()
+
+
+def _turn(lease: ServerLease, *, resumed: bool = False) -> ClaimedTurn:
+    return ClaimedTurn(lease, lease.record.content, resumed)
 
 
 def _all(tree: SessionTree) -> list[SessionTree]:

@@ -23,6 +23,7 @@ from cfs_agents.events import Finished
 from cfs_agents.fibre.report import Report
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.file_agent.run_log import disk_errors
+from cfs_agents.messages import Language, words
 from cfs_agents.recorder import NewContext
 from cfs_agents.tools.files import WORKSPACE
 from cfs_agents.tools.registry import ToolResult
@@ -281,6 +282,11 @@ class SubAgentRecord(BaseModel):
     life: str | None = None
     settings: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a task was interrupted, or the end of its turn."""
+        return self.state != "done" or self.lease is not None
+
     def deliver(self, message: InboxMessage) -> bool:
         """Put a letter into the inbox, unless it has been there before; tell whether it was new."""
         if message.id in self.seen:
@@ -410,17 +416,36 @@ def _replace(path: Path, text: str) -> None:
 
 # Keeps what a sub-agent does: on disk first, then in its session, then for whoever reads its chunks (B3, B5, B8).
 
+SPAWN = "sys_spawn_agent"
+SEND = "sys_send_message"
+WAIT = "sys_wait_agent"
+FINISH = "sys_finish_task"
+LOCK = "sys_lock_file"
+UNLOCK = "sys_unlock_file"
+
 REPEATABLE = frozenset(
-    {
-        *("sys_spawn_agent", "sys_send_message", "sys_wait_agent", "sys_finish_task", "sys_lock_file"),
-        *("sys_unlock_file", "read_file", "write_file", "list_directory", "search_files"),
-    }
+    {SPAWN, SEND, WAIT, FINISH, LOCK, UNLOCK, "read_file", "write_file", "list_directory", "search_files"}
 )
 """Calls that do nothing twice: after a kill in their middle they are just made again."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """What is stored of a session besides the turn that is being answered: enough to make the session again.
+
+    `life` tells one session of a name from the next; None if none has been made.
+    """
+
+    messages: Sequence[Message] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    life: str | None = None
+
+
 class SubAgentRecorder:
-    """Keeps one sub-agent. `told` gets each message that is on disk; `before` is awaited before the model is asked."""
+    """Stores one sub-agent (a `Recorder`), and knows what its session on the server has to hold.
+
+    `stored` gets each message that is on disk; `before_round` is awaited before the model is asked.
+    """
 
     def __init__(
         self,
@@ -428,23 +453,25 @@ class SubAgentRecorder:
         context: SessionContext,
         folder: SessionFolder,
         *,
-        told: Callable[[Message], None],
-        before: Callable[[], Awaitable[None]],
+        stored: Callable[[Message], None],
+        before_round: Callable[[], Awaitable[None]],
+        language: Language = "en",
     ) -> None:
         self.record = record
         self.current: Callable[[], Context] | None = None
         self._messages = context.message_manager
         self._memory = context.session_memory_manager
         self._folder = folder
-        self._told = told
-        self._before = before
+        self._stored = stored
+        self._before_round = before_round
+        self._language: Language = language
         self._saving = asyncio.Lock()
         self._last: str | None = None
-        self._untold: list[Message] = []
-        """Calls that are written down with their beginning, in one."""
+        self._unsent: list[Message] = []
+        """Calls that are stored together with their beginning."""
 
     async def save(self) -> None:
-        """Write the sub-agent down as it is now."""
+        """Store the sub-agent as it is now."""
         async with self._saving:
             record = self.record
             record.updated_at = time.time()
@@ -459,14 +486,50 @@ class SubAgentRecorder:
         self._last = None
         self._messages.add(message)
         await self.save()
-        self._tell()
-        self._told(message)
+        self._send_stored()
+        self._stored(message)
 
-    # -- what the loop tells --------------------------------------------------------------------------------------
+    # -- its session ----------------------------------------------------------------------------------------------
+
+    def session(self) -> StoredSession:
+        """Return what is stored of its session, up to the message that is being answered."""
+        messages, lease = list(self._messages.messages), self.record.lease
+        if lease is not None and (place := self._place_of(lease.content)) is not None:
+            messages = messages[:place]
+        if messages and messages[-1].role == "user":  # its turn was over when the next one began
+            messages.append(Message(role="assistant", content=words(self._language).taken))
+        return StoredSession(messages, self.record.settings, self.record.life)
+
+    def session_opened(self, life: str, settings: Mapping[str, Any]) -> None:
+        """Keep which session it has and the session's settings; they go to disk with the next step."""
+        self.record.life, self.record.settings = life, dict(settings)
+
+    async def turn_retaken(self, lease: LeaseRecord) -> None:
+        """Store that the server had lost the turn, and that this lease has taken its place."""
+        self.record.lease = lease
+        await self.save()
+
+    def messages_of_turn(self) -> list[Message]:
+        """Return the messages that answer the message of its turn; an answer at the end waits for the turn's end."""
+        lease, messages = self.record.lease, self._messages.messages
+        if lease is None or (place := self._place_of(lease.content)) is None:
+            return []
+        answers = list(messages[place + 1 :])
+        if answers and answers[-1].role == "assistant" and not answers[-1].tool_calls:
+            answers.pop()
+        return answers
+
+    def _place_of(self, content: str) -> int | None:
+        """Return the place of the last message of the user with this content."""
+        messages = self._messages.messages
+        places = range(len(messages) - 1, -1, -1)
+        return next((n for n in places if messages[n].role == "user" and messages[n].content == content), None)
+
+    # -- the steps of the loop ------------------------------------------------------------------------------------
 
     async def before_round(self) -> None:
         """Let the sub-agent look what has come."""
-        await self._before()
+        await self._before_round()
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
         """Keep a message of the user or of the model."""
@@ -478,10 +541,10 @@ class SubAgentRecorder:
         if item.item_id == self._last:  # the rest of a reply that was cut off
             self._messages.replace_last(item.message)
             await self.save()
-            self._told(item.message)
+            self._stored(item.message)
         elif not broken and any(call.name not in REPEATABLE for call in item.message.tool_calls[:1]):
             self._messages.add(item.message)
-            self._untold.append(item.message)
+            self._unsent.append(item.message)
         else:
             await self.add(item.message)
         self._last = item.item_id
@@ -495,13 +558,13 @@ class SubAgentRecorder:
         self.record.begun = [call.id for call in calls]
         if any(call.name not in REPEATABLE for call in calls):
             await self.save()
-            self._tell()
+            self._send_stored()
 
-    def _tell(self) -> None:
+    def _send_stored(self) -> None:
         """Tell what is on disk by now, and was kept from being told before."""
-        for message in self._untold:
-            self._told(message)
-        self._untold.clear()
+        for message in self._unsent:
+            self._stored(message)
+        self._unsent.clear()
 
     async def done(
         self,
@@ -523,10 +586,10 @@ class SubAgentRecorder:
 
 _REPORT = TypeAdapter(Report)
 
-Made = tuple[SubAgentRecord, SessionContext, SessionFolder]
+StoredAgent = tuple[SubAgentRecord, SessionContext, SessionFolder]
 
 
-def recall_root(folder: TreeFolder, fresh: SubAgentRecord, context: SessionContext) -> Made:
+def load_root(folder: TreeFolder, fresh: SubAgentRecord, context: SessionContext) -> StoredAgent:
     """Read the root, or take it as it is when there is none yet. Blocks."""
     place = folder.main()
     kept = place.load()
@@ -536,7 +599,7 @@ def recall_root(folder: TreeFolder, fresh: SubAgentRecord, context: SessionConte
     return record, _with(context, messages, spec_of(record)), place
 
 
-def recall_subs(folder: TreeFolder, context_of: Callable[[str], SessionContext]) -> Iterator[Made]:
+def load_sub_agents(folder: TreeFolder, context_of: Callable[[str], SessionContext]) -> Iterator[StoredAgent]:
     """Read the sub-agents, parents first. `context_of` returns the context of one that came before. Blocks.
 
     A folder without a status is what a kill has left of a spawn that had not happened.

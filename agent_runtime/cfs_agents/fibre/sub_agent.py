@@ -1,11 +1,17 @@
-"""What a sub-agent needs of the tree that it is in, and how it says that its task has ended."""
+"""A sub-agent: one agent of a tree, with its own conversation, session and task (B1).
+
+A task begins with a message and ends with a report. In between the sub-agent asks its model and runs its tools. Before
+each question it takes in the messages that have come. The next step follows from what is on disk, so a sub-agent that
+was killed continues after its last step. The root of a tree is a sub-agent, too.
+"""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from enum import StrEnum
+from typing import Any, TypeAlias
 
 import structlog
 
@@ -14,12 +20,17 @@ from cfs.wire import Message, Usage
 from cfs_agents.agent import Agent
 from cfs_agents.config import AgentConfig
 from cfs_agents.context import Context, ContextFileSystem, ContextItem
-from cfs_agents.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking
+from cfs_agents.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking, TurnUsage
 from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.fibre.report import ChunkKind, ChunkStream, Report, ReportStatus
+from cfs_agents.fibre.guards.guards import Guards
+from cfs_agents.fibre.prompts import system_prompt
+from cfs_agents.fibre.report import ChunkKind, ChunkStream, Finish, Report, ReportStatus
 from cfs_agents.fibre.server_sessions import ClaimedTurn, NoLease, SessionBackend, TurnLease
 from cfs_agents.fibre.state import (
+    FINISH,
     REPEATABLE,
+    SPAWN,
+    WAIT,
     InboxMessage,
     LeaseRecord,
     SessionContext,
@@ -29,19 +40,103 @@ from cfs_agents.fibre.state import (
     report_of,
     state_of,
 )
-from cfs_agents.fibre.tools import FINISH, SPAWN, WAIT, Finish
 from cfs_agents.file_agent.agent import to_the_end
-from cfs_agents.messages import Language, guard_words, sentences, words
+from cfs_agents.messages import Language, guard_words, sentences, told_changes, words
 from cfs_agents.model import Model, is_outage
 from cfs_agents.tools import AsyncPersistentShell, Tool
-
-# What a sub-agent says: to its session on the server, and to whoever reads the chunks of the tree (B3, B5).
 
 _log = structlog.get_logger(__name__)
 
 
+# -- states -----------------------------------------------------------------------------------------------------------
+
+
+class SubAgentState(StrEnum):
+    """What a sub-agent is doing."""
+
+    STARTING = "starting"
+    """It has a task, and has not claimed the turn of it yet, or not again after an interruption."""
+    WORKING = "working"
+    """It asks its model and runs tools."""
+    WAITING = "waiting"
+    """It waits for a report, for the consent of a person, or for the end of a pause."""
+    REPORTING = "reporting"
+    """Its task is over: its report is checked and stored, and its turn ends. It cannot be cancelled any more."""
+    DONE = "done"
+    """It has reported, and takes another message as its next task."""
+
+
+TRANSITIONS: dict[SubAgentState, frozenset[SubAgentState]] = {
+    SubAgentState.STARTING: frozenset({SubAgentState.WORKING, SubAgentState.REPORTING, SubAgentState.DONE}),
+    SubAgentState.WORKING: frozenset({SubAgentState.WAITING, SubAgentState.REPORTING, SubAgentState.STARTING}),
+    SubAgentState.WAITING: frozenset({SubAgentState.WORKING, SubAgentState.REPORTING, SubAgentState.STARTING}),
+    SubAgentState.REPORTING: frozenset({SubAgentState.DONE, SubAgentState.STARTING}),
+    SubAgentState.DONE: frozenset({SubAgentState.STARTING}),
+}
+"""The states that may follow each state. An interruption leads back to `STARTING` if the task is to be resumed."""
+
+
+def state_at_rest(record: SubAgentRecord) -> SubAgentState:
+    """Return the state of a sub-agent that does not run: what it will do when the tree runs."""
+    return SubAgentState.DONE if record.state == "done" else SubAgentState.STARTING
+
+
+class WorkClock:
+    """Measures the time that a task takes, in seconds; `away` returns for how long there has been no server in all.
+
+    Outages and the time in `suspended` do not count.
+    """
+
+    def __init__(self, away: Callable[[], float]) -> None:
+        self.started = False
+        self._away = away
+        self._used = 0.0
+        self._since: float | None = None
+        self._away_before = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The time that the task has taken so far."""
+        if self._since is None:
+            return self._used
+        return self._used + max(0.0, time.monotonic() - self._since - (self._away() - self._away_before))
+
+    def start(self, used: float) -> None:
+        """Start, where the task has taken so many seconds before."""
+        self.started, self._used = True, used
+        self._go()
+
+    def reset(self) -> None:
+        """Forget what was used before the start: this is another task."""
+        self._used = 0.0
+
+    def stop(self) -> float:
+        """Stop, and return the time that the task has taken."""
+        self._used, self._since, self.started = self.seconds, None, False
+        return self._used
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Leave out the time that the block takes."""
+        self._used, self._since = self.seconds, None
+        try:
+            yield
+        finally:
+            if self.started:
+                self._go()
+
+    def _go(self) -> None:
+        self._since, self._away_before = time.monotonic(), self._away()
+
+
+# -- output -----------------------------------------------------------------------------------------------------------
+
+
 class TurnOutput:
-    """The output of one sub-agent; `lease` is the turn that it answers. Nothing here waits but the end of a turn."""
+    """Sends what a sub-agent writes to its session on the server and to the readers of the tree's chunks (B3, B5).
+
+    Only the end of a turn waits for the server.
+    """
 
     def __init__(self, chunks: ChunkStream, session_id: str, agent_name: str) -> None:
         self._chunks = chunks
@@ -51,7 +146,7 @@ class TurnOutput:
         self._given: str | None = None
         self._answer: Message | None = None
         self._shown = ""
-        """What has been said of the reply that is being made, also by an attempt that broke off."""
+        """What was sent of the present reply, also by an attempt that broke off."""
         self._reply, self._differs = "", False
 
     @property
@@ -59,13 +154,13 @@ class TurnOutput:
         """The turn of the server, if there is one."""
         return self._lease.record
 
-    def take(self, turn: ClaimedTurn) -> None:
-        """Answer this turn from now on; its message is known to the session."""
+    def begin(self, turn: ClaimedTurn) -> None:
+        """Write to this turn from now on; the session has its message already."""
         self._lease, self._answer = turn.lease, None
         self._given = turn.content if turn.lease.record is not None else None
 
-    def tell(self, message: Message) -> None:
-        """Tell of a message that is on disk. An answer waits: it may be the end of the turn, which brings it."""
+    def message(self, message: Message) -> None:
+        """Send a message that is on disk. An answer waits: it may be the end of the turn, which sends it."""
         self._shown, self._reply, self._differs = "", "", False
         given = self._given if message.role == "user" else None
         if message.role == "user":
@@ -74,14 +169,14 @@ class TurnOutput:
         if given == message.content:
             return
         if not (self._answer is not None and message.content.startswith(self._answer.content)):
-            self._release()  # else it is the same answer, gone on with
+            self._send_answer()  # else it is the same answer, continued
         if message.role == "assistant" and not message.tool_calls:
             self._answer = message
         else:
             self._lease.message(message)
 
-    def say(self, event: AgentEvent) -> None:
-        """Tell of what happens, as it happens."""
+    def event(self, event: AgentEvent) -> None:
+        """Send an event of the agent's loop."""
         match event:
             case Text(text):
                 self._text(text)
@@ -95,7 +190,7 @@ class TurnOutput:
                 self.chunk("result", "tool", content=result.text, tool_call_id=call.id, name=call.name)
 
     def _text(self, text: str) -> None:
-        """Say a piece of a reply. Where the reply was asked for again, what was said before is not said twice."""
+        """Send a piece of a reply. If the reply was requested again, nothing is sent twice."""
         self._reply += text
         if self._differs:
             self.chunk("text", content=text)
@@ -108,17 +203,17 @@ class TurnOutput:
             self.chunk("text", content=f"\n{self._reply}")
 
     def chunk(self, kind: ChunkKind, role: Any = "assistant", **parts: Any) -> None:
-        """Say a chunk."""
-        self._chunks.say(self._session_id, self._agent_name, kind, role, **parts)
+        """Send a chunk to the readers of the tree."""
+        self._chunks.send(self._session_id, self._agent_name, kind, role, **parts)
 
-    async def turn_over(self, reply: str) -> None:
+    async def end_turn(self, reply: str) -> None:
         """End the turn, as another one follows."""
-        self._release()
+        self._send_answer()
         lease, self._lease = self._lease, NoLease()
         await lease.finish(reply, Usage())
 
     async def finish(self, report: Report, language: Language) -> None:
-        """End the turn by the report; raises the error of an outage. Other errors are logged: the report stands."""
+        """End the turn with the report; raises the error of an outage. Other errors are logged: the report stands."""
         lease, self._lease = self._lease, NoLease()
         reply = report.summary if report.ok else report.text(language)
         answer, self._answer = self._answer, None
@@ -137,189 +232,190 @@ class TurnOutput:
             await lease.close()
 
     async def close(self) -> None:
-        """Let go of the turn, as another process will go on with it."""
+        """Stop writing to the turn without ending it: another process will continue it."""
         lease, self._lease = self._lease, NoLease()
         await lease.close()
 
-    def _release(self) -> None:
+    def _send_answer(self) -> None:
         answer, self._answer = self._answer, None
         if answer is not None:
             self._lease.message(answer)
 
 
-def said_since(messages: Sequence[Message], content: str) -> list[Message]:
-    """Return the messages that answer the last one with this content; an answer at the end waits for the turn's end."""
-    for back in range(len(messages) - 1, -1, -1):
-        if messages[back].role == "user" and messages[back].content == content:
-            said = list(messages[back + 1 :])
-            if said and said[-1].role == "assistant" and not said[-1].tool_calls:
-                said.pop()
-            return said
-    return []
+# -- the sub-agent ----------------------------------------------------------------------------------------------------
+
+Claim: TypeAlias = Callable[[], Awaitable[ClaimedTurn | None]]
+"""Claims the turn that a sub-agent is to answer; returns None if the turn is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a task ended as the sub-agent sees it: what it says of it, and why it is not a success."""
+    """How a task ended as the sub-agent sees it: its own report, and why it is not a success."""
 
     status: ReportStatus
-    said: Finish
+    finish: Finish
     reasons: tuple[str, ...] = ()
 
 
-class Tree(Protocol):
-    """What a sub-agent needs of the tree that it is in."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TreeResources:
+    """What all sub-agents of a tree share. `models` returns the model for an agent's name.
+
+    `toolset` makes the tools of a sub-agent, and the shell that some of them use.
+    """
 
     config: FibreConfig
     backend: SessionBackend
     chunks: ChunkStream
-
-    def model(self, sub_agent: "FibreSubAgent") -> Model:
-        """Return the model that answers for a sub-agent."""
-        ...
-
-    def tools(self, sub_agent: "FibreSubAgent") -> tuple[list[Tool], AsyncPersistentShell | None]:
-        """Make a sub-agent's tools, and the shell that some of them use."""
-        ...
-
-    def system(self, sub_agent: "FibreSubAgent") -> str:
-        """Write a sub-agent's system prompt."""
-        ...
-
-    async def began(self, sub_agent: "FibreSubAgent", *, again: bool) -> None:
-        """A sub-agent begins with a task, or goes on with one after a kill."""
-        ...
-
-    async def before_round(self, sub_agent: "FibreSubAgent", agent: Agent, *, told: bool) -> None:
-        """Look before a sub-agent's model is asked; a `CfsError` ends the sub-agent's task.
-
-        `told` says that it reads something new from somebody.
-        """
-        ...
-
-    def after(self, sub_agent: "FibreSubAgent", event: AgentEvent) -> None:
-        """Look at what a sub-agent did; it may be ended for it."""
-        ...
-
-    def at_work(self, sub_agent: "FibreSubAgent") -> list[str]:
-        """Name the children of a sub-agent that are at work."""
-        ...
-
-    async def unmade(self, sub_agent: "FibreSubAgent", answer: str) -> tuple[str, ...]:
-        """Return the files that an answer names as made or changed, and that were not since the task began."""
-        ...
-
-    async def told_changes(self, sub_agent: "FibreSubAgent") -> str:
-        """Say what became of the files since a sub-agent's task began."""
-        ...
-
-    async def judge(self, sub_agent: "FibreSubAgent", ending: Ending) -> Report:
-        """Hold what a sub-agent says of its task against the facts."""
-        ...
-
-    async def over(self, sub_agent: "FibreSubAgent", report: Report) -> None:
-        """A sub-agent's task is over: end what depends on it, and tell who waits for it."""
-        ...
-
-
-# A sub-agent: one agent of a tree, with a conversation, a session and a task of its own (B1).
-#
-# A task begins with a message and ends with a report. In between the sub-agent asks its model and runs its tools.
-# Before each question it takes in the messages that have come. The next step follows from what is on disk, so a
-# sub-agent that was killed continues after its last step.
-
-Begin: TypeAlias = Callable[[], Awaitable[ClaimedTurn | None]]
-"""How a sub-agent comes to the turn that it is to answer; None when that is over already."""
+    guards: Guards
+    models: Callable[[str], Model]
+    toolset: "Callable[[FibreSubAgent], tuple[list[Tool], AsyncPersistentShell | None]]"
 
 
 class FibreSubAgent:
-    """One sub-agent; the root is one too. `run` does one task, or goes on with the one that was broken off."""
+    """One agent of a tree. `run` does one task, or continues the one that was interrupted."""
 
-    def __init__(self, tree: Tree, record: SubAgentRecord, context: SessionContext, folder: SessionFolder) -> None:
+    def __init__(
+        self,
+        tree: TreeResources,
+        record: SubAgentRecord,
+        context: SessionContext,
+        folder: SessionFolder,
+        parent: "FibreSubAgent | None" = None,
+    ) -> None:
         self.tree = tree
         self.record = record
         self.context = context
+        self.parent = parent
+        self.children: list[FibreSubAgent] = []
+        if parent is not None:
+            parent.children.append(self)
         self.output = TurnOutput(tree.chunks, record.session_id, record.agent_name)
-        self.keeper = SubAgentRecorder(record, context, folder, told=self.output.tell, before=self._before_round)
+        self.recorder = SubAgentRecorder(
+            record,
+            context,
+            folder,
+            stored=self.output.message,
+            before_round=self._before_round,
+            language=tree.config.language,
+        )
         self.finish_calls = 0
-        """How often it has said in this task that it is done."""
-        self.news = asyncio.Event()
+        """How often it has called `sys_finish_task` in this task."""
+        self.wakeup = asyncio.Event()
+        """Set when something has come that it may wait for."""
         self.task: asyncio.Task[None] | None = None
         self.report = report_of(record)
+        self.clock = WorkClock(lambda: tree.backend.away)
+        self._state = state_at_rest(record)
+        self._waits = 0
         self._last_calls: set[str] = set()
         self._agent: Agent | None = None
         self._shell: AsyncPersistentShell | None = None
         self._files: ContextFileSystem | None = None
         self._finish: Finish | None = None
         self._verdict: Ending | None = None
-        self._ending = False
-        self._at_work = False
-        self._began_at: float | None = None
-        self._away_at = 0.0
 
     # -- what it is -----------------------------------------------------------------------------------------------
 
     @property
     def agent_id(self) -> str:
-        """Its name, which no other sub-agent of the tree has."""
+        """Its name, unique in the tree."""
         return self.record.agent_id
 
     @property
     def session_id(self) -> str:
-        """Its session's id, which names all agents above it."""
+        """The id of its session, which names all agents above it."""
         return self.record.session_id
 
     @property
     def is_root(self) -> bool:
-        """Whether it is the one that all others come from."""
-        return self.record.parent_id is None
+        """Whether it is the first agent of the tree."""
+        return self.parent is None
+
+    @property
+    def state(self) -> SubAgentState:
+        """What it is doing."""
+        return self._state
 
     @property
     def running(self) -> bool:
-        """Whether it is at work now."""
+        """Whether its task runs in this process."""
         return self.task is not None and not self.task.done()
 
-    def seconds(self) -> float:
-        """How long it has worked on its task, in all processes together; outages do not count."""
-        if self._began_at is None:
-            return self.record.seconds_used
-        spent = time.monotonic() - self._began_at - (self.tree.backend.away - self._away_at)
-        return self.record.seconds_used + max(0.0, spent)
+    @property
+    def busy(self) -> bool:
+        """Whether it has a task that is not done."""
+        return self.running or self._state is not SubAgentState.DONE
+
+    @property
+    def may_spawn(self) -> bool:
+        """Whether it may have children."""
+        return self.record.depth < self.tree.config.max_depth
+
+    def below(self) -> "Iterator[FibreSubAgent]":
+        """Yield all agents below it, each before its own children."""
+        for child in self.children:
+            yield child
+            yield from child.below()
+
+    def system_text(self) -> str:
+        """Write its system prompt (B6)."""
+        config = self.tree.config
+        notes = {"agent_name": self.record.agent_name}
+        for key, value in self.context.system_context.items():
+            notes[key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        instruction = self.record.system_instruction
+        return system_prompt(config.language, instruction, may_spawn=self.may_spawn, notes=notes, common=config.common)
+
+    # -- state ----------------------------------------------------------------------------------------------------
+
+    def _change(self, state: SubAgentState) -> None:
+        """Change the state: the only place that does. Raises `RuntimeError` if the table does not have the change."""
+        if state is self._state:
+            return
+        if state not in TRANSITIONS[self._state]:
+            raise RuntimeError(f"{self.session_id} cannot go from {self._state} to {state}")
+        self._state = state
 
     @asynccontextmanager
-    async def time_stopped(self) -> AsyncIterator[None]:
-        """Wait for a person in it: that time does not count as its own."""
-        self.record.seconds_used, self._began_at = self.seconds(), None
+    async def waiting(self, *, counts: bool = True) -> AsyncIterator[None]:
+        """Wait for somebody in this block; that time is its own only if it `counts`."""
+        self._waits += 1
+        if self._state is SubAgentState.WORKING:
+            self._change(SubAgentState.WAITING)
         try:
-            yield
+            if counts:
+                yield
+            else:
+                with self.clock.suspended():
+                    yield
         finally:
-            self._began_at = time.monotonic()
+            self._waits -= 1
+            if not self._waits and self._state is SubAgentState.WAITING:
+                self._change(SubAgentState.WORKING)
 
     # -- from outside ---------------------------------------------------------------------------------------------
 
+    def prepare(self) -> None:
+        """Get ready for a task that is about to be started."""
+        self._change(SubAgentState.STARTING)
+        self._verdict, self._finish, self.finish_calls = None, None, 0
+
     def kill(self, status: ReportStatus, reason: str) -> None:
-        """End its task where it waits; from the thread of its event loop. A task that is ending is left to its end."""
-        if self.task is None or not self.running or self._ending or self._verdict is not None:
+        """End its task where it waits; from the thread of its event loop. A task that is reporting ends by itself."""
+        over = self._state in (SubAgentState.REPORTING, SubAgentState.DONE)
+        if self.task is None or not self.running or over or self._verdict is not None:
             return
         self._verdict = Ending(status, Finish(status="failed", summary=""), (reason,))
-        if self._at_work:  # else it looks before it begins: a task that is cancelled before that never runs
+        if self.clock.started:  # else it looks before it begins: a task that is cancelled before that never runs
             self.task.cancel()
 
-    def prepare(self) -> None:
-        """Forget how the last task ended, as another one is about to be started."""
-        self._verdict, self._finish, self._ending, self.finish_calls = None, None, False, 0
-
-    @property
-    def ending(self) -> bool:
-        """Whether its task has come to its end, and only the report is left to be made."""
-        return self._ending
-
-    def lost(self, reason: str) -> None:
-        """End its task, as its turn on the server is not its any more."""
+    def turn_lost(self, reason: str) -> None:
+        """End its task, as its turn on the server was cancelled or taken over."""
         self.kill("cancelled", reason)
 
     def take_finish(self, finish: Finish) -> None:
-        """Take what the model says of its task, which ends when the call has its result."""
+        """Take its own report of the task, which ends when the call has its result."""
         self.finish_calls += 1
         if self._finish is not None:
             return
@@ -329,60 +425,88 @@ class FibreSubAgent:
     async def deliver(self, message: InboxMessage) -> None:
         """Put a message into its inbox, on disk too."""
         if self.record.deliver(message):
-            await self.keeper.save()
-            self.news.set()
+            await self.recorder.save()
+            self.wakeup.set()
+
+    def report_delivered(self) -> None:
+        """Take the notification of its report out of its parent's inbox, as the parent has the report."""
+        self.record.report_delivered = True
+        if self.parent is not None:
+            inbox = self.parent.record.inbox
+            inbox[:] = [each for each in inbox if not (each.is_notification and each.sender == self.agent_id)]
+
+    async def end_below(self) -> None:
+        """Cancel all agents below it, and wait for their ends."""
+        tasks = []
+        for each in self.below():
+            each.kill("cancelled", words(self.tree.config.language).parent_over)
+            if each.task is not None and not each.task.done():
+                tasks.append(each.task)
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def notify_parent(self, report: Report) -> None:
+        """Put its report into the inbox of its parent."""
+        if self.parent is not None:
+            text = report.text(self.tree.config.language)
+            task = f"{self.agent_id}:{self.record.tasks}"
+            await self.parent.deliver(InboxMessage(id=task, sender=self.agent_id, content=text, is_notification=True))
 
     # -- a task ---------------------------------------------------------------------------------------------------
 
-    async def run(self, begin: Begin, message: InboxMessage | None = None) -> None:
-        """Do a task from its beginning, which `begin` brings, or go on where it was, to its report.
+    async def run(self, claim: Claim, message: InboxMessage | None = None) -> None:
+        """Do a task to its report, or continue it; `claim` gets its turn.
 
-        A `message` is what it begins with; it leaves the inbox when it is taken in.
+        A `message` is what the task begins with; it leaves the inbox when the turn is claimed.
         """
-        self._began_at, self._at_work, self._away_at = time.monotonic(), True, self.tree.backend.away
+        self.clock.start(self.record.seconds_used)
         try:
-            ending = await self._ended(begin, message)
-            self._ending = True
-            await self._settle(ending)
+            ending = await self._ended(claim, message)
+            self._change(SubAgentState.REPORTING)
+            await self._report(ending)
+            self._change(SubAgentState.DONE)
         finally:
-            self.record.seconds_used, self._began_at = self.seconds(), None
-            self._at_work = False
+            self.record.seconds_used = self.clock.stop()
             await self.output.close()
-            await self._put_away()
-            self.news.set()
+            await self._close_tools()
+            self.wakeup.set()
 
-    async def _ended(self, begin: Begin, message: InboxMessage | None) -> Ending:
+    def rest(self) -> None:
+        """Return to rest, as its task has ended, was interrupted, or had no turn to claim."""
+        self._change(state_at_rest(self.record))
+
+    async def _ended(self, claim: Claim, message: InboxMessage | None) -> Ending:
         """Work to the end of the task, however it ends."""
         if self._verdict is not None:
             return self._verdict
         try:
-            return await self._work(begin, message)
+            return await self._work(claim, message)
         except asyncio.CancelledError:
-            if self._verdict is None or self.task is None:  # the whole tree is left, to be gone on with later
+            if self._verdict is None or self.task is None:  # the whole tree stops, to be resumed later
                 raise
             self.task.uncancel()
             return self._verdict
         except CfsError as error:
             if is_outage(error):
-                raise  # nothing has failed but the patience: to be gone on with later
+                raise  # the task has not failed, only patience has run out: to be resumed later
             return self._failed(error.detail)
-        except Exception as error:  # noqa: BLE001 - a sub-agent that fails is reported, and the others go on
+        except Exception as error:  # noqa: BLE001 - a sub-agent that fails is reported, and the others continue
             _log.exception("sub_agent.failed", session=self.session_id)
             return self._failed(f"{type(error).__name__}: {error}")
 
-    async def _work(self, begin: Begin, message: InboxMessage | None) -> Ending:
+    async def _work(self, claim: Claim, message: InboxMessage | None) -> Ending:
         say = words(self.tree.config.language)
-        agent = self._wake()
-        turn = await begin()
+        agent = self._make_agent()
+        turn = await claim()
         if turn is None:
             return Ending("cancelled", Finish(status="failed", summary=""), (say.stopped,))
-        await self._adopt(agent, turn, message)
+        await self._begin_turn(agent, turn, message)
         if self.record.finish is not None:  # it had reported when it was killed
             self._finish = Finish(**self.record.finish)
         task: str | None = None
         while True:
             if self._finish is None:
-                await self._through(agent, task)
+                await self._run_loop(agent, task)
             if self._finish is not None:
                 return Ending("success" if self._finish.status == "success" else "failed", self._finish)
             if agent.outcome.reason == "rounds":
@@ -391,25 +515,26 @@ class FibreSubAgent:
                 if agent.outcome.error is not None:
                     raise agent.outcome.error
                 return self._failed(agent.outcome.detail)
-            if (task := await self._more(agent.outcome.text)) is None:
+            if (task := await self._next_message(agent.outcome.text)) is None:
                 return await self._answered(agent.outcome.text)
 
     async def _answered(self, text: str) -> Ending:
-        said = Finish(status="success", summary=text)
+        """Judge a task that ended with an answer, and without a report."""
+        finish = Finish(status="success", summary=text)
         if not self.is_root:
-            return Ending("unverified", said, (words(self.tree.config.language).silent,))
-        if unmade := await self.tree.unmade(self, text):
+            return Ending("unverified", finish, (words(self.tree.config.language).silent,))
+        if unmade := await self._unmade(text):
             reason = guard_words(self.tree.config.language).unchanged.format(", ".join(unmade))
-            return Ending("unverified", said, (reason,))
-        return Ending("success", said)
+            return Ending("unverified", finish, (reason,))
+        return Ending("success", finish)
 
     def _failed(self, reason: str) -> Ending:
         return Ending("failed", Finish(status="failed", summary=""), (reason,))
 
-    def _wake(self) -> Agent:
-        """Make the loop, its tools and its conversation, which is what was kept."""
+    def _make_agent(self) -> Agent:
+        """Make the loop, its tools and its conversation as it was stored."""
         config, record = self.tree.config, self.record
-        tools, self._shell = self.tree.tools(self)
+        tools, self._shell = self.tree.toolset(self)
         if config.offload_enabled:
             self._files = self.context.offloaded()
         limits = AgentConfig(
@@ -422,71 +547,75 @@ class FibreSubAgent:
             counter=config.counter,
             language=config.language,
         )
-        self._agent = agent = Agent(self.tree.model(self), limits, files=self._files, recorder=self.keeper)
-        kept = self.context.session_memory_manager.load(record.items, record.messages)
+        model = self.tree.models(record.agent_name)
+        self._agent = agent = Agent(model, limits, files=self._files, recorder=self.recorder)
+        stored = self.context.session_memory_manager.load(record.items, record.messages)
         newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
-        record.inbox = [message for message in record.inbox if self._read(message) not in newest]  # read, then killed
-        system = ContextItem.of(Message(role="system", content=self.tree.system(self)))
-        calls = kept.open_calls
+        record.inbox = [each for each in record.inbox if self._text_of(each) not in newest]  # taken in, then killed
+        system = ContextItem.of(Message(role="system", content=self.system_text()))
+        calls = stored.open_calls
         once = any(call.id in record.begun and call.name not in REPEATABLE for call in calls)
         begun = record.begun if once else ()
-        agent.resume_at(Context((system, *kept.items)), begun=begun, broken=record.broken)
-        self.keeper.current = lambda: agent.context.context
+        agent.resume_at(Context((system, *stored.items)), begun=begun, broken=record.broken)
+        self.recorder.current = lambda: agent.context.context
         return agent
 
-    async def _adopt(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> None:
-        """Take over a turn: a new task, or the one that was broken off."""
+    async def _begin_turn(self, agent: Agent, turn: ClaimedTurn, message: InboxMessage | None) -> None:
+        """Begin with a claimed turn: a new task, or the one that was interrupted."""
         record = self.record
-        self.output.take(turn)
+        self.output.begin(turn)
         self.output.chunk("started", content=record.role_description)
         record.lease = turn.lease.record or LeaseRecord(turn="", claim="", content=turn.content)
-        if record.state != "working" or (self.is_root and not turn.goes_on):
+        if record.state != "working" or (self.is_root and not turn.resumed):
             record.state, record.report, self.report = "working", None, None
             record.tasks += 1
             record.rounds, record.seconds_used, record.nudges, record.finish = 0, 0.0, [], None
             record.doubted = None
+            self.clock.reset()
             if message in record.inbox:
                 record.inbox.remove(message)
-        await self.tree.began(self, again=not turn.goes_on)
-        if turn.goes_on:
-            await self.keeper.save()
+        self._change(SubAgentState.WORKING)
+        await self.tree.guards.began(self.agent_id, again=not turn.resumed)
+        if turn.resumed:
+            await self.recorder.save()
         else:
-            await self._receive(agent, turn.content)
+            await self._add_task(agent, turn.content)
 
-    async def _receive(self, agent: Agent, content: str) -> None:
-        """Begin with a message. One that a kill left behind a status that does not know it is there already."""
+    async def _add_task(self, agent: Agent, content: str) -> None:
+        """Add the message that begins the task, unless it is there: a kill may have come before the status."""
         last = agent.context.context.items[-1].message
         if last.role == "user" and last.content == content:
-            await self.keeper.save()
+            await self.recorder.save()
             return
         count = len(agent.context.context)
         agent.context.close_calls(words(self.tree.config.language).stopped)
         agent.context.context = agent.context.context.released()
         agent.context.add(Message(role="user", content=content), task=True)
         for item in agent.context.context.items[count:]:
-            await self.keeper.add(item.message)
+            await self.recorder.add(item.message)
 
-    async def _through(self, agent: Agent, task: str | None) -> None:
+    async def _run_loop(self, agent: Agent, task: str | None) -> None:
         """Let the loop run until the model has answered, or reported."""
         agent.config = replace(agent.config, max_rounds=max(0, self.record.max_turns - self.record.rounds))
         async with aclosing(agent.run_stream(task)) as events:
             async for event in events:
                 if isinstance(event, CallStarted):
                     self._last_calls.add(event.call.name)
-                self.output.say(event)
-                self.tree.after(self, event)
+                self.output.event(event)
+                if isinstance(event, TurnUsage):
+                    self.tree.guards.asked(self.agent_id, event.usage)
                 if isinstance(event, CallFinished) and event.call.name == FINISH and self._finish is not None:
                     self.finish_calls += sum(call.name == FINISH for call in agent.context.context.open_calls)
                     return
 
-    async def _more(self, answer: str) -> str | None:
-        """Say what an answer does not end the task for: something has come, or something is missing yet."""
+    async def _next_message(self, answer: str) -> str | None:
+        """Return what an answer does not end the task for: a message that came, or what is missing; else None."""
         record, config = self.record, self.tree.config
-        if await self.tree.backend.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
+        if await self.tree.backend.is_waiting(self.session_id) and (message := await self._next_turn()) is not None:
             return message
         if record.inbox:
-            return self._read(record.inbox.pop(0))
-        names = self.tree.at_work(self)
+            return self._text_of(record.inbox.pop(0))
+        names = [each.agent_id for each in self.children if each.busy]
         if names and "at_work" not in record.nudges:
             record.nudges.append("at_work")
             return words(config.language).at_work.format(", ".join(names))
@@ -494,105 +623,116 @@ class FibreSubAgent:
         if not self.is_root and "finish" not in record.nudges:
             record.nudges.append("finish")
             return say.finish
-        if self.is_root and record.doubted is None and (unmade := await self.tree.unmade(self, answer)):
+        if self.is_root and record.doubted is None and (unmade := await self._unmade(answer)):
             record.doubted = answer
-            return say.unmade.format(", ".join(unmade), await self.tree.told_changes(self))
+            return say.unmade.format(", ".join(unmade), await self._changes())
         return None
 
-    # -- what comes meanwhile -------------------------------------------------------------------------------------
+    # -- messages that come during a task -------------------------------------------------------------------------
+
+    async def has_message(self) -> bool:
+        """Whether somebody has written to it; the notification that a child is done does not count."""
+        if any(not message.is_notification for message in self.record.inbox):
+            return True
+        return await self.tree.backend.is_waiting(self.session_id)
 
     async def _before_round(self) -> None:
-        """Take in what has come: from whoever wrote to the session, and from other agents.
+        """Take in what has come: messages of its session, and of other agents. Then let the guards look.
 
-        That a child is done is told to an agent that is not about to hear it from a wait.
+        An agent that has just started a child, or waited for one, is not notified that a child is done: it will wait.
         """
         agent = self._agent
         assert agent is not None  # noqa: S101 - for the type checker
-        told = False
-        await self._while_paused()
-        if await self.tree.backend.is_waiting(self.session_id) and (message := await self._turn_over()) is not None:
-            await self._take_in(agent, message)
-            told = True
-        hears = not self._last_calls & {SPAWN, WAIT}
+        received = False
+        async with self.waiting(counts=False):
+            await self.tree.backend.unpaused(self.session_id)
+        if await self.tree.backend.is_waiting(self.session_id) and (message := await self._next_turn()) is not None:
+            await self._add(agent, message)
+            received = True
+        notify = not self._last_calls & {SPAWN, WAIT}
         self._last_calls = set()
-        for received in [each for each in self.record.inbox if hears or not each.is_notification]:
-            self.record.inbox.remove(received)
-            await self._take_in(agent, self._read(received))
-            told = True
-        await self.tree.before_round(self, agent, told=told)
+        for each in [each for each in self.record.inbox if notify or not each.is_notification]:
+            self.record.inbox.remove(each)
+            await self._add(agent, self._text_of(each))
+            received = True
+        if received:
+            agent.repeated.clear()
+        context = agent.context.context
+        agent.context.context = self.tree.guards.before_round(self.agent_id, context, context.tokens)
 
-    async def _while_paused(self) -> None:
-        """Wait while somebody wants it; that time does not count as its own."""
-        since = time.monotonic()
-        await self.tree.backend.unpaused(self.session_id)
-        if self._began_at is not None:
-            self._began_at += time.monotonic() - since
-
-    async def _turn_over(self) -> str | None:
-        """End the turn that is being answered, as a newer message waits, and take that one; None if it has gone."""
-        await self.output.turn_over(words(self.tree.config.language).taken)
-        turn = await self.tree.backend.next(self.session_id, self.lost)
+    async def _next_turn(self) -> str | None:
+        """End the present turn, as a newer message waits, and claim that one; None if it has gone."""
+        await self.output.end_turn(words(self.tree.config.language).taken)
+        turn = await self.tree.backend.next(self.session_id, self.turn_lost)
         if turn is not None:
-            self.output.take(turn)
+            self.output.begin(turn)
         self.record.lease = self.output.lease
         return None if turn is None else turn.content
 
-    async def _take_in(self, agent: Agent, content: str) -> None:
+    async def _add(self, agent: Agent, content: str) -> None:
         item = agent.context.add(Message(role="user", content=content))
-        await self.keeper.add(item.message)
+        await self.recorder.add(item.message)
 
-    def _read(self, message: InboxMessage) -> str:
+    def _text_of(self, message: InboxMessage) -> str:
         say = words(self.tree.config.language)
-        return (
-            say.news.format(message.content)
-            if message.is_notification
-            else say.letter.format(message.sender, message.content)
-        )
+        if message.is_notification:
+            return say.news.format(message.content)
+        return say.letter.format(message.sender, message.content)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
-    async def _settle(self, ending: Ending) -> None:
-        """Write the report down, end the turn by it, and tell who waits."""
+    async def _report(self, ending: Ending) -> None:
+        """Store the report, end the turn with it, cancel the agents below, and notify the parent."""
         record, language = self.record, self.tree.config.language
-        await self._put_away()
-        report = self.report = await self.tree.judge(self, ending)
+        await self._close_tools()
+        report = self.report = await self._judged(ending)
         record.state, record.report, record.report_delivered = "done", state_of(report), self.is_root
         record.begun, record.finish = [], None
-        record.seconds_used, self._began_at = self.seconds(), None
-        await self.keeper.save()
-        if self.output.lease is None and not report.ok:  # it never came to its turn: the message must not wait for ever
+        record.seconds_used = self.clock.stop()
+        await self.recorder.save()
+        if (
+            self.output.lease is None and not report.ok
+        ):  # its turn was never claimed: the message must not wait for ever
             with suppress(CfsError):
                 await self.tree.backend.cancel(self.session_id)
         await self.output.finish(report, language)
         record.lease = None
-        await self.keeper.save()
+        await self.recorder.save()
         self.output.chunk("ended", content=report.summary if self.is_root and report.ok else report.text(language))
-        await self.tree.over(self, report)
+        await self.end_below()
+        await self.notify_parent(report)
+
+    async def _judged(self, ending: Ending) -> Report:
+        """Make the report: the agent's claims beside the facts. What its siblings did is left to their reports."""
+        finish, guards = ending.finish, self.tree.guards
+        report = Report(
+            self.agent_id, ending.status, finish.summary, finish.details, (), ending.reasons, self.record.usage
+        )
+        report = await guards.judge(report, reports=max(1, self.finish_calls))
+        own = {None, self.agent_id, *(each.agent_id for each in self.below())}
+        guards.ended(self.agent_id)
+        return replace(report, facts=tuple(change for change in report.facts if change.by in own))
 
     async def finish_turn(self, turn: ClaimedTurn | None) -> None:
-        """End a turn whose report was written down by a process that was killed then."""
+        """End a turn whose report was stored by a process that was killed then."""
         if turn is not None and self.report is not None:
-            self.output.take(turn)
+            self.output.begin(turn)
             await self.output.finish(self.report, self.tree.config.language)
         self.record.lease = None
-        await self.keeper.save()
+        await self.recorder.save()
 
-    def said(self) -> list[Message]:
-        """Return what it has said so far in answer to the message of its turn."""
+    async def _unmade(self, answer: str) -> tuple[str, ...]:
+        """Return the files that an answer names as made or changed, and that were not since the task began."""
         lease = self.record.lease
-        return said_since(self.context.message_manager.messages, lease.content) if lease is not None else []
+        task = lease.content if lease is not None else ""
+        return await self.tree.guards.unmade(self.agent_id, answer, task, self.record.doubted)
 
-    def said_before(self) -> list[Message]:
-        """Return the messages of its session up to the one that is being answered."""
-        messages, lease = list(self.context.message_manager.messages), self.record.lease
-        if lease is not None:
-            for place in range(len(messages) - 1, -1, -1):
-                if messages[place].role == "user" and messages[place].content == lease.content:
-                    return messages[:place]
-        return messages
+    async def _changes(self) -> str:
+        """Describe what became of the files since the task began."""
+        return told_changes(await self.tree.guards.changes(self.agent_id), sentences(self.tree.config.language))
 
-    async def _put_away(self) -> None:
-        """Let go of what it had for its work."""
+    async def _close_tools(self) -> None:
+        """Close its shell and its store of off-loaded results."""
         shell, self._shell = self._shell, None
         if shell is not None:
             await shell.close()

@@ -1,86 +1,86 @@
-"""The tools by which a model leads other agents (B2): their schemas, and what they ask of a `Conductor`.
+"""The tools of a sub-agent: those by which its model leads other agents (B2), and those for files and commands.
 
-What each parameter means stands in the system prompt, once; the schemas say it in a few words.
+The system prompt explains each parameter once, so the schemas say little.
 """
 
+import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Protocol
+from functools import partial
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from cfs_agents.tools import Tool, Touch, tool
-
-SPAWN = "sys_spawn_agent"
-SEND = "sys_send_message"
-WAIT = "sys_wait_agent"
-FINISH = "sys_finish_task"
-LOCK = "sys_lock_file"
-UNLOCK = "sys_unlock_file"
-
-DEFAULT_FILE_TOOLS = ("read_file", "write_file", "list_directory", "execute_command")
-"""The other tools that an agent has unless told otherwise: prompt and tools have to fit into a small context."""
+from cfs.errors import CfsError, InvalidIdentifier
+from cfs.ids import check_id
+from cfs_agents.fibre.orchestrator import FibreOrchestrator
+from cfs_agents.fibre.report import Finish, FinishStatus
+from cfs_agents.fibre.state import AgentSpec, InboxMessage
+from cfs_agents.fibre.sub_agent import FibreSubAgent
+from cfs_agents.messages import words
+from cfs_agents.tools import (
+    CALL_ID,
+    AsyncPersistentShell,
+    CommandMode,
+    CommandRequest,
+    CommandTools,
+    Consent,
+    FileTools,
+    Sandbox,
+    ShellSettings,
+    Tool,
+    ToolError,
+    Touch,
+    tool,
+    usual_limits,
+)
+from cfs_agents.tools.files import WORKSPACE
 
 LONGEST_WAIT = 24 * 3600.0
-
-Status = Literal["success", "failed"]
+"""Seconds after which a wait for a report ends."""
 
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$", description="unique: letters, digits, _ and -")]
 _Agent = Annotated[str, "agent_id as sys_spawn_agent returned it"]
 _Path = Annotated[str, "path of the file"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpawnRequest:
-    """What an agent asks for: a child's name, role, system prompt and first message; its limits, or the usual ones.
+def build_toolset(
+    orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent
+) -> tuple[list[Tool], AsyncPersistentShell | None]:
+    """Make the tools of a sub-agent, and the shell that one of them uses.
 
-    `max_turns` are replies, `timeout` is in seconds, `budget` in tokens.
+    All reads and writes pass the guards. With `consent` each command is asked for first.
     """
-
-    agent_name: str
-    role_description: str
-    system_instruction: str
-    task_goal: str
-    max_turns: int | None = None
-    timeout: float | None = None
-    budget: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
-    """What an agent says of its task when it ends: claims, which are held against the facts (B7)."""
-
-    status: Status
-    summary: str
-    details: Mapping[str, Any] = field(default_factory=dict)
+    config, guards = orchestrator.config, orchestrator.guards
+    files = sub_agent.context.files
+    leading = FibreTools(orchestrator, sub_agent).tools(may_spawn=sub_agent.may_spawn, may_finish=not sub_agent.is_root)
+    working: list[Tool] = FileTools(files, guards.gate(sub_agent.agent_id)).tools()
+    shell = None
+    if config.commands is not CommandMode.NONE:
+        shell = AsyncPersistentShell(_shell_settings(orchestrator, sub_agent))
+        workspace, consent = sub_agent.context.agent_workspace, orchestrator.consent
+        require = partial(_require, sub_agent, consent) if consent is not None else None
+        commands = CommandTools(shell, workspace.parent, files, workspace=workspace, require=require).tools()
+        working += [guards.watched(each, sub_agent.agent_id) for each in commands]
+    chosen = [each for each in working if each.name in config.file_tools]
+    more = [each if isinstance(each, Tool) else tool()(each) for each in config.tools]
+    return [*leading, *chosen, *more], shell
 
 
-class Conductor(Protocol):
-    """Does for one agent what its tools ask for. A `ToolError` is for the model to read."""
+async def _require(sub_agent: FibreSubAgent, consent: Consent, request: CommandRequest) -> None:
+    async with sub_agent.waiting(counts=False):
+        await consent.require(sub_agent.agent_id, request)
 
-    async def spawn(self, request: SpawnRequest) -> str:
-        """Start a child and return its id at once."""
-        ...
 
-    async def send(self, agent_id: str, content: str) -> str:
-        """Give an agent a message, at its next step; return what became of it."""
-        ...
-
-    async def wait(self, agent_id: str) -> str:
-        """Return the text of a child's report when it has ended."""
-        ...
-
-    async def finish(self, finish: Finish) -> str:
-        """Take the report of the agent itself, which ends with this call."""
-        ...
-
-    async def lock(self, path: str) -> str:
-        """Reserve a file for the agent; return what became of it."""
-        ...
-
-    async def unlock(self, path: str) -> str:
-        """Give a file free; return what became of it."""
-        ...
+def _shell_settings(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> ShellSettings:
+    config, workspace = orchestrator.config, sub_agent.context.agent_workspace
+    confined = config.commands is CommandMode.BWRAP
+    return ShellSettings(
+        directory=workspace,
+        sandbox=Sandbox(writable=(workspace,), places={WORKSPACE: workspace}) if confined else None,
+        limits=usual_limits(),
+        keep_variables=config.keep_variables,
+        warden=orchestrator.warden,
+    )
 
 
 def _reads_all(_: Mapping[str, Any]) -> Touch:
@@ -89,13 +89,15 @@ def _reads_all(_: Mapping[str, Any]) -> Touch:
 
 
 class FibreTools:
-    """The `sys_` tools of one agent, over what does it."""
+    """The `sys_` tools of one sub-agent. A `ToolError` is for its model to read."""
 
-    def __init__(self, conductor: Conductor) -> None:
-        self._conductor = conductor
+    def __init__(self, orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> None:
+        self._orchestrator = orchestrator
+        self._sub_agent = sub_agent
+        self._say = words(orchestrator.config.language)
 
     def tools(self, *, may_spawn: bool = True, may_finish: bool = True) -> list[Tool]:
-        """Return them; a leaf of the tree cannot spawn and wait, and the root does not report but answers."""
+        """Return the tools. An agent of the last level cannot spawn and wait; the root answers instead of reporting."""
         leads = [
             tool("Create a child agent; returns its agent_id at once.", touches=_reads_all)(self.sys_spawn_agent),
             tool("Wait for the report of an agent.", timeout=LONGEST_WAIT)(self.sys_wait_agent),
@@ -118,40 +120,99 @@ class FibreTools:
         timeout: Annotated[float | None, Field(gt=0, description="seconds at most")] = None,
         budget: Annotated[int | None, Field(ge=1, description="tokens at most")] = None,
     ) -> str:
-        """Start a child; its id is the result."""
-        return await self._conductor.spawn(
-            SpawnRequest(
-                agent_name=agent_name,
-                role_description=role_description,
-                system_instruction=system_instruction,
-                task_goal=task_goal,
-                max_turns=max_turns,
-                timeout=timeout,
-                budget=budget,
-            )
+        """Start a child and return its id at once. The same call starts one child only, also after a kill."""
+        usual, parent, call = self._orchestrator.config, self._sub_agent, self._call()
+        for child in parent.children:
+            if child.record.spawned_by == call:
+                return child.agent_id
+        name = self._free(agent_name)
+        spec = AgentSpec(
+            name,
+            role_description,
+            system_instruction,
+            task_goal,
+            max_turns or usual.max_turns,
+            timeout or usual.timeout,
+            budget or usual.budget,
         )
+        try:
+            check_id(f"{parent.session_id}/{name}")
+            return (await self._orchestrator.spawn(parent, spec, call)).agent_id
+        except InvalidIdentifier as error:
+            raise ToolError(error.detail) from None
+        except CfsError as error:
+            raise ToolError(f"no agent was started: {error.detail}") from None
+
+    def _free(self, name: str) -> str:
+        """Return a name, with a number if agents that are done have had it; raises `ToolError` if one is busy."""
+        free = name
+        for number in itertools.count(2):
+            known = self._orchestrator.sub_agents.get(free)
+            if known is None:
+                return free
+            if known.busy:
+                raise ToolError(f"there is an agent called {free!r} already: take another name")
+            free = f"{name}-{number}"
+        raise AssertionError
 
     async def sys_wait_agent(self, agent_id: _Agent) -> str:
-        """Wait until a child has ended; its report is the result."""
-        return await self._conductor.wait(agent_id)
+        """Return the report of an agent below this one, or a note that a message has come meanwhile."""
+        me, target = self._sub_agent, self._known(agent_id)
+        if target not in me.below():
+            raise ToolError(f"{agent_id} is none of your agents: you can write to it, but not wait for it")
+        async with me.waiting():
+            while True:
+                me.wakeup.clear()
+                if not target.busy:
+                    break
+                if await me.has_message():
+                    return self._say.called.format(agent_id)
+                await me.wakeup.wait()
+        target.report_delivered()
+        if target.report is None:
+            raise ToolError(f"{agent_id} has no report")
+        return target.report.text(self._orchestrator.config.language)
 
     async def sys_send_message(self, agent_id: _Agent, content: str) -> str:
-        """Give an agent a message."""
-        return await self._conductor.send(agent_id, content)
+        """Put a message into an agent's inbox; one that has reported is started again."""
+        me, target = self._sub_agent, self._known(agent_id)
+        if target is me:
+            raise ToolError("this is you: there is no need to write to yourself")
+        if not content.strip():
+            raise ToolError("the message is empty")
+        await target.deliver(InboxMessage(id=f"{me.agent_id}:{self._call()}", sender=me.agent_id, content=content))
+        self._orchestrator.wake(target)
+        return self._say.sent.format(agent_id)
 
     async def sys_lock_file(self, path: _Path) -> str:
         """Reserve a file."""
-        return await self._conductor.lock(path)
+        return self._orchestrator.guards.locks.acquire(self._sub_agent.agent_id, path)
 
     async def sys_unlock_file(self, path: _Path) -> str:
-        """Give a file free."""
-        return await self._conductor.unlock(path)
+        """Release a file."""
+        return self._orchestrator.guards.locks.release(self._sub_agent.agent_id, path)
 
     async def sys_finish_task(
         self,
-        status: Status,
+        status: FinishStatus,
         summary: Annotated[str, "what was done"],
         details: Annotated[dict[str, Any] | None, '{"created_files": [paths], "logs": text}'] = None,
     ) -> str:
         """Report and end."""
-        return await self._conductor.finish(Finish(status=status, summary=summary, details=details or {}))
+        if self._sub_agent.is_root:
+            raise ToolError("you are the first agent and report to nobody: just answer")
+        self._sub_agent.take_finish(Finish(status=status, summary=summary, details=details or {}))
+        return "done"
+
+    def _known(self, agent_id: str) -> FibreSubAgent:
+        agents = self._orchestrator.sub_agents
+        if agent_id not in agents:
+            others = [each for each in agents if each != self._sub_agent.agent_id]
+            raise ToolError(f"there is no agent {agent_id[:80]!r} (there are: {', '.join(others) or 'none'})")
+        return agents[agent_id]
+
+    def _call(self) -> str:
+        """Name the present call, the same after a kill: the place of its message in the session, and its id."""
+        messages = self._sub_agent.context.message_manager.messages
+        place = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].tool_calls), 0)
+        return f"{place}:{CALL_ID.get()}"

@@ -7,14 +7,15 @@ from typing import get_args
 import pytest
 
 from cfs.transports.async_http import AsyncClient
+from cfs_agents.fibre.config import DEFAULT_FILE_TOOLS
 from cfs_agents.fibre.prompts import CAPABILITIES, ROLE, fixed_part, system_prompt
 from cfs_agents.fibre.report import Change, Report
-from cfs_agents.fibre.tools import DEFAULT_FILE_TOOLS, FibreTools
+from cfs_agents.fibre.tools import FibreTools
 from cfs_agents.messages import Language
 from cfs_agents.model import ServerCounter
 from cfs_agents.tools import AsyncPersistentShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
 from cfs_filesystem import InMemoryFileSystem
-from tests.agents.fibre.support import RecordingConductor
+from tests.agents.fibre.trees import Cast, tree
 from tests.server.support import Process
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -81,8 +82,14 @@ def test_a_leaf_reads_nothing_of_spawning_but_all_of_reporting(language: Languag
         assert words in leaf
 
 
-def test_each_tool_and_each_parameter_is_explained_in_both_languages() -> None:
-    for tool in FibreTools(RecordingConductor()).tools():
+async def leading(folder: Path, **may: bool) -> list[Tool]:
+    """The tools of Fibre."""
+    async with tree(folder, Cast(main=[])) as agent:
+        return FibreTools(agent._orchestrator, agent.agents["main"]).tools(**may)
+
+
+async def test_each_tool_and_each_parameter_is_explained_in_both_languages(tmp_path: Path) -> None:
+    for tool in await leading(tmp_path):
         for language in LANGUAGES:
             said = fixed_part(language, may_spawn=True)
             assert tool.name in said
@@ -113,7 +120,7 @@ class TestLength:
         files = {
             each.name: each for each in [*FileTools(handle).tools(), *CommandTools(shell, tmp_path, handle).tools()]
         }
-        leads = FibreTools(RecordingConductor()).tools(may_spawn=may_spawn, may_finish=not may_spawn)
+        leads = await leading(tmp_path / "tree", may_spawn=may_spawn, may_finish=not may_spawn)
         told = described([*leads, *(files[name] for name in DEFAULT_FILE_TOOLS)])
         assert await self.tokens(model_server, f"{text(language, may_spawn=may_spawn)}\n{told}") <= most
 

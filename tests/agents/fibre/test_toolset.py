@@ -1,11 +1,14 @@
-"""The `sys_` tools: what a model writes arrives as values, and what it gets wrong is told."""
+"""The `sys_` tools: what a model writes arrives as values, and the model reads what is wrong with a call."""
+
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cfs.wire import ToolCall
-from cfs_agents.fibre.tools import FibreTools, Finish, SpawnRequest
+from cfs_agents.fibre.tools import FibreTools
+from cfs_agents.testing import Line, calls, says
 from cfs_agents.tools import Registry
-from tests.agents.fibre.support import RecordingConductor
+from tests.agents.fibre.trees import Cast, finish, messages, spawn, tree, wait
 
 SPAWN = {
     "agent_name": "coder",
@@ -15,60 +18,69 @@ SPAWN = {
 }
 
 
-def call(name: str, **arguments: object) -> ToolCall:
-    return ToolCall(id="1", name=name, arguments=arguments)
+async def results(folder: Path, *script: Line, **others: Any) -> list[str]:
+    """What the root reads of the calls that it makes."""
+    async with tree(folder, Cast(main=[*script, says("ok")], **others)) as agent:
+        await agent.run("go")
+    return [each["content"] for each in await messages(folder) if each["role"] == "tool"]
 
 
-async def test_a_spawn_arrives_with_its_limits() -> None:
-    conductor = RecordingConductor()
-    registry = Registry(FibreTools(conductor).tools())
-    result = await registry.call(call("sys_spawn_agent", **SPAWN, max_turns=3, timeout=2.5, budget=900))
-    assert (result.text, result.ok) == ("main/coder", True)
-    assert conductor.asked == [SpawnRequest(**SPAWN, max_turns=3, timeout=2.5, budget=900)]
+async def test_a_spawn_arrives_with_its_limits(tmp_path: Path) -> None:
+    start = calls("sys_spawn_agent", **SPAWN, max_turns=3, timeout=20.5, budget=90_000)
+    async with tree(tmp_path, Cast(main=[start, wait("coder"), says("ok")], coder=[finish()])) as agent:
+        await agent.run("go")
+        record = agent.agents["coder"].record
+    assert (record.agent_name, record.max_turns, record.timeout, record.budget) == ("coder", 3, 20.5, 90_000)
+    assert {name: getattr(record, name) for name in SPAWN} == SPAWN
+    assert (record.session_id, record.parent_id) == ("main/coder", "main")
 
 
 @pytest.mark.parametrize(
     "wrong", [{"agent_name": "../up"}, {"agent_name": ""}, {"max_turns": 0}, {"timeout": -1}, {"budget": 0}, {"x": 1}]
 )
-async def test_a_spawn_that_is_wrong_is_told_and_not_done(wrong: dict[str, object]) -> None:
-    conductor = RecordingConductor()
-    result = await Registry(FibreTools(conductor).tools()).call(call("sys_spawn_agent", **{**SPAWN, **wrong}))
-    assert not result.ok
-    assert conductor.asked == []
+async def test_a_wrong_spawn_is_an_error_and_starts_nothing(tmp_path: Path, wrong: dict[str, object]) -> None:
+    async with tree(tmp_path, Cast(main=[calls("sys_spawn_agent", **{**SPAWN, **wrong}), says("ok")])) as agent:
+        await agent.run("go")
+        assert list(agent.agents) == ["main"]
+    assert "Error" in (await messages(tmp_path))[2]["content"]
 
 
-async def test_messages_waits_and_locks_arrive() -> None:
-    conductor = RecordingConductor()
-    registry = Registry(FibreTools(conductor).tools())
-    for each, text in [
-        (call("sys_send_message", agent_id="main/coder", content="more"), "sent"),
-        (call("sys_wait_agent", agent_id="main/coder"), "[report]"),
-        (call("sys_lock_file", path="a.txt"), "locked"),
-        (call("sys_unlock_file", path="a.txt"), "unlocked"),
-    ]:
-        assert (await registry.call(each)).text == text
-    assert conductor.asked == [("main/coder", "more"), ("main/coder",), ("lock", "a.txt"), ("unlock", "a.txt")]
-
-
-@pytest.mark.parametrize("details", [None, {}, {"created_files": ["a.txt"], "logs": "fine"}])
-async def test_a_finish_arrives_with_its_details(details: dict[str, object] | None) -> None:
-    conductor = RecordingConductor()
-    registry = Registry(FibreTools(conductor).tools())
-    await registry.call(call("sys_finish_task", status="success", summary="done", details=details))
-    assert conductor.asked == [Finish(status="success", summary="done", details=details or {})]
-
-
-async def test_a_status_that_is_none_is_told() -> None:
-    result = await Registry(FibreTools(RecordingConductor()).tools()).call(
-        call("sys_finish_task", status="great", summary="done")
+async def test_messages_waits_and_locks_have_their_results(tmp_path: Path) -> None:
+    started, sent, report, locked, freed = await results(
+        tmp_path,
+        spawn("a"),
+        calls("sys_send_message", agent_id="a", content="more"),
+        wait("a"),
+        calls("sys_lock_file", path="a.txt"),
+        calls("sys_unlock_file", path="a.txt"),
+        a=[finish("first"), finish("second")],
     )
-    assert not result.ok
-    assert '"success", "failed"' in result.text
+    assert started == "a"
+    assert sent == "a has the message."
+    assert report.startswith("[a success]")
+    assert (locked, freed) == ("a.txt is yours for 120 s", "a.txt is free")
 
 
-def test_a_leaf_has_nothing_to_spawn_with_and_the_root_nothing_to_finish_with() -> None:
-    tools = FibreTools(RecordingConductor())
-    assert "sys_spawn_agent" not in Registry(tools.tools(may_spawn=False))
-    assert "sys_wait_agent" not in Registry(tools.tools(may_spawn=False))
-    assert "sys_finish_task" not in Registry(tools.tools(may_finish=False))
-    assert len(Registry(tools.tools())) == 6
+@pytest.mark.parametrize("details", [None, {}, {"created_files": [], "logs": "fine"}])
+async def test_a_finish_arrives_with_its_details(tmp_path: Path, details: dict[str, object] | None) -> None:
+    end = calls("sys_finish_task", status="success", summary="done", details=details)
+    async with tree(tmp_path, Cast(main=[spawn("a"), wait("a"), says("ok")], a=[end])) as agent:
+        await agent.run("go")
+        report = agent.agents["a"].report
+    assert report is not None
+    assert (report.status, report.summary, report.details) == ("success", "done", details or {})
+
+
+async def test_an_unknown_status_is_an_error_that_names_the_right_ones(tmp_path: Path) -> None:
+    wrong = calls("sys_finish_task", status="great", summary="done")
+    await results(tmp_path, spawn("a"), wait("a"), a=[wrong, finish()])
+    assert '"success", "failed"' in (await messages(tmp_path, "a"))[2]["content"]
+
+
+async def test_a_leaf_cannot_spawn_and_the_root_cannot_finish(tmp_path: Path) -> None:
+    async with tree(tmp_path, Cast(main=[])) as agent:
+        tools = FibreTools(agent._orchestrator, agent.agents["main"])
+        assert "sys_spawn_agent" not in Registry(tools.tools(may_spawn=False))
+        assert "sys_wait_agent" not in Registry(tools.tools(may_spawn=False))
+        assert "sys_finish_task" not in Registry(tools.tools(may_finish=False))
+        assert len(Registry(tools.tools())) == 6

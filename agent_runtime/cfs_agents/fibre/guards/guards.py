@@ -14,7 +14,7 @@ from cfs_agents.events import FileChanges
 from cfs_agents.fibre.guards.files import ChangeLog, Locks, StaleWrites, check_claims, digested
 from cfs_agents.fibre.guards.limits import Limits, TreeBudget, tokens
 from cfs_agents.fibre.report import Change, ChangeKind, Report
-from cfs_agents.fibre.tools import WAIT
+from cfs_agents.fibre.state import WAIT
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.file_agent.run_log import disk_errors
 from cfs_agents.messages import Language, guard_words
