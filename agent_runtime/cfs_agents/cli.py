@@ -349,7 +349,7 @@ def chat(
     /help lists the commands. A task of several lines stands between two """. What is piped in is taken line by line,
     until a task fails.
     '''
-    from cfs.cli import prompt
+    from cfs.cli.chat import LineEditor, history_file, messages, read_input
     from cfs.cli.screen import is_terminal
 
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
@@ -359,8 +359,8 @@ def chat(
     with _seat(root, config, settings, patience, url, token_file, questions) as seat:
         if interactive:
             seat.greet()
-        read_line = prompt.LineEditor(prompt.history_file("agent")).read_line if interactive else prompt.read_input
-        for entry in prompt.messages(read_line):
+        read_line = LineEditor(history_file("agent")).read_line if interactive else read_input
+        for entry in messages(read_line):
             if not seat.take(entry, interactive=interactive):
                 return
         if interactive:

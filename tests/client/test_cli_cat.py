@@ -41,7 +41,7 @@ def test_without_waiting_it_prints_what_is_there_and_says_so(http_door: HttpDoor
     started(http_door)
     code, output, errors = ended(cfs(http_door.url, "cat", "chat1", "--no-wait"))
     assert (code, output.startswith("User: one two\n")) == (0, True)
-    assert errors == "cfs: chat1 is generating: this is what there is so far\n"
+    assert errors == "cfs: chat1 is generating: the transcript is not complete yet\n"
 
 
 def test_json_is_the_session_with_its_messages(http_door: HttpDoor) -> None:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from cfs.cli import answers, assignments
+from cfs.cli import send
 from cfs.cli.screen import visible
+from cfs.cli.send import read_settings, write_settings
 from cfs.errors import InvalidSettings
 from cfs.stream import StreamEvent
 from cfs.wire import Settings, SettingsPatch
@@ -11,7 +12,7 @@ from cfs.wire import Settings, SettingsPatch
 
 def test_settings_are_read_as_they_are_written() -> None:
     settings = Settings(temperature=0.1, stop=("a", "b"), system="[1]", seed=7)
-    patch = assignments.read(assignments.write(settings), SettingsPatch)
+    patch = read_settings(write_settings(settings), SettingsPatch)
     assert Settings().patched(patch) == settings
 
 
@@ -27,7 +28,7 @@ def test_settings_are_read_as_they_are_written() -> None:
     ],
 )
 def test_a_value_is_taken_as_it_is_meant(typed: str, value: object) -> None:
-    patch = assignments.read([typed], SettingsPatch)
+    patch = read_settings([typed], SettingsPatch)
     assert getattr(patch, typed.partition("=")[0]) == value
     assert patch.model_fields_set == {typed.partition("=")[0]}
 
@@ -35,7 +36,7 @@ def test_a_value_is_taken_as_it_is_meant(typed: str, value: object) -> None:
 @pytest.mark.parametrize("typed", ["temperature", "=1", "colour=red", "temperature=9", "temperature=warm", "seed=1.5"])
 def test_what_is_no_setting_is_refused(typed: str) -> None:
     with pytest.raises(InvalidSettings):
-        assignments.read([typed], SettingsPatch)
+        read_settings([typed], SettingsPatch)
 
 
 def message(**fields: object) -> StreamEvent:
@@ -58,7 +59,7 @@ def message(**fields: object) -> StreamEvent:
     ],
 )
 def test_what_needs_words_gets_them(event: StreamEvent, remark: str | None) -> None:
-    said = answers.remark(event)
+    said = send.remark(event)
     assert said is None if remark is None else said and remark in said
 
 

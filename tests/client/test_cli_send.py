@@ -136,7 +136,7 @@ def test_ctrl_c_stops_waiting_and_the_turn_goes_on(http_door: HttpDoor) -> None:
         http_door.step()
         screen.expect("one")
         screen.type(CTRL_C)
-        screen.expect("The turn goes on: cfs cat chat1")
+        screen.expect("The turn continues: cfs cat chat1")
         assert screen.end()[0] == 130
     http_door.release()
     http_door.wait_until(lambda: http_door.home.store.get("chat1").state == "idle")

@@ -92,7 +92,7 @@ def test_a_machine_without_davfs2(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_davfs
 def test_somebody_who_is_not_root() -> None:
-    code = "import os; from cfs_fuse import davfs; os.setuid(65534); davfs.check_machine()"
+    code = "import os; from cfs_fuse import davfs_mount; os.setuid(65534); davfs_mount.check_machine()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), check=False)
     assert "start this as root" in done.stderr
 

@@ -1,6 +1,7 @@
-"""The command line `cfs`: commands of its own, and those that each room brings through entry points.
+"""The program `cfs`: its commands, those of other packages, and what all of them share (C10).
 
-Nothing is imported before its command is called or listed, so that a short command is over quickly (C10).
+The own commands are in `cfs.cli.commands`; other packages bring theirs through entry points. A command's module is
+imported when the command runs or is listed, so that short commands are quick.
 """
 
 import os
@@ -69,8 +70,8 @@ NO_READER = 141
 
 
 @contextmanager
-def told() -> Iterator[None]:
-    """End a command as its errors want it: with the right code, and without a stack trace."""
+def exit_codes() -> Iterator[None]:
+    """Turn errors into one line on standard error and the exit code, without a stack trace."""
     try:
         yield
         sys.stdout.flush()  # here, where a reader that has left is an ending like others
@@ -188,7 +189,9 @@ _OWN = {
     "up": _SERVER,
     "doctor": _SERVER,
 }
-"""The commands of this package: each is a module of its name, and stands in a part of the help."""
+"""The commands of this package, which are the functions of `cfs.cli.commands`, and the part of the help of each."""
+_CONTEXTS = {"up": {"ignore_unknown_options": True}}
+"""`cfs up` passes the options that it does not know on to `cfs serve`."""
 _PARTS = {"server": _SERVER, "fuse": _SERVER, "agents": "Agents"}
 
 
@@ -206,8 +209,7 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Find a command; the rooms are only asked for what is not our own."""
         if cmd_name in _OWN and cmd_name not in self.commands:
-            command = get_command(import_module(f"cfs.cli.{cmd_name}").app)
-            self.commands[cmd_name] = _put(command, _OWN[cmd_name])
+            self.commands[cmd_name] = _put(_own_command(cmd_name), _OWN[cmd_name])
         return self.commands.get(cmd_name) or self._of_rooms().get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -227,8 +229,8 @@ class _Commands(TyperGroup):
         return get_close_matches(name, self.commands)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command, and tell how it ended."""
-        with told():
+        """Run a command and set its exit code."""
+        with exit_codes():
             return super().invoke(ctx)
 
     def _of_rooms(self) -> dict[str, Any]:
@@ -236,6 +238,13 @@ class _Commands(TyperGroup):
             self._brought, self._missing = _load(self.found)
             self.commands.update(self._brought)
         return self._brought
+
+
+def _own_command(name: str) -> Any:
+    """Make a command of the function of its name in `cfs.cli.commands`."""
+    app = typer.Typer(add_completion=False)
+    app.command(context_settings=_CONTEXTS.get(name))(getattr(import_module("cfs.cli.commands"), name))
+    return get_command(app)
 
 
 def _load(found: list[EntryPoint]) -> tuple[dict[str, Any], dict[str, str]]:

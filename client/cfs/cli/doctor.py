@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import typer
 
 from cfs import api
-from cfs.cli.app import DEFAULT_URL, REFUSED, Json, TokenFile, Url, connect
+from cfs.cli.app import REFUSED, connect
 from cfs.cli.screen import has_colours, show
 from cfs.errors import CfsError, Unreachable
 from cfs.wire import WhoAmI
@@ -211,18 +211,11 @@ def _disk() -> Check:
     return fine("disk space", found)
 
 
-app = typer.Typer(add_completion=False)
-
 _MARKS = {"ok": ("ok", typer.colors.GREEN), "warning": ("--", typer.colors.YELLOW), "error": ("!!", typer.colors.RED)}
 
 
-@app.command()
-def doctor(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Check this machine, the installation and the server, and say what to do about what is missing.
-
-    The exit code is 0 if everything is there that `cfs serve` needs; what is only missing for other things is marked
-    but no error.
-    """
+def run(url: str, token_file: Path | None, *, as_json: bool) -> None:
+    """Print every check; exits with `REFUSED` when something is missing that `cfs serve` needs."""
     found = []
     for check in _checks(url, token_file):
         found.append(check)
@@ -235,9 +228,7 @@ def doctor(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile 
         raise typer.Exit(REFUSED)
 
 
-def _checks(url: str, token_file: Path | None) -> Iterator["Check"]:
-    from importlib.metadata import entry_points
-
+def _checks(url: str, token_file: Path | None) -> Iterator[Check]:
     yield from machine_checks()
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
         try:
@@ -249,7 +240,7 @@ def _checks(url: str, token_file: Path | None) -> Iterator["Check"]:
     yield from server_checks(url, token_file)
 
 
-def _line(check: "Check") -> str:
+def _line(check: Check) -> str:
     mark, colour = _MARKS[check.status]
     shown = typer.style(mark, fg=colour, bold=True) if has_colours(sys.stdout) else mark
     advice = f"\n{'':22}-> {check.advice}" if check.advice else ""

@@ -1,74 +1,46 @@
-"""`cfs send`: one message, and its reply."""
+"""`cfs send`: send a message and show its turn as it runs (S4, S5, S11)."""
 
+import json
 import sys
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from typing import Any, TypeVar
 
 import typer
+from pydantic import ValidationError
 
-from cfs.cli.app import DEFAULT_URL, REFUSED, Json, Session, TokenFile, Url, complain, connect
+from cfs import api
+from cfs.cli.app import REFUSED, complain
 from cfs.cli.screen import is_terminal, note, show
+from cfs.errors import InvalidSettings
+from cfs.stream import StreamEvent, TurnReader
+from cfs.transcript import Turn
+from cfs.transports.http import Client
+from cfs.wire import NewMessage, Reply, TurnSettings, Usage
 
-app = typer.Typer(add_completion=False)
+_LONGEST_CALL = 200
+Patch = TypeVar("Patch", bound=TurnSettings)
+_TEXTS = frozenset({"system", "prompt_style", "driver", "overflow"})
 
 
-@app.command()
-def send(
-    session: Session,
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="TEXT|-",
-            help="The message; several words are joined by blanks. '-', or nothing, reads it from standard input.",
-            show_default=False,
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A setting for this turn only, such as temperature=0 or max_tokens=50; any number of times.",
-            show_default=False,
-        ),
-    ] = None,
-    wait: Annotated[
-        bool, typer.Option("--wait/--no-wait", help="Wait for the reply, or end as soon as the message is accepted.")
-    ] = True,
-    as_json: Json = False,
-    url: Url = DEFAULT_URL,
-    token_file: TokenFile = None,
-) -> None:
-    """Send a message to a session, which is made if it is new, and print the reply.
-
-    On a terminal the reply is shown as it is generated. Ctrl-C stops waiting; the turn goes on.
-    """
-    from cfs import api
-    from cfs.cli import answers, assignments
-    from cfs.errors import InvalidSettings
-    from cfs.wire import NewMessage, TurnSettings
-
-    try:
-        changed = assignments.read(settings or (), TurnSettings)
-    except InvalidSettings as error:
-        raise typer.BadParameter(error.detail, param_hint="--set") from None
-    message = NewMessage(content=_message(text or []), settings=changed)
+def run(client: Client, session: str, message: NewMessage, *, wait: bool, as_json: bool) -> None:
+    """Send a message and print the reply; exits with `REFUSED` if the turn failed or was cancelled."""
     streaming = is_terminal(sys.stdout) and not as_json
-    with connect(url, token_file) as client:
-        if not wait:
-            accepted = client.call(api.post(session, message))
-            show(accepted.model_dump_json() + "\n" if as_json else "")
-            return
-        try:
-            reply = answers.answer(
-                client,
-                session,
-                message,
-                show if streaming else lambda _: None,
-                lambda event: note(remark) if streaming and (remark := answers.remark(event)) else None,
-            )
-        except KeyboardInterrupt:
-            note(f"\nThe turn goes on: cfs cat {session}")
-            raise
+    if not wait:
+        accepted = client.call(api.post(session, message))
+        show(accepted.model_dump_json() + "\n" if as_json else "")
+        return
+    try:
+        reply = answer(
+            client,
+            session,
+            message,
+            show if streaming else lambda _: None,
+            lambda event: note(text) if streaming and (text := remark(event)) else None,
+        )
+    except KeyboardInterrupt:
+        note(f"\nThe turn continues: cfs cat {session}")
+        raise
     if as_json:
         show(reply.model_dump_json() + "\n")
     elif streaming or reply.error is None:
@@ -81,7 +53,16 @@ def send(
         raise typer.Exit(REFUSED)
 
 
-def _message(words: list[str]) -> str:
+def read_message(words: list[str], assignments: list[str]) -> NewMessage:
+    """Make a message of the arguments and of the settings for its turn; raises `typer.BadParameter`."""
+    try:
+        settings = read_settings(assignments, TurnSettings)
+    except InvalidSettings as error:
+        raise typer.BadParameter(error.detail, param_hint="--set") from None
+    return NewMessage(content=_text(words), settings=settings)
+
+
+def _text(words: list[str]) -> str:
     """Take the message from the arguments or from standard input, as a write to a file would be taken (S3)."""
     text = " ".join(words) if words and words != ["-"] else _standard_input()
     text = text.removesuffix("\n").removeprefix("User: ")
@@ -101,3 +82,106 @@ def _standard_input() -> str:
         return sys.stdin.buffer.read().decode()
     except UnicodeDecodeError as error:
         raise typer.BadParameter(f"the message is not UTF-8: {error.reason} at byte {error.start}") from None
+
+
+def answer(
+    client: Client,
+    session: str,
+    message: NewMessage,
+    show: Callable[[str], None],
+    watch: Callable[[StreamEvent], None] = lambda _: None,
+    life: api.Life | None = None,
+) -> Reply:
+    """Send a message and follow its turn: `show` gets the text as it comes, `watch` every event.
+
+    The message is for the `life` of the session that was seen, which is noted with the first event. Raises what the
+    server refuses, `Gone` when the session is deleted, `Unreachable` when the server is lost.
+    """
+    reader = TurnReader(session, Turn(message.role, message.content))
+    last = StreamEvent("", {})
+    turn = None
+    life = life or api.Life()
+    with closing(client.events(life.stream(api.converse(session, message)))) as events:
+        for last in events:
+            life.saw(last.id)
+            turn = turn or last.turn
+            watch(last)
+            if text := reader.feed(last):
+                show(text)
+            if reader.caught_up:
+                break
+    came = reader.outcome(())
+    return Reply(
+        session=session,
+        turn=turn or "",
+        event=last.number,
+        reply=came.reply,
+        finish_reason=came.finish_reason or "stop",
+        error=came.error,
+        usage=came.usage or Usage(),
+    )
+
+
+def remark(event: StreamEvent) -> str | None:
+    """Say what an event means to somebody who waits for a reply; None for what needs no words."""
+    match event.type:
+        case "state.changed" if event.data["state"] == "waiting_for_agent":
+            return f"[{event.data.get('detail') or 'waiting for an agent'}]"
+        case "message.added":
+            return "\n".join(_call(call) for call in event.data["message"].get("tool_calls", ())) or None
+        case "stale":
+            return "[events were lost; the reply goes on]"
+    return None
+
+
+def _call(call: dict[str, object]) -> str:
+    arguments = json.dumps(call.get("arguments"), ensure_ascii=False)
+    shortened = arguments if len(arguments) <= _LONGEST_CALL else arguments[:_LONGEST_CALL] + "..."
+    return f"[{call.get('name')} {shortened}]"
+
+
+# Settings as a user types them: KEY=VALUE (S9).
+
+
+def read_settings(assignments: Iterable[str], kind: type[Patch]) -> Patch:
+    """Read `temperature=0`, `stop=END` or `stop=["a", "b"]`; nothing behind the `=` is the default.
+
+    Raises `InvalidSettings`, which says what is wrong with which.
+    """
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        if not equals:
+            raise InvalidSettings(f"{assignment!r} is no setting: write KEY=VALUE, such as temperature=0")
+        if key not in kind.model_fields:
+            raise InvalidSettings(f"there is no setting {key!r} here, but {', '.join(kind.model_fields)}")
+        values[key] = _value(key, text)
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InvalidSettings(f"{first['loc'][0]}: {first['msg'].lower()} (given: {first['input']!r})") from None
+
+
+def write_settings(settings: TurnSettings | Any) -> list[str]:
+    """Write settings as `read_settings` takes them."""
+    shown = settings.model_dump(mode="json")
+    return [f"{key}={_written(value)}" for key, value in shown.items()]
+
+
+def _value(key: str, text: str) -> Any:
+    if not text:
+        return None
+    if key in _TEXTS:
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text
+    return [text] if key == "stop" and not isinstance(value, list) else value
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,39 +1,236 @@
-"""`cfs up`: the server and the mount, started and ended together."""
+"""`cfs up`: start the server and the mount as two processes, and end both when one of them ends (C10, P3).
 
+`python -m cfs.cli.up COMMAND ...` runs `cfs COMMAND ...` as such a child: it ends with its parent, even if that is
+killed.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import Self
+from urllib.parse import urlsplit
 
 import typer
 
-from cfs.cli.app import TokenFile, read_token
+from cfs.cli.app import USAGE, complain, main
+from cfs.cli.doctor import mount_obstacle
 
-app = typer.Typer(add_completion=False)
+DEFAULT_DIRECTORY = Path("/cfs")
+_LISTENING = "listening on "
+_READY = "ready"
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - an address to replace, not to bind
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
-def up(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="DIR|SERVER FLAGS",
-            help="An empty directory to mount on, before any flag; /cfs unless given, if there is such a directory. All"
-            " further flags are those of `cfs serve`.",
-            show_default=False,
-        ),
-    ] = None,
-    mount: Annotated[bool, typer.Option("--mount/--no-mount", help="Show the sessions as files, too.")] = True,
-    token_file: TokenFile = None,
-) -> None:
-    """Start the server, and the mount where this machine can have one; one Ctrl-C ends both.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to start: `directory` is the mount point if one was named, `flags` are for the server."""
 
-    When one of them ends, so does the other, and the exit code is that of the first. A server with --tokens needs
-    CFS_TOKEN or --token-file for the mount.
+    directory: Path | None
+    flags: tuple[str, ...] = ()
+    token_file: Path | None = None
+    mount: bool = True
+
+
+def start(plan: Plan) -> int:
+    """Start what can be started, wait for its end, and return the exit code."""
+    directory, obstacle = _mount_point(plan)
+    if obstacle and plan.directory:
+        complain(f"cannot mount on {plan.directory}: {obstacle}")
+        return USAGE
+    return asyncio.run(_Up(plan, directory, obstacle).run())
+
+
+def _mount_point(plan: Plan) -> tuple[Path | None, str | None]:
+    """Choose where to mount; without a place, say why."""
+    if not plan.mount:
+        return None, None
+    directory = plan.directory or DEFAULT_DIRECTORY
+    obstacle = mount_obstacle()
+    if obstacle is None and plan.directory is None:
+        obstacle = _unusable(directory)
+    return (None if obstacle else directory), obstacle
+
+
+def _unusable(directory: Path) -> str | None:
+    """Say why the default directory is not for us: nobody has asked for it, so it must be there, empty and ours."""
+    try:
+        empty = not any(directory.iterdir())
+    except OSError:
+        return "no directory was named: cfs up DIR"
+    if not empty or os.path.ismount(directory) or not os.access(directory, os.W_OK):
+        return f"{directory} is in use or not yours: cfs up DIR"
+    return None
+
+
+class ChildProcess:
+    """A running program, with a process group of its own, so that a Ctrl-C reaches it through us only.
+
+    Its standard input is a pipe that ends with us.
     """
-    from cfs.cli.starting import Plan, start
 
-    flags = list(arguments or ())
-    directory = Path(flags.pop(0)) if flags and not flags[0].startswith("-") else None
-    if directory is not None and not mount:
-        raise typer.BadParameter("a directory makes no sense with --no-mount")
-    read_token(token_file)
-    raise typer.Exit(start(Plan(directory, tuple(flags), token_file, mount=mount)))
+    def __init__(self, process: asyncio.subprocess.Process, beginning: str) -> None:
+        self._process = process
+        self._beginning = beginning
+        self._said: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read())
+
+    @classmethod
+    async def start(cls, *command: str, beginning: str) -> Self:
+        """Start a program, whose standard error is ours; `beginning` is how the line begins that says it is ready."""
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, process_group=0
+        )
+        return cls(process, beginning)
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._process.returncode is None
+
+    async def ready(self) -> str | None:
+        """Wait for what it says when it is ready, and return the rest of that line; None when it ends before."""
+        return await asyncio.shield(self._said)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal if it still runs."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def ended(self) -> int:
+        """Wait for its end, and return its exit code as a shell would."""
+        await asyncio.wait([self._reading])
+        code = await self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    async def end(self) -> int:
+        """Ask it to end, and wait until it has."""
+        if self.runs:
+            self.signal(signal.SIGTERM)
+        return await self.ended()
+
+    async def _read(self) -> None:
+        """Look for the line that says it is ready, and pass all others on."""
+        output = self._process.stdout
+        while output and (raw := await output.readline()):
+            line = raw.decode(errors="replace")
+            if not self._said.done() and line.startswith(self._beginning):
+                self._said.set_result(line.removeprefix(self._beginning).strip())
+            else:
+                typer.echo(line, nl=False)
+        if not self._said.done():
+            self._said.set_result(None)
+
+
+class _Up:
+    def __init__(self, plan: Plan, directory: Path | None, obstacle: str | None) -> None:
+        self._plan = plan
+        self._directory = directory
+        self._obstacle = obstacle
+        self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
+        self._children: list[ChildProcess] = []
+
+    async def run(self) -> int:
+        """Start both, wait until one ends or a signal comes, and end the mount before the server."""
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+                loop.add_signal_handler(number, self._signals.put_nowait, number)
+        work = asyncio.create_task(self._work())
+        stop = asyncio.create_task(self._signals.get())
+        await asyncio.wait((work, stop), return_when=asyncio.FIRST_COMPLETED)
+        work.cancel()
+        stop.cancel()
+        codes = await self._end()
+        (code,) = await asyncio.gather(work, return_exceptions=True)
+        if isinstance(code, asyncio.CancelledError):
+            return max(codes, default=0)
+        if isinstance(code, BaseException):
+            raise code
+        return code
+
+    async def _work(self) -> int:
+        """Start the two, one after the other, and return the exit code of the first that ends."""
+        server = await self._start(_LISTENING, "serve", *self._plan.flags)
+        announced = await server.ready()
+        if announced is None:
+            return await server.ended()
+        url = _reachable(announced)
+        if self._directory is not None:
+            token = ("--token-file", str(self._plan.token_file)) if self._plan.token_file else ()
+            mount = await self._start(_READY, "mount", str(self._directory), "--url", url, *token)
+            if await mount.ready() is None:
+                return await (mount if server.runs else server).ended()
+        typer.echo(_announcement(url, self._directory, self._obstacle))
+        ends = [asyncio.create_task(child.ended()) for child in self._children]
+        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        return done.pop().result()
+
+    async def _start(self, beginning: str, *arguments: str) -> ChildProcess:
+        child = await ChildProcess.start(sys.executable, "-m", "cfs.cli.up", *arguments, beginning=beginning)
+        self._children.append(child)
+        return child
+
+    async def _end(self) -> list[int]:
+        """End what was started last first; every further signal is passed on, as who asks twice is in a hurry."""
+        passing = asyncio.create_task(self._pass_on())
+        codes = [await child.end() for child in reversed(self._children)]
+        passing.cancel()
+        return codes
+
+    async def _pass_on(self) -> None:
+        while True:
+            number = await self._signals.get()
+            for child in self._children:
+                child.signal(number)
+
+
+def _reachable(url: str) -> str:
+    """Write the URL by which this machine reaches a server that listens everywhere."""
+    parts = urlsplit(url)
+    host = _ANYWHERE.get(parts.hostname or "")
+    return f"http://{f'[{host}]' if ':' in host else host}:{parts.port}" if host else url
+
+
+def _announcement(url: str, directory: Path | None, obstacle: str | None) -> str:
+    shown = url.replace("//127.0.0.1:", "//localhost:").replace("//[::1]:", "//localhost:")
+    if directory is not None:
+        file = quote(str(directory / "chat1"))
+        where = f"CFS is ready on {shown} and in {directory}"
+        lines = [
+            f"echo 'My name is Alice.' > {file}; cat {file}",
+            f"cfs chat chat1 --url {shown}",
+            f"curl -d 'What is my name?' '{shown}/v1/sessions/chat1/messages?wait=true'",
+        ]
+    else:
+        where = f"CFS is ready on {shown}"
+        lines = [
+            f"curl -N -H 'Accept: text/event-stream' -d 'My name is Alice.' {shown}/v1/sessions/chat1/messages",
+            f"curl -d 'What is my name?' '{shown}/v1/sessions/chat1/messages?wait=true'",
+            f"curl -H 'Accept: text/plain' {shown}/v1/sessions/chat1",
+        ]
+    without = f"There is no mount: {obstacle}\n" if obstacle else ""
+    commands = "".join(f"  {line}\n" for line in lines)
+    return f"\n{without}{where} (Ctrl-C ends it). Try in another terminal:\n\n{commands}"
+
+
+def run_with_parent() -> None:
+    """Run the program `cfs`, and end it when standard input ends: a pipe whose other end is the parent process."""
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    main()
+
+
+def _end_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    run_with_parent()

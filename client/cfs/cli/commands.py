@@ -1,0 +1,173 @@
+"""The commands of the package `cfs`: their arguments and their help. What they do is imported when they run (C10)."""
+
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from cfs.cli.app import (
+    DEFAULT_URL,
+    Json,
+    OptionalSession,
+    Session,
+    Sessions,
+    TokenFile,
+    Url,
+    connect,
+    read_token,
+    session_names,
+)
+
+
+def send(
+    session: Session,
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TEXT|-",
+            help="The message; several words are joined by spaces. Without it, or with '-', the message is read from"
+            " standard input.",
+            show_default=False,
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Setting for this turn only, such as temperature=0 or max_tokens=50 (repeatable).",
+            show_default=False,
+        ),
+    ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait for the reply, or exit once the message is accepted.")
+    ] = True,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Send a message to a session and print the reply. If the session does not exist, it is created.
+
+    On a terminal the reply is printed while it is generated. Ctrl-C stops waiting; the turn continues on the server.
+    """
+    from cfs.cli.send import read_message, run
+
+    message = read_message(text or [], settings or [])
+    with connect(url, token_file) as client:
+        run(client, session, message, wait=wait, as_json=as_json)
+
+
+def chat(session: OptionalSession = None, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    '''Chat with a session line by line. Replies are printed while they are generated.
+
+    Ctrl-C cancels the running turn and keeps the session; Ctrl-D exits. Put a message of several lines between two
+    """. /help lists the commands. Piped input is read line by line, and the replies go to standard output.
+    '''
+    from cfs.cli.chat import run
+
+    with connect(url, token_file) as client:
+        run(client, session or str(uuid4()))
+
+
+def cat(
+    session: Session,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait/--no-wait", help="Wait until no turn is running or queued, or print at once."),
+    ] = True,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print the transcript, then new text as it arrives, until Ctrl-C.")
+    ] = False,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Print the transcript of a session once no turn is running or queued.
+
+    --json prints one object with the structured messages; --follow --json prints one event per line.
+    """
+    from cfs.cli.cat import follow_session, print_detail, print_text
+
+    with connect(url, token_file) as client:
+        if follow:
+            follow_session(client, session, as_json=as_json)
+        elif as_json:
+            print_detail(client, session, wait=wait)
+        else:
+            print_text(client, session, wait=wait)
+
+
+def ls(
+    prefix: Annotated[
+        str,
+        typer.Argument(
+            help="Only names that begin with this; 'main/' lists the sub-sessions directly below 'main'.",
+            autocompletion=session_names,
+            show_default=False,
+        ),
+    ] = "",
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="Also print state, messages, bytes, time of change and sub-sessions.")
+    ] = False,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """List sessions by name, one per line."""
+    from cfs.cli.sessions import list_sessions
+
+    with connect(url, token_file) as client:
+        list_sessions(client, prefix, long=long, as_json=as_json)
+
+
+def rm(
+    sessions: Sessions,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Ignore sessions that do not exist.")] = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Delete sessions and their sub-sessions. Their running and queued turns are cancelled."""
+    from cfs.cli.sessions import delete_sessions
+
+    with connect(url, token_file) as client:
+        delete_sessions(client, sessions, force=force)
+
+
+def up(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="DIR|SERVER FLAGS",
+            help="Empty directory to mount on, before any flag (default: /cfs, if it exists). All other flags are"
+            " passed to `cfs serve`.",
+            show_default=False,
+        ),
+    ] = None,
+    mount: Annotated[bool, typer.Option("--mount/--no-mount", help="Mount the sessions as files, too.")] = True,
+    token_file: TokenFile = None,
+) -> None:
+    """Start the server, and the mount if this machine supports it. Ctrl-C ends both.
+
+    When one of them exits, the other is ended, and the exit code is that of the first. With --tokens, the mount needs
+    CFS_TOKEN or --token-file.
+    """
+    from cfs.cli.up import Plan, start
+
+    flags = list(arguments or ())
+    directory = Path(flags.pop(0)) if flags and not flags[0].startswith("-") else None
+    if directory is not None and not mount:
+        raise typer.BadParameter("a directory makes no sense with --no-mount")
+    read_token(token_file)
+    raise typer.Exit(start(Plan(directory, tuple(flags), token_file, mount=mount)))
+
+
+def doctor(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """Check this machine, the installation and the server, and print how to fix what is missing.
+
+    The exit code is 0 if everything that `cfs serve` needs is there. What only other commands need is marked, but is
+    not an error.
+    """
+    from cfs.cli.doctor import run
+
+    run(url, token_file, as_json=as_json)
