@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -63,7 +64,7 @@ class Open:
         return VersionedEntryMeta(
             path=path,
             size=status.st_size,
-            updated_at=status.st_mtime,
+            updated_at=datetime.fromtimestamp(status.st_mtime, UTC),
             version=f"{status.st_mtime_ns:x}-{status.st_ino:x}-{status.st_size:x}",
         )
 

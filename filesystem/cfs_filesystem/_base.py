@@ -1,44 +1,33 @@
-"""What every file system is: a state, a set of registered prefixes, and the hooks that a handle calls (G5)."""
+"""The base class of file systems: registered prefixes, defaults for the hooks, and a state to save (G5)."""
 
 import base64
 import binascii
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from io import BytesIO
 from operator import itemgetter
 from typing import Any, BinaryIO
 
 from cfs_filesystem._errors import ConflictError, InvalidArgumentError, InvalidPathError, NotFoundError
 from cfs_filesystem._handle import FsHandle, directly_in, entries_below, newer
+from cfs_filesystem._hooks import FileSystemHooks
 from cfs_filesystem._paths import directories_above, validate_path, validate_prefix
 from cfs_filesystem._text import decoded, lines_of, matches_of
-from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Path
-
-# Which directories a file system has, and the hooks for them (G5); by default those above its entries.
-#
-# Hooks get a directory as the prefix of what is in it: `/`, `/a/`. It is within a registered prefix.
+from cfs_filesystem._types import EPOCH, DirectoryMeta, EntryMeta, Grant, Path
 
 EVERYTHING: tuple[Grant, ...] = (Grant(prefix="/", ops=frozenset({"list", "file", "read"})),)
 
 
-class Layout(ABC):
-    """The directories of a file system: those in it, and those that lead to its prefixes."""
+class DirectoryHooks(FileSystemHooks):
+    """The directories of a file system: by default those above its entries, and those that lead to its prefixes.
 
-    prefixes: tuple[Path, ...]
-
-    @abstractmethod
-    def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:
-        """See `FileSystemBase`."""
-
-    # -- what handles ask ---------------------------------------------------------------------------------------------
+    A registered prefix is a directory, and so is every directory above one, even if it is empty.
+    """
 
     def _members(self, inside: Path) -> dict[Path, EntryMeta]:
-        """Return what is directly in a directory, by path; raise `NotFoundError` if it is none.
-
-        A registered prefix is a directory, and so is what leads to one, be there anything or not.
-        """
         deeper = [prefix for prefix in self.prefixes if prefix.startswith(inside)]
         found: dict[Path, EntryMeta] = {}
         try:
@@ -56,10 +45,9 @@ class Layout(ABC):
         return leading | found
 
     def _directory(self, inside: Path) -> DirectoryMeta | None:
-        """Return what is known of a directory, or None if there is none."""
         known = self._directory_impl(inside) if self._is_within(inside) else None
         if known is None and any(prefix.startswith(inside) for prefix in self.prefixes):
-            return DirectoryMeta(path=inside[:-1] or "/", size=0, updated_at=0.0, directory=True)
+            return DirectoryMeta(path=inside[:-1] or "/", size=0, updated_at=EPOCH, directory=True)
         return known
 
     def _is_within(self, inside: Path) -> bool:
@@ -82,11 +70,9 @@ class Layout(ABC):
         return known
 
     def _make_directory_impl(self, path: Path) -> None:
-        """Make an empty directory; raise `ConflictError` when something has the path."""
         raise ConflictError(f"{path!r} cannot be made: this file system keeps no empty directories", path)
 
     def _remove_directory_impl(self, path: Path) -> None:
-        """Take an empty directory away; raise `ConflictError` when something is in it, or it has gone meanwhile."""
         raise ConflictError(f"{path!r} is not empty", path)
 
 
@@ -117,17 +103,15 @@ class StateModule(ABC):
         self.load_state_dict(state)
 
 
-class FileSystemBase(Layout, StateModule):
+class FileSystemBase(DirectoryHooks, StateModule):
     """A set of entries, reached by handles only.
 
-    A subclass writes `_snapshot_impl`, `_read_binary_impl`, `_write_impl` and `_delete_impl`; the others have a
-    default. Hooks get paths that are valid and allowed, use them as they are, and may be called by several threads.
+    A subclass implements `_snapshot_impl`, `_read_binary_impl`, `_write_impl` and `_delete_impl`; the other hooks of
+    `FileSystemHooks` have a default.
     """
 
     match_seconds = 1.0
     """Time limit of one `read_re`, in processor time."""
-    undeletable: tuple[Path, ...] = ()
-    """Prefixes below which no handle deletes, moves away or replaces by a move, whatever its grants say."""
 
     def __init__(self, prefixes: Iterable[Path] = ("/",)) -> None:
         self.prefixes = tuple(prefixes)
@@ -139,55 +123,24 @@ class FileSystemBase(Layout, StateModule):
         """Make a handle that may do just what the grants say."""
         return FsHandle(self, grants)
 
-    # -- hooks ----------------------------------------------------------------------------------------------------
-
-    @abstractmethod
-    def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:
-        """Return all entries by path: a live mapping, not a copy, so that looking one up costs one look-up.
-
-        `grants` are those of the handle; what none of them covers may be left out. A mapping that finds what is below
-        a prefix without going through all has a method `below(prefix) -> Iterable[tuple[Path, EntryMeta]]`.
-        """
-
-    @abstractmethod
-    def _read_binary_impl(self, path: Path) -> bytes:
-        """Return the content; raise `NotFoundError` if the entry has gone."""
+    # -- hooks with a default -------------------------------------------------------------------------------------
 
     def _open_impl(self, path: Path) -> BinaryIO:
-        """Open the content for reading, seekable; raise `NotFoundError` if the entry has gone."""
         return BytesIO(self._read_binary_impl(path))
 
-    def _read_file_impl(self, path: Path, index: int | None, line: int | None) -> str:
-        """Return lines of the content; see `FsHandle.read_file`."""
+    def _read_file_impl(self, path: Path, *, index: int | None, line: int | None) -> str:
         return lines_of(path, decoded(path, self._read_binary_impl(path)), index, line)
 
     def _read_re_impl(self, path: Path, pattern: str, overlap: int | None) -> list[str]:
-        """Return what matches in the content; see `FsHandle.read_re`."""
         return matches_of(decoded(path, self._read_binary_impl(path)), pattern, overlap, self.match_seconds)
 
-    @abstractmethod
-    def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
-        """Store the content, all of it or nothing, and return what is known of the entry now.
-
-        Raises `ConflictError` when the entry exists and must not be overwritten, or when the path is a directory of
-        another entry or the other way round.
-        """
-
     def _write_from_impl(self, path: Path, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
-        """Store what a source supplies as `_write_impl` does; whatever it raises leaves everything as it was."""
         return self._write_impl(path, b"".join(source), overwrite)
 
-    @abstractmethod
-    def _delete_impl(self, path: Path) -> None:
-        """Take the entry away; raise `ConflictError` if somebody else did in the meantime."""
-
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
-        """Give an entry or a directory another path; see `FsHandle.move`, which has looked at both.
-
-        By default an entry is read, written and deleted, and a directory stays where it is.
-        """
+        """Read, write and delete an entry; directories cannot be moved."""
         if self._directory(path + "/") is not None:
-            raise ConflictError(f"{path!r} is a directory, and this file system does not move those", path)
+            raise ConflictError(f"{path!r} is a directory, and this file system cannot move directories", path)
         self._write_impl(target, self._read_binary_impl(path), overwrite)
         self._delete_impl(path)
 
@@ -199,7 +152,7 @@ class FileSystemBase(Layout, StateModule):
         for path, meta in sorted(entries_below(self._snapshot_impl(EVERYTHING), "/"), key=itemgetter(0)):
             with suppress(NotFoundError):  # deleted meanwhile
                 content = base64.b64encode(self._read_binary_impl(path)).decode()
-                entries[path] = {"data": content, "updated_at": meta["updated_at"]}
+                entries[path] = {"data": content, "updated_at": meta["updated_at"].timestamp()}
         return {"version": _VERSION, "entries": entries}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -211,7 +164,7 @@ class FileSystemBase(Layout, StateModule):
         for path, (data, _) in entries.items():
             self._write_impl(path, data, True)
 
-    def _entries_of(self, state: Mapping[str, Any]) -> dict[Path, tuple[bytes, float]]:
+    def _entries_of(self, state: Mapping[str, Any]) -> dict[Path, tuple[bytes, datetime]]:
         """Read the contents and times out of a state; raise `InvalidArgumentError` or `InvalidPathError`."""
         try:
             if state["version"] != _VERSION:
@@ -219,11 +172,11 @@ class FileSystemBase(Layout, StateModule):
             entries = {
                 validate_path(path, self.prefixes): (
                     base64.b64decode(entry["data"], validate=True),
-                    float(entry["updated_at"]),
+                    datetime.fromtimestamp(float(entry["updated_at"]), UTC),
                 )
                 for path, entry in state["entries"].items()
             }
-        except (KeyError, TypeError, ValueError, AttributeError, binascii.Error):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, OSError, binascii.Error):
             raise InvalidArgumentError("this is not the state of a file system") from None
         for path in entries:
             if any(directory[:-1] in entries for directory in directories_above(path)):

@@ -36,7 +36,7 @@ from cfs_filesystem._openat import (
     replace,
 )
 from cfs_filesystem._paths import covers, validate_path
-from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Path, VersionedEntryMeta
+from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Path, VersionedEntryMeta, time_of
 
 # What is below a directory of the disk, seen as entries and directories (G6).
 #
@@ -182,12 +182,12 @@ class DiskIndex(Mapping[Path, EntryMeta]):
 def meta_of(path: Path, status: os.stat_result) -> EntryMeta:
     """Describe a file."""
     version = f"{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"  # not mtime: anybody can set that back
-    return VersionedEntryMeta(path=path, size=status.st_size, updated_at=status.st_mtime, version=version)
+    return VersionedEntryMeta(path=path, size=status.st_size, updated_at=time_of(status.st_mtime), version=version)
 
 
 def directory_meta_of(path: Path, status: os.stat_result) -> DirectoryMeta:
     """Describe a directory."""
-    return DirectoryMeta(path=path, size=0, updated_at=status.st_mtime, directory=True)
+    return DirectoryMeta(path=path, size=0, updated_at=time_of(status.st_mtime), directory=True)
 
 
 class DiskFileSystem(DiskEntries, FileSystemBase):

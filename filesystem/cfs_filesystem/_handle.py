@@ -3,16 +3,13 @@
 import builtins
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO, Protocol, Self, runtime_checkable
+from typing import BinaryIO, Protocol, Self, runtime_checkable
 
 from cfs_filesystem._errors import ConflictError, FileSystemError, InvalidArgumentError, InvalidPathError, NotFoundError
 from cfs_filesystem._grants import Rights
+from cfs_filesystem._hooks import FileSystemHooks
 from cfs_filesystem._paths import covers, validate_directory, validate_listed, validate_path
 from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Operation, Path
-
-if TYPE_CHECKING:
-    from cfs_filesystem._base import FileSystemBase
-
 
 # Finding what is below a prefix in a mapping of entries.
 
@@ -67,7 +64,7 @@ def newer(path: Path, known: EntryMeta, other: EntryMeta | None = None) -> Direc
 class Gate:
     """A file system and the rights of one caller. It keeps no content, and nothing from one operation to the next."""
 
-    def __init__(self, filesystem: "FileSystemBase", grants: Iterable[Grant]) -> None:
+    def __init__(self, filesystem: FileSystemHooks, grants: Iterable[Grant]) -> None:
         self._filesystem = filesystem
         self._rights = Rights(grants, undeletable=filesystem.undeletable)
         self._index: Mapping[Path, EntryMeta] = {}
@@ -109,7 +106,7 @@ class Gate:
 
     def require(self, operation: Operation, path: Path) -> None:
         """Raise `AccessDeniedError` unless a grant covers an operation at a path."""
-        self._rights.require(operation, validate_path(path, self._filesystem.prefixes))
+        self._ensure_allowed(operation, path)
 
     def scopes(self, operation: Operation, prefix: Path | None = None) -> list[Path]:
         """Return the prefixes, none within another, that together are all that an operation may be done to."""
@@ -119,22 +116,26 @@ class Gate:
 
     # -- the order of checks --------------------------------------------------------------------------------------
 
-    def _allowed(self, operation: Operation, path: Path) -> Mapping[Path, EntryMeta]:
-        """Check the path, then the grants; return the entries as they are now."""
-        validate_path(path, self._filesystem.prefixes)
-        self._rights.require(operation, path)
-        return self._refresh()
+    @property
+    def _grants(self) -> list[Grant]:
+        return self._rights.grants
+
+    def _ensure_allowed(self, operation: Operation, path: Path) -> None:
+        """Check the path, then the grants; raises `InvalidPathError` or `AccessDeniedError`."""
+        self._rights.require(operation, validate_path(path, self._filesystem.prefixes))
+
+    def _refresh_index(self) -> Mapping[Path, EntryMeta]:
+        """Return the entries as they are now."""
+        self._index = self._filesystem._snapshot_impl(self._grants)
+        return self._index
 
     def _existing(self, operation: Operation, path: Path) -> EntryMeta:
         """Check the path, then the grants, then that the entry exists."""
-        meta = self._allowed(operation, path).get(path)
+        self._ensure_allowed(operation, path)
+        meta = self._refresh_index().get(path)
         if meta is None:
             raise NotFoundError(f"there is no entry {path!r}", path)
         return meta
-
-    def _refresh(self) -> Mapping[Path, EntryMeta]:
-        self._index = self._filesystem._snapshot_impl(self._rights.grants)
-        return self._index
 
 
 # What a handle does with directories: look into one, make, remove and move them (G3).
@@ -160,7 +161,7 @@ class DirectoryOperations(Gate):
         scopes = self._rights.scopes("list", inside)
         if not scopes:
             self._rights.require("list", directory)
-        index = self._refresh()
+        index = self._refresh_index()
         if scopes == [inside]:
             found = self._filesystem._members(inside)
         else:
@@ -179,7 +180,7 @@ class DirectoryOperations(Gate):
         scopes = [] if known else self._rights.scopes("list", inside)
         if not known and not scopes:
             return False
-        index = self._refresh()
+        index = self._refresh_index()
         if scopes:
             return self._leads_to_a_prefix(inside) or bool(self._leading(inside, scopes, index))
         with suppress(InvalidPathError):  # a link
@@ -192,14 +193,16 @@ class DirectoryOperations(Gate):
         Raises `ConflictError` when the path exists, when there is no directory to make it in, or where a file system
         keeps no empty directories.
         """
-        index = self._allowed("write", path)
+        self._ensure_allowed("write", path)
+        index = self._refresh_index()
         self._require_free(path, index)
         self._require_parent(path)
         self._filesystem._make_directory_impl(path)
 
     def remove_directory(self, path: Path) -> None:
         """Take an empty directory away; raises `ConflictError` when something is in it."""
-        self._allowed("delete", path)
+        self._ensure_allowed("delete", path)
+        self._refresh_index()
         self._require_directory(path)
         self._filesystem._remove_directory_impl(path)
 
@@ -215,7 +218,7 @@ class DirectoryOperations(Gate):
         self._rights.require("read_binary", path)
         self._rights.require("delete", path)
         self._rights.require("write", target)
-        index = self._refresh()
+        index = self._refresh_index()
         is_entry = path in index
         if not is_entry:
             self._require_directory(path)
@@ -288,7 +291,7 @@ class FsHandle(DirectoryOperations):
         scopes = self._rights.scopes("list", prefix)
         if not scopes:
             self._rights.require("list", prefix or "/")
-        index = self._refresh()
+        index = self._refresh_index()
         found = dict(entry for scope in scopes for entry in entries_below(index, scope))
         return [found[path].copy() for path in sorted(found) if self._rights.allow("list", path)]
 
@@ -319,7 +322,7 @@ class FsHandle(DirectoryOperations):
         self._existing("read_file", path)
         _require_number("index", index, 0)
         _require_number("line", line, 1)
-        return self._filesystem._read_file_impl(path, index, line)
+        return self._filesystem._read_file_impl(path, index=index, line=line)
 
     def read_re(self, path: Path, pattern: str, overlap: int | None = None) -> builtins.list[str]:
         """Return the text of every match of a regular expression, within the file system's time limit.
@@ -357,8 +360,8 @@ class FsHandle(DirectoryOperations):
         self._filesystem._delete_impl(path)
 
     def _require_writable(self, path: Path, *, overwrite: bool) -> None:
-        exists = path in self._allowed("write", path)
-        if exists and not overwrite:
+        self._ensure_allowed("write", path)
+        if path in self._refresh_index() and not overwrite:
             raise ConflictError(f"{path!r} exists", path)
 
 

@@ -2,10 +2,10 @@
 
 import secrets
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import count
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,7 @@ from cfs_filesystem._base import FileSystemBase
 from cfs_filesystem._errors import ConflictError, InvalidArgumentError, NotFoundError
 from cfs_filesystem._handle import entries_below
 from cfs_filesystem._paths import directories_above, validate_path
-from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Path, VersionedEntryMeta
+from cfs_filesystem._types import EPOCH, DirectoryMeta, EntryMeta, Grant, Path, VersionedEntryMeta
 
 # The directories of entries in memory: those above something, and those that were made.
 
@@ -24,7 +24,7 @@ class _Folder:
     members: int = 0
     """Entries and made directories below it, however deep."""
     made: bool = False
-    updated_at: float = 0.0
+    updated_at: datetime = EPOCH
 
 
 class Folders:
@@ -33,14 +33,14 @@ class Folders:
     def __init__(self) -> None:
         self._known: dict[Path, _Folder] = {}
 
-    def add(self, path: Path, now: float) -> None:
+    def add(self, path: Path, now: datetime) -> None:
         """Count an entry in everything above it."""
         for inside in directories_above(path):
             folder = self._known.setdefault(inside, _Folder())
             folder.members += 1
             folder.updated_at = max(folder.updated_at, now)
 
-    def discard(self, path: Path, now: float) -> None:
+    def discard(self, path: Path, now: datetime) -> None:
         """Count an entry no more."""
         for inside in directories_above(path):
             folder = self._known[inside]
@@ -49,13 +49,13 @@ class Folders:
             if not folder.members and not folder.made:
                 del self._known[inside]
 
-    def make(self, path: Path, now: float) -> None:
+    def make(self, path: Path, now: datetime) -> None:
         """Let a directory be there by itself; it may be above something already."""
         self.add(path, now)
         folder = self._known.setdefault(path + "/", _Folder())
         folder.made, folder.updated_at = True, max(folder.updated_at, now)
 
-    def remove(self, path: Path, now: float) -> None:
+    def remove(self, path: Path, now: datetime) -> None:
         """Let a made directory be there no more, or no longer than something is below it."""
         folder = self._known[path + "/"]
         folder.made = False
@@ -80,7 +80,7 @@ class Folders:
         paths = [known for known in list(self._known) if known.startswith(inside) and known.count("/") == depth]
         return [meta for path in paths if (meta := self.get(path)) is not None]
 
-    def made(self, inside: Path = "/") -> Iterator[tuple[Path, float]]:
+    def made(self, inside: Path = "/") -> Iterator[tuple[Path, datetime]]:
         """Go through the made directories at and below one: their paths and times, the deepest of a branch last."""
         for known, folder in sorted(self._known.items()):
             if folder.made and known.startswith(inside):
@@ -138,7 +138,7 @@ class InMemoryFileSystem(FileSystemBase):
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         with self._lock:
-            now = time.time()
+            now = datetime.now(UTC)
             if path not in self._contents:
                 self._make_room(path, now)
                 self._folders.add(path, now)
@@ -150,7 +150,7 @@ class InMemoryFileSystem(FileSystemBase):
         with self._lock:
             if path not in self._contents:
                 raise ConflictError(f"{path!r} was deleted by somebody else", path)
-            self._take(path, time.time())
+            self._take(path, datetime.now(UTC))
 
     def _scan_impl(self, inside: Path) -> Iterable[EntryMeta]:
         if self._folders.get(inside) is None:
@@ -167,7 +167,7 @@ class InMemoryFileSystem(FileSystemBase):
             if path in self._contents or self._folders.get(path + "/") is not None:
                 raise ConflictError(f"{path!r} exists", path)
             self._require_no_entry_above(path)
-            self._folders.make(path, time.time())
+            self._folders.make(path, datetime.now(UTC))
 
     def _remove_directory_impl(self, path: Path) -> None:
         with self._lock:
@@ -175,11 +175,11 @@ class InMemoryFileSystem(FileSystemBase):
                 raise ConflictError(f"{path!r} was removed by somebody else", path)
             if not self._folders.is_empty(path + "/"):
                 raise ConflictError(f"{path!r} is not empty", path)
-            self._folders.remove(path, time.time())
+            self._folders.remove(path, datetime.now(UTC))
 
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
         with self._lock:
-            now = time.time()
+            now = datetime.now(UTC)
             if self._folders.get(target + "/") is not None or (target in self._contents and not overwrite):
                 raise ConflictError(f"{target!r} exists", target)
             self._require_no_entry_above(target)
@@ -195,7 +195,9 @@ class InMemoryFileSystem(FileSystemBase):
     def state_dict(self) -> dict[str, Any]:
         """Return every entry with its content (in base64), and the directories that were made."""
         with self._lock:
-            return super().state_dict() | {"directories": dict(self._folders.made())}
+            return super().state_dict() | {
+                "directories": {path: when.timestamp() for path, when in self._folders.made()}
+            }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Make the entries and directories those of the state, with their times, in one step."""
@@ -211,14 +213,14 @@ class InMemoryFileSystem(FileSystemBase):
                 self._folders.add(path, updated_at)
                 self._put(path, data, updated_at)
 
-    def _directories_of(self, state: Mapping[str, Any], entries: Mapping[Path, object]) -> dict[Path, float]:
+    def _directories_of(self, state: Mapping[str, Any], entries: Mapping[Path, object]) -> dict[Path, datetime]:
         """Read the made directories out of a state; one from before there were any has none."""
         try:
             directories = {
-                validate_path(path, self.prefixes): float(updated_at)
+                validate_path(path, self.prefixes): datetime.fromtimestamp(float(updated_at), UTC)
                 for path, updated_at in state.get("directories", {}).items()
             }
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, OverflowError, OSError):
             raise InvalidArgumentError("these are not the directories of a file system") from None
         for path in directories:
             if path in entries or any(above[:-1] in entries for above in directories_above(path)):
@@ -227,7 +229,7 @@ class InMemoryFileSystem(FileSystemBase):
 
     # -- with the lock --------------------------------------------------------------------------------------------
 
-    def _put(self, path: Path, data: bytes, updated_at: float) -> EntryMeta:
+    def _put(self, path: Path, data: bytes, updated_at: datetime) -> EntryMeta:
         version = f"{self._nonce}-{next(self._versions)}"
         # a new one each time: readers hold the old
         meta = VersionedEntryMeta(path=path, size=len(data), updated_at=updated_at, version=version)
@@ -235,18 +237,18 @@ class InMemoryFileSystem(FileSystemBase):
         self._index[path] = meta
         return meta
 
-    def _take(self, path: Path, now: float) -> None:
+    def _take(self, path: Path, now: datetime) -> None:
         del self._index[path], self._contents[path]
         self._folders.discard(path, now)
 
-    def _rename(self, path: Path, target: Path, now: float) -> None:
+    def _rename(self, path: Path, target: Path, now: datetime) -> None:
         """Put an entry at its new path before it leaves the old one, so that readers find it at one of them."""
         if target not in self._contents:
             self._folders.add(target, now)
         self._put(target, self._contents[path], self._index[path]["updated_at"])
         self._take(path, now)
 
-    def _rename_all(self, path: Path, target: Path, now: float) -> None:
+    def _rename_all(self, path: Path, target: Path, now: datetime) -> None:
         entries = [each for each in self._index if each.startswith(path + "/")]
         made = [*self._folders.made(path + "/")]
         for each in [*entries, *(directory for directory, _ in made)]:
@@ -258,7 +260,7 @@ class InMemoryFileSystem(FileSystemBase):
         for each in entries:
             self._rename(each, target + each.removeprefix(path), now)
 
-    def _make_room(self, path: Path, now: float) -> None:
+    def _make_room(self, path: Path, now: datetime) -> None:
         """Let directories with no entry below them give way to an entry of that path."""
         self._require_no_entry_above(path)
         if self._folders.get(path + "/") is None:

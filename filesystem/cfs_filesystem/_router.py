@@ -46,8 +46,8 @@ class RouterFileSystem(FileSystemBase):
     def _open_impl(self, path: Path) -> BinaryIO:
         return self._mount_of(path)[1]._open_impl(path)
 
-    def _read_file_impl(self, path: Path, index: int | None, line: int | None) -> str:
-        return self._mount_of(path)[1]._read_file_impl(path, index, line)
+    def _read_file_impl(self, path: Path, *, index: int | None, line: int | None) -> str:
+        return self._mount_of(path)[1]._read_file_impl(path, index=index, line=line)
 
     def _read_re_impl(self, path: Path, pattern: str, overlap: int | None) -> list[str]:
         return self._mount_of(path)[1]._read_re_impl(path, pattern, overlap)

@@ -1,6 +1,7 @@
 """The words of the gate: paths, operations, grants, and what is known of an entry (G1, G2)."""
 
 from collections.abc import Set as AbstractSet
+from datetime import UTC, datetime
 from typing import Literal, TypeAlias, TypedDict, get_args
 
 Path: TypeAlias = str
@@ -16,6 +17,18 @@ OPERATIONS: frozenset[Operation] = frozenset(get_args(Operation))
 READ_OPERATIONS: frozenset[Operation] = frozenset({"read_binary", "read_file", "read_re"})
 
 
+EPOCH = datetime.fromtimestamp(0, UTC)
+"""The time of a directory whose last change is not known."""
+
+
+def time_of(seconds: float) -> datetime:
+    """Return the time that is so many seconds after the epoch; `EPOCH` for one that no datetime can hold."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, OSError, ValueError):
+        return EPOCH
+
+
 class Grant(TypedDict):
     """A right to do `ops` at a prefix.
 
@@ -27,14 +40,14 @@ class Grant(TypedDict):
 
 
 class EntryMeta(TypedDict):
-    """What is known of an entry without reading it: `size` in bytes, `updated_at` in seconds since 1970.
+    """The metadata of an entry: `size` in bytes, and `updated_at`, an aware datetime in UTC.
 
     A file system that knows more returns a subclass with more keys.
     """
 
     path: Path
     size: int
-    updated_at: float
+    updated_at: datetime
 
 
 class DirectoryMeta(EntryMeta):

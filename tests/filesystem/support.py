@@ -1,8 +1,8 @@
 """What the tests of the gate share."""
 # ruff: noqa: ARG002  a hook need not use all that it is told
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 import pytest
 
@@ -65,7 +65,7 @@ class OnlyTheFourHooks(FileSystemBase):
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         if any(path.startswith(other + "/") or other.startswith(path + "/") for other in self.entries):
             raise ConflictError(f"{path!r} is above or below another entry", path)
-        meta = EntryMeta(path=path, size=len(data), updated_at=time.time())
+        meta = EntryMeta(path=path, size=len(data), updated_at=datetime.now(UTC))
         self.entries[path] = meta, data
         return meta
 

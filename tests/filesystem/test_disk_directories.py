@@ -5,6 +5,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def test_a_scan_shows_files_and_directories_and_nothing_else(place: Place) -> No
         ("/empty", True),
         ("/inside", None),
     ]
-    assert found[0]["updated_at"] == (place.root / "directory").stat().st_mtime
+    assert found[0]["updated_at"] == datetime.fromtimestamp((place.root / "directory").stat().st_mtime, UTC)
     assert found[2] == place.handle.file("/inside")
     assert place.handle.scan("/empty") == []
     for path in unfinished:

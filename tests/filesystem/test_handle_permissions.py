@@ -3,6 +3,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 
@@ -344,7 +345,7 @@ class Witness(FileSystemBase):
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
-        self.meta = EntryMeta(path="/here", size=1, updated_at=1.0)
+        self.meta = EntryMeta(path="/here", size=1, updated_at=datetime.now(UTC))
 
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:
         self.seen.append("refresh")

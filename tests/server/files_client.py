@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -131,6 +132,7 @@ def _bytes(data: str | bytes) -> bytes:
 
 
 def _meta(info: dict[str, object]) -> EntryMeta:
-    meta: EntryMeta = {"path": str(info["path"]), "size": 0, "updated_at": 0.0}
+    meta: EntryMeta = {"path": str(info["path"]), "size": 0, "updated_at": datetime.fromtimestamp(0, UTC)}
     meta.update({name: value for name, value in info.items() if value is not None})  # type: ignore[typeddict-item]
+    meta["updated_at"] = datetime.fromtimestamp(float(str(info["updated_at"])), UTC)
     return meta

@@ -237,7 +237,7 @@ def test_a_write_triggers_a_turn(far: Abroad) -> None:
     before = time.time()
     meta = far.files.write("/sessions/a", "hello there\n")
     assert (meta["path"], meta["size"]) == ("/sessions/a", len("User: hello there\n"))
-    assert before <= meta["updated_at"] <= time.time()
+    assert before <= meta["updated_at"].timestamp() <= time.time()
     far.settled("a")
     assert far.files.read_file("/sessions/a") == "User: hello there\nAssistant: hello there\n"
 

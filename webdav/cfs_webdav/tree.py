@@ -241,10 +241,10 @@ class HandleTree(Tree):
     def _entry(self, meta: EntryMeta) -> Entry:
         path = "/" + meta["path"].removeprefix(self._prefix)
         if meta.get("directory"):
-            return Entry(path, collection=True, modified=meta["updated_at"] or None)
+            return Entry(path, collection=True, modified=meta["updated_at"].timestamp() or None)
         version = meta.get("version")
         etag = version if isinstance(version, str) else None
-        return Entry(path, False, meta["size"], meta["updated_at"], etag, media_type_of(path))
+        return Entry(path, False, meta["size"], meta["updated_at"].timestamp(), etag, media_type_of(path))
 
 
 def _chunks(content: BinaryIO) -> Iterator[bytes]:

@@ -109,7 +109,7 @@ def headers_of(meta: EntryMeta | None) -> dict[str, str]:
     """Name the version of an entry, where it is known."""
     headers = {"Cache-Control": "no-cache"}
     if meta is not None:
-        headers["Last-Modified"] = http_date(meta["updated_at"])
+        headers["Last-Modified"] = http_date(meta["updated_at"].timestamp())
         if (etag := etag_of(meta)) is not None:
             headers["ETag"] = etag
     return headers
@@ -273,4 +273,4 @@ def _condition(if_match: str | None, if_none_match: str | None) -> Condition | N
 
 
 def _info(meta: EntryMeta) -> wire.FileInfo:
-    return wire.FileInfo.model_validate(meta)
+    return wire.FileInfo.model_validate({**meta, "updated_at": meta["updated_at"].timestamp()})

@@ -5,6 +5,7 @@ a turn is its face's business. Sessions live on the event loop, so calls of othe
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 
 from cfs.errors import Conflict, NotFound, UnsupportedMedia
 from cfs.wire import Message
@@ -154,6 +155,6 @@ def _meta(session: Session) -> EntryMeta:
     return VersionedEntryMeta(
         path=path_of(session.id),
         size=session.history.size,
-        updated_at=session.history.changed_at,
+        updated_at=datetime.fromtimestamp(session.history.changed_at, UTC),
         version=session.etag.strip('"'),
     )
