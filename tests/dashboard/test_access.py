@@ -55,7 +55,7 @@ def test_axe_finds_nothing_serious_in_any_view(
 ) -> None:
     name = f"a-{scheme}"
     with Agent(client, name) as lead, Agent(client, f"{name}/coder") as coder:
-        lead.begin("Make it")
+        lead.begin("Create")
         coder.begin("Write it")
         coder.think("How?", "So.")
         coder.write("a.txt", "one\ntwo\n")

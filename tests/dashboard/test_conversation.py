@@ -114,7 +114,7 @@ def test_a_session_is_paused_and_goes_on(page: Page, server: Process, client: ht
     expect(page.locator(".badge")).to_have_text("paused")
     expect(row(page, "c-pause")).to_have_attribute("data-state", "paused")
     assert client.get("/v1/sessions/c-pause/settings").json()["paused"] is True
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     expect(page.locator(".badge")).to_have_text("idle")
     expect(row(page, "c-pause")).to_have_attribute("data-state", "idle")
 
@@ -156,15 +156,15 @@ def test_settings_and_transcript(page: Page, server: Process, client: httpx.Clie
     page.get_by_label("max_tokens").fill("77")
     page.get_by_label("reproducible").check()
     page.get_by_role("button", name="Save").click()
-    expect(page.get_by_text("Saved")).to_be_visible()
+    expect(page.get_by_text("Saved. The settings apply from the next turn.")).to_be_visible()
     settings = client.get("/v1/sessions/c-raw/settings").json()
     assert (settings["max_tokens"], settings["reproducible"], settings["temperature"]) == (77, True, 0.7)
     page.get_by_role("tab", name="Transcript").click()
     raw = page.get_by_role("textbox", name="Transcript")
     expect(raw).to_have_value("User: one two\nAssistant: one two\n")
     raw.fill("User: one two\nAssistant: three\n")
-    page.get_by_role("button", name="Put it back").click()
-    expect(page.get_by_text("The history is this text now")).to_be_visible()
+    page.get_by_role("button", name="Save transcript").click()
+    expect(page.get_by_text("Saved. The session now has this transcript")).to_be_visible()
     page.get_by_role("tab", name="Conversation").click()
     expect(messages(page).nth(1)).to_contain_text("three")
 

@@ -21,7 +21,7 @@ def test_sessions_appear_and_go_while_one_looks(page: Page, client: httpx.Client
 
 def test_sub_sessions_are_folded_and_say_what_works(page: Page, client: httpx.Client) -> None:
     with Agent(client, "t-team") as lead, Agent(client, "t-team/coder") as coder:
-        lead.begin("Make it")
+        lead.begin("Create")
         coder.begin("Write it")
         coder.call("write_file", path="a.txt", content="a")
         top = row(page, "t-team")

@@ -14,7 +14,7 @@ from tests.server.support import Process, serving
 def test_files_their_contents_and_who_changed_what(page: Page, server: Process, client: httpx.Client) -> None:
     client.put("/v1/files/workspaces/w-files/kept.txt", content=b"as it is\n").raise_for_status()
     with Agent(client, "w-files") as lead, Agent(client, "w-files/coder") as coder:
-        lead.begin("Make it")
+        lead.begin("Create")
         coder.begin("Write it")
         coder.write("/workspace/a.txt", "one\ntwo\nthree\n")
         page.goto(address(server.url, "files/w-files"))
@@ -51,7 +51,7 @@ def test_names_that_are_no_paths_hide_no_other_file(pages: Pages, tmp_path: Path
 
 def test_agents_stand_side_by_side(page: Page, server: Process, client: httpx.Client) -> None:
     with Agent(client, "w-team") as lead, Agent(client, "w-team/a") as one, Agent(client, "w-team/b") as other:
-        lead.begin("Make it")
+        lead.begin("Create")
         page.goto(address(server.url, "agents/w-team"))
         expect(page.locator(".column")).to_have_count(1)
         one.begin("First")
@@ -69,7 +69,7 @@ def test_agents_stand_side_by_side(page: Page, server: Process, client: httpx.Cl
 
 def test_the_timeline_shows_the_past_and_the_present(page: Page, server: Process, client: httpx.Client) -> None:
     with Agent(client, "w-time") as lead, Agent(client, "w-time/coder") as coder:
-        lead.begin("Make it")
+        lead.begin("Create")
         coder.begin("Write it")
         coder.write("a.txt", "a")
         coder.finish("done")
@@ -80,5 +80,5 @@ def test_the_timeline_shows_the_past_and_the_present(page: Page, server: Process
         expect(page.locator(".tick")).to_have_count(1)
         lead.finish("all done")
         expect(page.locator(".bar.stop")).to_have_count(2)
-        page.get_by_text("As a table").click()
+        page.get_by_text("Show as a table").click()
         expect(page.get_by_role("row")).to_have_count(3)

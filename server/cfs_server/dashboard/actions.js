@@ -8,17 +8,17 @@ import { parentOf } from "./ids.js";
 export function actionsOf({ api, live, app, conversation }) {
   const { id } = conversation;
   const told = (work) => () => work().catch((error) => app.announce(error.message));
-  const cancel = button("Cancel", told(() => api.cancel(id, false)), { title: "Stop the running turn" });
+  const cancel = button("Cancel", told(() => api.cancel(id, false)), { title: "Cancel the running turn" });
   const cancelAll = button("Cancel tree", told(() => api.cancel(id, true)), {
-    title: "Stop this session and everything below it, and what waits there",
+    title: "Cancel the turns of this session and of all its sub-sessions, queued ones included",
   });
   const pause = button("Pause", told(() => api.settings(id, { paused: !conversation.settings.paused })), {
-    title: "Agents stop at their next step until they may go on",
+    title: "Agents pause before their next step until you resume them",
   });
   const fork = button("Fork", async () => {
     const made = await ask({
       title: `Fork ${id}`, label: "Name of the copy", value: `${id}-copy`, action: "Fork",
-      hint: "The copy has the same messages and settings, and goes on by itself.",
+      hint: "The copy gets the same messages and settings. The original does not change.",
       work: (name) => api.fork(id, name.trim()),
     });
     if (made) app.go(made.id, "conversation");
@@ -26,7 +26,7 @@ export function actionsOf({ api, live, app, conversation }) {
   const rename = button("Rename", () =>
     ask({
       title: `Rename ${id}`, label: "New name", value: id, action: "Rename",
-      hint: "Sub-sessions are renamed with it.",
+      hint: "Its sub-sessions are renamed, too.",
       work: (name) => api.rename(id, name.trim()),
     }),
   );
@@ -34,7 +34,7 @@ export function actionsOf({ api, live, app, conversation }) {
     const below = live.sessions.family(id).length - 1;
     const done = await ask({
       title: `Delete ${id}?`, action: "Delete", danger: true,
-      hint: below ? `It is gone for good, with ${below} below it.` : "It is gone for good.",
+      hint: below ? `This permanently deletes the session and its ${below} ${below === 1 ? "sub-session" : "sub-sessions"}.` : "This permanently deletes the session.",
       work: () => api.remove(id),
     });
     if (done) app.go(parentOf(id));
@@ -49,7 +49,7 @@ export function actionsOf({ api, live, app, conversation }) {
     cancelAll.hidden = !(node?.children.length || queued);
     cancelAll.disabled ||= !busy && !queued && !below;
     pause.hidden = settings === null || !("paused" in settings);
-    if (!pause.hidden) say(pause, settings.paused ? "Go on" : "Pause");
+    if (!pause.hidden) say(pause, settings.paused ? "Resume" : "Pause");
   };
   return { elements: all, update };
 }

@@ -8,7 +8,7 @@ import { SessionView } from "./session_view.js";
 import { VIEWS } from "./views.js";
 import { TreeView } from "./tree_view.js";
 
-const CONNECTION = { live: "Live", lost: "Connection lost: trying again" };
+const CONNECTION = { live: "Live", lost: "Connection lost. Reconnecting" };
 
 /** The application of somebody who may use the server. */
 export class App {
@@ -122,8 +122,8 @@ export class App {
     const made = await ask({
       title: "New session",
       label: "Name",
-      hint: "A sub-session has its parent's name and a slash before its own. Without a name it gets a random one.",
-      action: "Make it",
+      hint: "Leave the name empty for a random one. To create a sub-session, write parent/child.",
+      action: "Create",
       work: (id) => this.#api.create(id.trim()),
     });
     if (made) this.go(made.id, "conversation");
@@ -131,7 +131,7 @@ export class App {
 }
 
 function welcome() {
-  return el("p", { className: "nothing" }, "Choose a session, or make a new one.");
+  return el("p", { className: "nothing" }, "Select a session or create a new one.");
 }
 
 function decoded(part) {

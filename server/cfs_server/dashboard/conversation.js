@@ -78,7 +78,7 @@ export class Conversation {
       this.#waiting = [];
       this.loaded = false;
       this.#again ||= made;
-      if (error.status === 404) this.gone ??= "This session does not exist (any more).";
+      if (error.status === 404) this.gone ??= "This session does not exist.";
       else this.error = error.message;
       soon(this.#tell);
       return;
@@ -106,7 +106,7 @@ export class Conversation {
 
   #end(renamedTo) {
     this.movedTo = renamedTo ?? null;
-    this.gone = renamedTo ? `This session is called ${renamedTo} now.` : "This session has been deleted.";
+    this.gone = renamedTo ? `This session was renamed to ${renamedTo}.` : "This session was deleted.";
     this.partial = null;
     this.state = "idle";
   }

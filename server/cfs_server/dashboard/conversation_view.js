@@ -39,7 +39,7 @@ export class ConversationView {
     const { busy, settings, gone } = this.#context.conversation;
     const steers = busy && settings?.driver === "agent";
     say(this.#send, steers ? "Steer" : "Send");
-    this.#field.placeholder = steers ? "The agent reads this at its next step" : busy ? "Waits for its turn" : "Message";
+    this.#field.placeholder = steers ? "The agent reads this before its next step" : busy ? "Queued" : "Message";
     this.#field.disabled = this.#send.disabled = gone !== null;
   }
 

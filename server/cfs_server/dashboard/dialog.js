@@ -35,7 +35,7 @@ export function ask({ title, label = null, value = "", hint = "", action, danger
       field,
       choice && el("label", { className: "choice" }, choice, ` ${options}`),
       complaint,
-      el("div", { className: "answers" }, button("Leave it", () => dialog.close()), go),
+      el("div", { className: "answers" }, button("Cancel", () => dialog.close()), go),
     );
     const dialog = el("dialog", { "aria-labelledby": "question" }, form);
     if (hint !== "") dialog.setAttribute("aria-describedby", "hint");

@@ -89,7 +89,7 @@ export class FilesView {
     if (digest === this.#drawn) return;
     this.#drawn = digest;
     this.#drawList(paths, changes);
-    say(this.#told, paths.length ? "" : "No file has been written in this tree.");
+    say(this.#told, paths.length ? "" : "The agents of this tree have not written any files.");
     this.#drawFile(changes.get(this.#open) ?? []);
   }
 
@@ -125,10 +125,10 @@ export class FilesView {
     content.textContent = known ?? "";
     this.#shown.replaceChildren(
       el("h2", {}, path),
-      el("p", { className: "quiet" }, actual ? "As it is in the workspace" : "As the agents wrote it"),
+      el("p", { className: "quiet" }, actual ? "Current file in the workspace" : "File as the agents wrote it"),
       content,
       el("h2", {}, "Changes"),
-      ...(history.length ? history.map(changeView).reverse() : [el("p", { className: "quiet" }, "No agent has told of one.")]),
+      ...(history.length ? history.map(changeView).reverse() : [el("p", { className: "quiet" }, "No agent has reported a change.")]),
     );
     if (actual) this.#fetch(path, content);
   }
@@ -158,7 +158,7 @@ function changeView({ by, time, call, before, after }) {
   const shown = lines.map(({ sign, text }) =>
     el("div", { className: `line ${names[sign] ?? "same"}` }, `${sign} ${text}`));
   return el("div", { className: "change" }, title,
-    shown.length ? el("div", { className: "diff" }, shown) : el("p", { className: "quiet" }, "Nothing is different."));
+    shown.length ? el("div", { className: "diff" }, shown) : el("p", { className: "quiet" }, "No differences."));
 }
 
 /** Save a file by the browser: its bytes are here already, and the token need not be in any address. */

@@ -18,7 +18,7 @@ export class Login {
       "main",
       { className: "login" },
       el("h1", {}, "CFS"),
-      el("p", {}, "This server wants a token. It was shown when it was made, by: ", el("code", {}, "cfs token create"), "."),
+      el("p", {}, "This server requires an access token. It was printed when the token was created with: ", el("code", {}, "cfs token create"), "."),
       el(
         "form",
         { onsubmit },

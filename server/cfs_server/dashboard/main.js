@@ -38,6 +38,6 @@ function leave() {
 }
 
 api.onRefused = () => {
-  if (shown instanceof App) ask("Your token is not valid any more.");
+  if (shown instanceof App) ask("Your token is no longer valid.");
 };
 begin();

@@ -128,7 +128,7 @@ export class MessageList {
         el(
           "li",
           { className: "message user queued" },
-          el("div", { className: "head" }, el("span", { className: "role" }, "Waits for its turn")),
+          el("div", { className: "head" }, el("span", { className: "role" }, "Queued")),
           new TextFlow(text).element,
         ),
       ),

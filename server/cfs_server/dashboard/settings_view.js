@@ -62,7 +62,7 @@ export class SettingsView {
     }
     try {
       if (Object.keys(patch).length) await this.#context.api.settings(this.#context.id, patch);
-      say(this.#told, Object.keys(patch).length ? "Saved: it holds from the next turn on." : "Nothing has changed.");
+      say(this.#told, Object.keys(patch).length ? "Saved. The settings apply from the next turn." : "No changes to save.");
     } catch (error) {
       say(this.#told, error.message);
     }

@@ -27,10 +27,10 @@ export class TimelineView {
 
   constructor(context) {
     this.#context = context;
-    const heads = ["Session", "Began", "Took", "Tokens", "Ended"].map((name) => el("th", { scope: "col" }, name));
+    const heads = ["Session", "Started", "Duration", "Tokens", "Ended"].map((name) => el("th", { scope: "col" }, name));
     const table = el("table", {}, el("thead", {}, el("tr", {}, heads)), this.#table);
     this.element = el("div", { className: "scroll timeline", tabIndex: 0, role: "region", "aria-label": "Timeline" },
-      this.#picture, this.#told, el("details", { className: "folded" }, el("summary", {}, "As a table"), table));
+      this.#picture, this.#told, el("details", { className: "folded" }, el("summary", {}, "Show as a table"), table));
     this.#unwatch = context.live.sessions.watch(() => (this.#stale = true));
     this.#timer = setInterval(() => soon(this.#draw), REDRAW);
     this.#remember();
@@ -60,7 +60,7 @@ export class TimelineView {
     const now = Date.now() / 1000;
     const rows = family.map((node) => ({ node, turns: [...node.turns.values()].map((turn) => ended(turn, node, now)) }));
     const turns = rows.flatMap((row) => row.turns);
-    this.#told.textContent = turns.length ? "" : "No turn has run yet, as far as the server remembers.";
+    this.#told.textContent = turns.length ? "" : "No turns have run yet.";
     this.#drawTable(rows);
     if (!turns.length) {
       this.#picture.replaceChildren();

@@ -15,8 +15,8 @@ export class TranscriptView {
       "div",
       { className: "transcript" },
       this.#text,
-      el("div", { className: "answers" }, this.#told, button("Read again", () => this.#read()),
-        button("Put it back", () => this.#save(), { className: "button primary" })),
+      el("div", { className: "answers" }, this.#told, button("Reload", () => this.#read()),
+        button("Save transcript", () => this.#save(), { className: "button primary" })),
     );
     this.#read();
   }
@@ -38,9 +38,9 @@ export class TranscriptView {
     try {
       await this.#context.api.replace(this.#context.id, this.#text.value, this.#etag);
       await this.#read();
-      say(this.#told, "The history is this text now.");
+      say(this.#told, "Saved. The session now has this transcript.");
     } catch (error) {
-      say(this.#told, error.status === 412 ? "The session has changed meanwhile: read it again first." : error.message);
+      say(this.#told, error.status === 412 ? "The session has changed since you loaded it. Reload it first." : error.message);
     }
   }
 }
