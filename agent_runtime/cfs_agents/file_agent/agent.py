@@ -35,7 +35,16 @@ from cfs_agents.context import (
 from cfs_agents.events import AgentEvent, FileChanges, Finished, Warned
 from cfs_agents.fibre.guards.files import ChangeLog
 from cfs_agents.file_agent.run_log import FILE as RUN_LOG
-from cfs_agents.file_agent.run_log import Disk, Operation, OperationLogger, RunLog, RunState, Sync, disk_errors
+from cfs_agents.file_agent.run_log import (
+    AgentLog,
+    Disk,
+    Operation,
+    OperationLogger,
+    RunLog,
+    RunState,
+    Sync,
+    disk_errors,
+)
 from cfs_agents.messages import Language, after_sync, sentences, system_prompt
 from cfs_agents.model import Model, ModelSettings, ServerModel
 from cfs_agents.recorder import NewContext
@@ -616,11 +625,17 @@ class FileSystemAgent:
         else:
             await to_the_end(self._look_again)
         self._doubtful = self._unfinished = True
-        async with aclosing(self._agent.run_stream(task)) as events:
-            async for event in events:
-                if isinstance(event, Warned):
-                    self._warned(event.text)
-                yield event
+        self._log.info("a task continues" if task is None else "a task begins")
+        try:
+            async with aclosing(self._agent.run_stream(task)) as events:
+                async for event in events:
+                    if isinstance(event, Warned):
+                        self._warned(event.text)
+                    yield event
+        except Exception as error:
+            self._log.error("the task ended by a defect", error)
+            raise
+        self._log_end()
         self._doubtful = self.outcome.reason == "failed"
         self._unfinished = not self.outcome.over
         with suppress(CfsError):  # what cannot be cleaned today can tomorrow
@@ -641,6 +656,7 @@ class FileSystemAgent:
         try:
             self._run_log = RunLog(self._root.path / self._own(RUN_LOG))
             log = OperationLogger(self._root.path / "logs")
+            self._log = AgentLog(self._root.path / "logs", self.agent_id)
         except BaseException:
             self._root.close()
             raise
@@ -660,6 +676,7 @@ class FileSystemAgent:
             recorder=self._recorder,
             watch=self._watch,
         )
+        self._agent.tools.on_error = lambda call, error: self._log.error(f"the tool {call.name} failed", error)
 
     def _own(self, name: str) -> str:
         """Return the name of a file that this agent does not share with others of the same directory."""
@@ -704,6 +721,7 @@ class FileSystemAgent:
 
     def _close(self) -> None:
         self._warden.close()
+        self._log.close()
         self._files.close()
         self._run_log.close()
         self._root.close()
@@ -727,7 +745,16 @@ class FileSystemAgent:
         if now != first.message:
             self._agent.context.context = Context((replace(first, message=now, tokens=None), *rest))
 
+    def _log_end(self) -> None:
+        outcome = self.outcome
+        ending = f"the task ended as {outcome.reason}" + (f": {outcome.detail}" if outcome.detail else "")
+        if outcome.error is None:
+            self._log.info(ending)
+        else:
+            self._log.error(ending, outcome.error)
+
     def _warned(self, sentence: str) -> None:
+        self._log.warning(sentence)
         self.warnings.append(sentence)
         if self.config.warn is not None:
             self.config.warn(sentence)

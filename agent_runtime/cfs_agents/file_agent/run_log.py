@@ -20,13 +20,17 @@ The module also holds the operation log, which is for people, and the checks of 
 
 import errno
 import json
+import logging
 import os
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from io import TextIOWrapper
+from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -34,7 +38,7 @@ from uuid import uuid4
 from cfs.errors import StorageFull, Unavailable
 from cfs.wire import ToolCall
 from cfs_agents.context import Change, Context, ContextItem
-from cfs_agents.context.redaction import redact_json
+from cfs_agents.context.redaction import redact, redact_json
 from cfs_agents.events import Finished
 from cfs_agents.tools.registry import shortened
 from cfs_filesystem import FileSystemError
@@ -210,6 +214,63 @@ def _short(value: Any, depth: int = 0) -> Any:
         return [*(_short(each, depth + 1) for each in value[:_MOST_MEMBERS]), *more]
     return value
 
+
+# The agent's log: what happened to it, with tracebacks, for people who look for a cause.
+
+AGENT_LOG = "agent.log"
+_LOG_BYTES = 1 << 20
+
+
+class AgentLog:
+    """Writes lines and tracebacks to `agent.log` in a folder, by a thread of its own, so nobody waits for the disk.
+
+    There are two files of at most 1 MiB each. Secrets are taken out. A full disk loses lines, never a task.
+    """
+
+    def __init__(self, folder: Path, agent_id: str) -> None:
+        lines: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        file = _LogFile(folder / AGENT_LOG, maxBytes=_LOG_BYTES, backupCount=1, delay=True)
+        self._logger = logging.Logger(agent_id, logging.INFO)  # noqa: LOG001 - it belongs to this agent alone
+        into_queue = QueueHandler(lines)
+        into_queue.setFormatter(_Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self._logger.addHandler(into_queue)
+        self._listener = QueueListener(lines, file)
+        self._file = file
+        self._listener.start()
+
+    def info(self, text: str) -> None:
+        """Log an event."""
+        self._logger.info("%s", text)
+
+    def warning(self, text: str) -> None:
+        """Log what a person should know."""
+        self._logger.warning("%s", text)
+
+    def error(self, text: str, error: BaseException) -> None:
+        """Log a failure with its traceback."""
+        self._logger.error("%s", text, exc_info=error)
+
+    def close(self) -> None:
+        """Write what is left and close the file. Blocks."""
+        self._listener.stop()
+        self._file.close()
+
+
+class _Redacting(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record)).text
+
+
+class _LogFile(RotatingFileHandler):
+    def _open(self) -> TextIOWrapper:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        return os.fdopen(os.open(self.baseFilename, flags, 0o600), "a", encoding="utf-8", errors="backslashreplace")
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Lose the line: the disk does not take it."""
+
+
+# The run log itself.
 
 FILE = "journal.jsonl"
 VERSION = 1

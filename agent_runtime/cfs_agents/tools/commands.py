@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from cfs_agents.tools.files import STORAGE, WORKSPACE, PathManager, directory_path
-from cfs_agents.tools.registry import Tool, ToolError, in_thread, tool
+from cfs_agents.tools.registry import CALL_ID, Tool, ToolError, ToolOutput, in_thread, tool
 from cfs_agents.tools.shell.confinement import Sandbox, ShellSettings, usual_limits
 from cfs_agents.tools.shell.shell import AsyncPersistentShell, ShellResult
 from cfs_filesystem import FileSystemError, FsHandle
@@ -25,6 +25,14 @@ LONGEST_TIMEOUT = 3600.0
 _LONGEST_REASON = 200
 
 _NAMES_WORKSPACE = re.compile(rf"(?<![\w./-]){WORKSPACE}\b")
+
+_END = 2_000
+_ASKED = re.compile(
+    r"[\[(](?:y(?:es)?/n(?:o)?)(?:/\[?\w+\]?)*[\])]|EOF when reading a line|EOFError"
+    r"|\b(?:password|passphrase)[^\n:]{0,80}: ?\Z|\? ?\Z|a terminal is required|(?:not|isn't) a (?:tty|terminal)\b",
+    re.IGNORECASE,
+)
+"""How outputs of programs end that asked for input and found the end of it."""
 
 _STATUS = re.compile(r"\[exit status (-?\d+), [0-9.]+ s\]\s*\Z")
 _DESCRIPTION = (
@@ -141,8 +149,12 @@ class CommandTools:
         working_dir: Annotated[str | None, "for this command only"] = None,
         timeout: Annotated[float | None, Field(gt=0, le=LONGEST_TIMEOUT, description="seconds")] = None,
         background: Annotated[bool, "do not wait; output goes to a file"] = False,
-    ) -> str:
-        """Return what it wrote, and what there is to say of how it ended."""
+    ) -> ToolOutput:
+        """Run a command and return `stdout`, `stderr`, `exit_code` and how it ended.
+
+        A Python caller gets standard output and standard error apart. A model reads both together, in the order in
+        which they were written. In the background the values are `process` and `log`.
+        """
         if "\0" in command:
             raise ToolError("a command cannot hold NUL")
         directory = None if working_dir is None else await in_thread(lambda: self._directory(working_dir))
@@ -152,9 +164,19 @@ class CommandTools:
         if background:
             job = await self._shell.background(command, directory=directory)
             place = self._paths.agent_path(job.log)
-            return f"[process {job.pid} runs in the background and writes to {place}; to end it: kill -- -{job.pid}]"
-        result = await self._shell.run(command, timeout=timeout, directory=directory)
-        return self._told(command, result)
+            text = f"[process {job.pid} runs in the background and writes to {place}; to end it: kill -- -{job.pid}]"
+            return ToolOutput({"process": job.pid, "log": place}, text)
+        merge = bool(CALL_ID.get())
+        result = await self._shell.run(command, timeout=timeout, directory=directory, merge=merge)
+        values = {
+            "stdout": result.output,
+            "stderr": result.errors or "",
+            "exit_code": result.status,
+            "seconds": result.seconds,
+            "timed_out": result.timed_out,
+            "asked": result.asked,
+        }
+        return ToolOutput(values, self._text(command, result))
 
     def _directory(self, path: str) -> Path:
         place = directory_path(path)
@@ -165,24 +187,30 @@ class CommandTools:
             raise ToolError(str(error)) from None
         return self._paths.place_of(place)
 
-    def _told(self, command: str, result: ShellResult) -> str:
+    def _text(self, command: str, result: ShellResult) -> str:
+        """Return what the model reads: the output, and notes in brackets."""
+        output = result.output + (result.errors or "")
         notes = self._notes(command, result)
-        if result.status or notes or not result.output:
+        if result.status or notes or not output:
             notes.append(f"exit status {result.status}, {result.seconds:.2f} s")
-        break_line = "\n" if result.output and notes and not result.output.endswith("\n") else ""
-        return result.output + break_line + "".join(f"[{note}]\n" for note in notes).removesuffix("\n")
+        break_line = "\n" if output and notes and not output.endswith("\n") else ""
+        return output + break_line + "".join(f"[{note}]\n" for note in notes).removesuffix("\n")
 
     def _notes(self, command: str, result: ShellResult) -> list[str]:
-        """Say what the model cannot see from the output."""
+        """Return what the model cannot see from the output."""
         record = self._paths.agent_path(result.record) if result.record else "no file, as none could be written"
         inside = self._shell.settings.inside(self._paths.workspace)
         misnamed = result.status != 0 and inside != WORKSPACE and _NAMES_WORKSPACE.search(command) is not None
+        waited = "it waited for input, which nobody can give, and was interrupted: use options such as -y"
+        asked = result.asked is None and result.status != 0 and _ASKED.search(result.output[-_END:]) is not None
         goes_on = result.still_running and not result.left_out
         told = [
             (result.fresh, "the shell had ended before; this is a fresh one, without what was set in it"),
             (result.binary, "bytes that are no text are shown as \ufffd"),
             (result.left_out, f"the whole output is in {record}"),
             (goes_on, f"a process goes on in the background; this output, and what will come, is in {record}"),
+            (result.asked is not None, f"{waited}; it asked: {result.asked}" if result.asked else waited),
+            (asked, "it seems to have asked for input, and there is none: use options such as -y"),
             (result.timed_out, "its time was over: it was interrupted as by Ctrl-C"),
             (result.ended, f"the shell has ended: {result.ended}; the next command gets a fresh one"),
             (misnamed, f"in the shell {WORKSPACE} is {inside}: use relative paths"),

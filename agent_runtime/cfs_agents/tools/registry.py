@@ -117,8 +117,21 @@ class ToolResult:
         return Message(role="tool", content=self.text, tool_call_id=self.call_id, name=self.name)
 
 
+class ToolOutput(dict[str, Any]):
+    """Values that a tool returns to a Python caller; a model reads `text` instead."""
+
+    def __init__(self, values: Mapping[str, Any], text: str) -> None:
+        super().__init__(values)
+        self.text = text
+
+
 def text_of(value: Any) -> str:
-    """Write what a tool returned as text: a text as it is, nothing as "done", all else as JSON."""
+    """Return the text that a model reads of a tool's return value.
+
+    A text stays as it is, a `ToolOutput` has its own text, None becomes "done", and everything else JSON.
+    """
+    if isinstance(value, ToolOutput):
+        return text_of(value.text)
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()  # a lone surrogate could not be sent to anybody
     if value is None:
@@ -442,7 +455,7 @@ def tool(
 _log = structlog.get_logger(__name__)
 
 CALL_ID: ContextVar[str] = ContextVar("CALL_ID", default="")
-"""Id of the call that is being run."""
+"""Id of the model's call that is running; empty where Python code calls a tool."""
 
 MOST_AT_ONCE = 16
 
@@ -451,9 +464,19 @@ DEFAULT_TIMEOUT = 120.0
 
 
 class Registry:
-    """Tools by their names. `timeout` is in seconds and holds for each tool that has none of its own."""
+    """Tools by their names. `timeout` is in seconds and holds for each tool that has none of its own.
 
-    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = (), *, timeout: float = DEFAULT_TIMEOUT) -> None:
+    `on_error` is called with each exception of a tool that is a defect, not a reason for the model.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool | Callable[..., Any]] = (),
+        *,
+        timeout: float = DEFAULT_TIMEOUT,
+        on_error: Callable[[ToolCall, BaseException], None] | None = None,
+    ) -> None:
+        self.on_error = on_error
         self._tools: dict[str, Tool] = {}
         self._timeout = timeout
         self.add(*tools)
@@ -488,7 +511,7 @@ class Registry:
 
     def narrow(self, names: Iterable[str]) -> Self:
         """Make a registry of some of these tools; raises `ToolDefinitionError` for a name that is not here."""
-        return type(self)([self.get(name) for name in names], timeout=self._timeout)
+        return type(self)([self.get(name) for name in names], timeout=self._timeout, on_error=self.on_error)
 
     def right_form(self, name: str) -> str:
         """Show the arguments of a tool, or of the one whose name is most like it; else say which tools there are."""
@@ -525,7 +548,7 @@ class Registry:
         """Run one call. Only a cancellation gets out of it: every failure is a result, with its reason."""
         start = time.perf_counter()
         truncated = False
-        CALL_ID.set(call.id)
+        running = CALL_ID.set(call.id)
         try:
             text, ok = await self._run(call), True
             most = self._tools[call.name].most_characters
@@ -533,6 +556,8 @@ class Registry:
                 text, truncated = shortened(text, most), True
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises is for the model to read
             text, ok = f"Error: {self._reason(call, error)}", False
+        finally:
+            CALL_ID.reset(running)
         seconds = time.perf_counter() - start
         _log.debug("tool.called", tool=call.name, call=call.id, ok=ok, seconds=round(seconds, 6), characters=len(text))
         return ToolResult(call.id, call.name, text, ok, seconds, truncated)
@@ -564,12 +589,14 @@ class Registry:
         return name if name in self._tools else next(iter(difflib.get_close_matches(name, self._tools, n=1)), None)
 
     def _reason(self, call: ToolCall, error: BaseException) -> str:
-        """Say in a sentence what went wrong; of what nobody foresaw, the traceback goes to the log."""
+        """Return in a sentence what went wrong; the traceback of a defect goes to the log."""
         if isinstance(error, ToolError):
             return text_of(error.reason)
         if isinstance(error, FileSystemError | ShellError):
             return text_of(str(error))
         _log.warning("tool.failed", tool=call.name, call=call.id, exc_info=error)
+        if self.on_error is not None:
+            self.on_error(call, error)
         if isinstance(error, OSError) and error.strerror:
             return text_of(f"{error.strerror}: {error.filename}" if error.filename else error.strerror)
         return text_of(f"{type(error).__name__}: {error}".removesuffix(": "))

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cfs.errors import InvalidRequest
 from cfs_agents.events import Warned
 from cfs_agents.file_agent.run_log import Operation, OperationLogger
-from cfs_agents.testing import calls, says
+from cfs_agents.testing import calls, raises, says
 from tests.agents.file_agent.support import agent, events_of, operations
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
@@ -90,8 +91,7 @@ async def test_secrets_do_not_reach_the_log(tmp_path: Path) -> None:
     )
     async with made:
         await made.run(f"My key is {secret}")
-    (log,) = (tmp_path / "logs").iterdir()
-    text = log.read_text()
+    text = "".join(log.read_text() for log in (tmp_path / "logs").iterdir())
     assert "redacted" in text
     assert secret not in text
     assert "hunter2horse" not in text
@@ -143,3 +143,45 @@ def test_each_day_has_its_file(tmp_path: Path) -> None:
         "operations_20260102.jsonl",
         "operations_20260103.jsonl",
     ]
+
+
+# -- agent.log ---------------------------------------------------------------------------------------------------------
+
+
+def log_of(root: Path) -> str:
+    """Read the agent's log."""
+    return (root / "logs/agent.log").read_text()
+
+
+async def test_a_defect_of_a_tool_leaves_a_traceback(tmp_path: Path) -> None:
+    """The model reads a sentence; who looks for the cause finds where it happened."""
+
+    def divide() -> float:
+        """Divide."""
+        return 1 / 0
+
+    made, model = agent(tmp_path, calls("divide"), says("It cannot be done."), tools=[divide])
+    async with made:
+        await made.run("Divide.")
+    assert model.asked[1].last.content == "Error: ZeroDivisionError: division by zero"
+    assert "INFO main: a task begins" in log_of(tmp_path)
+    assert "ERROR main: the tool divide failed\nTraceback (most recent call last):" in log_of(tmp_path)
+    assert "return 1 / 0" in log_of(tmp_path)
+    assert (tmp_path / "logs/agent.log").stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_failed_task_leaves_a_traceback_without_secrets(tmp_path: Path) -> None:
+    made, _ = agent(tmp_path, raises(InvalidRequest("refused: password=hunter2")))
+    async with made:
+        await made.run("Work.")
+    assert "the task ended as failed: refused" in log_of(tmp_path)
+    assert "cfs.errors.InvalidRequest" in log_of(tmp_path)
+    assert "hunter2" not in log_of(tmp_path)
+
+
+async def test_reasons_for_the_model_are_no_defects(tmp_path: Path) -> None:
+    made, _ = agent(tmp_path, calls("read_file", path="missing"), says("There is none."))
+    async with made:
+        await made.run("Read.")
+    assert "Traceback" not in log_of(tmp_path)
+    assert "the task ended as answered" in log_of(tmp_path)

@@ -1,6 +1,7 @@
 """The tool `execute_command`: what a model is told of a command (A3, A5)."""
 
 import re
+import shlex
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,39 @@ async def worker(tmp_path: Path) -> AsyncIterator[Worker]:
 async def test_output_comes_as_it_is(worker: Worker) -> None:
     """Nothing is added to what went well."""
     assert await worker.run("echo hi; echo there >&2") == "hi\nthere\n"
+
+
+async def test_a_python_caller_gets_values(worker: Worker) -> None:
+    """Standard output and standard error apart, and the exit status; a model reads the same call as text."""
+    execute = worker.registry.get("execute_command")
+    values = await execute(command="echo hi; echo there >&2; (exit 3)")
+    assert (values["stdout"], values["stderr"], values["exit_code"]) == ("hi\n", "there\n", 3)
+    assert (values["timed_out"], values["asked"]) == (False, None)
+    assert isinstance(values, dict)
+    assert await worker.run("echo hi; echo there >&2; (exit 3)") == "hi\nthere\n[exit status 3, T s]"
+    assert (await execute(command="echo again"))["stdout"] == "again\n"
+
+
+async def test_a_python_caller_gets_the_process_of_a_background_job(worker: Worker) -> None:
+    values = await worker.registry.get("execute_command")(command="true", background=True)
+    assert values["process"] > 0
+    assert values["log"].startswith("/workspace/")
+
+
+async def test_a_question_is_told(worker: Worker) -> None:
+    """At a terminal of its own it is interrupted; without one it has found the end of its input."""
+    asked = "it waited for input, which nobody can give, and was interrupted: use options such as -y; it asked: Sure?"
+    program = "import pty; pty.spawn(['python3', '-c', 'input(\"Sure? \")'])"
+    told = await worker.run(f"python3 -c {shlex.quote(program)}")
+    assert asked in told
+    assert "its time was over" not in told
+    told = await worker.run("""python3 -c 'input("Name: ")'""")
+    assert "it seems to have asked for input, and there is none: use options such as -y" in told
+
+
+@pytest.mark.parametrize("command", ["echo 'Sure? [y/N]'", "printf 'Sure? '", "grep -c '[y/n]' /dev/null"])
+async def test_a_text_that_looks_like_a_question_is_no_question(worker: Worker, command: str) -> None:
+    assert "input" not in await worker.run(command)
 
 
 async def test_what_cannot_be_seen_from_the_output_is_told(worker: Worker) -> None:

@@ -1,5 +1,6 @@
 """A persistent shell: its state stays, its output is exact, its status is right (A5)."""
 
+import shlex
 import shutil
 from pathlib import Path
 from shlex import quote
@@ -109,6 +110,40 @@ def test_question_cannot_wait_for_an_answer(shell: AnyShell, command: str) -> No
     result = shell.run(command, timeout=50)
     assert not result.timed_out
     assert shell.run("echo alive").output == "alive\n"
+
+
+def at_a_terminal(program: str) -> str:
+    """Write the command that gives a program a terminal of its own, at which nobody types."""
+    inner = ["python3", "-c", program]
+    return f"python3 -c {shlex.quote(f'import pty; pty.spawn({inner!r})')}"
+
+
+def test_question_at_a_terminal_is_reported_and_interrupted(shell: AnyShell) -> None:
+    """Long before its time is over; the shell keeps its state."""
+    shell.run("X=kept")
+    result = shell.run(at_a_terminal("input('Overwrite? [y/N] ')"), timeout=50)
+    assert result.asked == "Overwrite? [y/N]"
+    assert not result.timed_out
+    assert result.status != 0
+    assert shell.run("echo $X").output == "kept\n"
+
+
+def test_work_after_a_text_like_a_question_is_not_interrupted(shell: AnyShell) -> None:
+    """Not what a program writes counts, but that it reads."""
+    program = "import time; print('Continue? [y/N] ', end='', flush=True); time.sleep(2.5); print('done')"
+    for command in (at_a_terminal(program), f"python3 -c {shlex.quote(program)}"):
+        result = shell.run(command, timeout=50)
+        assert result.asked is None
+        assert result.status == 0
+        assert result.output.rstrip().endswith("Continue? [y/N] done")
+
+
+def test_question_in_the_background_interrupts_nothing(shell: AnyShell) -> None:
+    """Nobody waits for it."""
+    asks = at_a_terminal("input('Overwrite? ')")
+    result = shell.run(f"{asks} >/dev/null & sleep 2.5; echo done", timeout=50)
+    assert result.asked is None
+    assert result.output == "done\n"
 
 
 @pytest.mark.parametrize("program", ["top", "nano", "less", "more", "passwd", "ssh", "su", "man"])

@@ -21,6 +21,10 @@ from pathlib import Path
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PASSES = 100
+_READ = 0 if os.uname().machine == "x86_64" else 63
+"""Number of the system call `read`."""
+_TERMINALS = frozenset({4, *range(136, 144)})
+"""Major numbers of the devices that are terminals (Linux)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,23 @@ def kill_all(
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
         time.sleep(0.001)  # the kernel takes them away after the signal
+    return False
+
+
+def awaits_input(pid: int) -> bool:
+    """Return whether a process is blocked in a read from a terminal and takes Ctrl-C.
+
+    A background process ignores Ctrl-C, so nobody waits for it. Where the system does not say what a process is doing,
+    the answer is no.
+    """
+    with suppress(OSError, ValueError, IndexError):
+        process = _PROC / str(pid)
+        number, descriptor = (process / "syscall").read_text().split()[:2]
+        if int(number) != _READ:
+            return False
+        status = (process / f"fd/{int(descriptor, 16)}").stat()
+        ignored = int((process / "status").read_text().partition("SigIgn:")[2].split()[0], 16)
+        return status.st_rdev != 0 and os.major(status.st_rdev) in _TERMINALS and not ignored & 1 << signal.SIGINT - 1
     return False
 
 

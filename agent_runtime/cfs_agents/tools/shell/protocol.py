@@ -244,6 +244,8 @@ class Exchange:
         self.report = ""
         """The order to tell the end of the command; empty as long as the command was not sent."""
         self.mark: Mark | None = None
+        self.taken = 0
+        """Bytes of output so far."""
         self._reader = MarkReader(self.token)
         self._exited = False
 
@@ -310,6 +312,7 @@ class Exchange:
     def _take(self, outlet: Outlet) -> Steps[int]:
         """Take what an outlet has; returns how many bytes that were."""
         data = outlet.read()
+        self.taken += len(data or b"")
         if data == b"":
             outlet.end()
         elif data:

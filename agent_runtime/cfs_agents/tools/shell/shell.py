@@ -15,7 +15,7 @@ import structlog
 
 from cfs_agents.tools.registry import ShellClosed, ShellUnavailable
 from cfs_agents.tools.shell import protocol
-from cfs_agents.tools.shell.census import kill_all, new_cookie
+from cfs_agents.tools.shell.census import awaits_input, kill_all, members, new_cookie
 from cfs_agents.tools.shell.confinement import ShellSettings
 from cfs_agents.tools.shell.output import INSIDE, Leftovers, Outlet, PrivateDirectory, Records
 from cfs_agents.tools.shell.process import Bash, identity
@@ -36,6 +36,9 @@ class ShellResult:
     `status` is the exit status (128 + n for a command that signal n ended). `directory` is where the shell is now, in
     its own words. When `ended` is set the shell itself ended, for that reason, and the next command gets a fresh one.
     `fresh` says that this command got one because the last had ended unseen.
+
+    `asked` is set when the command waited for input at a terminal of its own and was interrupted for that reason: the
+    last line that it wrote, which may be empty.
     """
 
     output: str
@@ -50,6 +53,7 @@ class ShellResult:
     binary: bool = False
     record: Path | None = None
     still_running: bool = False
+    asked: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,14 @@ _log = structlog.get_logger(__name__)
 
 _KILL_PASSES = 1
 
+_LONGEST_QUESTION = 200
+_FIRST_LOOK, _LAST_LOOK = 1.0, 8.0
+"""Seconds of silence after which a command is looked at for the first time, and the longest pause between looks."""
+
+
+def _last_line(outlet: Outlet) -> str:
+    return outlet.capture.shown().text.rpartition("\n")[2].strip()[-_LONGEST_QUESTION:]
+
 
 class ShellCore:
     """The state of one shell, and the steps of what can be done with it, one at a time."""
@@ -103,8 +115,10 @@ class ShellCore:
 
     # -- what can be done -----------------------------------------------------------------------------------------
 
-    def run(self, command: str, timeout: float | None, directory: Path | None) -> Steps[ShellResult]:
-        """Run a command to its end, or to the end of its time.
+    def run(
+        self, command: str, timeout: float | None, directory: Path | None, merge: bool | None = None
+    ) -> Steps[ShellResult]:
+        """Run a command to its end, to the end of its time, or until it waits for input that nobody can give.
 
         Raises `ShellUnavailable` when no shell can be started, `NotADirectoryError` for a `directory` that is none,
         `ValueError` for a command with a NUL in it. Whatever is raised into it ends the command as a time-out does, and
@@ -114,12 +128,12 @@ class ShellCore:
             raise ValueError("a command cannot hold NUL")
         bash, fresh = yield from self._living()
         exchange = Exchange(bash)
-        timed_out = False
+        timed_out, asked = False, None
         try:
-            yield Work(partial(self._begin, exchange, command, directory))
-            yield from exchange.follow(self.settings.timeout if timeout is None else timeout)
+            yield Work(partial(self._begin, exchange, command, directory, merge))
+            asked = yield from self._followed(exchange, self.settings.timeout if timeout is None else timeout)
             if not exchange.over:
-                timed_out = True
+                timed_out = asked is None
                 yield from exchange.stop(self.settings.grace, self._kill)
         except GeneratorExit:
             self.abandon()
@@ -135,8 +149,32 @@ class ShellCore:
                 yield Work(partial(self._settle, exchange))
             raise
         yield from exchange.take_rest()
-        result: ShellResult = yield Work(partial(self._settle, exchange, timed_out=timed_out, fresh=fresh))
+        result: ShellResult = yield Work(partial(self._settle, exchange, timed_out=timed_out, fresh=fresh, asked=asked))
         return result
+
+    def _followed(self, exchange: Exchange, seconds: float) -> Steps[str | None]:
+        """Follow a command until it is over or its time is; return its question if it waits for input at a terminal.
+
+        Commands have no terminal, but a program such as `script` gives its child one, at which nobody types. A command
+        that writes nothing is looked at, ever more rarely, as a look costs some milliseconds.
+        """
+        end, pause = time.monotonic() + seconds, _FIRST_LOOK
+        while (left := end - time.monotonic()) > 0:
+            taken = exchange.taken
+            yield from exchange.follow(min(pause, left))
+            if exchange.over:
+                return None
+            if exchange.taken > taken:
+                pause = _FIRST_LOOK
+                continue
+            waits: bool = yield Work(partial(self._awaits_input, exchange))
+            if waits:
+                return next(filter(None, map(_last_line, exchange.outlets)), "")
+            pause = min(2 * pause, _LAST_LOOK)
+        return None
+
+    def _awaits_input(self, exchange: Exchange) -> bool:
+        return any(map(awaits_input, members(self._sessions(), self._cookie, exchange.ticks)))
 
     def background(self, command: str, directory: Path | None) -> Steps[Job]:
         """Start a command as a background job, in the present state of the shell, of which it gets a copy."""
@@ -163,7 +201,7 @@ class ShellCore:
 
     # -- one command ----------------------------------------------------------------------------------------------
 
-    def _begin(self, exchange: Exchange, command: str, directory: Path | None) -> None:
+    def _begin(self, exchange: Exchange, command: str, directory: Path | None, merge: bool | None) -> None:
         """Open the outlets, write the script, and give the order."""
         bash, settings = exchange.bash, self.settings
         if directory is not None:
@@ -171,7 +209,7 @@ class ShellCore:
         private = self._private_directory()
         create = self._records().create
         self._number += 1
-        for name in ["output"] if settings.merge else ["output", "errors"]:
+        for name in ["output"] if (settings.merge if merge is None else merge) else ["output", "errors"]:
             pipe = f"{name}-{self._number}-{secrets.token_hex(4)}"
             outlet = Outlet(private, pipe, self._record(name), create, settings.keep, settings.most_recorded)
             exchange.outlets.append(outlet)
@@ -181,7 +219,9 @@ class ShellCore:
         exchange.report = protocol.report(exchange.token, bash.control_number, back)
         bash.send(protocol.order(self._shared("command"), pipes, bash.control_number, there) + exchange.report)
 
-    def _settle(self, exchange: Exchange, *, timed_out: bool = False, fresh: bool = False) -> ShellResult:
+    def _settle(
+        self, exchange: Exchange, *, timed_out: bool = False, fresh: bool = False, asked: str | None = None
+    ) -> ShellResult:
         """Close the outlets, or hand them on where something still writes to them; and say how it was."""
         still = [outlet for outlet in exchange.outlets if outlet.descriptor is not None]
         for outlet in exchange.outlets:
@@ -205,6 +245,7 @@ class ShellCore:
             binary=any(each.binary for each in shown),
             record=records[0] if records else None,
             still_running=bool(still),
+            asked=asked,
         )
 
     def _ending(self, exchange: Exchange) -> tuple[int, str | None]:
@@ -348,13 +389,20 @@ class AsyncPersistentShell:
     ) -> None:
         await self.close()
 
-    async def run(self, command: str, *, timeout: float | None = None, directory: Path | None = None) -> ShellResult:
-        """Run a command and wait for its end; `timeout` in seconds instead of the settings', in `directory` for once.
+    async def run(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        directory: Path | None = None,
+        merge: bool | None = None,
+    ) -> ShellResult:
+        """Run a command and wait for its end; `timeout` (seconds), `merge` and `directory` hold for this command only.
 
         A cancellation ends the command as a time-out does, and the shell stays. Raises what `PersistentShell.run` does.
         """
         async with self._turn:
-            return await async_take(self._core.run(command, timeout, directory))
+            return await async_take(self._core.run(command, timeout, directory, merge))
 
     async def background(self, command: str, *, directory: Path | None = None) -> Job:
         """Start a command and do not wait for it; its output goes to a file. It ends with the shell at the latest."""
@@ -394,13 +442,20 @@ class PersistentShell:
     ) -> None:
         self.close()
 
-    def run(self, command: str, *, timeout: float | None = None, directory: Path | None = None) -> ShellResult:
-        """Run a command and wait for its end; `timeout` in seconds instead of the settings', in `directory` for once.
+    def run(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        directory: Path | None = None,
+        merge: bool | None = None,
+    ) -> ShellResult:
+        """Run a command and wait for its end; `timeout` (seconds), `merge` and `directory` hold for this command only.
 
         Raises `ShellUnavailable` when bash cannot be started, `ShellClosed`, `ValueError` for a NUL in the command.
         """
         with self._turn:
-            return take(self._core.run(command, timeout, directory))
+            return take(self._core.run(command, timeout, directory, merge))
 
     def background(self, command: str, *, directory: Path | None = None) -> Job:
         """Start a command and do not wait for it; its output goes to a file. It ends with the shell at the latest."""
