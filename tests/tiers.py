@@ -83,18 +83,27 @@ def _level(start: object) -> int:
 
 @cache
 def _level_of(start: object) -> int:
-    """Go through all that `start` reaches; 2 when it mentions a name of `EXTERNAL`, 1 for one of `SERVER`."""
+    """Go through all that `start` reaches; return the highest place in `TIERS` that is found."""
     seen, ahead, level = {start}, [start], 0
-    while ahead and level < 2:
-        found = ahead.pop()
-        for function in _functions(found):
-            names = set(_names(function.__code__))
-            level = max(level, 2 if names & EXTERNAL else 1 if names & SERVER else 0)
-            for each in _mentioned(function, names):
-                if isinstance(each, FunctionType | type) and each not in seen and _is_ours(each):
-                    seen.add(each)
-                    ahead.append(each)
+    while ahead and level < len(TIERS) - 1:
+        own, mentioned = _read(ahead.pop())
+        level = max(level, own)
+        ahead += mentioned - seen
+        seen |= mentioned
     return level
+
+
+@cache
+def _read(found: object) -> tuple[int, frozenset[object]]:
+    """Return the place in `TIERS` of the names in a function or class, and what of ours they stand for."""
+    level, mentioned = 0, set()
+    for function in _functions(found):
+        names = set(_names(function.__code__))
+        level = max(level, 2 if names & EXTERNAL else 1 if names & SERVER else 0)
+        mentioned |= {
+            each for each in _mentioned(function, names) if isinstance(each, FunctionType | type) and _is_ours(each)
+        }
+    return level, frozenset(mentioned)
 
 
 def _is_ours(found: Any) -> bool:
@@ -174,7 +183,8 @@ class Times:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Write a line for each tier."""
-        terminalreporter.section("tiers")
+        if self._spans:
+            terminalreporter.section("tiers")
         for tier in filter(self._spans.get, TIERS):
             first, last = self._spans[tier]
             terminalreporter.write_line(f"{tier}: {self._tests[tier]} tests in {last - first:.1f} s")
