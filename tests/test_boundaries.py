@@ -117,7 +117,7 @@ def test_library_stays_behind_its_wall(libraries: list[str], homes: list[str], b
         f"{place} imports {imported}"
         for importer, imported, place in IMPORTS
         if imported.split(".")[0] in libraries
-        and not (any(within(importer, home) for home in homes) and not any(within(importer, ban) for ban in banned))
+        and not (any(within(importer, server) for server in homes) and not any(within(importer, ban) for ban in banned))
     ]
     assert wrong == []
 

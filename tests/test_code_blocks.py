@@ -115,9 +115,9 @@ class Shell:
 
     prelude = 'curl() { command curl -sSf "$@"; }\n'
 
-    def __init__(self, home: Path, url: str = "") -> None:
+    def __init__(self, server: Path, url: str = "") -> None:
         """Work in a directory."""
-        self.home = home
+        self.server = server
         self.url = url
 
     def run(self, script: str, *, cwd: Path | None = None, **env: str) -> str:
@@ -125,11 +125,11 @@ class Shell:
         script = script.replace("http://localhost:8000", self.url).replace("http://127.0.0.1:8000", self.url)
         script = script.replace("localhost:8000", self.url.removeprefix("http://"))
         path = f"{CFS.parent}{os.pathsep}{os.environ['PATH']}"
-        with (self.home / "stdout").open("w") as stdout:
+        with (self.server / "stdout").open("w") as stdout:
             process = subprocess.Popen(
                 ["bash", "-euo", "pipefail", "-c", self.prelude + script],
-                cwd=cwd or self.home,
-                env=environment(PATH=path, HOME=str(self.home), LC_ALL="C.UTF-8", **{"CFS_URL": self.url} | env),
+                cwd=cwd or self.server,
+                env=environment(PATH=path, HOME=str(self.server), LC_ALL="C.UTF-8", **{"CFS_URL": self.url} | env),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=subprocess.STDOUT,
@@ -143,7 +143,7 @@ class Shell:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-        shown = (self.home / "stdout").read_text(encoding="utf-8")
+        shown = (self.server / "stdout").read_text(encoding="utf-8")
         assert status == 0, f"{shown}\nends with {status}"
         return shown
 
@@ -195,11 +195,11 @@ def test_the_mount_of_the_readme(shell: Shell) -> None:
 def test_webdav_of_the_readme(shell: Shell) -> None:
     if reason := davmount.reason_to_skip():
         pytest.skip(reason)
-    (shell.home / "cfs").mkdir()
+    (shell.server / "cfs").mkdir()
     try:
         shown = shell.run(block("README.md", "dav") + "ls ~/cfs\n")
     finally:
-        davmount.unmount(shell.home / "cfs")
+        davmount.unmount(shell.server / "cfs")
     assert "User: What is my name?\nAssistant: " in shown
     assert shown.splitlines()[-1] != ""
 
@@ -272,7 +272,7 @@ def test_commands_of_the_file_agent(shell: Shell) -> None:
     """The task is finished, so the second has nothing to resume and says so."""
     run, resume, chat = block("docs/agents.md", "commands").splitlines()
     shell.run(f"{run}\n! {resume}\n{chat}\n")
-    assert (shell.home / "DIR/workspace/notes.txt").read_text() == "hello"
+    assert (shell.server / "DIR/workspace/notes.txt").read_text() == "hello"
 
 
 @runs("docs/agents.md", "demo")
@@ -283,7 +283,7 @@ def test_the_demonstration_is_the_recorded_one() -> None:
 
 @runs("docs/api.md", "files")
 def test_files_by_rest(shell: Shell) -> None:
-    (shell.home / "plan.md").write_text("# Plan\n")
+    (shell.server / "plan.md").write_text("# Plan\n")
     shown = shell.run(block("docs/api.md", "files"))
     assert "# Plan\n" in shown
     assert '"/workspaces/main/notes/plan.md"' in shown
@@ -296,7 +296,7 @@ def test_a_transcript_is_edited(shell: Shell) -> None:
     read, *write = block("docs/api.md", "edit").splitlines(keepends=True)
     version = re.search(r'^etag: (".+")\r?$', shell.run(read), re.MULTILINE | re.IGNORECASE)
     assert version
-    (shell.home / "edited.txt").write_text("User: My name is Bob.\nAssistant: Hello, Bob!\n")
+    (shell.server / "edited.txt").write_text("User: My name is Bob.\nAssistant: Hello, Bob!\n")
     shell.run("".join(write).replace('"..."', version[1]))
     assert shell.run("cfs cat chat1") == "User: My name is Bob.\nAssistant: Hello, Bob!\n"
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.server.support import house, run_cfs
+from tests.server.support import run_cfs, running_server
 from tests.tiers import PureGuard, tier_of
 
-CALLS = {"house": house}
+CALLS = {"server": running_server}
 
 
 class Serving:
@@ -17,7 +17,7 @@ class Serving:
 
     def serve(self) -> object:
         """Serve."""
-        return house()
+        return running_server()
 
 
 def test_what_reaches_nothing_is_pure(request: pytest.FixtureRequest) -> None:
@@ -34,7 +34,7 @@ def test_what_reaches_a_server_by_a_table_is_of_its_tier(request: pytest.Fixture
     assert tier_of(request.node) == "server"
 
 
-@pytest.mark.parametrize("call", [house])
+@pytest.mark.parametrize("call", [running_server])
 def test_what_has_a_server_as_parameter_is_of_its_tier(
     request: pytest.FixtureRequest, call: Callable[..., object]
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.support import House, house
+from tests.server.support import ServerHarness, running_server
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def home() -> AsyncIterator[House]:
+async def server() -> AsyncIterator[ServerHarness]:
     """A server without tokens."""
-    async with house() as here:
+    async with running_server() as here:
         yield here

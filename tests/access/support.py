@@ -11,7 +11,7 @@ import httpx
 
 from cfs_server.access import tokens
 from cfs_server.access.tokens import TokenGrant, TokenLimits
-from tests.server.support import House, house
+from tests.server.support import ServerHarness, running_server
 
 ALL = "list,file,read,write,delete"
 
@@ -40,8 +40,8 @@ def basic(user: str, password: str) -> dict[str, str]:
 class Gated:
     """A running server with a tokens file, and a client for every token that was made for it."""
 
-    def __init__(self, home: House, path: Path) -> None:
-        self.home = home
+    def __init__(self, server: ServerHarness, path: Path) -> None:
+        self.server = server
         self.path = path
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._opened = AsyncExitStack()
@@ -51,7 +51,7 @@ class Gated:
 
     def admit(self, name: str, secret: str) -> None:
         """Make a client that shows a token."""
-        client = httpx.AsyncClient(base_url=self.home.url, headers=bearer(secret), timeout=30, trust_env=False)
+        client = httpx.AsyncClient(base_url=self.server.url, headers=bearer(secret), timeout=30, trust_env=False)
         self._opened.push_async_callback(client.aclose)
         self._clients[name] = client
 
@@ -89,7 +89,7 @@ class Gated:
 @asynccontextmanager
 async def gated(path: Path, secrets: dict[str, str], **changes: Any) -> AsyncIterator[Gated]:
     """Serve with a tokens file; `secrets` are those in it, by names."""
-    async with house(tokens=path, **changes) as home, aclosing(Gated(home, path)) as gate:
+    async with running_server(tokens=path, **changes) as server, aclosing(Gated(server, path)) as gate:
         for name, secret in secrets.items():
             gate.admit(name, secret)
         yield gate

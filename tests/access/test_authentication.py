@@ -21,7 +21,7 @@ from cfs_server.app import create_app
 from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.settings import Settings
 from tests.access.support import Gated, basic, bearer, gated, granted, make
-from tests.server.support import EventStream, house, until
+from tests.server.support import EventStream, running_server, until
 from tests.server.test_errors import problem_in
 from tests.webdav.wire import METHODS
 
@@ -58,7 +58,7 @@ def secret_of(client: httpx.AsyncClient) -> str:
 
 async def asked(gate: Gated, authorization: bytes) -> httpx.Response:
     """Send a header as it is: httpx would not send those that are not legal."""
-    url = httpx.URL(gate.home.url)
+    url = httpx.URL(gate.server.url)
     reader, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(b"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: ")
     writer.write(authorization + b"\r\n\r\n")
@@ -82,22 +82,22 @@ def refused(answer: httpx.Response) -> str:
 @pytest.mark.parametrize("scheme", ["Bearer ", "bearer ", "BEARER ", "Bearer   "])
 async def test_a_token_is_taken_as_a_bearer_token(gate: Gated, scheme: str) -> None:
     head = {"Authorization": scheme + secret_of(gate["root"])}
-    assert (await gate.home.client.get("/v1/whoami", headers=head)).json()["name"] == "root"
+    assert (await gate.server.client.get("/v1/whoami", headers=head)).json()["name"] == "root"
 
 
 @pytest.mark.parametrize("user", ["", "root", "chosen", "anybody at all", "ü"])
 @pytest.mark.parametrize("scheme", ["Basic", "basic", "BASIC"])
 async def test_a_token_is_taken_as_the_password_of_any_user(gate: Gated, user: str, scheme: str) -> None:
     head = basic(user, secret_of(gate["root"]))["Authorization"].replace("Basic", scheme)
-    answer = await gate.home.client.get("/v1/whoami", headers={"Authorization": head})
+    answer = await gate.server.client.get("/v1/whoami", headers={"Authorization": head})
     assert answer.json()["name"] == "root"
 
 
 async def test_a_password_may_hold_colons_and_any_character(gate: Gated) -> None:
-    answer = await gate.home.client.get("/v1/whoami", headers=basic("x", CHOSEN))
+    answer = await gate.server.client.get("/v1/whoami", headers=basic("x", CHOSEN))
     assert answer.json()["name"] == "chosen"
     for part in (CHOSEN.split(":")[0], CHOSEN.removesuffix(":"), CHOSEN + ":"):
-        refused(await gate.home.client.get("/v1/whoami", headers=basic("x", part)))
+        refused(await gate.server.client.get("/v1/whoami", headers=basic("x", part)))
 
 
 def bad_headers(secret: str) -> Iterator[bytes]:
@@ -127,19 +127,19 @@ async def test_nothing_else_lets_anybody_in_and_the_answer_repeats_no_secret(gat
 
 
 async def test_no_credentials_at_all_are_refused_with_the_same_challenges(gate: Gated) -> None:
-    assert "Authorization: Bearer TOKEN" in refused(await gate.home.client.get("/v1/sessions"))
+    assert "Authorization: Bearer TOKEN" in refused(await gate.server.client.get("/v1/sessions"))
 
 
 async def test_wrong_credentials_are_refused_even_where_none_are_needed(gate: Gated) -> None:
-    refused(await gate.home.client.get("/healthz", headers=bearer("wrong")))
+    refused(await gate.server.client.get("/healthz", headers=bearer("wrong")))
 
 
 async def test_a_refused_request_changes_nothing(gate: Gated) -> None:
     for head in ({}, bearer("wrong")):
-        refused(await gate.home.client.post("/v1/sessions/a/messages", content=b"x", headers=head))
-        refused(await gate.home.client.put("/v1/files/workspaces/a/b", content=b"x", headers=head))
+        refused(await gate.server.client.post("/v1/sessions/a/messages", content=b"x", headers=head))
+        refused(await gate.server.client.put("/v1/files/workspaces/a/b", content=b"x", headers=head))
     assert (await gate["root"].get("/v1/files")).json()["files"] == []
-    assert len(gate.home.store) == 0
+    assert len(gate.server.store) == 0
 
 
 # -- what is looked up ------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ async def test_what_is_compared_says_nothing_of_how_much_of_a_token_is_right(gat
 
     What can be measured of it is in `bench/access.py`.
     """
-    secret, principals = secret_of(gate["root"]), gate.home.parts.principals
+    secret, principals = secret_of(gate["root"]), gate.server.parts.principals
     principals._names = table = Recorded(principals._names)
     for length in range(len(secret)):
         other = next(letter for letter in string.ascii_letters if letter != secret[length])
@@ -196,14 +196,14 @@ async def test_every_route_wants_a_token_but_those_that_say_nothing_of_anybody(
     gate: Gated, method: str, path: str
 ) -> None:
     place = path.format(id="a", turn="0" * 32, path="sessions/a", model="m", name="main.js")
-    bare = await gate.home.client.request(method, place)
+    bare = await gate.server.client.request(method, place)
     if path in OPEN:
         assert bare.status_code == 200
     else:
         assert bare.status_code == 401
         assert bare.headers["WWW-Authenticate"] == CHALLENGES
         assert method == "HEAD" or refused(bare)
-    wrong = await gate.home.client.request(method, place, headers=bearer("wrong"))
+    wrong = await gate.server.client.request(method, place, headers=bearer("wrong"))
     assert wrong.status_code == 401
     right = await gate["root"].request(method, place, timeout=0.5) if not place.endswith("events") else None
     assert right is None or right.status_code not in (401, 403)
@@ -213,7 +213,7 @@ async def test_every_route_wants_a_token_but_those_that_say_nothing_of_anybody(
 async def test_webdav_wants_a_token(gate: Gated, method: str) -> None:
     for place in ("", "/", "/sessions/", "/sessions/a", "/sub_sessions/a/b", "/workspaces/a/b", "/nothing"):
         for headers in ({}, bearer("wrong")):
-            bare = await gate.home.client.request(method, "/dav" + place, headers=headers)
+            bare = await gate.server.client.request(method, "/dav" + place, headers=headers)
             assert bare.headers["WWW-Authenticate"] == CHALLENGES
             assert bare.status_code == 401 if method == "HEAD" else refused(bare)
 
@@ -228,15 +228,15 @@ NOWHERE = (
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS", "PROPFIND"])
 async def test_a_path_that_is_not_there_is_no_hint_for_strangers(gate: Gated, method: str, path: str) -> None:
     for head in ({}, bearer("wrong")):
-        raw = httpx.URL(gate.home.url).copy_with(raw_path=path.encode())
-        answer = await gate.home.client.request(method, raw, headers=head)
+        raw = httpx.URL(gate.server.url).copy_with(raw_path=path.encode())
+        answer = await gate.server.client.request(method, raw, headers=head)
         assert answer.status_code == 401
 
 
 async def test_what_is_open_names_no_principal_and_no_session(gate: Gated) -> None:
     assert (await gate["root"].post("/v1/sessions", json={"id": "diary"})).status_code == 201
     for path in OPEN:
-        text = (await gate.home.client.get(path)).text
+        text = (await gate.server.client.get(path)).text
         assert "diary" not in text
         assert "root" not in text.replace("roots", "")
 
@@ -252,7 +252,7 @@ async def test_the_figures_are_for_those_who_may_list_everything(file: Path) -> 
         assert "cfs_sessions" in (await gate["lister"].get("/metrics")).text
         for name in ("both", "reader", "alice"):
             assert problem_in(await gate[name].get("/metrics")).status == 403
-        refused(await gate.home.client.get("/metrics"))
+        refused(await gate.server.client.get("/metrics"))
 
 
 # -- tokens come, change and go while the server runs -----------------------------------------------------------------
@@ -280,12 +280,12 @@ async def test_a_token_ends_while_the_server_runs_and_so_do_its_streams(file: Pa
             assert (await gate["root"].post("/v1/sessions", json={"id": "a"})).status_code == 201
             if await gate.status("brief") != 200:
                 continue
-            async with await EventStream.open(gate.home.url, "/v1/sessions/a/events", bearer(secret)) as stream:
+            async with await EventStream.open(gate.server.url, "/v1/sessions/a/events", bearer(secret)) as stream:
                 if stream.status != 200:
                     continue
                 await gate.until_status("brief", 401)
                 assert datetime.now(UTC) >= ends
-                await disarmed(gate.home.parts.principals._principals[f"brief{seconds}"])
+                await disarmed(gate.server.parts.principals._principals[f"brief{seconds}"])
                 await gate["root"].post("/v1/sessions/a/messages", content=b"late")
                 assert "late" not in "".join(event.data for event in await stream.rest())
             return
@@ -310,11 +310,11 @@ async def test_streams_end_with_the_token_although_nothing_happens_in_them(file:
     async with gated(file, secrets) as gate:
         assert (await gate["bob"].post("/v1/sessions", json={"id": "a"})).status_code == 201
         paths = ("/v1/events", "/v1/sessions/a/events")
-        hers = [await EventStream.open(gate.home.url, path, bearer(secrets["alice"])) for path in paths]
-        async with await EventStream.open(gate.home.url, "/v1/events", bearer(secrets["bob"])) as his:
+        hers = [await EventStream.open(gate.server.url, path, bearer(secrets["alice"])) for path in paths]
+        async with await EventStream.open(gate.server.url, "/v1/events", bearer(secrets["bob"])) as his:
             await asyncio.to_thread(tokens.revoke, file, "alice")
             assert [await stream.rest() for stream in hers] == [[], []]
-            await until(lambda: gate.home.parts.streams.open == 1)
+            await until(lambda: gate.server.parts.streams.open == 1)
             assert (await gate["bob"].delete("/v1/sessions/a")).status_code == 204
             assert (await his.take(1))[0].event == "session.deleted"
         for stream in hers:
@@ -326,7 +326,7 @@ async def test_what_a_token_may_do_changes_in_the_middle_of_what_it_does(file: P
     async with gated(file, {"alice": secret}) as gate:
         alice = gate["alice"]
         assert (await alice.post("/v1/sessions", json={"id": "alice"})).status_code == 201
-        async with await EventStream.open(gate.home.url, "/v1/sessions/alice/events", bearer(secret)) as stream:
+        async with await EventStream.open(gate.server.url, "/v1/sessions/alice/events", bearer(secret)) as stream:
             await gate.edit('"write"', '"delete"')
             while (answer := await alice.post("/v1/sessions/alice/messages", content=b"x")).status_code != 403:
                 assert answer.status_code == 202
@@ -361,7 +361,7 @@ async def test_a_file_that_breaks_while_the_server_runs_changes_nothing_and_is_l
             await until(lambda: any(entry["event"] == "tokens.unreadable" for entry in log))
             assert await gate.status("alice") == 200
             seen = await asyncio.to_thread(_signature, file)
-            assert gate.home.parts.principals._seen == seen, "it is read again when it changes, not every second"
+            assert gate.server.parts.principals._seen == seen, "it is read again when it changes, not every second"
             await asyncio.to_thread(file.write_text, repaired)
             gate.admit("bob", bob)
             await gate.until_status("bob", 200)
@@ -376,8 +376,8 @@ async def test_a_file_that_breaks_while_the_server_runs_changes_nothing_and_is_l
 
 
 async def test_without_tokens_everybody_is_local_and_may_do_everything() -> None:
-    async with house() as home:
+    async with running_server() as server:
         for head in ({}, bearer("any"), basic("a", "b"), {"Authorization": "nonsense"}):
-            answer = await home.client.get("/v1/whoami", headers=head)
+            answer = await server.client.get("/v1/whoami", headers=head)
             assert answer.json()["name"] == "local"
-        assert (await home.client.get("/metrics")).status_code == 200
+        assert (await server.client.get("/metrics")).status_code == 200

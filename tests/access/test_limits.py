@@ -35,7 +35,7 @@ def full(answer: httpx.Response, who: str = "alice") -> None:
 
 
 @dataclass
-class Clock:
+class ManualClock:
     """A clock that the test moves."""
 
     now: float = 1000.0
@@ -64,7 +64,7 @@ def refusal(rate: Rate) -> float:
 
 
 def test_two_seconds_worth_of_requests_may_come_at_once_and_then_as_many_as_come_back() -> None:
-    clock = Clock()
+    clock = ManualClock()
     rate = Rate(clock)
     rate.limit(5)
     assert taken(rate) == 10
@@ -80,7 +80,7 @@ def test_two_seconds_worth_of_requests_may_come_at_once_and_then_as_many_as_come
 
 
 def test_in_the_long_run_there_are_no_more_than_the_limit() -> None:
-    clock = Clock()
+    clock = ManualClock()
     rate = Rate(clock)
     rate.limit(3)
     count = 0
@@ -91,7 +91,7 @@ def test_in_the_long_run_there_are_no_more_than_the_limit() -> None:
 
 
 def test_less_than_one_request_a_second_is_one_now_and_then() -> None:
-    clock = Clock()
+    clock = ManualClock()
     rate = Rate(clock)
     rate.limit(0.1)
     assert taken(rate) == 1
@@ -103,7 +103,7 @@ def test_less_than_one_request_a_second_is_one_now_and_then() -> None:
 
 
 def test_a_limit_is_changed_taken_away_and_set_again_and_setting_the_same_gives_nothing() -> None:
-    clock = Clock()
+    clock = ManualClock()
     rate = Rate(clock)
     for _ in range(1000):
         rate.take()
@@ -127,7 +127,7 @@ async def test_too_many_requests_are_told_when_to_come_back_and_others_are_not_k
             assert 90 < int(answer.headers["Retry-After"]) <= 100
             assert "0.01 requests a second" in answer.text
             assert problem_in(await gate["alice"].get("/healthz")).status == 429, "a token is shown, and so counted"
-            assert (await gate.home.client.get("/healthz")).status_code == 200
+            assert (await gate.server.client.get("/healthz")).status_code == 200
             for _ in range(20):
                 assert await gate.status("bob") == 200
     late = [entry["principal"] for entry in log if entry["event"] == "request" and entry["status"] == 429]
@@ -219,9 +219,9 @@ async def test_every_way_to_make_a_session_counts_and_is_refused_at_the_limit(fi
         assert (await gate["alice"].post("/v1/sessions", json={"id": "third"})).status_code == 507
         assert (await gate["alice"].delete(f"/v1/sessions/{last}")).status_code == 204
         assert (await gate["alice"].post("/v1/sessions", json={"id": "filler"})).status_code == 201
-        before = len(gate.home.store)
+        before = len(gate.server.store)
         full(await make_one(gate, how))
-        assert len(gate.home.store) == before
+        assert len(gate.server.store) == before
         assert (await make_one(gate, how, "bob")).status_code in (201, 202), "bob has room"
         assert (await gate.used("alice"))["sessions"] == 2
 
@@ -232,7 +232,7 @@ async def test_sessions_that_are_made_on_the_way_count_and_none_is_made_where_no
         for name in ("a/b/c/d", "x/y/z/w"):
             full(await alice.post("/v1/sessions", json={"id": name}))
             full(await alice.post(f"/v1/sessions/{name}/messages", content=b"x"))
-        assert (len(gate.home.store), await gate.used("alice")) == (
+        assert (len(gate.server.store), await gate.used("alice")) == (
             0,
             {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
         )
@@ -390,7 +390,7 @@ async def test_files_that_were_there_before_count(file: Path, tmp_path: Path) ->
 async def test_streams_at_the_limit_are_told_to_come_back_and_closing_one_makes_room(file: Path) -> None:
     secrets = two(file, streams=2)
     async with gated(file, secrets) as gate:
-        url, mine, hers = gate.home.url, bearer(secrets["bob"]), bearer(secrets["alice"])
+        url, mine, hers = gate.server.url, bearer(secrets["bob"]), bearer(secrets["alice"])
         await gate["bob"].post("/v1/sessions", json={"id": "a"})
         open_ones = [await EventStream.open(url, path, hers) for path in ("/v1/events", "/v1/sessions/a/events")]
         assert [stream.status for stream in open_ones] == [200, 200]
@@ -411,7 +411,7 @@ async def test_streams_at_the_limit_are_told_to_come_back_and_closing_one_makes_
         async with await EventStream.open(url, "/v1/events", hers) as again:
             assert again.status == 200
         open_ones.pop().close()
-        await until(lambda: gate.home.parts.streams.open == 0)
+        await until(lambda: gate.server.parts.streams.open == 0)
         assert (await gate.used("alice"))["streams"] == 0
 
 

@@ -7,7 +7,7 @@ from cfs.wire import Message, WhoAmI
 from cfs_server.access import tokens
 from cfs_server.sessions.history import cost_of
 from tests.access.support import bearer, gated, make
-from tests.server.support import EventStream, House, until
+from tests.server.support import EventStream, ServerHarness, until
 
 NOTHING = {"sessions": None, "bytes": None, "streams": None, "requests": None}
 
@@ -30,9 +30,9 @@ async def test_a_token_learns_its_name_its_grants_its_limits_and_what_it_has_tak
         assert said.status_code == 200, said.text
         messages = (await gate["alice"].get("/v1/sessions/alice/one")).json()["history"]
         taken = sum(cost_of(Message.model_validate(each)) for each in messages)
-        async with await EventStream.open(gate.home.url, "/v1/sessions/alice/events", bearer(secret)):
+        async with await EventStream.open(gate.server.url, "/v1/sessions/alice/events", bearer(secret)):
             assert await gate.used("alice") == {"sessions": 2, "bytes": taken, "streams": 1, "requests": None}
-        await until(lambda: gate.home.parts.streams.open == 0)
+        await until(lambda: gate.server.parts.streams.open == 0)
         assert (await gate.used("alice"))["streams"] == 0
 
 
@@ -57,8 +57,8 @@ async def test_what_a_token_made_counts_for_it_whoever_writes_there_later(file: 
         assert (await gate.used("alice"))["bytes"] == 0
 
 
-async def test_without_tokens_the_caller_is_local(home: House) -> None:
-    assert (await home.client.get("/v1/whoami")).json() == {
+async def test_without_tokens_the_caller_is_local(server: ServerHarness) -> None:
+    assert (await server.client.get("/v1/whoami")).json() == {
         "name": "local",
         "grants": [
             {

@@ -1,5 +1,5 @@
 """Servers that the agents' tests talk to."""
 
-from tests.server.conftest import home, model_server
+from tests.server.conftest import model_server, server
 
-__all__ = ["home", "model_server"]
+__all__ = ["model_server", "server"]

@@ -17,7 +17,7 @@ from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.file_agent import FileSystemAgentConfig
 from cfs_agents.testing import calls, says
 from cfs_agents.tools import Answer, CommandMode, CommandRequest
-from tests.agents.fibre.trees import Cast, finish, messages, spawn, tree, wait
+from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 from tests.agents.file_agent.support import agent, texts
 from tests.client.terminal import CTRL_C, CTRL_D, Terminal, cfs, ended, home_in, terminal
 from tests.server.support import serving
@@ -60,10 +60,10 @@ async def test_without_the_setting_no_agent_of_a_library_runs_one(tmp_path: Path
     async with made:
         await made.run("hello")
     assert FileSystemAgentConfig().commands is FibreConfig().commands is CommandMode.NONE
-    cast = Cast(main=[says("Hello.")])
-    async with tree(tmp_path / "tree", cast) as fibre:
+    scripted = ScriptedModels(main=[says("Hello.")])
+    async with tree(tmp_path / "tree", scripted) as fibre:
         await fibre.run("hello")
-    for asked in (model.asked[0], cast.models["main"].asked[0]):
+    for asked in (model.asked[0], scripted.models["main"].asked[0]):
         names = [each["function"]["name"] for each in asked.tools]
         assert "read_file" in names
         assert "execute_command" not in names
@@ -303,11 +303,11 @@ async def test_the_time_for_an_answer_is_not_that_of_the_agent(tmp_path: Path) -
             await asyncio.sleep(0.01)
         return Answer.YES
 
-    cast = Cast(
+    scripted = ScriptedModels(
         main=[spawn("a"), wait("a"), says("It is made.")],
         a=[calls("execute_command", command="echo 1 > made.txt"), finish("made it", "made.txt")],
     )
-    async with tree(tmp_path, cast, commands=CommandMode.ASK, ask=ask) as fibre:
+    async with tree(tmp_path, scripted, commands=CommandMode.ASK, ask=ask) as fibre:
         await fibre.run("go")
         assert fibre.agents["a"].clock.seconds > seconds[0]
     assert len(set(seconds)) == 1

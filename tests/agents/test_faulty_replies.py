@@ -13,9 +13,9 @@ from cfs_agents.events import Retrying, Warned
 from cfs_agents.model import ServerModel
 from cfs_agents.testing import Line, ScriptedModel, calls, cut_off, garbles, says, together
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
-from tests.agents.fibre.trees import Cast, spawn, tree, wait
+from tests.agents.fibre.trees import ScriptedModels, spawn, tree, wait
 from tests.agents.file_agent.support import agent, events_of
-from tests.server.support import house, until
+from tests.server.support import running_server, until
 
 RIGHT = '{"number": 1}'
 LOOP = "I will look at the file now. "
@@ -121,14 +121,14 @@ async def test_an_unknown_tool_is_told_with_the_right_form_of_the_nearest() -> N
 async def test_a_child_that_cannot_call_fails_with_the_reason(tmp_path: Path) -> None:
     """As any agent does; its parent reads why."""
     bad = says('<tool_call>{"name": "write_file", "arguments": {"path": ')
-    cast = Cast(main=[spawn("child"), wait("child"), says("I know.")], child=[bad, bad, bad])
-    async with tree(tmp_path, cast) as made:
+    scripted = ScriptedModels(main=[spawn("child"), wait("child"), says("I know.")], child=[bad, bad, bad])
+    async with tree(tmp_path, scripted) as made:
         assert (await made.run("work")).ok
         report = made.agents["child"].report
     assert report is not None
     assert report.status == "failed"
     assert "cannot be carried out 3 times in a row: the call cannot be read" in report.reasons[0]
-    cast.check_finished()
+    scripted.check_finished()
 
 
 async def test_it_outlives_its_process(tmp_path: Path) -> None:
@@ -148,11 +148,11 @@ async def test_it_outlives_its_process(tmp_path: Path) -> None:
 async def served(*replies: Iterable[str | Delta]) -> tuple[Outcome, list[GenerationRequest]]:
     """Let an agent work whose model is a script behind a real server."""
     left = iter(replies)
-    async with house(lambda _: next(left)) as home, AsyncClient(home.url) as client:
+    async with running_server(lambda _: next(left)) as server, AsyncClient(server.url) as client:
         made = Agent(llm=ServerModel(client), config=AgentConfig(tools=[double], offload_enabled=False))
         outcome = await made.query("Twice four?")
-        await until(lambda: not home.engine._running)
-        return outcome, home.engine.requests
+        await until(lambda: not server.engine._running)
+        return outcome, server.engine.requests
 
 
 CALL = '<tool_call>{"name": "double", "arguments": {"number": 4}}</tool_call>'

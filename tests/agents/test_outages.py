@@ -12,9 +12,9 @@ import pytest
 from cfs_agents.model import Outages, Retries
 from cfs_agents.testing import says
 from outages import ANSWER, Case, Proxy, Result, Upstream, cases, measure, serving
-from tests.agents.fibre.trees import Cast, finish, late, spawn, tree, wait
+from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, tree, wait
 from tests.client.terminal import Running
-from tests.server.support import CFS, House, environment
+from tests.server.support import CFS, ServerHarness, environment
 
 
 @pytest.fixture
@@ -49,17 +49,17 @@ def test_a_tree_survives(fault: str) -> None:
     assert (wrong(result), result.finished) == ([], True)
 
 
-async def test_the_time_of_an_outage_is_not_that_of_a_child(tmp_path: Path, home: House) -> None:
+async def test_the_time_of_an_outage_is_not_that_of_a_child(tmp_path: Path, server: ServerHarness) -> None:
     """Its second is not over, though the server is away for two before it has its task."""
     began, over = asyncio.Event(), asyncio.Event()
     retries = Retries(first=0.1, outages=Outages(lambda _: began.set(), over.set))
-    proxy = Proxy(int(home.url.rpartition(":")[2]))
-    cast = Cast(main=[late(spawn("a", timeout=1.0)), wait("a"), says("ok")], a=[finish("done")])
-    async with tree(tmp_path, cast, proxy.url, retries) as agent:
+    proxy = Proxy(int(server.url.rpartition(":")[2]))
+    scripted = ScriptedModels(main=[late(spawn("a", timeout=1.0)), wait("a"), says("ok")], a=[finish("done")])
+    async with tree(tmp_path, scripted, proxy.url, retries) as agent:
         working = asyncio.create_task(agent.run("go"))
-        await cast.clock.until_asleep()
+        await scripted.clock.until_asleep()
         proxy.cut()
-        cast.clock.advance(5)
+        scripted.clock.advance(5)
         await began.wait()
         await asyncio.sleep(2.0)
         proxy.mend()

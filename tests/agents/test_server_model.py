@@ -38,7 +38,7 @@ from cfs_agents.testing import ManualClock
 from cfs_agents.tools import Registry, tool
 from cfs_server.engine.interface import CallDelta, Delta
 from cfs_server.engine.scripted import failing
-from tests.server.support import House, Process, house, until
+from tests.server.support import Process, ServerHarness, running_server, until
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import KEY, MODEL, Act, Refusal, Speech, served
 
@@ -92,8 +92,8 @@ async def misbehaving(*acts: Act) -> AsyncIterator[tuple[OpenAIStub, ServerModel
 # -- what is asked and answered ---------------------------------------------------------------------------------------
 
 
-async def test_text_comes_in_pieces_and_then_whole_with_its_cost(home: House) -> None:
-    async with AsyncClient(home.url) as client:
+async def test_text_comes_in_pieces_and_then_whole_with_its_cost(server: ServerHarness) -> None:
+    async with AsyncClient(server.url) as client:
         items = await answer(ServerModel(client))
     assert [item.text for item in items if isinstance(item, Chunk)] == ["one", " two", " three"]
     reply = reply_in(items)
@@ -111,10 +111,10 @@ async def test_a_whole_conversation_reaches_the_engine_as_it_is() -> None:
         Message(role="assistant", content="I write.", tool_calls=(call,), thinking="A file, then."),
         Message(role="tool", content="done", tool_call_id="c1", name="write_file"),
     ]
-    async with house() as home, AsyncClient(home.url) as client:
+    async with running_server() as server, AsyncClient(server.url) as client:
         settings = ModelSettings(temperature=0.25, max_tokens=77, seed=5)
         await answer(ServerModel(client, settings), conversation, TOOLS)
-        asked = home.engine.requests[0]
+        asked = server.engine.requests[0]
     assert list(asked.messages) == conversation
     assert [found["function"]["name"] for found in asked.tools] == ["write_file"]
     assert asked.tools[0]["function"]["parameters"] == TOOLS[0]["function"]["parameters"]
@@ -123,7 +123,7 @@ async def test_a_whole_conversation_reaches_the_engine_as_it_is() -> None:
 
 async def test_thinking_and_calls_are_apart_from_text() -> None:
     script: list[str | Delta] = [Delta("", 1, thinking="Well, "), Delta("", 1, thinking="a file."), "I write.\n", CALL]
-    async with house(lambda _: script) as home, AsyncClient(home.url) as client:
+    async with running_server(lambda _: script) as server, AsyncClient(server.url) as client:
         items = await answer(ServerModel(client), tools=TOOLS)
     reply = reply_in(items)
     assert reply.message.thinking == "Well, a file."
@@ -137,39 +137,39 @@ async def test_thinking_and_calls_are_apart_from_text() -> None:
     assert "".join(item.thinking for item in items if isinstance(item, Chunk)) == "Well, a file."
 
 
-async def test_pieces_come_while_the_reply_is_being_made(home: House) -> None:
-    home.engine.hold()
-    async with AsyncClient(home.url) as client, aclosing(ServerModel(client).stream([USER])) as items:
-        home.engine.step()
+async def test_pieces_come_while_the_reply_is_being_made(server: ServerHarness) -> None:
+    server.engine.hold()
+    async with AsyncClient(server.url) as client, aclosing(ServerModel(client).stream([USER])) as items:
+        server.engine.step()
         assert await anext(items) == Chunk("one")
-        home.engine.release()
+        server.engine.release()
         assert await anext(items) == Chunk(" two")
 
 
-async def test_closing_the_iterator_ends_the_reply(home: House) -> None:
+async def test_closing_the_iterator_ends_the_reply(server: ServerHarness) -> None:
     """Nobody computes for a reader that has left."""
-    home.engine.hold()
-    async with AsyncClient(home.url) as client:
+    server.engine.hold()
+    async with AsyncClient(server.url) as client:
         async with aclosing(ServerModel(client).stream([USER])) as items:
-            home.engine.step()
+            server.engine.step()
             await anext(items)
-        stats = await home.engine.stats()
+        stats = await server.engine.stats()
         while stats.running:
             await asyncio.sleep(0.001)
-            stats = await home.engine.stats()
+            stats = await server.engine.stats()
     assert stats.running == 0
 
 
-async def test_cancelling_the_task_ends_the_reply(home: House) -> None:
+async def test_cancelling_the_task_ends_the_reply(server: ServerHarness) -> None:
     """The cancellation is not taken for a failure of the model."""
-    home.engine.hold()
-    async with AsyncClient(home.url) as client:
+    server.engine.hold()
+    async with AsyncClient(server.url) as client:
         asking = asyncio.create_task(answer(ServerModel(client)))
-        await until(lambda: home.engine.requests)
+        await until(lambda: server.engine.requests)
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-    assert len(home.engine.requests) == 1
+    assert len(server.engine.requests) == 1
 
 
 async def test_cached_tokens_are_told() -> None:
@@ -219,13 +219,13 @@ async def test_a_call_that_the_limit_cut_off_says_so_and_not_at_length() -> None
 
 async def test_broken_calls_go_back_to_the_server_as_they_were_written() -> None:
     """So the model sees what it wrote, next to what was wrong with it."""
-    async with house(lambda _: [Delta("", 1, calls=(CallDelta(0, "c1", "write_file", "{oops"),))]) as home:
-        async with AsyncClient(home.url) as client:
+    async with running_server(lambda _: [Delta("", 1, calls=(CallDelta(0, "c1", "write_file", "{oops"),))]) as server:
+        async with AsyncClient(server.url) as client:
             model = ServerModel(client)
             reply = reply_in(await answer(model, tools=TOOLS))
             result = Message(role="tool", content=reply.broken["c1"], tool_call_id="c1", name="write_file")
             await answer(model, [USER, reply.message, result], TOOLS)
-        assert home.engine.requests[1].messages[1] == reply.message
+        assert server.engine.requests[1].messages[1] == reply.message
 
 
 # -- failures ---------------------------------------------------------------------------------------------------------
@@ -296,8 +296,8 @@ async def test_the_time_that_a_server_names_is_kept() -> None:
 async def test_a_server_of_ours_names_its_time_too() -> None:
     """Its problem document says it, to the fraction of a second."""
     clock = ManualClock(jumps=True)
-    async with house() as home, AsyncClient(home.url) as client:
-        home.engine.wait = 100_000.0
+    async with running_server() as server, AsyncClient(server.url) as client:
+        server.engine.wait = 100_000.0
         model = ServerModel(client, retries=Retries(longest=1e9, sleep=clock.sleep))
         with pytest.raises(TooMany) as raised:
             await answer(model)
@@ -346,18 +346,18 @@ async def test_a_conversation_that_is_too_long_is_a_failure_of_its_own(after: li
         yield from after
         raise ContextTooLong("the prompt has 9,000 tokens, the context 2,048")
 
-    async with house(too_long) as home, AsyncClient(home.url) as client:
+    async with running_server(too_long) as server, AsyncClient(server.url) as client:
         with pytest.raises(ContextTooLong, match="9,000 tokens"):
             await answer(ServerModel(client))
-        assert len(home.engine.requests) == 1
+        assert len(server.engine.requests) == 1
 
 
 async def test_a_failing_engine_is_an_engine_error_after_three_tries() -> None:
     clock = ManualClock(jumps=True)
-    async with house(failing("out of memory", ["so"])) as home, AsyncClient(home.url) as client:
+    async with running_server(failing("out of memory", ["so"])) as server, AsyncClient(server.url) as client:
         with pytest.raises(EngineError, match="out of memory"):
             await answer(ServerModel(client, retries=Retries(sleep=clock.sleep)))
-        assert len(home.engine.requests) == 3
+        assert len(server.engine.requests) == 3
 
 
 async def test_nobody_there_is_unreachable(free_port: int) -> None:
@@ -409,8 +409,8 @@ def test_what_is_no_duration(text: str) -> None:
         seconds_of(text)
 
 
-async def test_the_server_is_the_one_of_the_environment(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CFS_URL", home.url)
+async def test_the_server_is_the_one_of_the_environment(server: ServerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CFS_URL", server.url)
     async with AsyncClient() as client:
         assert text_of(await answer(ServerModel(client))) == "one two three"
 
@@ -418,9 +418,9 @@ async def test_the_server_is_the_one_of_the_environment(home: House, monkeypatch
 # -- counting ---------------------------------------------------------------------------------------------------------
 
 
-async def test_the_counter_asks_the_server(home: House) -> None:
+async def test_the_counter_asks_the_server(server: ServerHarness) -> None:
     """The scripted engine guesses, by the same rule for each text, in their order."""
-    async with AsyncClient(home.url) as client:
+    async with AsyncClient(server.url) as client:
         counter = ServerCounter(client)
         one, long, empty = await counter.count(["a", "a" * 400, ""])
         assert one < long
@@ -428,10 +428,10 @@ async def test_the_counter_asks_the_server(home: House) -> None:
         assert await counter.count([]) == []
 
 
-async def test_many_long_texts_are_counted_in_requests_that_a_server_takes(home: House) -> None:
+async def test_many_long_texts_are_counted_in_requests_that_a_server_takes(server: ServerHarness) -> None:
     """Together they are more than the largest body."""
     text = "\x01" * 900_000
-    async with AsyncClient(home.url) as client:
+    async with AsyncClient(server.url) as client:
         counts = await ServerCounter(client).count([text, text, "a", text])
     assert counts[0] == counts[1] == counts[3] > counts[2]
 

@@ -16,7 +16,7 @@ from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 from cfs_agents.tools import CommandMode, FileTools, Registry, Tool, Touch, agent_grants, tool
 from cfs_filesystem import InMemoryFileSystem
-from tests.agents.fibre.trees import Cast, finish, messages, spawn, tree, wait
+from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 from tests.agents.file_agent.support import agent, events_of, until_there
 from tests.server.support import until
 
@@ -133,13 +133,13 @@ async def test_spawns_of_a_reply_are_children_each_and_once(tmp_path: Path) -> N
     """They start side by side, after what was written for them to read."""
     names = [f"child{number}" for number in range(5)]
     main = [together(write("brief.md", "read this"), *map(spawn, names)), *map(wait, names), says("All done.")]
-    cast = Cast(main=main, **{name: [read("brief.md"), finish()] for name in names})
-    async with tree(tmp_path, cast) as made:
+    scripted = ScriptedModels(main=main, **{name: [read("brief.md"), finish()] for name in names})
+    async with tree(tmp_path, scripted) as made:
         assert (await made.run("work")).ok
         assert list(made.agents) == ["main", *names]
     told = await messages(tmp_path)
     assert [each["content"] for each in told if each.get("name") == "sys_spawn_agent"] == names
-    assert all(model.asked[1].last.content == "read this" for name, model in cast.models.items() if name != "main")
+    assert all(model.asked[1].last.content == "read this" for name, model in scripted.models.items() if name != "main")
 
 
 async def test_an_interrupt_ends_all_of_them() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from cfs_agents.events import FileChanges, Warned
 from cfs_agents.testing import Line, calls, says
-from tests.agents.fibre.trees import Cast, finish, spawn, tree, wait, write
+from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait, write
 from tests.agents.file_agent.support import agent, events_of, texts
 from tests.client.terminal import Running, cfs, ended
 from tests.server.support import serving
@@ -196,21 +196,21 @@ async def test_the_last_call_is_remembered_by_another_process(tmp_path: Path) ->
 
 
 async def test_the_root_of_a_tree_is_asked_once_and_is_then_unverified(tmp_path: Path) -> None:
-    cast = Cast(main=[says(CLAIM), says(CLAIM)])
-    async with tree(tmp_path, cast) as fibre:
+    scripted = ScriptedModels(main=[says(CLAIM), says(CLAIM)])
+    async with tree(tmp_path, scripted) as fibre:
         report = await fibre.run("Write hello to out.txt")
-    cast.check_finished()
+    scripted.check_finished()
     assert (report.status, report.reasons) == ("unverified", ("claimed, but nothing changed: out.txt",))
-    assert FACTS in cast.models["main"].asked[1].messages[-1].content
+    assert FACTS in scripted.models["main"].asked[1].messages[-1].content
 
 
 async def test_what_its_children_wrote_bears_a_root_out(tmp_path: Path) -> None:
     """Whoever of the tree has written it, in whichever folder; the facts are in the report."""
-    cast = Cast(
+    scripted = ScriptedModels(
         main=[spawn("a"), wait("a"), says("The agents wrote out.txt.")],
         a=[write("notes/out.txt"), finish("wrote it", "notes/out.txt")],
     )
-    async with tree(tmp_path, cast) as fibre:
+    async with tree(tmp_path, scripted) as fibre:
         report = await fibre.run("Let an agent write out.txt")
     assert report.ok
     assert [(fact.path, fact.kind) for fact in report.facts] == [("notes/out.txt", "created")]
@@ -218,8 +218,10 @@ async def test_what_its_children_wrote_bears_a_root_out(tmp_path: Path) -> None:
 
 async def test_a_root_may_write_the_same_again(tmp_path: Path) -> None:
     """The ledger of a tree knows contents; that a file was written again with the same one is known, too."""
-    cast = Cast(main=[write("out.txt"), says(CLAIM), write("out.txt"), says(CLAIM), says(CLAIM), says(CLAIM)])
-    async with tree(tmp_path, cast) as fibre:
+    scripted = ScriptedModels(
+        main=[write("out.txt"), says(CLAIM), write("out.txt"), says(CLAIM), says(CLAIM), says(CLAIM)]
+    )
+    async with tree(tmp_path, scripted) as fibre:
         assert (await fibre.run("Write x to out.txt")).ok
         assert (await fibre.run("Write x to out.txt again")).ok
         assert (await fibre.run("And again")).status == "unverified"

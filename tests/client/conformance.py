@@ -29,7 +29,7 @@ from cfs import (
     Timeout,
     TooManyRounds,
 )
-from tests.client.doors import Door, descriptors, descriptors_end, release_soon, whole
+from tests.client.harness import ClientHarness, descriptors, descriptors_end, release_soon, whole
 from tests.client.scripts import failing, in_turn
 
 ODD_TEXTS = [
@@ -54,14 +54,14 @@ class Fruit(BaseModel):
 class Conformance:
     """Every way to a session passes these."""
 
-    def session(self, door: Door, name: str | None = None, **options: Any) -> Session:
-        """Reach a session through the door."""
-        return Session(name, **door.where, timeout=10, **options)
+    def session(self, harness: ClientHarness, name: str | None = None, **options: Any) -> Session:
+        """Reach a session as the harness says."""
+        return Session(name, **harness.where, timeout=10, **options)
 
     # -- talking --------------------------------------------------------------------------------------------------
 
-    def test_a_reply_comes_with_its_line_its_text_and_the_history(self, door: Door) -> None:
-        with self.session(door, "chat1") as session:
+    def test_a_reply_comes_with_its_line_its_text_and_the_history(self, harness: ClientHarness) -> None:
+        with self.session(harness, "chat1") as session:
             response = session.send("hello there")
             assert isinstance(response, Response)
             assert (response.content, response.text) == ("Assistant: hello there", "hello there")
@@ -69,28 +69,28 @@ class Conformance:
             assert (response.session_id, response.error, response.parsed) == ("chat1", None, None)
             assert len((session.send("again")).history) == 4
 
-    def test_a_session_without_a_name_gets_a_new_one(self, door: Door) -> None:
-        with self.session(door) as one, self.session(door) as other:
+    def test_a_session_without_a_name_gets_a_new_one(self, harness: ClientHarness) -> None:
+        with self.session(harness) as one, self.session(harness) as other:
             assert one.id != other.id
             assert (one.send("x")).session_id == one.id
             assert other.history == []
 
-    def test_entering_makes_the_session_and_leaving_keeps_it(self, door: Door) -> None:
-        with self.session(door, "new") as session:
+    def test_entering_makes_the_session_and_leaving_keeps_it(self, harness: ClientHarness) -> None:
+        with self.session(harness, "new") as session:
             assert session.read() == ""
-        with Session.from_file("new", **door.where) as again:
+        with Session.from_file("new", **harness.where) as again:
             assert again.history == []
 
-    def test_a_session_that_is_not_there_cannot_be_continued(self, door: Door) -> None:
+    def test_a_session_that_is_not_there_cannot_be_continued(self, harness: ClientHarness) -> None:
         with pytest.raises(NotFound):
-            Session.from_file("none", **door.where)
-        session = self.session(door, "none")
+            Session.from_file("none", **harness.where)
+        session = self.session(harness, "none")
         with pytest.raises(NotFound):
             session.read()
         session.close()
 
-    def test_nothing_is_remembered_what_others_write_is_seen(self, door: Door) -> None:
-        with self.session(door, "shared") as one, self.session(door, "shared") as other:
+    def test_nothing_is_remembered_what_others_write_is_seen(self, harness: ClientHarness) -> None:
+        with self.session(harness, "shared") as one, self.session(harness, "shared") as other:
             one.send("first")
             other.send("second")
             assert one.history == other.history
@@ -98,9 +98,9 @@ class Conformance:
             assert one.read() == "User: first\nAssistant: first\nUser: second\nAssistant: second\n"
 
     @pytest.mark.parametrize("text", ODD_TEXTS)
-    def test_any_text_arrives_and_comes_back_as_it_is(self, door: Door, text: str) -> None:
-        door.script = whole
-        with self.session(door, "odd") as session:
+    def test_any_text_arrives_and_comes_back_as_it_is(self, harness: ClientHarness, text: str) -> None:
+        harness.script = whole
+        with self.session(harness, "odd") as session:
             session.send("first")
             response = session.send(text)
             assert response.text == text.strip()
@@ -109,13 +109,13 @@ class Conformance:
             assert "".join(line + "\n" for line in session.history) == session.read()
 
     @pytest.mark.parametrize("text", ["line\n", "  indented", "\n\nlines before", "trailing  \n\n"])
-    def test_white_space_around_a_message_stays(self, door: Door, text: str) -> None:
-        with self.session(door, "blank") as session:
+    def test_white_space_around_a_message_stays(self, harness: ClientHarness, text: str) -> None:
+        with self.session(harness, "blank") as session:
             assert (session.send(text)).history[0] == f"User: {text}"
 
     @pytest.mark.parametrize("text", ["", " ", "\n", "\t\n "])
-    def test_an_empty_message_is_refused(self, door: Door, text: str) -> None:
-        with self.session(door, "empty") as session:
+    def test_an_empty_message_is_refused(self, harness: ClientHarness, text: str) -> None:
+        with self.session(harness, "empty") as session:
             with pytest.raises(InvalidRequest, match="some text"):
                 session.send(text)
             assert session.history == []
@@ -123,114 +123,114 @@ class Conformance:
     @pytest.mark.parametrize(
         "name", ["", ".", "..", ".hidden", "a/../b", "../x", "/", "a\0b", "a\nb", "x" * 256, "a/b c"]
     )
-    def test_a_name_that_is_none_is_refused_before_anything_is_sent(self, door: Door, name: str) -> None:
+    def test_a_name_that_is_none_is_refused_before_anything_is_sent(self, harness: ClientHarness, name: str) -> None:
         with pytest.raises(InvalidIdentifier):
-            self.session(door, name)
+            self.session(harness, name)
 
-    def test_a_long_message_arrives_whole(self, door: Door) -> None:
+    def test_a_long_message_arrives_whole(self, harness: ClientHarness) -> None:
         text = "长文 " * 100_000
-        door.script = in_turn("ok")
-        with self.session(door, "long") as session:
+        harness.script = in_turn("ok")
+        with self.session(harness, "long") as session:
             assert (session.send(text)).history == [f"User: {text}", "Assistant: ok"]
 
     # -- streaming ------------------------------------------------------------------------------------------------
 
-    def test_text_comes_as_it_is_generated(self, door: Door) -> None:
-        with self.session(door, "live") as session:
-            door.hold()
+    def test_text_comes_as_it_is_generated(self, harness: ClientHarness) -> None:
+        with self.session(harness, "live") as session:
+            harness.hold()
             with closing(session.stream("one two three")) as pieces:
-                door.step()
+                harness.step()
                 said = next(pieces)
                 assert said == "one"
-                door.step()
+                harness.step()
                 said += next(pieces)
                 assert said == "one two"
-                door.release()
+                harness.release()
                 said += _all(pieces)
             assert said == "one two three"
 
-    def test_breaking_out_of_a_stream_stops_nothing_and_leaves_nothing_open(self, door: Door) -> None:
-        with self.session(door, "early") as session:
+    def test_breaking_out_of_a_stream_stops_nothing_and_leaves_nothing_open(self, harness: ClientHarness) -> None:
+        with self.session(harness, "early") as session:
             session.send("warm up")
             before = descriptors()
-            door.hold()
+            harness.hold()
             with closing(session.stream("one two three")) as pieces:
-                door.step()
+                harness.step()
                 for piece in pieces:
                     assert piece == "one"
                     break
             with pytest.raises(Busy):
                 session.read(blocking=False)
-            door.release()
+            harness.release()
             assert (session.history)[-1] == "Assistant: one two three"
         descriptors_end(before)
 
-    def test_a_stream_that_is_not_read_sends_nothing(self, door: Door) -> None:
-        with self.session(door, "lazy") as session:
+    def test_a_stream_that_is_not_read_sends_nothing(self, harness: ClientHarness) -> None:
+        with self.session(harness, "lazy") as session:
             with closing(session.stream("hello")):
                 pass
             assert session.history == []
 
-    def test_a_failed_turn_is_a_reply_with_an_error_and_later_turns_work(self, door: Door) -> None:
-        with self.session(door, "failing") as session:
-            door.script = failing("out of memory", "half")
+    def test_a_failed_turn_is_a_reply_with_an_error_and_later_turns_work(self, harness: ClientHarness) -> None:
+        with self.session(harness, "failing") as session:
+            harness.script = failing("out of memory", "half")
             response = session.send("hello")
             assert (response.content, response.error) == ("Assistant: [Error: out of memory]", "out of memory")
             with pytest.raises(EngineError, match="out of memory"):
                 response.raise_for_error()
             with pytest.raises(EngineError, match="out of memory"):
                 _all(session.stream("hello"))
-            door.script = whole
+            harness.script = whole
             assert (session.send("better?")).text == "better?"
 
     # -- waiting --------------------------------------------------------------------------------------------------
 
-    def test_reading_waits_for_the_reply(self, door: Door) -> None:
-        with self.session(door, "slow") as session:
-            door.hold()
-            door.write("slow", "hello")
+    def test_reading_waits_for_the_reply(self, harness: ClientHarness) -> None:
+        with self.session(harness, "slow") as session:
+            harness.hold()
+            harness.write("slow", "hello")
             with pytest.raises(Busy):
                 session.read(blocking=False)
-            release_soon(door)
+            release_soon(harness)
             assert session.read() == "User: hello\nAssistant: hello\n"
             assert session.read(blocking=False) == "User: hello\nAssistant: hello\n"
 
-    def test_waiting_ends_with_the_turn(self, door: Door) -> None:
-        with self.session(door, "slow") as session:
-            door.hold()
-            door.write("slow", "hello")
-            release_soon(door)
+    def test_waiting_ends_with_the_turn(self, harness: ClientHarness) -> None:
+        with self.session(harness, "slow") as session:
+            harness.hold()
+            harness.write("slow", "hello")
+            release_soon(harness)
             session.wait()
             assert session.read(blocking=False) == "User: hello\nAssistant: hello\n"
 
-    def test_a_session_without_a_limit_of_time_waits_as_well(self, door: Door) -> None:
-        with Session("slow", **door.where, timeout=None) as session:
-            door.hold()
-            door.write("slow", "hello")
-            release_soon(door)
+    def test_a_session_without_a_limit_of_time_waits_as_well(self, harness: ClientHarness) -> None:
+        with Session("slow", **harness.where, timeout=None) as session:
+            harness.hold()
+            harness.write("slow", "hello")
+            release_soon(harness)
             assert session.history == ["User: hello", "Assistant: hello"]
             assert (session.send("more")).text == "more"
 
-    def test_what_takes_too_long_is_a_timeout_and_goes_on(self, door: Door) -> None:
-        with self.session(door, "late") as session:
-            door.hold()
+    def test_what_takes_too_long_is_a_timeout_and_goes_on(self, harness: ClientHarness) -> None:
+        with self.session(harness, "late") as session:
+            harness.hold()
             with pytest.raises(Timeout, match="goes on"):
                 session.send("hello", timeout=0.1)
             for call in (session.read, session.wait):
                 with pytest.raises(Timeout, match="goes on"):
                     call(timeout=0.1)
-            door.release()
+            harness.release()
             assert session.history == ["User: hello", "Assistant: hello"]
-            door.hold()
+            harness.hold()
             with pytest.raises(Timeout, match="goes on"):
                 _all(session.stream("more", timeout=0.1))
-            door.release()
+            harness.release()
             assert len(session.history) == 4
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
-    def test_a_deleted_session_is_gone(self, door: Door) -> None:
-        with self.session(door, "gone") as session:
+    def test_a_deleted_session_is_gone(self, harness: ClientHarness) -> None:
+        with self.session(harness, "gone") as session:
             session.send("hello")
             session.delete()
             for call in (session.read, session.delete):
@@ -238,27 +238,27 @@ class Conformance:
                     call()
             assert len((session.send("hello")).history) == 2
 
-    def test_a_session_can_end_with_its_block(self, door: Door) -> None:
-        with self.session(door, "brief", delete=True) as session:
+    def test_a_session_can_end_with_its_block(self, harness: ClientHarness) -> None:
+        with self.session(harness, "brief", delete=True) as session:
             session.send("hello")
         with pytest.raises(NotFound):
-            Session.from_file("brief", **door.where)
-        with self.session(door, "brief", delete=True) as session:
+            Session.from_file("brief", **harness.where)
+        with self.session(harness, "brief", delete=True) as session:
             session.delete()
 
-    def test_deleting_wakes_who_follows_a_reply(self, door: Door) -> None:
-        with self.session(door, "gone") as session:
-            door.hold()
+    def test_deleting_wakes_who_follows_a_reply(self, harness: ClientHarness) -> None:
+        with self.session(harness, "gone") as session:
+            harness.hold()
             with closing(session.stream("one two")) as pieces:
-                door.step()
+                harness.step()
                 assert next(pieces) == "one"
                 session.delete()
                 with pytest.raises(Gone):
                     next(pieces)
-            door.release()
+            harness.release()
 
-    def test_a_copy_goes_on_by_itself(self, door: Door) -> None:
-        with self.session(door, "trunk") as session:
+    def test_a_copy_goes_on_by_itself(self, harness: ClientHarness) -> None:
+        with self.session(harness, "trunk") as session:
             session.configure(max_tokens=7)
             session.send("one")
             with session.fork("branch") as copy:
@@ -277,8 +277,8 @@ class Conformance:
                 assert unnamed.history == session.history
                 assert unnamed.id not in ("trunk", "branch", shorter.id)
 
-    def test_settings_are_read_changed_and_put_back(self, door: Door) -> None:
-        with self.session(door, "settings") as session:
+    def test_settings_are_read_changed_and_put_back(self, harness: ClientHarness) -> None:
+        with self.session(harness, "settings") as session:
             assert (session.settings).temperature == 0.7
             changed = session.configure(temperature=0, stop=["END"], system="Sei höflich. 好", max_tokens=2)
             assert changed == session.settings
@@ -288,77 +288,77 @@ class Conformance:
             assert (session.settings).max_tokens == 2
 
     @pytest.mark.parametrize("change", [{"temperature": -1}, {"max_tokens": "many"}, {"temprature": 1}, {"seed": 1.5}])
-    def test_settings_that_are_none_are_refused(self, door: Door, change: dict[str, Any]) -> None:
-        with self.session(door, "settings") as session:
+    def test_settings_that_are_none_are_refused(self, harness: ClientHarness, change: dict[str, Any]) -> None:
+        with self.session(harness, "settings") as session:
             with pytest.raises(InvalidParameters, match=next(iter(change))):
                 session.configure(**change)
 
-    def test_a_cancelled_turn_keeps_what_was_said(self, door: Door) -> None:
-        with self.session(door, "stopped") as session:
-            door.hold()
+    def test_a_cancelled_turn_keeps_what_was_said(self, harness: ClientHarness) -> None:
+        with self.session(harness, "stopped") as session:
+            harness.hold()
             with closing(session.stream("one two three")) as pieces:
-                door.step()
+                harness.step()
                 assert next(pieces) == "one"
                 session.cancel()
                 assert _all(pieces) == " [Cancelled]"
-            door.release()
+            harness.release()
             assert session.history == ["User: one two three", "Assistant: one [Cancelled]"]
             session.cancel()
             assert (session.send("again")).text == "again"
 
     # -- structured replies ---------------------------------------------------------------------------------------
 
-    def test_a_reply_in_the_form_that_was_asked_for_is_parsed(self, door: Door) -> None:
-        door.script = in_turn('{"name": "苹果", "count": 3}')
-        with self.session(door, "form") as session:
+    def test_a_reply_in_the_form_that_was_asked_for_is_parsed(self, harness: ClientHarness) -> None:
+        harness.script = in_turn('{"name": "苹果", "count": 3}')
+        with self.session(harness, "form") as session:
             response = session.send("Which fruit?", response_format=Fruit)
             assert response.parsed == Fruit(name="苹果", count=3)
             assert response.text == '{"name": "苹果", "count": 3}'
             assert '"count"' in response.history[0], "the schema is in the prompt"
 
-    def test_a_reply_that_does_not_fit_is_asked_for_again(self, door: Door) -> None:
-        door.script = in_turn("three apples", '{"name": "apple"}', 'Sure:\n```json\n{"name": "a", "count": 1}\n```')
-        with self.session(door, "form") as session:
+    def test_a_reply_that_does_not_fit_is_asked_for_again(self, harness: ClientHarness) -> None:
+        harness.script = in_turn("three apples", '{"name": "apple"}', 'Sure:\n```json\n{"name": "a", "count": 1}\n```')
+        with self.session(harness, "form") as session:
             response = session.send("Which fruit?", response_format=Fruit)
             assert response.parsed.count == 1
             assert len(response.history) == 6
             assert "count" in response.history[4], "the model is told what was missing"
 
-    def test_after_three_replies_that_do_not_fit_the_last_one_is_reported(self, door: Door) -> None:
-        door.script = in_turn("one", "two", "three", "four")
-        with self.session(door, "form") as session:
+    def test_after_three_replies_that_do_not_fit_the_last_one_is_reported(self, harness: ClientHarness) -> None:
+        harness.script = in_turn("one", "two", "three", "four")
+        with self.session(harness, "form") as session:
             with pytest.raises(InvalidReply, match="3 replies") as caught:
                 session.send("Which fruit?", response_format=Fruit)
             assert caught.value.last_reply == "three"
             assert len(session.history) == 6
 
-    def test_a_failed_turn_is_not_asked_for_again(self, door: Door) -> None:
-        door.script = failing("no memory")
-        with self.session(door, "form") as session:
+    def test_a_failed_turn_is_not_asked_for_again(self, harness: ClientHarness) -> None:
+        harness.script = failing("no memory")
+        with self.session(harness, "form") as session:
             with pytest.raises(EngineError, match="no memory"):
                 session.send("Which fruit?", response_format=Fruit)
             assert len(session.history) == 2
 
     # -- tools ----------------------------------------------------------------------------------------------------
 
-    def test_a_call_is_run_and_its_result_answered(self, door: Door) -> None:
+    def test_a_call_is_run_and_its_result_answered(self, harness: ClientHarness) -> None:
         def add(a: int, b: int = 0) -> int:
             """Add two numbers."""
             return a + b
 
-        door.script = in_turn("Let me see: [CALL:add(2, b=3)]", "It is 5.")
-        with self.session(door, "tools") as session:
+        harness.script = in_turn("Let me see: [CALL:add(2, b=3)]", "It is 5.")
+        with self.session(harness, "tools") as session:
             response = session.send("2 + 3?", tools=[_tool(add)])
             assert response.text == "It is 5."
-            shown = "\n[CALL:add(a=2, b=3)]" if "url" in door.where else " [CALL:add(2, b=3)]"
+            shown = "\n[CALL:add(a=2, b=3)]" if "url" in harness.where else " [CALL:add(2, b=3)]"
             assert response.history[1] == f"Assistant: Let me see:{shown}"
             assert response.history[2].endswith("5")
             assert len(response.history) == 4
 
-    def test_several_calls_of_one_reply_are_run_in_their_order(self, door: Door) -> None:
+    def test_several_calls_of_one_reply_are_run_in_their_order(self, harness: ClientHarness) -> None:
         seen: list[Any] = []
-        door.script = in_turn("[CALL:note('a)]b')] and [CALL:note([1, {'k': None}])]", "done")
-        with self.session(door, "tools") as session:
+        harness.script = in_turn("[CALL:note('a)]b')] and [CALL:note([1, {'k': None}])]", "done")
+        with self.session(harness, "tools") as session:
             response = session.send("go", tools=[FunctionTool("note", "Notes.", seen.append)])
             assert seen == ["a)]b", [1, {"k": None}]]
             assert "".join(response.history[2:-1]).count("null") == 2
@@ -377,31 +377,31 @@ class Conformance:
             ("[CALL:show(0)]", "ZeroDivisionError: division by zero"),
         ],
     )
-    def test_a_call_that_cannot_be_run_is_told_to_the_model(self, door: Door, call: str, told: str) -> None:
+    def test_a_call_that_cannot_be_run_is_told_to_the_model(self, harness: ClientHarness, call: str, told: str) -> None:
         ran = []
 
         def show(value: int) -> float:
             ran.append(value)
             return 1 / value
 
-        door.script = in_turn(call, "sorry")
-        with self.session(door, "tools") as session:
+        harness.script = in_turn(call, "sorry")
+        with self.session(harness, "tools") as session:
             response = session.send("go", tools=[FunctionTool("show", "Shows.", show)])
             assert told in response.history[2]
             assert (response.text, ran) == ("sorry", [0] if "0)" in call else [])
 
-    def test_calls_without_end_are_stopped(self, door: Door) -> None:
-        door.script = in_turn(*["[CALL:again()]"] * 9)
-        with self.session(door, "tools") as session:
+    def test_calls_without_end_are_stopped(self, harness: ClientHarness) -> None:
+        harness.script = in_turn(*["[CALL:again()]"] * 9)
+        with self.session(harness, "tools") as session:
             with pytest.raises(TooManyRounds, match="3 times"):
                 session.send("go", tools=[FunctionTool("again", "Again.", os.getpid)], max_rounds=3)
             assert len(session.history) == 8
 
-    def test_a_stream_goes_on_over_the_results_of_tools(self, door: Door) -> None:
+    def test_a_stream_goes_on_over_the_results_of_tools(self, harness: ClientHarness) -> None:
         seen: list[Any] = []
-        door.script = in_turn("Noted: [CALL:note('a')][CALL:note('b')]", "[CALL:other()]", "So", "[CALL:note('c')]")
+        harness.script = in_turn("Noted: [CALL:note('a')][CALL:note('b')]", "[CALL:other()]", "So", "[CALL:note('c')]")
         note = FunctionTool("note", "Notes.", seen.append)
-        with self.session(door, "tools") as session:
+        with self.session(harness, "tools") as session:
             said = _all(session.stream("go", tools=[note]))
             assert said.startswith("Noted:")
             assert said.endswith("So")
@@ -410,24 +410,24 @@ class Conformance:
                 _all(session.stream("go", tools=[note], max_rounds=1))
             assert seen == ["a", "b", "c"]
 
-    def test_without_auto_tool_a_call_is_left_to_the_caller(self, door: Door) -> None:
-        door.script = in_turn("[CALL:again()]")
-        with self.session(door, "tools") as session:
+    def test_without_auto_tool_a_call_is_left_to_the_caller(self, harness: ClientHarness) -> None:
+        harness.script = in_turn("[CALL:again()]")
+        with self.session(harness, "tools") as session:
             again = FunctionTool("again", "Again.", os.getpid)
             response = session.send("go", tools=[again], auto_tool=False)
             assert (response.content, len(response.history)) == ("Assistant: [CALL:again()]", 2)
-            assert [call.name for call in response.tool_calls] == (["again"] if "url" in door.where else [])
+            assert [call.name for call in response.tool_calls] == (["again"] if "url" in harness.where else [])
             assert (session.send("go")).text == "[CALL:again()]", "no tools, no calls"
 
-    def test_two_tools_of_one_name_are_refused(self, door: Door) -> None:
+    def test_two_tools_of_one_name_are_refused(self, harness: ClientHarness) -> None:
         tool = FunctionTool("x", "X.", os.getpid)
-        with self.session(door, "tools") as session:
+        with self.session(harness, "tools") as session:
             with pytest.raises(InvalidParameters, match="two tools"):
                 session.send("go", tools=[tool, tool])
 
-    def test_tools_and_a_form_go_together(self, door: Door) -> None:
-        door.script = in_turn("[CALL:stock('apple')]", '{"name": "apple", "count": 7}')
-        with self.session(door, "both") as session:
+    def test_tools_and_a_form_go_together(self, harness: ClientHarness) -> None:
+        harness.script = in_turn("[CALL:stock('apple')]", '{"name": "apple", "count": 7}')
+        with self.session(harness, "both") as session:
             stock = FunctionTool("stock", "How many there are.", lambda name: len(name) + 2)
             response = session.send("How many apples?", tools=[stock], response_format=Fruit)
             assert response.parsed.count == 7

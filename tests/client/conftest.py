@@ -4,18 +4,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.client.doors import HttpDoor
+from tests.client.harness import HttpHarness
 
 
 @pytest.fixture(scope="session")
-def http_server() -> Iterator[HttpDoor]:
+def http_server() -> Iterator[HttpHarness]:
     """A server in a thread of its own."""
-    with HttpDoor() as door:
-        yield door
+    with HttpHarness() as harness:
+        yield harness
 
 
 @pytest.fixture
-def http_door(http_server: HttpDoor) -> HttpDoor:
+def http_harness(http_server: HttpHarness) -> HttpHarness:
     """The server, without a session."""
     http_server.renew()
     return http_server

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from cfs.errors import EngineError
-from tests.client.doors import Said, Script
+from tests.client.harness import Said, Script
 
 
 def in_turn(*replies: str) -> Script:

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cfs.cli import app
-from tests.client.doors import HttpDoor
+from tests.client.harness import HttpHarness
 from tests.client.terminal import cfs
 from tests.server.support import environment, run_cfs
 
@@ -93,11 +93,11 @@ def completed(url: str, words: str, last: int) -> list[str]:
     return done.stdout.decode().split()
 
 
-def test_the_shell_completes_commands_and_names_of_sessions(http_door: HttpDoor) -> None:
-    http_door.do(lambda: [http_door.home.store.open(session) for session in ("chat1", "chat2", "other")])
-    assert completed(http_door.url, "cfs se", 1) == ["send", "serve"]
-    assert completed(http_door.url, "cfs cat ch", 2) == ["chat1", "chat2"]
-    assert completed("http://127.0.0.1:9", f"cfs cat --url {http_door.url} o", 4) == ["other"]
+def test_the_shell_completes_commands_and_names_of_sessions(http_harness: HttpHarness) -> None:
+    http_harness.do(lambda: [http_harness.server.store.open(session) for session in ("chat1", "chat2", "other")])
+    assert completed(http_harness.url, "cfs se", 1) == ["send", "serve"]
+    assert completed(http_harness.url, "cfs cat ch", 2) == ["chat1", "chat2"]
+    assert completed("http://127.0.0.1:9", f"cfs cat --url {http_harness.url} o", 4) == ["other"]
 
 
 def test_without_a_server_nothing_is_completed() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.doors import HttpDoor
+from tests.client.harness import HttpHarness
 from tests.client.scripts import failing
 from tests.client.terminal import CTRL_C, CTRL_D, UP, Terminal, cfs, ended, home_in, terminal
 
@@ -18,17 +18,17 @@ PROMPT = "> "
 
 
 @pytest.fixture
-def chat(http_door: HttpDoor, tmp_path: Path) -> Chat:
+def chat(http_harness: HttpHarness, tmp_path: Path) -> Chat:
     """Open a chat at a terminal, in a home of its own, and wait for nothing."""
-    return lambda *arguments, **env: terminal(http_door.url, "chat", *arguments, **home_in(tmp_path), **env)
+    return lambda *arguments, **env: terminal(http_harness.url, "chat", *arguments, **home_in(tmp_path), **env)
 
 
-def history(door: HttpDoor, session: str) -> list[str]:
+def history(harness: HttpHarness, session: str) -> list[str]:
     """The contents of a session's messages."""
-    return [message.content for message in door.home.store.get(session).history.messages]
+    return [message.content for message in harness.server.store.get(session).history.messages]
 
 
-def test_a_conversation(http_door: HttpDoor, chat: Chat) -> None:
+def test_a_conversation(http_harness: HttpHarness, chat: Chat) -> None:
     with chat("chat1") as screen:
         screen.expect("New session chat1.")
         screen.expect(PROMPT)
@@ -40,59 +40,61 @@ def test_a_conversation(http_door: HttpDoor, chat: Chat) -> None:
         screen.expect(PROMPT)
         screen.type(CTRL_D)
         assert screen.end()[0] == 0
-    assert history(http_door, "chat1") == ["hello there", "hello there", "again", "again"]
+    assert history(http_harness, "chat1") == ["hello there", "hello there", "again", "again"]
 
 
-def test_the_reply_is_shown_as_it_comes(http_door: HttpDoor, chat: Chat) -> None:
-    http_door.hold()
+def test_the_reply_is_shown_as_it_comes(http_harness: HttpHarness, chat: Chat) -> None:
+    http_harness.hold()
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.line("one two three")
         for word in ("one", " two", " three"):
-            http_door.wait_until(lambda: http_door.home.engine.requests)
-            http_door.step()
+            http_harness.wait_until(lambda: http_harness.server.engine.requests)
+            http_harness.step()
             screen.expect(word)
-        http_door.release()
+        http_harness.release()
         screen.expect(PROMPT)
 
 
-def test_ctrl_c_cancels_the_turn_and_keeps_the_session(http_door: HttpDoor, chat: Chat) -> None:
-    http_door.hold()
+def test_ctrl_c_cancels_the_turn_and_keeps_the_session(http_harness: HttpHarness, chat: Chat) -> None:
+    http_harness.hold()
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.line("one two three")
-        http_door.wait_until(lambda: http_door.home.engine.requests)
-        http_door.step()
+        http_harness.wait_until(lambda: http_harness.server.engine.requests)
+        http_harness.step()
         screen.expect("one")
         screen.type(CTRL_C)
         screen.expect("[Cancelled]")
-        http_door.release()
+        http_harness.release()
         screen.expect(PROMPT)
         screen.line("next")
         screen.expect("next\r\n")
         screen.expect(PROMPT)
         screen.line("/quit")
         assert screen.end()[0] == 0
-    assert history(http_door, "chat1") == ["one two three", "one [Cancelled]", "next", "next"]
+    assert history(http_harness, "chat1") == ["one two three", "one [Cancelled]", "next", "next"]
 
 
-def test_ctrl_c_while_others_are_answered_leaves_the_message_in_the_queue(http_door: HttpDoor, chat: Chat) -> None:
-    http_door.hold()
-    http_door.write("chat1", "first")
+def test_ctrl_c_while_others_are_answered_leaves_the_message_in_the_queue(
+    http_harness: HttpHarness, chat: Chat
+) -> None:
+    http_harness.hold()
+    http_harness.write("chat1", "first")
     with chat("chat1") as screen:
         screen.expect("a turn is running")
         screen.expect(PROMPT)
         screen.line("second")
-        http_door.wait_until(lambda: http_door.home.store.get("chat1").queue)
+        http_harness.wait_until(lambda: http_harness.server.store.get("chat1").queue)
         screen.type(CTRL_C)
         screen.expect("no longer waiting; the message stays in the session")
-        http_door.release()
+        http_harness.release()
         screen.expect(PROMPT)
-    http_door.wait_until(lambda: http_door.home.store.get("chat1").state == "idle")
-    assert history(http_door, "chat1") == ["first", "first", "second", "second"]
+    http_harness.wait_until(lambda: http_harness.server.store.get("chat1").state == "idle")
+    assert history(http_harness, "chat1") == ["first", "first", "second", "second"]
 
 
-def test_ctrl_c_at_the_prompt_drops_the_line(http_door: HttpDoor, chat: Chat) -> None:
+def test_ctrl_c_at_the_prompt_drops_the_line(http_harness: HttpHarness, chat: Chat) -> None:
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.type("not this")
@@ -103,11 +105,11 @@ def test_ctrl_c_at_the_prompt_drops_the_line(http_door: HttpDoor, chat: Chat) ->
         screen.expect(PROMPT)
         screen.type(CTRL_D)
         assert screen.end()[0] == 0
-    assert history(http_door, "chat1")[0] == "but this"
+    assert history(http_harness, "chat1")[0] == "but this"
 
 
-def test_several_lines_stand_between_quotes(http_door: HttpDoor, chat: Chat) -> None:
-    http_door.script = lambda _: ["yes"]
+def test_several_lines_stand_between_quotes(http_harness: HttpHarness, chat: Chat) -> None:
+    http_harness.script = lambda _: ["yes"]
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.line('"""one')
@@ -117,11 +119,11 @@ def test_several_lines_stand_between_quotes(http_door: HttpDoor, chat: Chat) -> 
         screen.line('/two"""')
         screen.expect("yes")
         screen.expect(PROMPT)
-    assert history(http_door, "chat1")[0] == "one\n\n/two"
+    assert history(http_harness, "chat1")[0] == "one\n\n/two"
 
 
-def test_what_is_pasted_is_one_message(http_door: HttpDoor, chat: Chat) -> None:
-    http_door.script = lambda _: ["yes"]
+def test_what_is_pasted_is_one_message(http_harness: HttpHarness, chat: Chat) -> None:
+    http_harness.script = lambda _: ["yes"]
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.type(PASTE.format("one\ntwo\nthree"))
@@ -129,10 +131,12 @@ def test_what_is_pasted_is_one_message(http_door: HttpDoor, chat: Chat) -> None:
         screen.type("\r")
         screen.expect("yes")
         screen.expect(PROMPT)
-    assert history(http_door, "chat1")[0] == "one\ntwo\nthree"
+    assert history(http_harness, "chat1")[0] == "one\ntwo\nthree"
 
 
-def test_lines_can_be_edited_and_come_back_in_the_next_chat(http_door: HttpDoor, chat: Chat, tmp_path: Path) -> None:
+def test_lines_can_be_edited_and_come_back_in_the_next_chat(
+    http_harness: HttpHarness, chat: Chat, tmp_path: Path
+) -> None:
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.type("hallo\x7f\x7f\x7f\x7fello\r")
@@ -149,13 +153,13 @@ def test_lines_can_be_edited_and_come_back_in_the_next_chat(http_door: HttpDoor,
         screen.type("\r")
         screen.expect("\rhello\r\n")
         screen.expect(PROMPT)
-    assert history(http_door, "chat2") == ["hello", "hello"]
+    assert history(http_harness, "chat2") == ["hello", "hello"]
 
 
-def test_the_end_of_the_earlier_conversation_is_shown(http_door: HttpDoor, chat: Chat) -> None:
+def test_the_end_of_the_earlier_conversation_is_shown(http_harness: HttpHarness, chat: Chat) -> None:
     for number in range(6):
-        http_door.write("chat1", f"message{number}\n" + "x\n" * 10)
-        http_door.wait_until(lambda: http_door.home.store.get("chat1").state == "idle")
+        http_harness.write("chat1", f"message{number}\n" + "x\n" * 10)
+        http_harness.wait_until(lambda: http_harness.server.store.get("chat1").state == "idle")
     with chat("chat1") as screen:
         screen.expect("Session chat1: 12 messages.")
         shown = screen.expect("message5 x x x x x x x x x x")
@@ -164,7 +168,7 @@ def test_the_end_of_the_earlier_conversation_is_shown(http_door: HttpDoor, chat:
     assert "[3 more lines]" in shown
 
 
-def test_settings_are_shown_and_changed(http_door: HttpDoor, chat: Chat) -> None:
+def test_settings_are_shown_and_changed(http_harness: HttpHarness, chat: Chat) -> None:
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.line("/settings temperature=0.1 stop=END")
@@ -179,11 +183,11 @@ def test_settings_are_shown_and_changed(http_door: HttpDoor, chat: Chat) -> None
         screen.expect(PROMPT)
         screen.line("/settings")
         screen.expect("temperature=0.7")
-    assert http_door.home.store.get("chat1").settings.stop == ("END",)
+    assert http_harness.server.store.get("chat1").settings.stop == ("END",)
 
 
-def test_a_fork_goes_on_by_itself(http_door: HttpDoor, chat: Chat) -> None:
-    http_door.write("chat1", "hello")
+def test_a_fork_goes_on_by_itself(http_harness: HttpHarness, chat: Chat) -> None:
+    http_harness.write("chat1", "hello")
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.line("/fork chat2")
@@ -192,11 +196,11 @@ def test_a_fork_goes_on_by_itself(http_door: HttpDoor, chat: Chat) -> None:
         screen.line("more")
         screen.expect("more\r\n")
         screen.expect(PROMPT)
-    assert history(http_door, "chat1") == ["hello", "hello"]
-    assert history(http_door, "chat2") == ["hello", "hello", "more", "more"]
+    assert history(http_harness, "chat1") == ["hello", "hello"]
+    assert history(http_harness, "chat2") == ["hello", "hello", "more", "more"]
 
 
-def test_commands_that_concern_nobody_else(http_door: HttpDoor, chat: Chat) -> None:
+def test_commands_that_concern_nobody_else(http_harness: HttpHarness, chat: Chat) -> None:
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.line("/help")
@@ -210,84 +214,86 @@ def test_commands_that_concern_nobody_else(http_door: HttpDoor, chat: Chat) -> N
         screen.expect(PROMPT)
         screen.line("/cancel")
         screen.expect("cancelled: 0 running, 0 waiting")
-    assert history(http_door, "chat1") == ["/etc/hosts", "/etc/hosts"]
+    assert history(http_harness, "chat1") == ["/etc/hosts", "/etc/hosts"]
 
 
-def test_a_failed_turn_is_told_and_the_next_one_works(http_door: HttpDoor, chat: Chat) -> None:
-    http_door.script = failing("out of memory")
+def test_a_failed_turn_is_told_and_the_next_one_works(http_harness: HttpHarness, chat: Chat) -> None:
+    http_harness.script = failing("out of memory")
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.line("hello")
         screen.expect("cfs: the turn failed: out of memory")
         screen.expect(PROMPT)
-        http_door.script = lambda _: ["better"]
+        http_harness.script = lambda _: ["better"]
         screen.line("and now")
         screen.expect("better")
 
 
-def test_a_chat_without_a_name_makes_a_session_with_its_first_message(http_door: HttpDoor, chat: Chat) -> None:
+def test_a_chat_without_a_name_makes_a_session_with_its_first_message(http_harness: HttpHarness, chat: Chat) -> None:
     with chat() as screen:
         screen.expect("New session ")
         name = screen.expect(".")
         screen.expect(PROMPT)
-        assert len(http_door.home.store) == 0
+        assert len(http_harness.server.store) == 0
         screen.line("hello")
         screen.expect("hello\r\n")
         screen.expect(PROMPT)
-    assert history(http_door, name) == ["hello", "hello"]
+    assert history(http_harness, name) == ["hello", "hello"]
 
 
-def test_colours_only_where_they_are_welcome(http_door: HttpDoor, chat: Chat) -> None:
+def test_colours_only_where_they_are_welcome(http_harness: HttpHarness, chat: Chat) -> None:
     with chat("chat1", NO_COLOR="") as screen:
         assert "\x1b[2m" in screen.expect("New session")
     with chat("chat1", NO_COLOR="1") as screen:
         assert "\x1b[2m" not in screen.expect("New session")
 
 
-def test_a_session_that_is_lost_meanwhile_is_told_and_not_begun_anew_silently(http_door: HttpDoor, chat: Chat) -> None:
+def test_a_session_that_is_lost_meanwhile_is_told_and_not_begun_anew_silently(
+    http_harness: HttpHarness, chat: Chat
+) -> None:
     with chat("chat1") as screen:
         screen.expect(PROMPT)
         screen.line("one")
         screen.expect("one\r\n")
         screen.expect(PROMPT)
-        http_door.do(lambda: http_door.home.store.delete("chat1"))
+        http_harness.do(lambda: http_harness.server.store.delete("chat1"))
         screen.line("two")
         screen.expect("nothing was sent. What you send next begins a new session chat1.")
         screen.expect(PROMPT)
-        assert "chat1" not in [each.id for each in http_door.home.store]
+        assert "chat1" not in [each.id for each in http_harness.server.store]
         screen.line("three")
         screen.expect("three\r\n")
         screen.expect(PROMPT)
         screen.type(CTRL_D)
         assert screen.end()[0] == 0
-    assert history(http_door, "chat1") == ["three", "three"]
+    assert history(http_harness, "chat1") == ["three", "three"]
 
 
-def test_a_pipe_ends_where_its_session_is_lost(http_door: HttpDoor) -> None:
+def test_a_pipe_ends_where_its_session_is_lost(http_harness: HttpHarness) -> None:
     """With a code that says so."""
-    command = [sys.executable, "-m", "cfs", "chat", "chat1", "--url", http_door.url]
+    command = [sys.executable, "-m", "cfs", "chat", "chat1", "--url", http_harness.url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"one\n")
         process.stdin.flush()
         assert process.stdout.readline() == b"one\n"
-        http_door.do(lambda: http_door.home.store.delete("chat1"))
+        http_harness.do(lambda: http_harness.server.store.delete("chat1"))
         output, errors = process.communicate(b"two\nnever\n", timeout=30)
     assert (process.returncode, output, errors.count(b"\n")) == (1, b"", 1)
     assert b"not there any more as you knew it" in errors
-    assert list(http_door.home.store) == []
+    assert list(http_harness.server.store) == []
 
 
-def test_a_pipe_gets_the_replies_and_nothing_else(http_door: HttpDoor) -> None:
+def test_a_pipe_gets_the_replies_and_nothing_else(http_harness: HttpHarness) -> None:
     data = b'hello\n\n"""a\nb"""\n//x\n/quit\nnever'
-    assert ended(cfs(http_door.url, "chat", "chat1", data=data)) == (0, "hello\na b\n/x\n", "")
-    assert history(http_door, "chat1")[::2] == ["hello", "a\nb", "/x"]
+    assert ended(cfs(http_harness.url, "chat", "chat1", data=data)) == (0, "hello\na b\n/x\n", "")
+    assert history(http_harness, "chat1")[::2] == ["hello", "a\nb", "/x"]
 
 
 @pytest.mark.parametrize(("entry", "reason"), [(b"/nonsense", "there is no command"), (b"/settings a=b", "no setting")])
-def test_a_pipe_ends_with_the_first_error(http_door: HttpDoor, entry: bytes, reason: str) -> None:
-    code, output, errors = ended(cfs(http_door.url, "chat", "chat1", data=b"hello\n" + entry + b"\nnever\n"))
+def test_a_pipe_ends_with_the_first_error(http_harness: HttpHarness, entry: bytes, reason: str) -> None:
+    code, output, errors = ended(cfs(http_harness.url, "chat", "chat1", data=b"hello\n" + entry + b"\nnever\n"))
     assert (code, output, errors.count("\n")) == (1, "hello\n", 1)
     assert reason in errors
 

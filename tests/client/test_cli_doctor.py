@@ -11,7 +11,7 @@ import pytest
 import make_random_gguf
 from cfs.api import Call, Request
 from cfs.transports.http import Client
-from tests.client.doors import HttpDoor
+from tests.client.harness import HttpHarness
 from tests.client.terminal import cfs, ended
 from tests.server.support import Process, serving
 from tests.test_scripts import free_port
@@ -121,14 +121,14 @@ def test_what_keeps_the_server_from_starting_is_an_error(
     env: dict[str, str], name: str, found: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """A model is not fetched for that."""
-    home = str(tmp_path_factory.mktemp("hub"))
-    code, checks = examined(NOBODY, HF_HOME=home, HF_ENDPOINT=NOBODY, **{"CFS_PORT": str(free_port())} | env)
+    server = str(tmp_path_factory.mktemp("hub"))
+    code, checks = examined(NOBODY, HF_HOME=server, HF_ENDPOINT=NOBODY, **{"CFS_PORT": str(free_port())} | env)
     assert (code, checks[name]["status"]) == (1, "error")
     assert found in checks[name]["found"]
 
 
-def test_people_get_a_line_for_each_thing_and_advice(http_door: HttpDoor) -> None:
-    code, output, errors = ended(cfs(http_door.url, "doctor", CFS_PORT=str(free_port())))
+def test_people_get_a_line_for_each_thing_and_advice(http_harness: HttpHarness) -> None:
+    code, output, errors = ended(cfs(http_harness.url, "doctor", CFS_PORT=str(free_port())))
     assert (code, errors) == (0, "")
     assert "ok Python" in output
     assert "ok server" in output

@@ -3,75 +3,75 @@
 import json
 
 from cfs import wire
-from tests.client.doors import HttpDoor
+from tests.client.harness import HttpHarness
 from tests.client.terminal import Running, cfs, ended, terminal
 
 
-def make(door: HttpDoor, *sessions: str) -> None:
+def make(harness: HttpHarness, *sessions: str) -> None:
     """Make empty sessions."""
-    door.do(lambda: [door.home.store.open(session) for session in sessions])
+    harness.do(lambda: [harness.server.store.open(session) for session in sessions])
 
 
-def test_names_come_one_a_line_in_their_order(http_door: HttpDoor) -> None:
-    make(http_door, "b", "a", "名字")
-    assert ended(cfs(http_door.url, "ls")) == (0, "a\nb\n名字\n", "")
+def test_names_come_one_a_line_in_their_order(http_harness: HttpHarness) -> None:
+    make(http_harness, "b", "a", "名字")
+    assert ended(cfs(http_harness.url, "ls")) == (0, "a\nb\n名字\n", "")
 
 
-def test_a_prefix_chooses(http_door: HttpDoor) -> None:
-    make(http_door, "chat1", "chat2", "main/coder/tester", "main/writer")
-    assert ended(cfs(http_door.url, "ls", "chat")) == (0, "chat1\nchat2\n", "")
-    assert ended(cfs(http_door.url, "ls", "main/")) == (0, "main/coder\nmain/writer\n", "")
+def test_a_prefix_chooses(http_harness: HttpHarness) -> None:
+    make(http_harness, "chat1", "chat2", "main/coder/tester", "main/writer")
+    assert ended(cfs(http_harness.url, "ls", "chat")) == (0, "chat1\nchat2\n", "")
+    assert ended(cfs(http_harness.url, "ls", "main/")) == (0, "main/coder\nmain/writer\n", "")
 
 
-def test_all_pages_are_read(http_door: HttpDoor) -> None:
+def test_all_pages_are_read(http_harness: HttpHarness) -> None:
     names = [f"s{number:04}" for number in range(1203)]
-    http_door.do(lambda: [http_door.home.store.open(name) for name in names])
-    assert ended(cfs(http_door.url, "ls")) == (0, "".join(f"{name}\n" for name in names), "")
-    listed = json.loads(cfs(http_door.url, "ls", "--json").stdout)
+    http_harness.do(lambda: [http_harness.server.store.open(name) for name in names])
+    assert ended(cfs(http_harness.url, "ls")) == (0, "".join(f"{name}\n" for name in names), "")
+    listed = json.loads(cfs(http_harness.url, "ls", "--json").stdout)
     assert [info["id"] for info in listed] == names
 
 
-def test_the_long_form_says_more(http_door: HttpDoor) -> None:
-    make(http_door, "main/coder")
-    http_door.hold()
-    http_door.write("chat1", "hello")
-    http_door.write("chat1", "more")
-    code, output, _ = ended(cfs(http_door.url, "ls", "-l"))
+def test_the_long_form_says_more(http_harness: HttpHarness) -> None:
+    make(http_harness, "main/coder")
+    http_harness.hold()
+    http_harness.write("chat1", "hello")
+    http_harness.write("chat1", "more")
+    code, output, _ = ended(cfs(http_harness.url, "ls", "-l"))
     lines = [line.split() for line in output.splitlines()]
     assert code == 0
     assert (lines[0][0], lines[0][1], lines[0][-1]) == ("generating+1", "1", "chat1")
     assert (lines[1][0], lines[1][-3:]) == ("idle", ["1", "below", "main"])
 
 
-def test_json_is_a_list_of_sessions(http_door: HttpDoor) -> None:
-    assert ended(cfs(http_door.url, "ls", "--json")) == (0, "[]\n", "")
-    make(http_door, "a")
-    (info,) = json.loads(cfs(http_door.url, "ls", "--json").stdout)
+def test_json_is_a_list_of_sessions(http_harness: HttpHarness) -> None:
+    assert ended(cfs(http_harness.url, "ls", "--json")) == (0, "[]\n", "")
+    make(http_harness, "a")
+    (info,) = json.loads(cfs(http_harness.url, "ls", "--json").stdout)
     assert wire.SessionInfo.model_validate(info).id == "a"
 
 
-def test_a_terminal_gets_no_control_characters(http_door: HttpDoor) -> None:
-    make(http_door, "a\x9bb")
-    with terminal(http_door.url, "ls") as screen:
+def test_a_terminal_gets_no_control_characters(http_harness: HttpHarness) -> None:
+    make(http_harness, "a\x9bb")
+    with terminal(http_harness.url, "ls") as screen:
         assert screen.end() == (0, "a\ufffdb\r\n")
 
 
-def test_sessions_are_removed_with_what_is_below(http_door: HttpDoor) -> None:
-    make(http_door, "a", "b/c", "d")
-    assert ended(cfs(http_door.url, "rm", "a", "b")) == (0, "", "")
-    assert [session.id for session in http_door.home.store] == ["d"]
+def test_sessions_are_removed_with_what_is_below(http_harness: HttpHarness) -> None:
+    make(http_harness, "a", "b/c", "d")
+    assert ended(cfs(http_harness.url, "rm", "a", "b")) == (0, "", "")
+    assert [session.id for session in http_harness.server.store] == ["d"]
 
 
-def test_what_does_not_exist_is_told_and_the_rest_goes_on(http_door: HttpDoor) -> None:
-    make(http_door, "a")
-    assert ended(cfs(http_door.url, "rm", "nobody", "a")) == (1, "", "cfs: there is no session 'nobody'\n")
-    assert len(http_door.home.store) == 0
-    assert ended(cfs(http_door.url, "rm", "-f", "nobody")) == (0, "", "")
+def test_what_does_not_exist_is_told_and_the_rest_goes_on(http_harness: HttpHarness) -> None:
+    make(http_harness, "a")
+    assert ended(cfs(http_harness.url, "rm", "nobody", "a")) == (1, "", "cfs: there is no session 'nobody'\n")
+    assert len(http_harness.server.store) == 0
+    assert ended(cfs(http_harness.url, "rm", "-f", "nobody")) == (0, "", "")
 
 
-def test_removing_a_session_ends_those_who_wait_for_it(http_door: HttpDoor) -> None:
-    http_door.hold()
-    with Running(http_door.url, "send", "chat1", "hello") as sending:
-        http_door.wait_until(lambda: http_door.home.store.find("chat1"))
-        assert cfs(http_door.url, "rm", "chat1").returncode == 0
+def test_removing_a_session_ends_those_who_wait_for_it(http_harness: HttpHarness) -> None:
+    http_harness.hold()
+    with Running(http_harness.url, "send", "chat1", "hello") as sending:
+        http_harness.wait_until(lambda: http_harness.server.store.find("chat1"))
+        assert cfs(http_harness.url, "rm", "chat1").returncode == 0
         assert sending.end() == (1, "", "cfs: session 'chat1' has been deleted\n")

@@ -27,14 +27,14 @@ from cfs.transports.async_http import AsyncClient
 from cfs.transports.http import Client
 from cfs.wire import NewMessage
 from cfs_server.sessions.events import Stale
-from tests.client.doors import HttpDoor
+from tests.client.harness import HttpHarness
 from tests.client.wires import Relay, http_answer, impostor, relay
 from tests.server.support import until
 
 
 @pytest.fixture
-def wire(http_door: HttpDoor) -> Iterator[Relay]:
-    with relay(http_door.url) as here:
+def wire(http_harness: HttpHarness) -> Iterator[Relay]:
+    with relay(http_harness.url) as here:
         yield here
 
 
@@ -52,9 +52,9 @@ def numbers(events: list[StreamEvent]) -> list[int]:
 
 
 def test_what_only_reads_is_sent_again_when_its_connection_is_lost(
-    http_door: HttpDoor, wire: Relay, client: Client
+    http_harness: HttpHarness, wire: Relay, client: Client
 ) -> None:
-    http_door.write("a", "hello")
+    http_harness.write("a", "hello")
     wire.drop(2)
     assert client.call(api.transcript("a", wait=5)).text == "User: hello\nAssistant: hello\n"
     assert wire.accepted == 3
@@ -64,8 +64,8 @@ def test_what_only_reads_is_sent_again_when_its_connection_is_lost(
         client.call(api.read("a"))
 
 
-async def test_the_same_holds_for_coroutines(http_door: HttpDoor, wire: Relay) -> None:
-    http_door.write("a", "hello")
+async def test_the_same_holds_for_coroutines(http_harness: HttpHarness, wire: Relay) -> None:
+    http_harness.write("a", "hello")
     async with AsyncClient(wire.url) as client:
         wire.drop(2)
         assert (await client.call(api.transcript("a", wait=5))).text == "User: hello\nAssistant: hello\n"
@@ -83,14 +83,14 @@ def test_what_writes_is_never_sent_twice(wire: Relay, client: Client) -> None:
 
 
 def test_a_message_is_not_sent_again_when_its_stream_breaks_before_the_first_event(
-    http_door: HttpDoor, wire: Relay
+    http_harness: HttpHarness, wire: Relay
 ) -> None:
     with Session("a", url=wire.url) as session:
         wire.cut()
         wire.drop(1)
         with pytest.raises(Unreachable, match="not known"):
             session.send("hello")
-    assert len(http_door.home.store.get("a").history) == 0
+    assert len(http_harness.server.store.get("a").history) == 0
 
 
 def test_without_a_server_it_says_what_to_do() -> None:
@@ -180,10 +180,10 @@ def test_the_url_may_have_a_path_in_front_and_a_slash_behind() -> None:
 
 
 def test_a_stream_goes_on_after_lost_connections_without_a_gap(
-    http_door: HttpDoor, wire: Relay, client: Client
+    http_harness: HttpHarness, wire: Relay, client: Client
 ) -> None:
-    http_door.hold()
-    http_door.write("a", "one two three")
+    http_harness.hold()
+    http_harness.write("a", "one two three")
     seen: list[StreamEvent] = []
     with closing(client.events(api.events("a", after="0"))) as events:
         for event in events:
@@ -192,7 +192,7 @@ def test_a_stream_goes_on_after_lost_connections_without_a_gap(
                 wire.cut()
                 wire.drop(1)
             if event.type in ("state.changed", "token"):
-                http_door.step(2)
+                http_harness.step(2)
             if event.type == "turn.finished":
                 break
     assert numbers(seen) == list(range(1, len(seen) + 1))
@@ -200,67 +200,69 @@ def test_a_stream_goes_on_after_lost_connections_without_a_gap(
     assert wire.accepted >= 3
 
 
-def test_a_reply_is_whole_although_its_connection_is_lost_again_and_again(http_door: HttpDoor, wire: Relay) -> None:
+def test_a_reply_is_whole_although_its_connection_is_lost_again_and_again(
+    http_harness: HttpHarness, wire: Relay
+) -> None:
     text = "one two three four"
-    http_door.hold()
+    http_harness.hold()
     with Session("a", url=wire.url) as session, closing(session.stream(text)) as pieces:
         said = ""
-        http_door.step()
+        http_harness.step()
         for piece in pieces:
             said += piece
             wire.cut()
-            http_door.step()
-        http_door.release()
+            http_harness.step()
+        http_harness.release()
         assert said == text
-    assert http_door.home.store.get("a").history.text == f"User: {text}\nAssistant: {text}\n"
+    assert http_harness.server.store.get("a").history.text == f"User: {text}\nAssistant: {text}\n"
 
 
 async def test_a_slow_reply_is_waited_for_over_any_number_of_connections(
-    http_door: HttpDoor, wire: Relay, monkeypatch: pytest.MonkeyPatch
+    http_harness: HttpHarness, wire: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cfs.transports.async_http.QUICK_SECONDS", 0.05)
-    http_door.hold()
+    http_harness.hold()
     async with AsyncSession("a", url=wire.url) as session:
         sending = asyncio.create_task(session.send("hello"))
         for _ in range(3):
-            await until(lambda: http_door.home.parts.streams.open)
+            await until(lambda: http_harness.server.parts.streams.open)
             wire.cut()
-            await until(lambda: not http_door.home.parts.streams.open)
-        http_door.release()
+            await until(lambda: not http_harness.server.parts.streams.open)
+        http_harness.release()
         response = await sending
     assert response.history == ["User: hello", "Assistant: hello"]
     assert (response.usage is not None, response.finish_reason) == (True, "stop")
 
 
 def test_a_slow_reply_is_found_among_many_events(
-    http_door: HttpDoor, wire: Relay, monkeypatch: pytest.MonkeyPatch
+    http_harness: HttpHarness, wire: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cfs.transports.http.QUICK_SECONDS", 0.0)
     with Session("a", url=wire.url) as session:
         text = " ".join(map(str, range(500)))
         for _ in range(7):  # more events than are kept: the first one is stale
             assert session.send(text).text == text
-        assert isinstance(http_door.home.store.get("a").log.since(0), Stale)
+        assert isinstance(http_harness.server.store.get("a").log.since(0), Stale)
 
 
 async def test_a_quick_reply_whose_connection_is_lost_may_have_been_carried_out(
-    http_door: HttpDoor, wire: Relay
+    http_harness: HttpHarness, wire: Relay
 ) -> None:
-    http_door.hold()
+    http_harness.hold()
     async with AsyncSession("a", url=wire.url) as session:
         sending = asyncio.create_task(session.send("hello"))
-        await until(lambda: http_door.home.store.get("a").running)
+        await until(lambda: http_harness.server.store.get("a").running)
         wire.cut()
         with pytest.raises(Unreachable, match="not known"):
             await sending
-        http_door.release()
+        http_harness.release()
         assert await session.history == ["User: hello", "Assistant: hello"]
 
 
 def test_a_connection_that_cannot_be_made_again_ends_the_stream(
-    http_door: HttpDoor, wire: Relay, client: Client
+    http_harness: HttpHarness, wire: Relay, client: Client
 ) -> None:
-    http_door.write("a", "hello")
+    http_harness.write("a", "hello")
     with closing(client.events(api.events("a", after="0"), attempts=2)) as events:
         assert next(events).type == "session.created"
         wire.drop(100)
@@ -271,8 +273,8 @@ def test_a_connection_that_cannot_be_made_again_ends_the_stream(
     assert wire.accepted == 3
 
 
-def test_a_stream_that_lost_events_says_so_and_shows_the_present(http_door: HttpDoor, client: Client) -> None:
-    http_door.write("a", "hello")
+def test_a_stream_that_lost_events_says_so_and_shows_the_present(http_harness: HttpHarness, client: Client) -> None:
+    http_harness.write("a", "hello")
     client.call(api.wait("a", 5))
     with closing(client.events(api.events("a", after="00000000-1"))) as events:
         stale = next(events)
@@ -280,32 +282,34 @@ def test_a_stream_that_lost_events_says_so_and_shows_the_present(http_door: Http
     assert [message["content"] for message in stale.data["session"]["history"]] == ["hello", "hello"]
 
 
-def test_a_stream_that_breaks_before_its_first_event_is_stale(http_door: HttpDoor, wire: Relay, client: Client) -> None:
-    http_door.write("a", "hello")
+def test_a_stream_that_breaks_before_its_first_event_is_stale(
+    http_harness: HttpHarness, wire: Relay, client: Client
+) -> None:
+    http_harness.write("a", "hello")
     client.call(api.wait("a", 5))
     seen: list[StreamEvent] = []
     breaking = threading.Timer(0.2, wire.cut)
     breaking.start()
     with closing(client.events(api.events("a"))) as events:
         seen.append(next(events))
-        http_door.write("a", "more")
+        http_harness.write("a", "more")
         seen.append(next(events))
     breaking.join()
     assert [event.type for event in seen] == ["stale", "message.added"]
 
 
-def test_the_events_of_a_turn_are_those_of_that_turn_only(http_door: HttpDoor, client: Client) -> None:
-    http_door.write("a", "other")
+def test_the_events_of_a_turn_are_those_of_that_turn_only(http_harness: HttpHarness, client: Client) -> None:
+    http_harness.write("a", "other")
     events = list(client.events(api.converse("a", NewMessage(content="mine"))))
-    http_door.write("a", "another")
+    http_harness.write("a", "another")
     assert len({event.turn for event in events}) == 1
     assert events[-1].type == "turn.finished"
 
 
-async def test_a_stream_that_is_left_closes_its_connection(http_door: HttpDoor) -> None:
-    async with AsyncClient(http_door.url) as client:
-        http_door.write("a", "hello")
+async def test_a_stream_that_is_left_closes_its_connection(http_harness: HttpHarness) -> None:
+    async with AsyncClient(http_harness.url) as client:
+        http_harness.write("a", "hello")
         async with aclosing(client.events(api.events("a", after="0"))) as events:
             await anext(events)
-            assert http_door.home.parts.streams.open == 1
-        http_door.wait_until(lambda: http_door.home.parts.streams.open == 0)
+            assert http_harness.server.parts.streams.open == 1
+        http_harness.wait_until(lambda: http_harness.server.parts.streams.open == 0)

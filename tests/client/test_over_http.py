@@ -13,9 +13,9 @@ from cfs.tools import Toolbox
 from cfs.transports import http
 from tests.access.support import make
 from tests.census import Census
-from tests.client.doors import HttpDoor, whole
+from tests.client.harness import HttpHarness, whole
 from tests.client.scripts import in_turn
-from tests.server.support import house, serving, until
+from tests.server.support import running_server, serving, until
 
 
 class Point(BaseModel):
@@ -25,23 +25,23 @@ class Point(BaseModel):
     y: int
 
 
-async def test_a_hundred_sessions_stream_at_once_in_one_loop(http_door: HttpDoor) -> None:
+async def test_a_hundred_sessions_stream_at_once_in_one_loop(http_harness: HttpHarness) -> None:
     async def talk(session: AsyncSession, text: str) -> str:
         return "".join([piece async for piece in session.stream(text)])
 
-    http_door.hold()
-    sessions = [AsyncSession(f"s{n}", url=http_door.url, timeout=15) for n in range(100)]
+    http_harness.hold()
+    sessions = [AsyncSession(f"s{n}", url=http_harness.url, timeout=15) for n in range(100)]
     talks = [asyncio.create_task(talk(session, f"hello number {n}")) for n, session in enumerate(sessions)]
-    await until(lambda: http_door.home.parts.streams.open == 100)
-    http_door.release()
+    await until(lambda: http_harness.server.parts.streams.open == 100)
+    http_harness.release()
     assert await asyncio.gather(*talks) == [f"hello number {n}" for n in range(100)]
     for session in sessions:
         await session.close()
 
 
-async def test_one_session_may_be_used_by_many_coroutines(http_door: HttpDoor) -> None:
-    http_door.script = whole
-    async with AsyncSession("shared", url=http_door.url, timeout=15) as session:
+async def test_one_session_may_be_used_by_many_coroutines(http_harness: HttpHarness) -> None:
+    http_harness.script = whole
+    async with AsyncSession("shared", url=http_harness.url, timeout=15) as session:
         responses = await asyncio.gather(*(session.send(f"message {n}") for n in range(10)))
         assert [response.text for response in responses] == [f"message {n}" for n in range(10)]
         for response in responses:
@@ -49,10 +49,10 @@ async def test_one_session_may_be_used_by_many_coroutines(http_door: HttpDoor) -
         assert len(await session.history) == 20
 
 
-def test_one_session_may_be_used_by_many_threads(http_door: HttpDoor) -> None:
-    http_door.script = whole
+def test_one_session_may_be_used_by_many_threads(http_harness: HttpHarness) -> None:
+    http_harness.script = whole
     answers: list[str] = []
-    with Session("shared", url=http_door.url, timeout=15) as session:
+    with Session("shared", url=http_harness.url, timeout=15) as session:
         threads = [
             threading.Thread(target=lambda n=n: answers.append(session.send(f"message {n}").text)) for n in range(10)
         ]
@@ -63,50 +63,50 @@ def test_one_session_may_be_used_by_many_threads(http_door: HttpDoor) -> None:
     assert sorted(answers) == [f"message {n}" for n in range(10)]
 
 
-async def test_a_plain_break_leaves_no_task_no_stream_and_no_connection(http_door: HttpDoor) -> None:
-    async with AsyncSession("warm", url=http_door.url) as session:
+async def test_a_plain_break_leaves_no_task_no_stream_and_no_connection(http_harness: HttpHarness) -> None:
+    async with AsyncSession("warm", url=http_harness.url) as session:
         await session.send("x")
     gc.collect()
-    await let_go(http_door)
+    await let_go(http_harness)
     before, tasks = Census.now(), asyncio.all_tasks()
     for n in range(10):
-        http_door.hold()
-        async with AsyncSession(f"s{n}", url=http_door.url, timeout=15) as session:
-            http_door.step()
+        http_harness.hold()
+        async with AsyncSession(f"s{n}", url=http_harness.url, timeout=15) as session:
+            http_harness.step()
             async for piece in session.stream("one two three"):
                 assert piece == "one"
                 break
-            http_door.wait_until(lambda: http_door.home.store.get(session.id).partial == "one")
-            http_door.release()
+            http_harness.wait_until(lambda: http_harness.server.store.get(session.id).partial == "one")
+            http_harness.release()
             assert await session.read() == "User: one two three\nAssistant: one two three\n"
-    http_door.wait_until(lambda: http_door.home.parts.streams.open == 0)
-    await let_go(http_door)
+    http_harness.wait_until(lambda: http_harness.server.parts.streams.open == 0)
+    await let_go(http_harness)
     assert before.added() == []
     assert asyncio.all_tasks() <= tasks
 
 
-async def let_go(door: HttpDoor) -> None:
+async def let_go(harness: HttpHarness) -> None:
     """Wait until both sides have let go of every connection."""
     await asyncio.sleep(0)  # a turn of this loop, in which sockets that were given up are closed
     await asyncio.sleep(0)
-    door.wait_until(lambda: not door.home.server.server_state.connections)
+    harness.wait_until(lambda: not harness.server.server.server_state.connections)
 
 
-async def test_a_cancelled_coroutine_leaves_its_turn_running(http_door: HttpDoor) -> None:
-    http_door.hold()
-    async with AsyncSession("left", url=http_door.url, timeout=15) as session:
+async def test_a_cancelled_coroutine_leaves_its_turn_running(http_harness: HttpHarness) -> None:
+    http_harness.hold()
+    async with AsyncSession("left", url=http_harness.url, timeout=15) as session:
         sending = asyncio.create_task(session.send("hello"))
-        await until(lambda: http_door.home.parts.streams.open)
+        await until(lambda: http_harness.server.parts.streams.open)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-        http_door.wait_until(lambda: http_door.home.parts.streams.open == 0)
-        http_door.release()
+        http_harness.wait_until(lambda: http_harness.server.parts.streams.open == 0)
+        http_harness.release()
         assert await session.history == ["User: hello", "Assistant: hello"]
 
 
-def test_usage_and_the_reason_of_the_end_are_known(http_door: HttpDoor) -> None:
-    with Session("a", url=http_door.url) as session:
+def test_usage_and_the_reason_of_the_end_are_known(http_harness: HttpHarness) -> None:
+    with Session("a", url=http_harness.url) as session:
         response = session.send("one two three", settings={"max_tokens": 2})
         assert (response.text, response.finish_reason) == ("one two", "length")
         assert response.usage is not None
@@ -119,45 +119,45 @@ def test_usage_and_the_reason_of_the_end_are_known(http_door: HttpDoor) -> None:
             session.send("x", settings={"driver": "agent"})
 
 
-def test_a_reply_that_looks_like_an_error_is_none(http_door: HttpDoor) -> None:
-    http_door.script = in_turn("[Error: they say]")
-    with Session("a", url=http_door.url) as session:
+def test_a_reply_that_looks_like_an_error_is_none(http_harness: HttpHarness) -> None:
+    http_harness.script = in_turn("[Error: they say]")
+    with Session("a", url=http_harness.url) as session:
         response = session.send("what do they say?")
         assert (response.text, response.error) == ("[Error: they say]", None)
         assert "".join(session.stream("again")) == "[Error: they say]"
 
 
-def test_the_history_of_a_response_ends_with_its_reply(http_door: HttpDoor) -> None:
-    http_door.hold()
-    with Session("a", url=http_door.url, timeout=15) as session:
+def test_the_history_of_a_response_ends_with_its_reply(http_harness: HttpHarness) -> None:
+    http_harness.hold()
+    with Session("a", url=http_harness.url, timeout=15) as session:
         found: list[Response] = []
         sending = threading.Thread(target=lambda: found.append(session.send("first")))
         sending.start()
-        http_door.wait_until(lambda: "a" in {one.id for one in http_door.home.store})
-        http_door.wait_until(lambda: http_door.home.store.get("a").running)
-        http_door.write("a", "second")
-        http_door.release()
+        http_harness.wait_until(lambda: "a" in {one.id for one in http_harness.server.store})
+        http_harness.wait_until(lambda: http_harness.server.store.get("a").running)
+        http_harness.write("a", "second")
+        http_harness.release()
         sending.join()
         assert found[0].history == ["User: first", "Assistant: first"]
         assert len(session.history) == 4
 
 
-def test_a_form_is_enforced_by_grammar(http_door: HttpDoor) -> None:
-    http_door.script = in_turn('{"x": 1, "y": 2}')
-    with Session("a", url=http_door.url) as session:
+def test_a_form_is_enforced_by_grammar(http_harness: HttpHarness) -> None:
+    http_harness.script = in_turn('{"x": 1, "y": 2}')
+    with Session("a", url=http_harness.url) as session:
         assert session.send("Where?", response_format=Point).parsed == Point(x=1, y=2)
         session.send("Where?", response_format=Point, tools=[FunctionTool("look", "Looks.", str)])
-    schemas = [request.json_schema for request in http_door.home.engine.requests]
+    schemas = [request.json_schema for request in http_harness.server.engine.requests]
     assert schemas == [Point.model_json_schema()] * 2, "with tools the engine lets the model call one as well"
 
 
-def test_the_result_of_a_tool_is_a_message_of_that_role(http_door: HttpDoor) -> None:
-    http_door.script = in_turn("[CALL:up('x')]", "X it is")
-    with Session("a", url=http_door.url) as session:
+def test_the_result_of_a_tool_is_a_message_of_that_role(http_harness: HttpHarness) -> None:
+    http_harness.script = in_turn("[CALL:up('x')]", "X it is")
+    with Session("a", url=http_harness.url) as session:
         tool = FunctionTool("up", "Makes it upper case.", lambda text: f"{text.upper()}\nUser: not me")
         response = session.send("go", tools=[tool], settings={"max_tokens": 9})
         assert response.history[2:] == ["Tool: X\n\\User: not me", "Assistant: X it is"]
-    first, second = http_door.home.engine.requests
+    first, second = http_harness.server.engine.requests
     assert [first.settings.max_tokens, second.settings.max_tokens] == [9, 9]
     assert first.tools == second.tools == tuple(spec.model_dump() for spec in Toolbox([tool]).specs())
     assert first.messages[0].content == "go", "tools go beside the message"
@@ -166,20 +166,22 @@ def test_the_result_of_a_tool_is_a_message_of_that_role(http_door: HttpDoor) -> 
     assert result.tool_call_id == call.tool_calls[0].id
 
 
-def test_a_slow_reply_with_calls_is_read_from_its_events(http_door: HttpDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reply_with_calls_is_read_from_its_events(
+    http_harness: HttpHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The calls come with the message that the turn adds."""
     monkeypatch.setattr(http, "QUICK_SECONDS", 0.001)
-    http_door.script = in_turn("[CALL:up('x')][CALL:up('')]", "X it is")
-    with Session("a", url=http_door.url) as session:
+    http_harness.script = in_turn("[CALL:up('x')][CALL:up('')]", "X it is")
+    with Session("a", url=http_harness.url) as session:
         tool = FunctionTool("up", "Makes it upper case.", str.upper)
         response = session.send("go", tools=[tool])
         assert response.history[2:] == ["Tool: X", "Tool: ", "Assistant: X it is"]
         assert response.tool_calls == ()
 
 
-def test_a_reply_shows_its_calls_apart(http_door: HttpDoor) -> None:
-    http_door.script = in_turn("Let me see.\n[CALL:up('x', sure=True)]")
-    with Session("a", url=http_door.url) as session:
+def test_a_reply_shows_its_calls_apart(http_harness: HttpHarness) -> None:
+    http_harness.script = in_turn("Let me see.\n[CALL:up('x', sure=True)]")
+    with Session("a", url=http_harness.url) as session:
         tool = FunctionTool("up", "", str.upper, {"type": "object", "properties": {"text": {"type": "string"}}})
         response = session.send("go", tools=[tool], auto_tool=False)
     (call,) = response.tool_calls
@@ -188,8 +190,8 @@ def test_a_reply_shows_its_calls_apart(http_door: HttpDoor) -> None:
     assert response.content == "Assistant: Let me see.\n[CALL:up(text='x', sure=True)]"
 
 
-def test_an_agent_has_tools_of_its_own(http_door: HttpDoor) -> None:
-    with Session("a", url=http_door.url) as session:
+def test_an_agent_has_tools_of_its_own(http_harness: HttpHarness) -> None:
+    with Session("a", url=http_harness.url) as session:
         session.configure(driver="agent")
         with pytest.raises(Conflict, match="tools of its own"):
             session.send("go", tools=[FunctionTool("up", "", str.upper)])
@@ -236,42 +238,42 @@ def test_what_a_tool_takes_is_read_from_its_function() -> None:
     assert unknown == {"type": "object"}
 
 
-def test_a_coroutine_as_a_tool_needs_the_other_twin(http_door: HttpDoor) -> None:
+def test_a_coroutine_as_a_tool_needs_the_other_twin(http_harness: HttpHarness) -> None:
     async def later() -> int:
         return 1
 
-    http_door.script = in_turn("[CALL:later()]", "never mind")
-    with Session("a", url=http_door.url) as session:
+    http_harness.script = in_turn("[CALL:later()]", "never mind")
+    with Session("a", url=http_harness.url) as session:
         response = session.send("go", tools=[FunctionTool.of(later)])
         assert response.history[2] == "Tool: Error: it is a coroutine function, which only an AsyncSession can run"
 
 
-def test_sub_sessions_are_sessions(http_door: HttpDoor) -> None:
-    with Session("main/coder", url=http_door.url) as session:
+def test_sub_sessions_are_sessions(http_harness: HttpHarness) -> None:
+    with Session("main/coder", url=http_harness.url) as session:
         assert session.send("hello").session_id == "main/coder"
         with session.fork("main/tester") as copy:
             assert len(copy.history) == 2
-    with Session("main", url=http_door.url) as main:
+    with Session("main", url=http_harness.url) as main:
         main.delete()
-        assert len(http_door.home.store) == 0
+        assert len(http_harness.server.store) == 0
 
 
 async def test_a_token_opens_what_it_is_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = make(tmp_path / "tokens.toml", "alice", "/sessions/alice")
-    async with house(tokens=tmp_path / "tokens.toml") as home:
-        async with AsyncSession("alice", url=home.url, token=secret) as session:
+    async with running_server(tokens=tmp_path / "tokens.toml") as server:
+        async with AsyncSession("alice", url=server.url, token=secret) as session:
             assert (await session.send("hello")).text == "hello"
             async with await session.fork("alice/copy") as copy:
                 assert len(await copy.history) == 2, "a copy is reached with the same token"
-        stranger = AsyncSession("alice", url=home.url)
+        stranger = AsyncSession("alice", url=server.url)
         for call in (stranger.read, stranger.wait, stranger.delete, lambda: anext(stranger.stream("hello"))):
             with pytest.raises(Unauthorized):
                 await call()
         await stranger.close()
         monkeypatch.setenv("CFS_TOKEN", secret)
         with pytest.raises(NotFound):
-            await AsyncSession.from_file("bob", url=home.url)
-        async with await AsyncSession.from_file("alice", url=home.url) as session:
+            await AsyncSession.from_file("bob", url=server.url)
+        async with await AsyncSession.from_file("alice", url=server.url) as session:
             assert len(await session.history) == 2
 
 

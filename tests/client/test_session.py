@@ -7,24 +7,24 @@ import pytest
 
 from tests.client.async_conformance import AsyncConformance
 from tests.client.conformance import Conformance
-from tests.client.doors import Door, HttpDoor, directory_door
+from tests.client.harness import ClientHarness, HttpHarness, directory_harness
 
 
 class OverHttp:
     """A real server."""
 
     @pytest.fixture
-    def door(self, http_door: HttpDoor) -> Door:
-        return http_door
+    def harness(self, http_harness: HttpHarness) -> ClientHarness:
+        return http_harness
 
 
 class InADirectory:
     """A plain directory in which a thread answers."""
 
     @pytest.fixture
-    def door(self, tmp_path: Path) -> Iterator[Door]:
-        with directory_door(tmp_path) as door:
-            yield door
+    def harness(self, tmp_path: Path) -> Iterator[ClientHarness]:
+        with directory_harness(tmp_path) as harness:
+            yield harness
 
 
 class TestSessionOverHttp(OverHttp, Conformance):

@@ -14,49 +14,49 @@ from cfs_server.engine.llama.scheduler import LEAST, Place, reseat
 from cfs_server.engine.protocol import Options
 from tests.engine.support import ask, running, until
 from tests.engine.test_equality import PROMPT, REPLY, make, reply, speak
-from tests.engine.test_residency import ROUNDING, Desk, words
-from tests.engine.test_scheduler import Desk as SchedulerDesk
+from tests.engine.test_residency import ROUNDING, CacheHarness, words
+from tests.engine.test_scheduler import SchedulerHarness
 
 __all__ = ["make"]
 
 
-def test_turns_that_are_moved_go_on_as_if_they_had_not_been(make: Callable[[], Desk]) -> None:
+def test_turns_that_are_moved_go_on_as_if_they_had_not_been(make: Callable[[], CacheHarness]) -> None:
     """Two that share a beginning, in each family; they share it still, and nothing is evaluated twice."""
     other_prompt = words((1, 90), (3, 20))
     expected = [reply(make(), PROMPT), reply(make(), other_prompt)]
-    desk = make()
-    desk.turn("rests", words((9, 60)))
+    harness = make()
+    harness.turn("rests", words((9, 60)))
     logs = [list(PROMPT), list(other_prompt)]
     seats, halves = [], []
     for log in logs:
-        seats.append(desk.enter(log))
-        halves.append(speak(desk, seats[-1], log, REPLY // 2))
-        desk.residency.commit(seats[-1], array("i", log))
-    cells, evaluated = desk.residency.pool.cells_used, desk.evaluated
+        seats.append(harness.enter(log))
+        halves.append(speak(harness, seats[-1], log, REPLY // 2))
+        harness.residency.commit(seats[-1], array("i", log))
+    cells, evaluated = harness.residency.pool.cells_used, harness.evaluated
     places = [Place(seat, array("i", log), key) for seat, log, key in zip(seats, logs, "ab", strict=True)]
-    moved = reseat(desk.residency, places)
-    assert desk.residency.check_integrity() == []
-    assert desk.residency.pool.cells_used == cells - 60
+    moved = reseat(harness.residency, places)
+    assert harness.residency.check_integrity() == []
+    assert harness.residency.pool.cells_used == cells - 60
     for seat, log, half, (wanted, logits) in zip(moved, logs, halves, expected, strict=True):
         assert seat is not None
-        rest = speak(desk, seat, log, REPLY // 2)
+        rest = speak(harness, seat, log, REPLY // 2)
         assert log == wanted
         assert np.allclose(np.concatenate([half, rest]), logits, atol=ROUNDING)
-    assert desk.evaluated - evaluated == REPLY
-    desk.turn("rests", words((9, 60), (4, 5)))
-    assert desk.evaluated - evaluated == REPLY + 5
+    assert harness.evaluated - evaluated == REPLY
+    harness.turn("rests", words((9, 60), (4, 5)))
+    assert harness.evaluated - evaluated == REPLY + 5
 
 
 def test_memory_is_within_its_limit_after_a_move(tiny: Path) -> None:
     """Copies of what is on the device again are the first to go; with no memory at all nothing is lost either."""
-    desk = Desk(tiny, memory=0)
+    harness = CacheHarness(tiny, memory=0)
     log = words((1, 60))
-    seat = desk.enter(log)
-    desk.compute(seat, log)
-    (moved,) = reseat(desk.residency, [Place(seat, array("i", log), "s")])
+    seat = harness.enter(log)
+    harness.compute(seat, log)
+    (moved,) = reseat(harness.residency, [Place(seat, array("i", log), "s")])
     assert moved is not None
-    assert (moved.length, desk.residency.memory.used) == (59, 0)
-    assert desk.residency.check_integrity() == []
+    assert (moved.length, harness.residency.memory.used) == (59, 0)
+    assert harness.residency.check_integrity() == []
 
 
 @pytest.fixture(scope="module")
@@ -96,9 +96,9 @@ async def test_a_pool_that_was_empty_has_no_holes(roomy: Path) -> None:
 def test_few_holes_are_left_alone(tiny: Path) -> None:
     """Less than what is worth the trouble."""
     options = Options(parallel=4, pool_tokens=LEAST, threads=1)
-    desk = SchedulerDesk(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
-    desk.put("long", prompt=400, tokens=2)
-    desk.run("long")
-    desk.put("short", prompt=10, tokens=100, first=500)
-    desk.run("short")
-    assert desk.scheduler._compaction.count == 0
+    harness = SchedulerHarness(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
+    harness.put("long", prompt=400, tokens=2)
+    harness.run("long")
+    harness.put("short", prompt=10, tokens=100, first=500)
+    harness.run("short")
+    assert harness.scheduler._compaction.count == 0

@@ -17,9 +17,9 @@ import pytest
 
 from cfs_server.engine.kvcache.disk import NAME, Archive, DiskTier, Done, Folder, FolderRefused, Found
 from tests.engine.support import ask, running, until
-from tests.engine.test_residency import FAMILIES, ROUNDING, Desk, Talk, words
+from tests.engine.test_residency import FAMILIES, ROUNDING, CacheHarness, Talk, words
 
-Make = Callable[..., "DiskDesk"]
+Make = Callable[..., "DiskCacheHarness"]
 
 
 class WatchedArchive(Archive):
@@ -37,8 +37,8 @@ class WatchedArchive(Archive):
             self.reached.set()
 
 
-class DiskDesk(Desk):
-    """A desk with a folder; a turn waits for the disk as the scheduler lets it."""
+class DiskCacheHarness(CacheHarness):
+    """Such a cache with a folder; a turn waits for the disk as the scheduler lets it."""
 
     def __init__(self, path: Path, folder: Path, limit: int = 1 << 30, mark: str = "this model", **more: Any) -> None:
         self.woken = threading.Semaphore(0)
@@ -90,18 +90,18 @@ class DiskDesk(Desk):
 
 @pytest.fixture
 def make(tiny: Path, tmp_path: Path) -> Iterator[Make]:
-    """Make desks on one folder, one after the other."""
-    desks: list[DiskDesk] = []
+    """Make harnesses on one folder, one after the other."""
+    harnesses: list[DiskCacheHarness] = []
 
-    def new(path: Path = tiny, **more: Any) -> DiskDesk:
-        for desk in desks:
-            desk.tier.close()
-        desks[:] = [DiskDesk(path, tmp_path, **more)]
-        return desks[0]
+    def new(path: Path = tiny, **more: Any) -> DiskCacheHarness:
+        for harness in harnesses:
+            harness.tier.close()
+        harnesses[:] = [DiskCacheHarness(path, tmp_path, **more)]
+        return harnesses[0]
 
     yield new
-    for desk in desks:
-        desk.tier.close()
+    for harness in harnesses:
+        harness.tier.close()
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -111,43 +111,43 @@ def test_state_from_disk_is_the_computed_state(
 ) -> None:
     """For each family: the logits of before, and nothing but the last token is evaluated again."""
     path, more = request.getfixturevalue(kind.split(",")[0]), FAMILIES[kind]
-    desk = make(path, **more)
+    harness = make(path, **more)
     whole = words((1, 90))
-    first = desk.turn("s", whole[:-1])
-    expected, _ = desk.again("s", whole)
-    desk = make(path, **more) if restart else desk
-    desk.to_disk()
-    logits, evaluated = desk.again("fork", whole)
+    first = harness.turn("s", whole[:-1])
+    expected, _ = harness.again("s", whole)
+    harness = make(path, **more) if restart else harness
+    harness.to_disk()
+    logits, evaluated = harness.again("fork", whole)
     assert evaluated == 1
     assert np.allclose(logits, expected, atol=ROUNDING)
     assert first.shape == logits.shape
     for key in ("s", "fork"):
-        desk.residency.forget(key)
-    assert desk.files() == []
-    assert desk.empty()
+        harness.residency.forget(key)
+    assert harness.files() == []
+    assert harness.empty()
 
 
 def test_forks_share_files_and_owners_do_not(make: Make) -> None:
     """What two sessions begin with is on disk once; another owner's is his own."""
-    desk = make()
+    harness = make()
     shared = words((1, 60))
-    desk.turn("a", shared + words((2, 10)))
-    desk.turn("b", shared + words((3, 10)))
-    assert len(desk.files()) == 2, "the first as one run, the second's own end"
-    desk.to_disk()
-    assert desk.again("c", shared + words((3, 10), (4, 2)))[1] == 2
-    assert not desk.fetch(shared + words((2, 10)), "somebody")
-    assert desk.again("d", shared + words((2, 10)), "somebody")[1] == 70
-    heads = [desk.archive._folder.read(path.stem)[0] for path in desk.files()]
+    harness.turn("a", shared + words((2, 10)))
+    harness.turn("b", shared + words((3, 10)))
+    assert len(harness.files()) == 2, "the first as one run, the second's own end"
+    harness.to_disk()
+    assert harness.again("c", shared + words((3, 10), (4, 2)))[1] == 2
+    assert not harness.fetch(shared + words((2, 10)), "somebody")
+    assert harness.again("d", shared + words((2, 10)), "somebody")[1] == 70
+    heads = [harness.archive._folder.read(path.stem)[0] for path in harness.files()]
     assert {head.owner for head in heads} == {"", "somebody"}
 
 
 def test_nobody_else_may_read_the_files(make: Make, tmp_path: Path) -> None:
     """Folder and files are the server's own, also where the folder was open to all."""
     (tmp_path / NAME).mkdir(mode=0o755)
-    desk = make()
-    desk.turn("s", words((1, 30)))
-    [file] = desk.files()
+    harness = make()
+    harness.turn("s", words((1, 30)))
+    [file] = harness.files()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
 
@@ -165,13 +165,13 @@ def test_two_workers_do_not_share_a_folder(make: Make, tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["head", "tokens", "state", "cut", "longer", "empty", "open to others", "a link"])
 def test_what_is_wrong_is_refused_and_removed(make: Make, tmp_path: Path, damage: str) -> None:
     """By the next worker at its start, or when it is read; the turn computes what it needs."""
-    desk = make()
+    harness = make()
     whole = words((1, 50))
-    fresh = desk.turn("s", whole)
-    [file] = desk.files()
-    desk.tier.close()
+    fresh = harness.turn("s", whole)
+    [file] = harness.files()
+    harness.tier.close()
     data = bytearray(file.read_bytes())
-    place = {"head": 30, "tokens": len(data) - desk.residency.memory.used - 60, "state": -5}.get(damage)
+    place = {"head": 30, "tokens": len(data) - harness.residency.memory.used - 60, "state": -5}.get(damage)
     if place is not None:
         data[place] ^= 1
     data = {"cut": data[:-10], "longer": data + b"x", "empty": bytearray()}.get(damage, data)
@@ -184,89 +184,89 @@ def test_what_is_wrong_is_refused_and_removed(make: Make, tmp_path: Path, damage
     if damage == "open to others":
         file.chmod(0o644)
     Archive(Folder(tmp_path, "this model")).close()
-    desk = make()
-    assert bool(desk.files()) == (damage == "state"), "what is behind the head is looked at when it is needed"
-    logits, evaluated = desk.again("s", whole)
+    harness = make()
+    assert bool(harness.files()) == (damage == "state"), "what is behind the head is looked at when it is needed"
+    logits, evaluated = harness.again("s", whole)
     assert evaluated == 50
     assert np.array_equal(logits, fresh)
-    assert len(desk.files()) == 1
+    assert len(harness.files()) == 1
 
 
 def test_files_of_another_model_or_setting_are_removed_and_strangers_left(make: Make, tmp_path: Path) -> None:
     """What has not the name of a state file is not ours."""
-    desk = make(mark="another model")
-    desk.turn("s", words((1, 50)))
-    assert len(desk.files()) == 1
+    harness = make(mark="another model")
+    harness.turn("s", words((1, 50)))
+    assert len(harness.files()) == 1
     (tmp_path / NAME / "notes.txt").write_text("mine")
     (tmp_path / NAME / "0.part").write_text("unfinished")
-    desk = make()
-    assert desk.files() == []
-    assert desk.archive.refused == 2
+    harness = make()
+    assert harness.files() == []
+    assert harness.archive.refused == 2
     assert not (tmp_path / NAME / "0.part").exists()
     assert (tmp_path / NAME / "notes.txt").exists()
 
 
 def test_a_file_with_other_tokens_is_not_believed(make: Make) -> None:
     """Even when its checksums are right: the tokens of the hit are compared with those that it names."""
-    desk = make()
-    desk.turn("s", words((1, 50)))
-    desk.turn("t", words((2, 50)))
-    one, two = desk.files()
-    desk.to_disk()
+    harness = make()
+    harness.turn("s", words((1, 50)))
+    harness.turn("t", words((2, 50)))
+    one, two = harness.files()
+    harness.to_disk()
     content = one.read_bytes(), two.read_bytes()
     two.write_bytes(content[0])
     one.write_bytes(content[1])
-    assert desk.again("s", words((1, 50)))[1] == 50
-    assert desk.again("t", words((2, 50)))[1] == 50
-    assert desk.tier.problems == 2
+    assert harness.again("s", words((1, 50)))[1] == 50
+    assert harness.again("t", words((2, 50)))[1] == 50
+    assert harness.tier.problems == 2
 
 
 def test_the_limit_is_kept_by_what_was_used_longest_ago(make: Make) -> None:
     """In the books and in the folder, also by the next worker with a lower one."""
-    desk = make()
+    harness = make()
     for number in range(6):
-        desk.turn(f"s{number}", words((number, 40)))
-    size = sum(file.stat().st_size for file in desk.files()) // 6
-    desk.to_disk()
-    desk.again("s0", words((0, 40)))
-    desk = make(limit=size * 4)
-    desk.settle()
-    assert 0 < sum(file.stat().st_size for file in desk.files()) <= size * 4
-    assert desk.residency.check_integrity() == []
-    desk.to_disk()
-    assert desk.again("s0", words((0, 40)))[1] == 1
-    assert desk.again("s1", words((1, 40)))[1] == 40
-    assert sum(file.stat().st_size for file in desk.files()) <= size * 4
+        harness.turn(f"s{number}", words((number, 40)))
+    size = sum(file.stat().st_size for file in harness.files()) // 6
+    harness.to_disk()
+    harness.again("s0", words((0, 40)))
+    harness = make(limit=size * 4)
+    harness.settle()
+    assert 0 < sum(file.stat().st_size for file in harness.files()) <= size * 4
+    assert harness.residency.check_integrity() == []
+    harness.to_disk()
+    assert harness.again("s0", words((0, 40)))[1] == 1
+    assert harness.again("s1", words((1, 40)))[1] == 40
+    assert sum(file.stat().st_size for file in harness.files()) <= size * 4
 
 
 def test_state_larger_than_memory_is_not_copied(make: Make) -> None:
     """It would drive out everything else, and itself; what it begins with and others share is copied if that fits."""
-    desk = make(memory=60_000)
+    harness = make(memory=60_000)
     small, shared, large = words((1, 20)), words((2, 30)), words((2, 30), (3, 300))
-    desk.turn("small", small)
-    desk.turn("shared", [*shared, *words((4, 3))])
-    before = desk.residency.memory.used
-    desk.turn("large", large)
+    harness.turn("small", small)
+    harness.turn("shared", [*shared, *words((4, 3))])
+    before = harness.residency.memory.used
+    harness.turn("large", large)
     assert before > 0
-    assert desk.residency.memory.used == before
-    assert desk.residency.pool.state_bytes(len(large)) > 60_000
-    while desk.residency.evict_one():
+    assert harness.residency.memory.used == before
+    assert harness.residency.pool.state_bytes(len(large)) > 60_000
+    while harness.residency.evict_one():
         pass
-    assert desk.residency.check_integrity() == []
-    assert desk.again("small", small)[1] == 1
-    assert desk.again("large", large)[1] == 300
+    assert harness.residency.check_integrity() == []
+    assert harness.again("small", small)[1] == 1
+    assert harness.again("large", large)[1] == 300
 
 
 def test_a_disk_that_fails_costs_only_the_computation(make: Make) -> None:
     """A file that cannot be written is given up."""
-    desk = make()
-    folder = desk.archive._folder.path
+    harness = make()
+    folder = harness.archive._folder.path
     folder.rename(folder.with_name("gone"))
-    fresh = desk.turn("s", words((1, 40)))
-    desk.settle()
-    assert desk.tier.problems == 1
-    assert len(desk.tier.books) == 0
-    assert np.array_equal(desk.again("s", words((1, 40)))[0], fresh)
+    fresh = harness.turn("s", words((1, 40)))
+    harness.settle()
+    assert harness.tier.problems == 1
+    assert len(harness.tier.books) == 0
+    assert np.array_equal(harness.again("s", words((1, 40)))[0], fresh)
     folder.with_name("gone").rename(folder)
 
 
@@ -281,7 +281,7 @@ def test_random_lives_with_a_disk_leave_nothing(
     dice = random.Random(operations)
     path, more = request.getfixturevalue(kind.split(",")[0]), FAMILIES[kind]
     small: dict[str, Any] = {"cells": 384, "memory": 60_000, "limit": 200_000} | more
-    desk, plain = make(path, **small), Desk(path, **more)
+    harness, plain = make(path, **small), CacheHarness(path, **more)
     talks: dict[str, Talk] = {}
     shadow: dict[str, set[tuple[int, ...]]] = {"a": set(), "b": set()}
     for _ in range(operations):
@@ -294,41 +294,41 @@ def test_random_lives_with_a_disk_leave_nothing(
             elif action < 0.2:
                 talk.tokens = list(dice.choice(list(talks.values())).tokens)
             talk.tokens = [*talk.tokens, *words((dice.randrange(4), dice.randrange(1, 30)))][:90]
-            desk.fetch(talk.tokens, talk.owner)
-            seat = desk.enter(talk.tokens, talk.owner)
+            harness.fetch(talk.tokens, talk.owner)
+            seat = harness.enter(talk.tokens, talk.owner)
             known = tuple(talk.tokens[: seat.length])
             assert not known or known in shadow[talk.owner], "state of tokens that this owner never had computed"
-            logits = desk.compute(seat, talk.tokens)
+            logits = harness.compute(seat, talk.tokens)
             if dice.random() < 0.1:
                 other = plain.enter(talk.tokens)
                 assert np.allclose(logits, plain.compute(other, talk.tokens), atol=ROUNDING)
                 plain.residency.leave(other, None, None)
-            desk.residency.leave(seat, array("i", talk.tokens), key)
+            harness.residency.leave(seat, array("i", talk.tokens), key)
             shadow[talk.owner].update(tuple(talk.tokens[:end]) for end in range(1, len(talk.tokens) + 1))
         elif action < 0.7:
-            desk.residency.evict_one()
+            harness.residency.evict_one()
         elif action < 0.75:
-            desk.to_disk()
+            harness.to_disk()
         elif action < 0.77:
-            desk = make(path, **small)
-        elif action < 0.79 and (files := desk.files()):
+            harness = make(path, **small)
+        elif action < 0.79 and (files := harness.files()):
             file = dice.choice(files)
             file.write_bytes(file.read_bytes()[: dice.randrange(2000)])
         else:
-            desk.residency.collect()
-            desk.residency.forget(key)
+            harness.residency.collect()
+            harness.residency.forget(key)
             del talks[key]
-        assert desk.residency.check_integrity() == []
-    _leave_nothing(desk, [f"s{number}" for number in range(8)])
+        assert harness.residency.check_integrity() == []
+    _leave_nothing(harness, [f"s{number}" for number in range(8)])
 
 
-def _leave_nothing(desk: DiskDesk, keys: list[str]) -> None:
+def _leave_nothing(harness: DiskCacheHarness, keys: list[str]) -> None:
     for key in keys:
-        desk.residency.forget(key)
-    desk.settle()
-    assert desk.residency.check_integrity() == []
-    assert desk.files() == []
-    assert desk.empty()
+        harness.residency.forget(key)
+    harness.settle()
+    assert harness.residency.check_integrity() == []
+    assert harness.files() == []
+    assert harness.empty()
 
 
 WRITER = """

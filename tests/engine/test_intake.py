@@ -29,7 +29,7 @@ LONG = [{"role": "user", "content": f"number {n} and " + "some words " * 200} fo
 SHORT = [{"role": "user", "content": "hello"}]
 
 
-class Desk:
+class RequestHarness:
     """An intake without its thread, and what it delivers."""
 
     def __init__(self, model: LoadedModel) -> None:
@@ -64,61 +64,61 @@ def model(tiny: Path) -> LoadedModel:
 
 
 @pytest.fixture
-def desk(model: LoadedModel) -> Desk:
-    return Desk(model)
+def harness(model: LoadedModel) -> RequestHarness:
+    return RequestHarness(model)
 
 
-def test_a_long_prompt_lets_others_pass(desk: Desk, model: LoadedModel) -> None:
+def test_a_long_prompt_lets_others_pass(harness: RequestHarness, model: LoadedModel) -> None:
     """All that came later and is short is done first; the prompt is what it would have been."""
-    desk.turn("long", "ann", LONG)
+    harness.turn("long", "ann", LONG)
     for n in range(5):
-        desk.turn(f"short {n}", "bob", SHORT)
-    assert desk.work(6) == ["short 0", "short 1", "short 2", "short 3", "short 4", "long"]
-    alone = Desk(model)
+        harness.turn(f"short {n}", "bob", SHORT)
+    assert harness.work(6) == ["short 0", "short 1", "short 2", "short 3", "short 4", "long"]
+    alone = RequestHarness(model)
     alone.turn("long", "ann", LONG)
     alone.work(1)
-    one, other = alone.delivered[0], desk.delivered[-1]
+    one, other = alone.delivered[0], harness.delivered[-1]
     assert isinstance(one, Generation)
     assert isinstance(other, Generation)
     assert one.log == other.log
 
 
-def test_what_concerns_a_turn_comes_after_it_and_a_question_after_all(desk: Desk) -> None:
-    desk.turn("long", "ann", LONG, key="a")
-    desk.turn("short", "bob", SHORT, key="b")
-    desk.intake.put(Forget("a"))
-    desk.intake.put(AskStats(1))
-    desk.intake.put(Forget("b"))
-    desk.turn("again", "ann", SHORT, key="a")
-    found = desk.work(6)
+def test_what_concerns_a_turn_comes_after_it_and_a_question_after_all(harness: RequestHarness) -> None:
+    harness.turn("long", "ann", LONG, key="a")
+    harness.turn("short", "bob", SHORT, key="b")
+    harness.intake.put(Forget("a"))
+    harness.intake.put(AskStats(1))
+    harness.intake.put(Forget("b"))
+    harness.turn("again", "ann", SHORT, key="a")
+    found = harness.work(6)
     assert found.index("Forget") < found.index("AskStats")
     assert [name for name in found if name != "Forget"] == ["short", "long", "AskStats", "again"]
-    assert isinstance(desk.delivered[-1], Generation)
+    assert isinstance(harness.delivered[-1], Generation)
 
 
-def test_a_turn_that_is_cancelled_is_prepared_no_further(desk: Desk) -> None:
-    desk.turn("long", "ann", LONG)
-    desk.turn("next", "ann", SHORT)
-    desk.intake.step()
-    assert desk.delivered == []
-    desk.intake.put(Cancel("long"))
-    assert desk.work(2) == ["long", "next"]
-    cancelled = desk.delivered[0]
+def test_a_turn_that_is_cancelled_is_prepared_no_further(harness: RequestHarness) -> None:
+    harness.turn("long", "ann", LONG)
+    harness.turn("next", "ann", SHORT)
+    harness.intake.step()
+    assert harness.delivered == []
+    harness.intake.put(Cancel("long"))
+    assert harness.work(2) == ["long", "next"]
+    cancelled = harness.delivered[0]
     assert isinstance(cancelled, Refused)
     assert cancelled.ended.reason == "cancelled"
 
 
-def test_a_message_that_is_far_too_long_is_cut_no_further_than_it_must(desk: Desk) -> None:
-    desk.turn(
+def test_a_message_that_is_far_too_long_is_cut_no_further_than_it_must(harness: RequestHarness) -> None:
+    harness.turn(
         "alone", "ann", [*SHORT, {"role": "assistant", "content": "hi"}, {"role": "user", "content": "x y" * 1_400_000}]
     )
-    desk.turn(
+    harness.turn(
         "before",
         "ann",
         [{"role": "user", "content": "x y" * 1_400_000}, {"role": "assistant", "content": "hi"}, *SHORT],
     )
-    desk.work(2)
-    for refused, fits in zip(desk.delivered, (0, 1), strict=True):
+    harness.work(2)
+    for refused, fits in zip(harness.delivered, (0, 1), strict=True):
         assert isinstance(refused, Refused)
         assert (refused.ended.kind, refused.ended.fits) == ("ContextTooLong", fits)
 

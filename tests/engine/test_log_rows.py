@@ -17,7 +17,7 @@ from cfs_server.engine.supervisor import LogBook
 from tests.engine.support import user
 
 
-class Desk:
+class LogStoreHarness:
     """One worker's logs after another's, and the server's book."""
 
     def __init__(self, vocabulary: Vocabulary, template: str | None, limit: int = 1 << 20) -> None:
@@ -60,9 +60,9 @@ def vocabulary(tiny: Path) -> Vocabulary:
 
 
 @pytest.fixture
-def make(vocabulary: Vocabulary) -> Callable[..., Desk]:
-    """Make a desk with the transcript as its template."""
-    return lambda **more: Desk(vocabulary, None, **more)
+def make(vocabulary: Vocabulary) -> Callable[..., LogStoreHarness]:
+    """Make logs with the transcript as its template."""
+    return lambda **more: LogStoreHarness(vocabulary, None, **more)
 
 
 def said(text: str) -> Message:
@@ -70,13 +70,13 @@ def said(text: str) -> Message:
     return Message(role="assistant", content=text)
 
 
-def test_a_new_worker_has_the_tokens_that_the_model_chose(make: Callable[..., Desk]) -> None:
+def test_a_new_worker_has_the_tokens_that_the_model_chose(make: Callable[..., LogStoreHarness]) -> None:
     """Turn by turn the prompt of one that crashes after each is that of one that never does."""
     crashing, lasting = make(), make()
     history: list[Message] = []
     for number in range(6):
         history.append(user(f"question {number}"))
-        logs = [desk.turn("s", history, f"answer{number}") for desk in (crashing, lasting)]
+        logs = [harness.turn("s", history, f"answer{number}") for harness in (crashing, lasting)]
         assert list(logs[0].tokens) == list(logs[1].tokens)
         history.append(said(f"answer{number}"))
         crashing.crash()
@@ -84,55 +84,57 @@ def test_a_new_worker_has_the_tokens_that_the_model_chose(make: Callable[..., De
     assert make().turn("s", history[:-1], "answer5").tokens.tolist() != logs[0].tokens.tolist()
 
 
-def test_a_fork_after_a_crash_has_its_parents_tokens_and_shares_its_rows(make: Callable[..., Desk]) -> None:
+def test_a_fork_after_a_crash_has_its_parents_tokens_and_shares_its_rows(make: Callable[..., LogStoreHarness]) -> None:
     """Nobody else's: another owner's copy is cut from its text."""
-    desk = make()
-    parent = desk.turn("parent", [user("hi")], "abab")
-    desk.crash()
+    harness = make()
+    parent = harness.turn("parent", [user("hi")], "abab")
+    harness.crash()
     history = [user("hi"), said("abab"), user("go on")]
-    fork, other = desk.turn("fork", history, "yes", ""), desk.turn("other", history, "yes", "somebody")
+    fork, other = harness.turn("fork", history, "yes", ""), harness.turn("other", history, "yes", "somebody")
     assert fork.tokens[: len(parent.tokens)].tolist() == parent.tokens.tolist()
     assert other.tokens[: len(parent.tokens)].tolist() != parent.tokens.tolist()
-    rows = desk.book._logs["fork"].rows[: len(parent.segments)]
-    assert [row is mine for row, mine in zip(rows, desk.book._logs["parent"].rows, strict=True)] == [True] * len(rows)
+    rows = harness.book._logs["fork"].rows[: len(parent.segments)]
+    assert [row is mine for row, mine in zip(rows, harness.book._logs["parent"].rows, strict=True)] == [True] * len(
+        rows
+    )
 
 
-def test_an_edit_drops_what_came_after_it(make: Callable[..., Desk]) -> None:
+def test_an_edit_drops_what_came_after_it(make: Callable[..., LogStoreHarness]) -> None:
     """The server holds as much as the session's history has."""
-    desk = make()
-    desk.turn("s", [user("one")], "first")
-    desk.turn("s", [user("one"), said("first"), user("two")], "second")
-    long = desk.book.bytes
-    desk.turn("s", [user("one")], "x")
-    assert desk.book.bytes < long
-    desk.book.forget("s", busy=True)
-    assert (len(desk.book), desk.book.bytes) == (0, 0)
+    harness = make()
+    harness.turn("s", [user("one")], "first")
+    harness.turn("s", [user("one"), said("first"), user("two")], "second")
+    long = harness.book.bytes
+    harness.turn("s", [user("one")], "x")
+    assert harness.book.bytes < long
+    harness.book.forget("s", busy=True)
+    assert (len(harness.book), harness.book.bytes) == (0, 0)
 
 
-def test_what_is_told_late_of_a_forgotten_session_is_not_kept(make: Callable[..., Desk]) -> None:
+def test_what_is_told_late_of_a_forgotten_session_is_not_kept(make: Callable[..., LogStoreHarness]) -> None:
     """Until a session of that name has a turn again."""
-    desk = make()
-    desk.book.forget("s", busy=True)
-    desk.turn("s", [user("one")], "late")
-    assert len(desk.book) == 0
-    desk.logs.forget("s")
-    desk.book.begun("s")
-    desk.turn("s", [user("one")], "anew")
-    assert len(desk.book) == 1
+    harness = make()
+    harness.book.forget("s", busy=True)
+    harness.turn("s", [user("one")], "late")
+    assert len(harness.book) == 0
+    harness.logs.forget("s")
+    harness.book.begun("s")
+    harness.turn("s", [user("one")], "anew")
+    assert len(harness.book) == 1
 
 
-def test_the_book_stays_within_its_limit_and_asks_again_for_what_it_lost(make: Callable[..., Desk]) -> None:
+def test_the_book_stays_within_its_limit_and_asks_again_for_what_it_lost(make: Callable[..., LogStoreHarness]) -> None:
     """The least recently used go; a session that goes on is told as a whole at its second next turn."""
-    desk = make(limit=1500)
+    harness = make(limit=1500)
     for number in range(20):
-        desk.turn(f"s{number}", [user("hi")], "abab")
-        assert desk.book.bytes <= 1500
-    assert 0 < len(desk.book) < 20
+        harness.turn(f"s{number}", [user("hi")], "abab")
+        assert harness.book.bytes <= 1500
+    assert 0 < len(harness.book) < 20
     history = [user("hi"), said("abab"), user("go on")]
-    desk.turn("s0", history, "yes")
-    assert "s0" not in desk.book._logs
-    desk.turn("s0", [*history, said("yes"), user("and")], "no")
-    assert "s0" in desk.book._logs
+    harness.turn("s0", history, "yes")
+    assert "s0" not in harness.book._logs
+    harness.turn("s0", [*history, said("yes"), user("and")], "no")
+    assert "s0" in harness.book._logs
 
 
 def test_rows_that_do_not_fit_are_not_believed(vocabulary: Vocabulary) -> None:
@@ -158,7 +160,7 @@ def test_rows_that_do_not_fit_are_not_believed(vocabulary: Vocabulary) -> None:
     assert len(read(text, Piece("well", trusted=False))) == 1
 
 
-def test_random_lives_with_crashes_have_the_tokens_of_lives_without(make: Callable[..., Desk]) -> None:
+def test_random_lives_with_crashes_have_the_tokens_of_lives_without(make: Callable[..., LogStoreHarness]) -> None:
     """Edits, forks, forgetting, odd text: crashes change no prompt."""
     dice = random.Random(5)
     crashing, lasting = make(), make()
@@ -169,13 +171,13 @@ def test_random_lives_with_crashes_have_the_tokens_of_lives_without(make: Callab
         if dice.random() < 0.2:
             del history[dice.randrange(len(history) + 1) // 2 * 2 :]
         if dice.random() < 0.05:
-            for desk in (crashing, lasting):
-                desk.logs.forget(key)
-                desk.book.forget(key, busy=False)
+            for harness in (crashing, lasting):
+                harness.logs.forget(key)
+                harness.book.forget(key, busy=False)
             history.clear()
         history.append(user(dice.choice(["yes", "no\n", "User: ", "<|im_end|>", "你好"]) * dice.randrange(1, 4)))
         reply = "".join(dice.choice("ab c") for _ in range(6)).strip() or "a"
-        known = [desk.turn(key, history, reply) for desk in (crashing, lasting)]
+        known = [harness.turn(key, history, reply) for harness in (crashing, lasting)]
         assert known[0].tokens.tolist() == known[1].tokens.tolist()
         history.append(said(reply))
         if len(history) > 10:

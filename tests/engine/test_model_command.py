@@ -14,9 +14,9 @@ from tests.server.support import CFS, environment, run_cfs
 GOOD = "hf:maker/model:good.gguf"
 
 
-def hub_at(endpoint: str, home: Path) -> dict[str, str]:
+def hub_at(endpoint: str, server: Path) -> dict[str, str]:
     """Environment of a process whose hub is there and whose models are kept here."""
-    return {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"}
+    return {"HF_ENDPOINT": endpoint, "HF_HOME": str(server), "HF_HUB_DISABLE_XET": "1"}
 
 
 def test_the_embedded_model_is_always_listed(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_malformed_name_of_the_hub_is_refused_before_any_request(spec: str) ->
         models.resolve(spec)
 
 
-def resolve_with(endpoint: str, home: Path, spec: str, **more: str) -> str:
+def resolve_with(endpoint: str, server: Path, spec: str, **more: str) -> str:
     """Resolve in a process of its own, whose hub is `endpoint`; returns the path, or the error's line."""
     program = """
 import sys
@@ -121,7 +121,7 @@ try:
 except ModelLoadError as error:
     print("refused:", error)
 """
-    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1"} | more
+    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(server), "HF_HUB_DISABLE_XET": "1"} | more
     command = [sys.executable, "-c", program, spec]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100, check=True)
     return done.stdout.strip()

@@ -9,9 +9,9 @@ import pytest
 from cfs_server.engine.interface import EngineStats
 from cfs_server.engine.protocol import Forget
 from tests.engine.support import Answer, ask, running, until
-from tests.engine.test_scheduler import Desk, desk
+from tests.engine.test_scheduler import SchedulerHarness, harness
 
-__all__ = ["desk"]
+__all__ = ["harness"]
 REPLY = 300
 
 
@@ -67,16 +67,16 @@ async def test_slices_go_on_where_the_pool_holds_everybody(tiny: Path) -> None:
         assert (await engine.stats()).recomputed_tokens == 0
 
 
-def test_a_session_that_is_deleted_while_its_turn_is_put_aside_leaves_nothing(desk: Desk) -> None:
+def test_a_session_that_is_deleted_while_its_turn_is_put_aside_leaves_nothing(harness: SchedulerHarness) -> None:
     """The turns go on to their ends; then no state is left in the names of sessions that are gone."""
     names = [f"t{number}" for number in range(4)]
     for number, name in enumerate(names):
-        desk.put(name, prompt=40, tokens=100, first=100 * number + 1)
+        harness.put(name, prompt=40, tokens=100, first=100 * number + 1)
     for _ in range(3):
-        desk.scheduler.take_work()
-        desk.scheduler.step()
+        harness.scheduler.take_work()
+        harness.scheduler.step()
     for name in names:
-        desk.scheduler.inbox.put(Forget(f"key-{name}"))
-    desk.run(*names)
-    assert desk.scheduler._residency.pool.cells_used == 0
-    assert desk.scheduler._residency.memory.used == 0
+        harness.scheduler.inbox.put(Forget(f"key-{name}"))
+    harness.run(*names)
+    assert harness.scheduler._residency.pool.cells_used == 0
+    assert harness.scheduler._residency.memory.used == 0

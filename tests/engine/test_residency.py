@@ -35,7 +35,7 @@ token 30 places before changes a logit by 0.1 and more.
 """
 
 
-class Desk:
+class CacheHarness:
     """A context of its own with its residency; turns are computed one token a batch, so that shapes never differ."""
 
     def __init__(
@@ -84,129 +84,129 @@ def words(*parts: tuple[int, int]) -> list[int]:
 
 
 @pytest.fixture
-def desk(tiny: Path) -> Desk:
+def harness(tiny: Path) -> CacheHarness:
     """Room for 512 tokens."""
-    return Desk(tiny)
+    return CacheHarness(tiny)
 
 
-def test_restored_state_is_the_computed_state(desk: Desk) -> None:
+def test_restored_state_is_the_computed_state(harness: CacheHarness) -> None:
     """A run that went to memory and back gives the logits of before; nothing of it is evaluated again."""
     whole = words((1, 60))
-    fresh = desk.turn("s", whole)
-    while desk.residency.evict_one():
+    fresh = harness.turn("s", whole)
+    while harness.residency.evict_one():
         pass
-    assert desk.residency.pool.cells_used == 0
-    assert desk.residency.check_integrity() == []
-    before = desk.evaluated
-    assert np.array_equal(desk.turn("s", whole), fresh)
-    assert desk.evaluated == before + 1
+    assert harness.residency.pool.cells_used == 0
+    assert harness.residency.check_integrity() == []
+    before = harness.evaluated
+    assert np.array_equal(harness.turn("s", whole), fresh)
+    assert harness.evaluated == before + 1
 
 
 @pytest.mark.parametrize("evict", [False, True], ids=["resident", "from memory"])
-def test_a_split_run_is_used_from_its_middle(desk: Desk, tiny: Path, evict: bool) -> None:
+def test_a_split_run_is_used_from_its_middle(harness: CacheHarness, tiny: Path, evict: bool) -> None:
     """Two sessions that part at token 37 have the logits of sessions alone, whether the first is resident or not."""
     ours, theirs = words((1, 37), (2, 20)), words((1, 37), (3, 20))
-    desk.turn("a", ours)
-    while evict and desk.residency.evict_one():
+    harness.turn("a", ours)
+    while evict and harness.residency.evict_one():
         pass
-    before = desk.evaluated
-    shared = desk.turn("b", theirs)
-    assert desk.evaluated == before + 20
-    again = desk.turn("a", ours)
-    other = Desk(tiny)
+    before = harness.evaluated
+    shared = harness.turn("b", theirs)
+    assert harness.evaluated == before + 20
+    again = harness.turn("a", ours)
+    other = CacheHarness(tiny)
     assert np.allclose(shared, other.turn("x", theirs), atol=ROUNDING)
-    assert np.allclose(again, Desk(tiny).turn("x", ours), atol=ROUNDING)
+    assert np.allclose(again, CacheHarness(tiny).turn("x", ours), atol=ROUNDING)
 
 
-def test_a_split_run_comes_back_in_one_piece(desk: Desk) -> None:
+def test_a_split_run_comes_back_in_one_piece(harness: CacheHarness) -> None:
     """Both parts refer to one saved state, which fits into the pool once and not twice."""
     ours = words((1, 200), (2, 100))
-    fresh = desk.turn("a", ours)
-    desk.turn("b", words((1, 200), (3, 5)))
-    while desk.residency.evict_one():
+    fresh = harness.turn("a", ours)
+    harness.turn("b", words((1, 200), (3, 5)))
+    while harness.residency.evict_one():
         pass
-    before = desk.evaluated
-    assert np.allclose(desk.turn("a", ours), fresh, atol=ROUNDING)
-    assert desk.evaluated == before + 1
+    before = harness.evaluated
+    assert np.allclose(harness.turn("a", ours), fresh, atol=ROUNDING)
+    assert harness.evaluated == before + 1
 
 
-def test_the_end_of_a_run_comes_back_though_its_beginning_is_there(desk: Desk) -> None:
+def test_the_end_of_a_run_comes_back_though_its_beginning_is_there(harness: CacheHarness) -> None:
     """It was saved with the beginning and is restored with it: a turn that is alone makes room for both."""
     ours = words((1, 300), (2, 100))
-    fresh = desk.turn("a", ours)
-    while desk.residency.evict_one():
+    fresh = harness.turn("a", ours)
+    while harness.residency.evict_one():
         pass
-    desk.turn("b", words((1, 300), (3, 5)))
-    before = desk.evaluated
-    seat = desk.residency.enter("", array("i", ours), 0, alone=True)
+    harness.turn("b", words((1, 300), (3, 5)))
+    before = harness.evaluated
+    seat = harness.residency.enter("", array("i", ours), 0, alone=True)
     assert seat is not None
     assert seat.length == len(ours) - 1
-    assert np.allclose(desk.compute(seat, ours), fresh, atol=ROUNDING)
-    assert desk.evaluated == before + 1
-    desk.residency.leave(seat, array("i", ours), "a")
-    assert desk.residency.check_integrity() == []
+    assert np.allclose(harness.compute(seat, ours), fresh, atol=ROUNDING)
+    assert harness.evaluated == before + 1
+    harness.residency.leave(seat, array("i", ours), "a")
+    assert harness.residency.check_integrity() == []
 
 
-def test_what_is_expected_soon_stays(desk: Desk) -> None:
+def test_what_is_expected_soon_stays(harness: CacheHarness) -> None:
     """Between two sessions the one whose tool runs keeps its place, the one whose user thinks leaves."""
     for seed, key in enumerate(("thinks", "runs a tool", "said nothing")):
-        desk.turn(key, words((seed + 1, 20)))
-    desk.residency.expect("thinks", 60.0)
-    desk.residency.expect("runs a tool", 5.0)
-    desk.residency.expect("unknown", 5.0)
-    assert desk.residency.evict_one()
-    left = set().union(*(node.sessions for node in desk.residency.pool.nodes))
+        harness.turn(key, words((seed + 1, 20)))
+    harness.residency.expect("thinks", 60.0)
+    harness.residency.expect("runs a tool", 5.0)
+    harness.residency.expect("unknown", 5.0)
+    assert harness.residency.evict_one()
+    left = set().union(*(node.sessions for node in harness.residency.pool.nodes))
     assert left == {"runs a tool", "said nothing"}
 
 
-def test_turns_side_by_side_share_what_is_committed(desk: Desk) -> None:
+def test_turns_side_by_side_share_what_is_committed(harness: CacheHarness) -> None:
     """A running turn's prompt serves others at once; cells are counted once, and the sequence goes back at the end."""
     first, second = words((1, 50), (2, 5)), words((1, 50), (3, 5))
-    one = desk.enter(first)
-    desk.compute(one, first)
-    desk.residency.commit(one, array("i", first))
-    two = desk.enter(second)
+    one = harness.enter(first)
+    harness.compute(one, first)
+    harness.residency.commit(one, array("i", first))
+    two = harness.enter(second)
     assert two.length == 50
-    desk.compute(two, second)
-    assert desk.residency.pool.cells_used == 60
-    assert desk.residency.check_integrity() == []
-    desk.residency.leave(one, None, "one")
-    desk.residency.leave(two, array("i", second), "two")
-    assert desk.residency.check_integrity() == []
-    assert desk.residency.pool.cells_used == 60
+    harness.compute(two, second)
+    assert harness.residency.pool.cells_used == 60
+    assert harness.residency.check_integrity() == []
+    harness.residency.leave(one, None, "one")
+    harness.residency.leave(two, array("i", second), "two")
+    assert harness.residency.check_integrity() == []
+    assert harness.residency.pool.cells_used == 60
 
 
-def test_two_turns_that_computed_the_same_keep_it_once(desk: Desk) -> None:
+def test_two_turns_that_computed_the_same_keep_it_once(harness: CacheHarness) -> None:
     """Whoever commits second takes the first one's cells and frees its own."""
     tokens = words((1, 40))
-    seats = [desk.enter(tokens), desk.enter(tokens)]
+    seats = [harness.enter(tokens), harness.enter(tokens)]
     for seat in seats:
-        desk.compute(seat, tokens)
-    assert desk.residency.pool.cells_used == 80
+        harness.compute(seat, tokens)
+    assert harness.residency.pool.cells_used == 80
     for seat in seats:
-        desk.residency.commit(seat, array("i", tokens))
-        assert desk.residency.check_integrity() == []
-    assert desk.residency.pool.cells_used == 40
+        harness.residency.commit(seat, array("i", tokens))
+        assert harness.residency.check_integrity() == []
+    assert harness.residency.pool.cells_used == 40
     for number, seat in enumerate(seats):
-        desk.residency.leave(seat, None, f"s{number}")
-    assert desk.residency.check_integrity() == []
+        harness.residency.leave(seat, None, f"s{number}")
+    assert harness.residency.check_integrity() == []
 
 
-def test_what_was_not_committed_is_gone(desk: Desk) -> None:
+def test_what_was_not_committed_is_gone(harness: CacheHarness) -> None:
     """A turn that failed leaves nothing."""
-    seat = desk.enter(words((1, 30)))
-    desk.compute(seat, words((1, 30)))
-    desk.residency.leave(seat, None, None)
-    assert desk.residency.check_integrity() == []
-    assert desk.empty()
+    seat = harness.enter(words((1, 30)))
+    harness.compute(seat, words((1, 30)))
+    harness.residency.leave(seat, None, None)
+    assert harness.residency.check_integrity() == []
+    assert harness.empty()
 
 
-def test_an_aborted_step_is_as_if_it_had_not_been(desk: Desk) -> None:
+def test_an_aborted_step_is_as_if_it_had_not_been(harness: CacheHarness) -> None:
     """From another thread, in the middle of a batch; the same tokens computed again give the same logits."""
     tokens = words((1, 300))
-    seat = desk.enter(tokens)
-    desk.compute(seat, tokens[:20])
-    batch, context = Batch(512), desk.model.context
+    seat = harness.enter(tokens)
+    harness.compute(seat, tokens[:20])
+    batch, context = Batch(512), harness.model.context
     batch.add(seat.slot.id, tokens[20:], 20, output=True)
     outcomes = set()
     for _ in range(50):
@@ -214,33 +214,33 @@ def test_an_aborted_step_is_as_if_it_had_not_been(desk: Desk) -> None:
         timer.start()
         outcomes.add(outcome := context.decode(batch))
         timer.join()
-        desk.residency.undo([seat])
-        assert desk.residency.check_integrity() == []
+        harness.residency.undo([seat])
+        assert harness.residency.check_integrity() == []
         if outcome is Outcome.ABORTED:
             break
     assert Outcome.ABORTED in outcomes
-    again = desk.compute(seat, tokens)
-    desk.residency.leave(seat, None, None)
-    assert np.array_equal(desk.turn("fresh", tokens), again)
+    again = harness.compute(seat, tokens)
+    harness.residency.leave(seat, None, None)
+    assert np.array_equal(harness.turn("fresh", tokens), again)
 
 
-def test_no_room_changes_nothing(desk: Desk) -> None:
+def test_no_room_changes_nothing(harness: CacheHarness) -> None:
     """Beside running turns that fill the pool nobody else is seated, and nothing is lost."""
     long = words((1, 500))
-    seat = desk.enter(long)
-    desk.compute(seat, long)
-    assert desk.residency.enter("", array("i", words((2, 100))), 0, alone=False) is None
-    assert desk.residency.check_integrity() == []
-    desk.residency.leave(seat, None, None)
-    assert desk.empty()
+    seat = harness.enter(long)
+    harness.compute(seat, long)
+    assert harness.residency.enter("", array("i", words((2, 100))), 0, alone=False) is None
+    assert harness.residency.check_integrity() == []
+    harness.residency.leave(seat, None, None)
+    assert harness.empty()
 
 
 def test_without_memory_what_leaves_the_device_is_gone(tiny: Path) -> None:
     """And nothing is copied."""
-    desk = Desk(tiny, memory=0)
-    desk.turn("s", words((1, 40)))
-    assert desk.residency.evict_one()
-    assert desk.empty()
+    harness = CacheHarness(tiny, memory=0)
+    harness.turn("s", words((1, 40)))
+    assert harness.residency.evict_one()
+    assert harness.empty()
 
 
 @dataclass
@@ -258,12 +258,12 @@ def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, o
     """Enter, compute, commit, leave, fork, edit, evict, forget at random: the books stay right, and end at zero."""
     dice = random.Random(operations)
     path, more = request.getfixturevalue(kind.split(",")[0]), FAMILIES[kind]
-    desk, plain = Desk(path, cells=384, memory=100_000, **more), Desk(path, **more)
+    harness, plain = CacheHarness(path, cells=384, memory=100_000, **more), CacheHarness(path, **more)
     talks: dict[str, Talk] = {}
 
     def finish(key: str, talk: Talk, *, well: bool) -> None:
         assert talk.seat is not None
-        desk.residency.leave(talk.seat, array("i", talk.tokens) if well else None, key if well else None)
+        harness.residency.leave(talk.seat, array("i", talk.tokens) if well else None, key if well else None)
         talk.seat = None
 
     for _ in range(operations):
@@ -272,7 +272,7 @@ def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, o
         action = dice.random()
         if talk.seat is not None:
             if action < 0.5:
-                desk.residency.commit(talk.seat, array("i", talk.tokens))
+                harness.residency.commit(talk.seat, array("i", talk.tokens))
             else:
                 finish(key, talk, well=action < 0.9)
         elif action < 0.5:
@@ -281,22 +281,22 @@ def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, o
             elif action < 0.2:
                 talk.tokens = list(dice.choice(list(talks.values())).tokens)
             talk.tokens = [*talk.tokens, *words((dice.randrange(4), dice.randrange(1, 30)))][:90]
-            talk.seat = desk.residency.enter(talk.owner, array("i", talk.tokens), 0, alone=False)
+            talk.seat = harness.residency.enter(talk.owner, array("i", talk.tokens), 0, alone=False)
             if talk.seat is not None:
-                logits = desk.compute(talk.seat, talk.tokens)
+                logits = harness.compute(talk.seat, talk.tokens)
                 if dice.random() < 0.1:
                     seat = plain.enter(talk.tokens)
                     assert np.allclose(logits, plain.compute(seat, talk.tokens), atol=ROUNDING)
                     plain.residency.leave(seat, None, None)
         elif action < 0.8:
-            desk.residency.evict_one()
+            harness.residency.evict_one()
         else:
-            desk.residency.forget(key)
+            harness.residency.forget(key)
             del talks[key]
-        assert desk.residency.check_integrity() == []
+        assert harness.residency.check_integrity() == []
     for key, talk in talks.items():
         if talk.seat is not None:
             finish(key, talk, well=True)
-        desk.residency.forget(key)
-    assert desk.residency.check_integrity() == []
-    assert desk.empty()
+        harness.residency.forget(key)
+    assert harness.residency.check_integrity() == []
+    assert harness.empty()

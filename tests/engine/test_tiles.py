@@ -9,24 +9,24 @@ import pytest
 from cfs_server.engine.llama.cost_model import ONE_BY_ONE, TILE, StepCost, counted, looks, padding
 from cfs_server.engine.llama.model import NativeLog, load
 from cfs_server.engine.protocol import Options
-from tests.engine.test_scheduler import Desk
+from tests.engine.test_scheduler import SchedulerHarness
 
 
-def desk(tiny: Path, *, looks_cost: bool, pool_tokens: int = 1024) -> Desk:
+def harness(tiny: Path, *, looks_cost: bool, pool_tokens: int = 1024) -> SchedulerHarness:
     """Make a scheduler that knows what steps cost; it unlearns it, so it is told again before each."""
     options = Options(parallel=4, pool_tokens=pool_tokens, threads=1)
-    made = Desk(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
+    made = SchedulerHarness(load(str(tiny), options, NativeLog(lambda _level, _text: None), extra_buffers=True))
     know(made, looks_cost=looks_cost)
     return made
 
 
-def know(made: Desk, *, looks_cost: bool) -> None:
+def know(made: SchedulerHarness, *, looks_cost: bool) -> None:
     """Say what a token and a look cost."""
     cost = made.scheduler._steps.budget.cost
     cost.fixed, cost.per_token, cost.per_look = 0.0, 1e-6, 1e-6 if looks_cost else 0.0
 
 
-def extended(made: Desk, prompt: int, more: int, *, looks_cost: bool) -> None:
+def extended(made: SchedulerHarness, prompt: int, more: int, *, looks_cost: bool) -> None:
     """Run a turn, and then begin one whose prompt is `more` tokens longer: its step is one of just those."""
     made.put("first", prompt=prompt, tokens=1)
     made.run("first")
@@ -39,7 +39,7 @@ def extended(made: Desk, prompt: int, more: int, *, looks_cost: bool) -> None:
 @pytest.mark.parametrize(("more", "size"), [(20, TILE), (63, TILE), (64, 64), (70, 70)])
 def test_few_tokens_behind_many_are_filled_up_to_a_tile(tiny: Path, more: int, size: int) -> None:
     """They count as one piece of the prompt; the others are neither counted nor kept."""
-    made = desk(tiny, looks_cost=True)
+    made = harness(tiny, looks_cost=True)
     extended(made, 300, more, looks_cost=True)
     steps = made.scheduler._steps
     assert steps._batch.size == size
@@ -68,7 +68,7 @@ def test_what_fills_a_tile_changes_no_logits(tiny: Path) -> None:
     """But for the rounding of another order of additions."""
     logits = []
     for looks_cost in (False, True):
-        made = desk(tiny, looks_cost=looks_cost)
+        made = harness(tiny, looks_cost=looks_cost)
         extended(made, 300, 20, looks_cost=looks_cost)
         assert made.scheduler._steps._batch.size == (TILE if looks_cost else 20)
         logits.append(made.model.context.outputs(1, made.model.vocabulary.size)[0].copy())
@@ -78,11 +78,11 @@ def test_what_fills_a_tile_changes_no_logits(tiny: Path) -> None:
 
 def test_without_room_or_tiles_nothing_is_filled_up(tiny: Path) -> None:
     """The pool has no cells to spare, or attention is not computed in tiles."""
-    made = desk(tiny, looks_cost=True, pool_tokens=512)
+    made = harness(tiny, looks_cost=True, pool_tokens=512)
     extended(made, 450, 20, looks_cost=True)
     assert made.scheduler._steps._batch.size == 20
     made.run("second")
-    plain = desk(tiny, looks_cost=True)
+    plain = harness(tiny, looks_cost=True)
     plain.model.context.tiled = False
     extended(plain, 300, 20, looks_cost=True)
     assert plain.scheduler._steps._batch.size == 20
@@ -91,7 +91,7 @@ def test_without_room_or_tiles_nothing_is_filled_up(tiny: Path) -> None:
 
 def test_a_stream_speaks_between_the_pieces_of_a_prompt(tiny: Path) -> None:
     """Each step is one token of the stream, or full tiles of the prompt."""
-    made = desk(tiny, looks_cost=False)
+    made = harness(tiny, looks_cost=False)
     made.put("stream", prompt=10, tokens=200)
     while not made.text("stream"):
         made.scheduler.take_work()

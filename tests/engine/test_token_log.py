@@ -24,7 +24,7 @@ REWRITES = (
 """A template that shortens old replies."""
 
 
-class Desk:
+class TokenLogHarness:
     """Logs, and the length of each text that was cut into tokens."""
 
     def __init__(self, vocabulary: Vocabulary, template: str | None) -> None:
@@ -72,80 +72,80 @@ def template(tiny: Path) -> str:
 @pytest.mark.parametrize("settings", [CHAT, TRANSCRIPT], ids=["chat", "transcript"])
 def test_a_turn_cuts_only_what_is_new(vocabulary: Vocabulary, template: str, settings: Settings) -> None:
     """Turn 50 cuts no more characters than turn 2, and has the tokens of the whole prompt."""
-    desk = Desk(vocabulary, template)
+    harness = TokenLogHarness(vocabulary, template)
     history: list[Message] = []
     costs = []
     for number in range(50):
         history.append(user(f"question {number:02}"))
-        log, cost = desk.next(history, settings)
-        assert list(log.tokens) == desk.whole(history, settings)
+        log, cost = harness.next(history, settings)
+        assert list(log.tokens) == harness.whole(history, settings)
         costs.append(cost)
-        desk.answer(log, f"answer {number:02}")
+        harness.answer(log, f"answer {number:02}")
         history.append(Message(role="assistant", content=f"answer {number:02}"))
     assert len(set(costs[1:])) == 1
 
 
 def test_a_reply_keeps_the_tokens_that_the_model_chose(vocabulary: Vocabulary, template: str) -> None:
     """Also when the tokenizer would have cut the same text otherwise."""
-    desk = Desk(vocabulary, template)
-    log, _ = desk.next([user("hi")])
+    harness = TokenLogHarness(vocabulary, template)
+    log, _ = harness.next([user("hi")])
     prompt = list(log.tokens)
     letters = np.array([int(vocabulary.tokenize(letter, special=False)[0]) for letter in "abab"], dtype=np.int32)
     assert list(letters) != list(vocabulary.tokenize("abab", special=False))
     log.answer("abab", letters, [vocabulary.piece(int(token)) for token in letters])
-    after, _ = desk.next([user("hi"), Message(role="assistant", content="abab"), user("go on")])
+    after, _ = harness.next([user("hi"), Message(role="assistant", content="abab"), user("go on")])
     assert list(after.tokens)[: len(prompt) + 4] == prompt + list(letters)
 
 
 def test_a_copy_of_a_session_has_its_tokens(vocabulary: Vocabulary, template: str) -> None:
     """A fork, or a child that is told what its parent was told; but nobody else's."""
-    desk = Desk(vocabulary, template)
-    log, _ = desk.next([user("hi")], key="parent")
+    harness = TokenLogHarness(vocabulary, template)
+    log, _ = harness.next([user("hi")], key="parent")
     letters = np.array([int(vocabulary.tokenize(letter, special=False)[0]) for letter in "abab"], dtype=np.int32)
     log.answer("abab", letters, [vocabulary.piece(int(token)) for token in letters])
-    desk.next([user("something else")], key="other")
+    harness.next([user("something else")], key="other")
     history = [user("hi"), Message(role="assistant", content="abab"), user("go on")]
-    fork, _ = desk.next(history, key="fork")
+    fork, _ = harness.next(history, key="fork")
     assert list(fork.tokens)[: len(log.tokens)] == list(log.tokens)
-    pieces = desk.prompts.build(history, CHAT).pieces
-    assert list(desk.logs.next("foreign", pieces, "somebody").tokens) == desk.whole(history)
+    pieces = harness.prompts.build(history, CHAT).pieces
+    assert list(harness.logs.next("foreign", pieces, "somebody").tokens) == harness.whole(history)
 
 
 def test_an_edited_reply_is_cut_as_if_it_had_always_been_so(vocabulary: Vocabulary, template: str) -> None:
     """What comes before the edit is kept, what comes after is cut from the text."""
-    desk = Desk(vocabulary, template)
+    harness = TokenLogHarness(vocabulary, template)
     history = [user("one"), Message(role="assistant", content="first"), user("two")]
-    log, _ = desk.next(history[:1])
-    desk.answer(log, "first")
-    desk.next(history)
+    log, _ = harness.next(history[:1])
+    harness.answer(log, "first")
+    harness.next(history)
     edited = [history[0], Message(role="assistant", content="changed"), history[2]]
-    log, cost = desk.next(edited)
-    assert list(log.tokens) == desk.whole(edited)
+    log, cost = harness.next(edited)
+    assert list(log.tokens) == harness.whole(edited)
     assert log.reused > 0
-    assert cost < len(desk.prompts.build(edited, CHAT).text)
+    assert cost < len(harness.prompts.build(edited, CHAT).text)
 
 
 def test_a_template_that_rewrites_keeps_the_common_prefix(vocabulary: Vocabulary) -> None:
     """The tokens are those of the text, and the beginning that did not change is not cut again."""
-    desk = Desk(vocabulary, REWRITES)
+    harness = TokenLogHarness(vocabulary, REWRITES)
     history: list[Message] = []
     for number in range(6):
         history.append(user(f"question {number} " + "word " * 20))
-        log, cost = desk.next(history)
-        assert list(log.tokens) == desk.whole(history)
+        log, cost = harness.next(history)
+        assert list(log.tokens) == harness.whole(history)
         assert number == 0 or cost < 300
-        desk.answer(log, "answer")
+        harness.answer(log, "answer")
         history.append(Message(role="assistant", content="answer"))
 
 
 def test_white_space_that_was_stripped_off_costs_nothing(vocabulary: Vocabulary, template: str) -> None:
     """The tokens before it are kept; a stop string in the middle of a token makes the text count."""
-    desk = Desk(vocabulary, template)
-    log, _ = desk.next([user("hi")])
-    desk.answer(log, "well \n\n")
+    harness = TokenLogHarness(vocabulary, template)
+    log, _ = harness.next([user("hi")])
+    harness.answer(log, "well \n\n")
     assert log.segments[-1].text == "well"
     assert log.segments[-1].reply
-    log, _ = desk.next([user("hi")], key="other")
+    log, _ = harness.next([user("hi")], key="other")
     log.answer("w", vocabulary.tokenize("well", special=False), [b"we", b"ll"])
     assert not log.segments[-1].reply
 
@@ -158,29 +158,29 @@ def test_random_conversations_with_edits(vocabulary: Vocabulary, template: str) 
     def text() -> str:
         return "".join(dice.choice(words) for _ in range(dice.randrange(1, 5)))
 
-    desk = Desk(vocabulary, template)
+    harness = TokenLogHarness(vocabulary, template)
     history: list[Message] = []
     for _ in range(300):
         if len(history) > 12 or (history and dice.random() < 0.2):
             del history[dice.randrange(0, len(history)) // 2 * 2 :]
         history.append(user(text()))
         settings = CHAT if dice.random() < 0.9 else TRANSCRIPT
-        log, _ = desk.next(history, settings)
+        log, _ = harness.next(history, settings)
         spelled = b"".join(vocabulary._piece(int(token), special=True) for token in log.tokens).decode()
-        assert spelled == desk.prompts.build(history, settings).text
+        assert spelled == harness.prompts.build(history, settings).text
         reply = text()
-        desk.answer(log, reply)
+        harness.answer(log, reply)
         history.append(Message(role="assistant", content=reply.strip()))
-        assert desk.logs.check_integrity() == []
-    desk.logs.forget("s")
-    assert len(desk.logs) == 0
+        assert harness.logs.check_integrity() == []
+    harness.logs.forget("s")
+    assert len(harness.logs) == 0
 
 
 def test_logs_stay_within_their_limit(vocabulary: Vocabulary, template: str) -> None:
     """The least recently used go; their session's next prompt is cut as a whole."""
-    desk = Desk(vocabulary, template)
-    desk.logs = TokenLogs(desk.tokenize, vocabulary.cuts, limit=500)
+    harness = TokenLogHarness(vocabulary, template)
+    harness.logs = TokenLogs(harness.tokenize, vocabulary.cuts, limit=500)
     for number in range(10):
-        desk.next([user("x" * 100)], key=f"s{number}")
-    assert 0 < len(desk.logs) < 5
-    assert desk.logs.check_integrity() == []
+        harness.next([user("x" * 100)], key=f"s{number}")
+    assert 0 < len(harness.logs) < 5
+    assert harness.logs.check_integrity() == []

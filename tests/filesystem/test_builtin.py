@@ -41,9 +41,9 @@ def test_each_handle_works_below_its_own_prefix_only(
         "/userinput/": builtin.create_userinput_handle,
         "/workspace/": builtin.create_workspace_handle,
     }
-    for home, create in handles.items():
+    for server, create in handles.items():
         readable = operation in READ_OPERATIONS | {"list", "file"}
-        if home == prefix and (readable or home == "/workspace/" or (home, operation) == ("/internal/", "write")):
+        if server == prefix and (readable or server == "/workspace/" or (server, operation) == ("/internal/", "write")):
             invoke(create(), operation, prefix + "a")
             everything(builtin).write(prefix + "a", "x")
         else:

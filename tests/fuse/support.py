@@ -17,7 +17,7 @@ import httpx
 
 from cfs_fuse.checks import CannotMountError, check_device, check_libfuse
 from cfs_server.engine.scripted import ScriptedEngine
-from tests.server.support import House, environment, house
+from tests.server.support import ServerHarness, environment, running_server
 
 GUARD_SECONDS = 20.0
 """No wait of these tests takes longer, unless something is broken."""
@@ -45,7 +45,7 @@ def until(condition: Callable[[], object], what: str = "") -> None:
 class Stage:
     """A server in a thread of its own, whose engine says what the last message said, when it may."""
 
-    house: House
+    server: ServerHarness
     loop: asyncio.AbstractEventLoop
     client: httpx.Client
     mount: "Mount | None" = None
@@ -53,12 +53,12 @@ class Stage:
     @property
     def url(self) -> str:
         """Where it is."""
-        return self.house.url
+        return self.server.url
 
     @property
     def engine(self) -> ScriptedEngine:
         """What answers."""
-        return self.house.engine
+        return self.server.engine
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -144,7 +144,7 @@ def staging(**changes: Any) -> Iterator[Stage]:
     failed: list[BaseException] = []
 
     async def serve() -> None:
-        async with house(may_block=True, **changes) as here:
+        async with running_server(may_block=True, **changes) as here:
             stop = asyncio.Event()
             with httpx.Client(base_url=here.url, timeout=GUARD_SECONDS, trust_env=False) as client:
                 found.append(Stage(here, asyncio.get_running_loop(), client))

@@ -217,8 +217,8 @@ def test_an_open_file_of_a_session_that_was_made_anew_is_stale(mount: Mount, sta
     """ESTALE, and nothing is written; a file that is opened now is the new session."""
     stage.say(name, "one")
     file = os.open(mount / name, os.O_WRONLY | os.O_APPEND)
-    stage.do(lambda: stage.house.store.delete(name))
-    stage.do(lambda: stage.house.store.create(name, transcript="Assistant: new\n"))
+    stage.do(lambda: stage.server.store.delete(name))
+    stage.do(lambda: stage.server.store.create(name, transcript="Assistant: new\n"))
 
     def write() -> None:
         os.write(file, b"two\n")

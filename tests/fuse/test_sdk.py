@@ -9,13 +9,13 @@ import pytest
 from cfs import AsyncSession, Gone, Session
 from tests.client.async_conformance import AsyncConformance
 from tests.client.conformance import Conformance
-from tests.client.doors import Door, HttpDoor
+from tests.client.harness import ClientHarness, HttpHarness
 from tests.fuse.support import Mount, mounting, names, reason_to_skip, until
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=reason_to_skip() or "")
 
 
-class MountDoor(HttpDoor):
+class MountHarness(HttpHarness):
     """A server, reached through its mount."""
 
     mount: Mount
@@ -37,15 +37,15 @@ class MountDoor(HttpDoor):
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MountDoor]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MountHarness]:
     """A server and its mount."""
-    with MountDoor() as door, mounting(door.url, tmp_path_factory.mktemp("mount") / "cfs") as mount:
-        door.mount = mount
-        yield door
+    with MountHarness() as harness, mounting(harness.url, tmp_path_factory.mktemp("mount") / "cfs") as mount:
+        harness.mount = mount
+        yield harness
 
 
 @pytest.fixture
-def door(opened: MountDoor) -> Door:
+def harness(opened: MountHarness) -> ClientHarness:
     """The mount, empty."""
     opened.renew()
     return opened
@@ -59,24 +59,24 @@ class TestAsyncOverMount(AsyncConformance):
     """`AsyncSession`."""
 
 
-def test_root_is_a_mount(opened: MountDoor) -> None:
+def test_root_is_a_mount(opened: MountHarness) -> None:
     """The SDK sees by the hidden directories that it may rely on what only a mount of ours does."""
     assert Path(opened.mount.path, ".live").is_dir()
 
 
 @pytest.mark.parametrize("way", ["url", "mount"])
 @pytest.mark.parametrize("anew", [True, False])
-async def test_a_session_that_was_deleted_or_made_anew_is_gone(door: MountDoor, way: str, *, anew: bool) -> None:
+async def test_a_session_that_was_deleted_or_made_anew_is_gone(harness: MountHarness, way: str, *, anew: bool) -> None:
     """What was read of one is never added to another, and no empty one is begun, until `reopen` says so."""
-    place = door.where if way == "mount" else {"url": door.url}
+    place = harness.where if way == "mount" else {"url": harness.url}
     with Session("a", **place, timeout=20) as session:
         assert session.send("one").text == "one"
         async with AsyncSession("a", **place, timeout=20) as twin:
             await twin.read()
-            door.do(lambda: door.home.store.delete("a"))
+            harness.do(lambda: harness.server.store.delete("a"))
             if anew:
-                door.do(lambda: door.home.store.create("a", transcript="User: other\nAssistant: talk\n"))
-            until(lambda: names(door.mount.path) == ["a"] * anew)
+                harness.do(lambda: harness.server.store.create("a", transcript="User: other\nAssistant: talk\n"))
+            until(lambda: names(harness.mount.path) == ["a"] * anew)
             for _ in range(2):
                 with pytest.raises(Gone, match="not there any more as you knew it"):
                     session.send("two")
@@ -86,7 +86,7 @@ async def test_a_session_that_was_deleted_or_made_anew_is_gone(door: MountDoor, 
                     list(session.stream("two"))
                 with pytest.raises(Gone):
                     session.read()
-            assert [each.id for each in door.home.store] == ["a"] * anew
+            assert [each.id for each in harness.server.store] == ["a"] * anew
             await twin.reopen()
             assert (await twin.send("three")).text == "three"
         session.reopen()

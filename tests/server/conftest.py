@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.server.support import House, Process, house, serving
+from tests.server.support import Process, ServerHarness, running_server, serving
 
 
 @pytest.fixture
-async def home() -> AsyncIterator[House]:
+async def server() -> AsyncIterator[ServerHarness]:
     """A server in the test's loop, whose engine says what it is told."""
-    async with house() as here:
+    async with running_server() as here:
         yield here
 
 

@@ -22,7 +22,7 @@ from cfs_filesystem import (
     Path,
 )
 from cfs_server.access.tokens import Token, TokenGrant, digest
-from tests.server.support import House
+from tests.server.support import ServerHarness
 
 _KINDS: dict[type[CfsError], type[FileSystemError]] = {
     NotGranted: AccessDeniedError,
@@ -42,9 +42,9 @@ _Texts = list[str]
 class RemoteFileSystem:
     """The files of a server that runs in another thread; each handle is a new token with just its grants."""
 
-    def __init__(self, client: httpx.Client, home: House, portal: BlockingPortal) -> None:
+    def __init__(self, client: httpx.Client, server: ServerHarness, portal: BlockingPortal) -> None:
         self._client = client
-        self._home = home
+        self._server = server
         self._portal = portal
         self._tokens: dict[str, Token] = {}
 
@@ -53,7 +53,7 @@ class RemoteFileSystem:
         secret = secrets.token_urlsafe()
         given = tuple(TokenGrant(prefix=grant["prefix"], ops=frozenset(grant["ops"])) for grant in grants)
         self._tokens[f"t{len(self._tokens)}"] = Token(hash=digest(secret), grants=given)
-        self._portal.call(self._home.parts.principals.use, self._tokens)
+        self._portal.call(self._server.parts.principals.use, self._tokens)
         return RemoteHandle(self._client, secret)
 
 

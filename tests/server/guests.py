@@ -9,7 +9,7 @@ import httpx
 from cfs_filesystem import Grant
 from cfs_server.access.auth import Principal
 from cfs_server.access.tokens import Token, digest
-from tests.server.support import EventStream, House
+from tests.server.support import EventStream, ServerHarness
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class Guest:
 
 
 @asynccontextmanager
-async def guests(home: House, **grants: Sequence[Grant]) -> AsyncIterator[dict[str, Guest]]:
+async def guests(server: ServerHarness, **grants: Sequence[Grant]) -> AsyncIterator[dict[str, Guest]]:
     """Let these callers in, each with its grants, and nobody else."""
     secrets = {name: f"cfs_{name}" for name in grants}
-    home.parts.principals.use({name: Token(hash=digest(secret)) for name, secret in secrets.items()})
+    server.parts.principals.use({name: Token(hash=digest(secret)) for name, secret in secrets.items()})
     async with AsyncExitStack() as stack:
         found = {}
         for name, secret in secrets.items():
             credentials = {"Authorization": f"Bearer {secret}"}
-            principal = home.parts.principals.authenticate(credentials["Authorization"])
+            principal = server.parts.principals.authenticate(credentials["Authorization"])
             assert principal is not None
-            client = httpx.AsyncClient(base_url=home.url, timeout=30, trust_env=False, headers=credentials)
-            found[name] = Guest(await stack.enter_async_context(client), principal, credentials, home.url)
+            client = httpx.AsyncClient(base_url=server.url, timeout=30, trust_env=False, headers=credentials)
+            found[name] = Guest(await stack.enter_async_context(client), principal, credentials, server.url)
             found[name].may(*grants[name])
         yield found

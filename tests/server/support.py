@@ -42,7 +42,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class House:
+class ServerHarness:
     """A running server of the test's own loop, and a client for it."""
 
     url: str
@@ -83,9 +83,9 @@ class House:
 
 
 @asynccontextmanager
-async def house(
+async def running_server(
     script: Script = echo, *, engine: ScriptedEngine | None = None, may_block: bool = False, **changes: Any
-) -> AsyncIterator[House]:
+) -> AsyncIterator[ServerHarness]:
     """Serve in this loop; a blocking call in it fails unless it `may_block`; in the end the store must be sound."""
     settings = Settings(port=0, engine="scripted", **changes)
     engine = engine or ScriptedEngine(script)
@@ -100,7 +100,7 @@ async def house(
         url = url_of(listener)
         try:
             async with httpx.AsyncClient(base_url=url, timeout=30, trust_env=False) as client:
-                yield House(url, client, engine, app.state.cfs, server)
+                yield ServerHarness(url, client, engine, app.state.cfs, server)
                 app.state.cfs.store.check_integrity()
         finally:
             engine.release()

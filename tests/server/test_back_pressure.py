@@ -6,21 +6,21 @@ import httpx
 
 from tests.filesystem.support import grant
 from tests.server.guests import guests
-from tests.server.support import House, Process, run_cfs, serving
+from tests.server.support import Process, ServerHarness, run_cfs, serving
 
 COMPLETION = {"messages": [{"role": "user", "content": "hello"}]}
 
 
-async def test_the_wait_is_that_of_the_callers_own_work(home: House) -> None:
+async def test_the_wait_is_that_of_the_callers_own_work(server: ServerHarness) -> None:
     """Of sessions, of their sub-sessions, and of completions; somebody else is not told to wait for it."""
-    async with guests(home, crowd=[grant("/sessions")], light=[grant("/sessions")]) as who:
+    async with guests(server, crowd=[grant("/sessions")], light=[grant("/sessions")]) as who:
         crowd, light = who["crowd"], who["light"]
         owner = crowd.principal.account.owner
-        home.engine.waits = {(owner, "interactive"): 1000.0}
+        server.engine.waits = {(owner, "interactive"): 1000.0}
         assert (await crowd.say("crowd", "hello")).status_code == 429
         assert (await light.say("light", "hello")).status_code == 202
         assert (await crowd.client.post("/v1/chat/completions", json=COMPLETION)).status_code == 200
-        home.engine.waits = {(owner, "agent"): 1000.0}
+        server.engine.waits = {(owner, "agent"): 1000.0}
         assert (await crowd.say("crowd", "hello")).status_code == 202
         assert (await crowd.client.post("/v1/chat/completions", json=COMPLETION)).status_code == 429
         assert (await light.client.post("/v1/chat/completions", json=COMPLETION)).status_code == 200

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.server.support import House, house
+from tests.server.support import ServerHarness, running_server
 
 MEGABYTE = 1 << 20
 
@@ -107,25 +107,25 @@ TABLE = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def shared() -> AsyncIterator[House]:
+async def shared() -> AsyncIterator[ServerHarness]:
     """One server for the whole table: nothing that is refused may leave a trace for the next.
 
     The watch over blocking calls is off, as it would hold for whatever else runs while this server does.
     """
-    async with house(may_block=True) as home:
-        yield home
+    async with running_server(may_block=True) as server:
+        yield server
 
 
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_bad_request_gets_a_problem_and_leaves_no_trace(shared: House, name: str) -> None:
+async def test_a_bad_request_gets_a_problem_and_leaves_no_trace(shared: ServerHarness, name: str) -> None:
     bad = TABLE[name]
     await check(shared, await send(shared, bad), bad)
 
 
-async def send(home: House, bad: Bad) -> httpx.Response:
+async def send(server: ServerHarness, bad: Bad) -> httpx.Response:
     """Send the target as it is written: a client would tidy up its path."""
-    host, port = home.url.removeprefix("http://").split(":")
+    host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     fields = {"Host": host, "Content-Type": bad.media, "Content-Length": len(bad.body), "Connection": "close"}
     head = [f"{bad.method} {bad.target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
@@ -138,7 +138,7 @@ async def send(home: House, bad: Bad) -> httpx.Response:
     return answer
 
 
-async def check(home: House, answer: httpx.Response, bad: Bad) -> None:
+async def check(server: ServerHarness, answer: httpx.Response, bad: Bad) -> None:
     """The problem is the expected one, nothing was stored, and the server goes on."""
     assert answer.headers["content-type"] == "application/problem+json"
     problem = answer.json()
@@ -147,8 +147,8 @@ async def check(home: House, answer: httpx.Response, bad: Bad) -> None:
     assert len(problem["detail"]) > 15
     assert problem["title"]
     assert answer.headers["X-Request-ID"]
-    assert len(home.store) == 0
-    assert (await home.client.get("/healthz")).status_code == 200
+    assert len(server.store) == 0
+    assert (await server.client.get("/healthz")).status_code == 200
 
 
 async def _pieces(size: int) -> AsyncIterator[bytes]:
@@ -156,13 +156,13 @@ async def _pieces(size: int) -> AsyncIterator[bytes]:
         yield b"x" * 65_536
 
 
-async def test_a_body_without_a_length_is_counted_as_it_comes(home: House) -> None:
-    answer = await home.client.post(MESSAGES, content=_pieces(10 * MEGABYTE))
-    await check(home, answer, Bad("POST", MESSAGES, 413, "too-large"))
+async def test_a_body_without_a_length_is_counted_as_it_comes(server: ServerHarness) -> None:
+    answer = await server.client.post(MESSAGES, content=_pieces(10 * MEGABYTE))
+    await check(server, answer, Bad("POST", MESSAGES, 413, "too-large"))
 
 
-async def test_a_client_that_asks_first_need_not_send_a_large_body(home: House) -> None:
-    host, port = home.url.removeprefix("http://").split(":")
+async def test_a_client_that_asks_first_need_not_send_a_large_body(server: ServerHarness) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(
         f"POST {MESSAGES} HTTP/1.1\r\nHost: localhost\r\n".encode()
@@ -174,58 +174,58 @@ async def test_a_client_that_asks_first_need_not_send_a_large_body(home: House) 
 
 
 async def test_the_limits_of_bodies_and_messages_are_settings() -> None:
-    async with house(max_body_bytes=100, max_message_bytes=10) as home:
-        assert (await home.say("a", "x" * 10)).status_code == 202
-        over = await home.say("a", "x" * 11)
+    async with running_server(max_body_bytes=100, max_message_bytes=10) as server:
+        assert (await server.say("a", "x" * 10)).status_code == 202
+        over = await server.say("a", "x" * 11)
         assert (over.status_code, "10 bytes" in over.json()["detail"]) == (413, True)
-        assert (await home.say("a", "x" * 101)).json()["detail"].startswith("a request's body has 100 bytes at most")
+        assert (await server.say("a", "x" * 101)).json()["detail"].startswith("a request's body has 100 bytes at most")
 
 
-async def test_a_message_just_within_its_limit_is_taken(home: House) -> None:
-    assert (await home.say("a", "x" * (4 * MEGABYTE))).status_code == 202
+async def test_a_message_just_within_its_limit_is_taken(server: ServerHarness) -> None:
+    assert (await server.say("a", "x" * (4 * MEGABYTE))).status_code == 202
 
 
 async def test_a_full_queue_says_when_to_come_back() -> None:
-    async with house(max_queued_turns=2) as home:
-        home.engine.hold()
-        statuses = [(await home.say("a", "x")).status_code for _ in range(3)]
-        full = await home.say("a", "x")
+    async with running_server(max_queued_turns=2) as server:
+        server.engine.hold()
+        statuses = [(await server.say("a", "x")).status_code for _ in range(3)]
+        full = await server.say("a", "x")
         assert (statuses, full.status_code, full.headers["Retry-After"]) == ([202, 202, 202], 429, "1")
         assert full.json()["retry_after"] == 1
-        home.engine.release()
-        await home.text("a")
-        assert (await home.say("a", "x")).status_code == 202
+        server.engine.release()
+        await server.text("a")
+        assert (await server.say("a", "x")).status_code == 202
 
 
-async def test_several_faults_are_all_named(home: House) -> None:
-    answer = await home.client.post("/v1/sessions", json={"settings": {"seed": -1, "heat": 2}})
+async def test_several_faults_are_all_named(server: ServerHarness) -> None:
+    answer = await server.client.post("/v1/sessions", json={"settings": {"seed": -1, "heat": 2}})
     assert [error["at"] for error in answer.json()["errors"]] == ["settings.seed", "settings.heat"]
 
 
-async def test_a_405_names_all_methods_of_all_routes_at_the_path(home: House) -> None:
-    answer = await home.client.put("/v1/sessions")
+async def test_a_405_names_all_methods_of_all_routes_at_the_path(server: ServerHarness) -> None:
+    answer = await server.client.put("/v1/sessions")
     assert answer.headers["Allow"] == "GET, HEAD, POST"
     assert "GET, HEAD, POST" in json.loads(answer.content)["detail"]
 
 
-async def test_a_request_keeps_the_id_that_it_came_with_if_it_is_harmless(home: House) -> None:
+async def test_a_request_keeps_the_id_that_it_came_with_if_it_is_harmless(server: ServerHarness) -> None:
     for given, kept in (("abc-1", True), ("a b", False), ("x" * 65, False)):
-        answer = await home.client.get("/healthz", headers={"X-Request-ID": given})
+        answer = await server.client.get("/healthz", headers={"X-Request-ID": given})
         assert (answer.headers["X-Request-ID"] == given) is kept
 
 
-async def test_a_body_for_a_route_that_reads_none_does_no_harm(home: House) -> None:
-    await home.create("a")
-    assert (await home.client.request("GET", A, content=b"hello")).status_code == 200
+async def test_a_body_for_a_route_that_reads_none_does_no_harm(server: ServerHarness) -> None:
+    await server.create("a")
+    assert (await server.client.request("GET", A, content=b"hello")).status_code == 200
 
 
 @pytest.mark.parametrize("raw", [b"nonsense\r\n\r\n", b"GET / HTTP/9\r\n\r\n", b"\x16\x03\x01\x02\x00"])
-async def test_bytes_that_are_no_http_harm_nobody(home: House, raw: bytes) -> None:
-    host, port = home.url.removeprefix("http://").split(":")
+async def test_bytes_that_are_no_http_harm_nobody(server: ServerHarness, raw: bytes) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(raw)
     writer.write_eof()
     await reader.read()
     writer.close()
     await writer.wait_closed()
-    assert (await home.client.get("/healthz")).status_code == 200
+    assert (await server.client.get("/healthz")).status_code == 200

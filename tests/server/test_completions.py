@@ -17,7 +17,7 @@ from cfs_server.completions.requests import Conversations
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.scripted import Script, ScriptedEngine
 from tests.server.openai_client import READ, speaking
-from tests.server.support import House, house, until
+from tests.server.support import ServerHarness, running_server, until
 
 USER: Any = {"role": "user", "content": "one two three"}
 CALL = '<tool_call>{"name": "read_file", "arguments": {"path": "a", "count": 2}}</tool_call>'
@@ -28,16 +28,16 @@ def saying(*pieces: str | Delta) -> Script:
     return lambda _: pieces
 
 
-async def asked(home: House, **members: Any) -> httpx.Response:
+async def asked(server: ServerHarness, **members: Any) -> httpx.Response:
     """Send a request without the official client, which would not send everything."""
-    return await home.client.post("/v1/chat/completions", json={"messages": [USER], **members})
+    return await server.client.post("/v1/chat/completions", json={"messages": [USER], **members})
 
 
 # -- whole completions ------------------------------------------------------------------------------------------------
 
 
-async def test_a_completion_has_all_members_of_the_protocol(home: House) -> None:
-    async with speaking(home.url) as client:
+async def test_a_completion_has_all_members_of_the_protocol(server: ServerHarness) -> None:
+    async with speaking(server.url) as client:
         found = await client.chat.completions.create(model="gpt-whatever", messages=[USER])
     assert found.id.startswith("chatcmpl-")
     assert (found.object, found.model) == ("chat.completion", "scripted")
@@ -56,9 +56,9 @@ async def test_a_completion_has_all_members_of_the_protocol(home: House) -> None
     assert usage.prompt_tokens_details.cached_tokens == 0
 
 
-async def test_settings_messages_and_tools_reach_the_engine(home: House) -> None:
+async def test_settings_messages_and_tools_reach_the_engine(server: ServerHarness) -> None:
     """Every member that is known has its effect; `developer` is the system, parts of text are joined."""
-    async with speaking(home.url) as client:
+    async with speaking(server.url) as client:
         await client.chat.completions.create(
             model="x",
             messages=[
@@ -86,7 +86,7 @@ async def test_settings_messages_and_tools_reach_the_engine(home: House) -> None
             user="the-account",
             extra_body={"top_k": -1, "min_p": 0.1, "nobody_knows": {"this": 1}},
         )
-    (request,) = home.engine.requests
+    (request,) = server.engine.requests
     roles = [(message.role, message.content) for message in request.messages]
     assert roles == [("system", "Be brief."), ("user", "ab"), ("assistant", ""), ("tool", "found")]
     assert request.messages[2].tool_calls[0].arguments == {"path": "a"}
@@ -99,20 +99,20 @@ async def test_settings_messages_and_tools_reach_the_engine(home: House) -> None
     assert (request.owner, request.account, request.kind) == ("local", "the-account", "agent")
 
 
-async def test_one_named_tool_is_the_only_one(home: House) -> None:
+async def test_one_named_tool_is_the_only_one(server: ServerHarness) -> None:
     """What the model must call is what it is told of."""
     other = {"type": "function", "function": {"name": "other"}}
     chosen = {"type": "function", "function": {"name": "read_file"}}
-    answer = await asked(home, tools=[other, READ], tool_choice=chosen)
+    answer = await asked(server, tools=[other, READ], tool_choice=chosen)
     assert answer.status_code == 200
-    assert (home.engine.requests[0].tools, home.engine.requests[0].tool_choice) == ((READ,), "required")
+    assert (server.engine.requests[0].tools, server.engine.requests[0].tool_choice) == ((READ,), "required")
 
 
 async def test_a_message_that_only_calls_tools_has_no_content() -> None:
     """Arguments are JSON text, and each call has an id of its own."""
-    async with house(saying("<think>so</think>", CALL, CALL)) as home, speaking(home.url) as client:
+    async with running_server(saying("<think>so</think>", CALL, CALL)) as server, speaking(server.url) as client:
         found = await client.chat.completions.create(model="x", messages=[USER], tools=[READ])
-        raw = (await asked(home, tools=[READ])).json()
+        raw = (await asked(server, tools=[READ])).json()
     choice = found.choices[0]
     assert (choice.finish_reason, choice.message.content) == ("tool_calls", None)
     assert raw["choices"][0]["message"]["content"] is None
@@ -127,19 +127,19 @@ async def test_a_message_that_only_calls_tools_has_no_content() -> None:
 
 async def test_without_a_limit_a_reply_may_be_long() -> None:
     """Unlike in a session, whose replies have 512 tokens unless it says otherwise."""
-    async with house(saying(*["x"] * 600)) as home:
-        found = (await asked(home)).json()
-        cut = (await asked(home, max_tokens=5)).json()
+    async with running_server(saying(*["x"] * 600)) as server:
+        found = (await asked(server)).json()
+        cut = (await asked(server, max_tokens=5)).json()
     assert (found["usage"]["completion_tokens"], found["choices"][0]["finish_reason"]) == (600, "stop")
     assert (cut["choices"][0]["message"]["content"], cut["choices"][0]["finish_reason"]) == ("xxxxx", "length")
 
 
-async def test_a_conversation_keeps_its_key_and_others_have_their_own(home: House) -> None:
+async def test_a_conversation_keeps_its_key_and_others_have_their_own(server: ServerHarness) -> None:
     """What was computed for the first turn is there for the second."""
     later = [USER, {"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
     for messages in ([USER], later, [{"role": "user", "content": "another"}]):
-        await asked(home, messages=messages)
-    first, second, other = (request.cache_key for request in home.engine.requests)
+        await asked(server, messages=messages)
+    first, second, other = (request.cache_key for request in server.engine.requests)
     assert first == second != other
 
 
@@ -147,7 +147,7 @@ async def test_a_conversation_keeps_its_key_and_others_have_their_own(home: Hous
 
 
 async def test_a_stream_says_role_then_text_then_the_reason() -> None:
-    async with house(saying("one", " two")) as home, speaking(home.url) as client:
+    async with running_server(saying("one", " two")) as server, speaking(server.url) as client:
         stream = await client.chat.completions.create(model="x", messages=[USER], stream=True)
         chunks = [chunk async for chunk in stream]
     assert len({chunk.id for chunk in chunks}) == 1
@@ -159,9 +159,9 @@ async def test_a_stream_says_role_then_text_then_the_reason() -> None:
 
 
 async def test_a_stream_ends_with_the_usage_if_asked_and_with_done() -> None:
-    async with house(saying("one", " two")) as home:
-        answer = await asked(home, stream=True, stream_options={"include_usage": True})
-        async with speaking(home.url) as client:
+    async with running_server(saying("one", " two")) as server:
+        answer = await asked(server, stream=True, stream_options={"include_usage": True})
+        async with speaking(server.url) as client:
             stream = await client.chat.completions.create(
                 model="x", messages=[USER], stream=True, stream_options={"include_usage": True}
             )
@@ -185,7 +185,7 @@ async def test_calls_stream_as_openai_sends_them() -> None:
         Delta("", 1, calls=(CallDelta(0, arguments='{"path"'), CallDelta(0, arguments=': "a"}'))),
         Delta("", 1, calls=(CallDelta(1, "a2", "read_file", "{}"),)),
     ]
-    async with house(saying(*upstream)) as home, speaking(home.url) as client:
+    async with running_server(saying(*upstream)) as server, speaking(server.url) as client:
         stream = await client.chat.completions.create(model="x", messages=[USER], tools=[READ], stream=True)
         chunks = [chunk async for chunk in stream]
     deltas = [chunk.choices[0].delta.model_dump(exclude_none=True) for chunk in chunks]
@@ -207,8 +207,8 @@ async def test_calls_of_a_model_are_read_while_they_stream() -> None:
     """The official client's own helper puts them together."""
     script = saying("I look. ", *CALL)
     async with (
-        house(script) as home,
-        speaking(home.url) as client,
+        running_server(script) as server,
+        speaking(server.url) as client,
         client.chat.completions.stream(model="x", messages=[USER], tools=[READ]) as stream,
     ):
         async for _ in stream:
@@ -224,11 +224,11 @@ async def test_heartbeats_are_comments() -> None:
     """They keep the connection alive while the model reads, and no client minds them."""
     engine = ScriptedEngine(saying("late"))
     engine.hold()
-    async with house(engine=engine, ping=0.01) as home, speaking(home.url) as client:
-        request = home.client.build_request(
+    async with running_server(engine=engine, ping=0.01) as server, speaking(server.url) as client:
+        request = server.client.build_request(
             "POST", "/v1/chat/completions", json={"messages": [USER], "stream": True, "model": "x"}
         )
-        answer = await home.client.send(request, stream=True)
+        answer = await server.client.send(request, stream=True)
         pieces = answer.aiter_bytes()
         text = b""
         while b": ping" not in text:
@@ -245,9 +245,9 @@ async def test_the_longest_life_of_streams_is_not_for_completions() -> None:
     """Nobody could resume one."""
     engine = ScriptedEngine(saying("late"))
     engine.hold()
-    async with house(engine=engine, stream_seconds=0.01, ping=0.01) as home:
+    async with running_server(engine=engine, stream_seconds=0.01, ping=0.01) as server:
         body = {"messages": [USER], "stream": True}
-        async with home.client.stream("POST", "/v1/chat/completions", json=body) as answer:
+        async with server.client.stream("POST", "/v1/chat/completions", json=body) as answer:
             pieces = answer.aiter_bytes()
             text = b""
             while text.count(b": ping") < 5:
@@ -262,20 +262,20 @@ async def test_a_client_that_goes_away_ends_its_completion() -> None:
     """In the middle of a stream, before it, and while it waits for the whole: nothing is computed for nobody."""
     engine = ScriptedEngine(saying(*["x"] * 1000))
     engine.hold()
-    async with house(engine=engine) as home:
-        async with home.client.stream(
+    async with running_server(engine=engine) as server:
+        async with server.client.stream(
             "POST", "/v1/chat/completions", json={"messages": [USER], "stream": True}
         ) as answer:
             engine.step(2)
             await anext(answer.aiter_bytes())
-            assert home.parts.direct.running == 1
-        await until(lambda: home.parts.direct.running == 0)
+            assert server.parts.direct.running == 1
+        await until(lambda: server.parts.direct.running == 0)
         for stream in (True, False):
-            waiting = asyncio.create_task(asked(home, stream=stream))
-            await until(lambda: home.parts.direct.running == 1)
+            waiting = asyncio.create_task(asked(server, stream=stream))
+            await until(lambda: server.parts.direct.running == 1)
             waiting.cancel()
-            await until(lambda: home.parts.direct.running == 0)
-        await until(lambda: home.parts.streams.open == 0)
+            await until(lambda: server.parts.direct.running == 0)
+        await until(lambda: server.parts.streams.open == 0)
         assert (await engine.stats()).running == 0
 
 
@@ -303,16 +303,16 @@ REFUSED: list[tuple[dict[str, Any], str | None, str]] = [
 
 @pytest.mark.parametrize(("members", "param", "reason"), REFUSED)
 async def test_what_cannot_be_done_is_refused(
-    home: House, members: dict[str, Any], param: str | None, reason: str
+    server: ServerHarness, members: dict[str, Any], param: str | None, reason: str
 ) -> None:
     """As a bad request that names the member, and says what to do."""
     body: dict[str, Any] = {"model": "x", "messages": [USER]} | members
-    async with speaking(home.url) as client:
+    async with speaking(server.url) as client:
         with pytest.raises(openai.BadRequestError, match=reason) as caught:
             await client.post("/chat/completions", body=body, cast_to=object)
     assert (caught.value.param, caught.value.code) == (param, "invalid_parameters")
     assert caught.value.response.headers["content-type"] == "application/problem+json"
-    assert home.engine.requests == []
+    assert server.engine.requests == []
 
 
 async def test_errors_become_the_right_exceptions() -> None:
@@ -326,7 +326,10 @@ async def test_errors_become_the_right_exceptions() -> None:
     async def ask(client: AsyncOpenAI, content: str) -> None:
         await client.chat.completions.create(model="x", messages=[{"role": "user", "content": content}])
 
-    async with house(failing, max_message_bytes=1000, max_body_bytes=3000) as home, speaking(home.url) as client:
+    async with (
+        running_server(failing, max_message_bytes=1000, max_body_bytes=3000) as server,
+        speaking(server.url) as client,
+    ):
         with pytest.raises(openai.BadRequestError, match="the prompt is too long") as long:
             await ask(client, "long")
         assert (long.value.code, long.value.type) == ("context_length_exceeded", "invalid_request_error")
@@ -340,12 +343,12 @@ async def test_errors_become_the_right_exceptions() -> None:
         with pytest.raises(openai.NotFoundError, match="there is 'scripted'") as unknown:
             await client.models.retrieve("gpt-whatever")
         assert unknown.value.code == "model_not_found"
-        home.engine.wait = 1000.0
+        server.engine.wait = 1000.0
         with pytest.raises(openai.RateLimitError, match="about 1000 seconds") as busy:
             await ask(client, "x")
         assert busy.value.response.headers["retry-after"] == "700"
-        home.engine.wait = 0.0
-        await home.parts.direct.drain(0)
+        server.engine.wait = 0.0
+        await server.parts.direct.drain(0)
         with pytest.raises(openai.InternalServerError, match="shutting down") as ending:
             await ask(client, "x")
         assert ending.value.status_code == 503
@@ -355,10 +358,10 @@ async def test_an_error_before_the_first_piece_of_a_stream_has_a_status() -> Non
     def failing(_: GenerationRequest) -> Iterable[str]:
         raise ContextTooLong("the prompt is too long")
 
-    async with house(failing) as home, speaking(home.url) as client:
+    async with running_server(failing) as server, speaking(server.url) as client:
         with pytest.raises(openai.BadRequestError, match="too long"):
             await client.chat.completions.create(model="x", messages=[USER], stream=True)
-        await until(lambda: home.parts.streams.open == 0)
+        await until(lambda: server.parts.streams.open == 0)
 
 
 async def test_an_error_in_the_middle_of_a_stream_is_its_last_line() -> None:
@@ -366,7 +369,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_its_last_line() -> None:
         yield "one"
         raise EngineError("it broke")
 
-    async with house(failing) as home, speaking(home.url) as client:
+    async with running_server(failing) as server, speaking(server.url) as client:
         said = []
 
         async def listen() -> None:
@@ -376,7 +379,7 @@ async def test_an_error_in_the_middle_of_a_stream_is_its_last_line() -> None:
 
         with pytest.raises(openai.APIError, match="it broke"):
             await listen()
-        raw = (await asked(home, stream=True)).text
+        raw = (await asked(server, stream=True)).text
     assert said == ["", "one"]
     last = json.loads(raw.splitlines()[-2].removeprefix("data: "))
     assert (last["type"], last["error"]["message"]) == ("urn:cfs:error:engine-error", "it broke")
@@ -385,8 +388,8 @@ async def test_an_error_in_the_middle_of_a_stream_is_its_last_line() -> None:
 async def test_a_completion_that_takes_too_long_fails() -> None:
     engine = ScriptedEngine(saying("one"))
     engine.hold()
-    async with house(engine=engine, turn_seconds=0.05) as home:
-        answer = await asked(home)
+    async with running_server(engine=engine, turn_seconds=0.05) as server:
+        answer = await asked(server)
     assert (answer.status_code, answer.json()["detail"]) == (502, "the turn took longer than 0.05 seconds")
 
 
@@ -396,10 +399,10 @@ async def test_a_server_that_ends_lets_completions_finish_for_a_while(
 ) -> None:
     engine = ScriptedEngine(saying("one"))
     engine.hold()
-    async with house(engine=engine) as home:
-        waiting = asyncio.create_task(asked(home))
-        await until(lambda: home.parts.direct.running == 1)
-        draining = asyncio.create_task(home.parts.direct.drain(grace))
+    async with running_server(engine=engine) as server:
+        waiting = asyncio.create_task(asked(server))
+        await until(lambda: server.parts.direct.running == 1)
+        draining = asyncio.create_task(server.parts.direct.drain(grace))
         if grace:
             engine.release()
         answer, _ = await asyncio.gather(waiting, draining)
@@ -409,38 +412,38 @@ async def test_a_server_that_ends_lets_completions_finish_for_a_while(
 async def test_streams_are_limited_and_a_refused_one_leaves_nothing() -> None:
     engine = ScriptedEngine(saying("one"))
     engine.hold()
-    async with house(engine=engine, max_streams=1) as home:
+    async with running_server(engine=engine, max_streams=1) as server:
         body = {"messages": [USER], "stream": True}
-        async with home.client.stream("POST", "/v1/chat/completions", json=body) as first:
+        async with server.client.stream("POST", "/v1/chat/completions", json=body) as first:
             assert first.status_code == 200
-            second = await asked(home, stream=True)
+            second = await asked(server, stream=True)
             assert (second.status_code, second.json()["error"]["type"]) == (429, "rate_limit_error")
-            await until(lambda: home.parts.direct.running == 1)
-        await until(lambda: home.parts.direct.running == 0)
+            await until(lambda: server.parts.direct.running == 1)
+        await until(lambda: server.parts.direct.running == 0)
 
 
 # -- models and tokens ------------------------------------------------------------------------------------------------
 
 
-async def test_models_are_listed(home: House) -> None:
-    async with speaking(home.url) as client:
+async def test_models_are_listed(server: ServerHarness) -> None:
+    async with speaking(server.url) as client:
         (model,) = [each async for each in client.models.list()]
         assert await client.models.retrieve(model.id) == model
     assert (model.id, model.object, model.owned_by) == ("scripted", "model", "cfs")
     assert model.model_dump()["max_model_len"] == 2048
 
 
-async def test_tokens_are_guessed_where_there_is_no_tokenizer(home: House) -> None:
-    answer = await home.client.post("/v1/tokens", json={"texts": ["", "four letters", "你好"], "messages": [USER]})
+async def test_tokens_are_guessed_where_there_is_no_tokenizer(server: ServerHarness) -> None:
+    answer = await server.client.post("/v1/tokens", json={"texts": ["", "four letters", "你好"], "messages": [USER]})
     assert answer.status_code == 200
     found = answer.json()
     assert (found["counts"], found["exact"]) == ([0, 4, 2], False)
     assert found["prompt_tokens"] > 3
 
 
-async def test_no_more_is_counted_than_one_message_may_have(home: House) -> None:
+async def test_no_more_is_counted_than_one_message_may_have(server: ServerHarness) -> None:
     for body in ({"texts": ["a"] * 10_001}, {"texts": ["x" * 3_000_000] * 2}):
-        answer = await home.client.post("/v1/tokens", json=body)
+        answer = await server.client.post("/v1/tokens", json=body)
         assert answer.status_code == 413
         assert "counted at a time" in answer.json()["detail"]
 

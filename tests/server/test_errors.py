@@ -12,7 +12,7 @@ from cfs.wire import Problem
 from cfs_server.app import create_app
 from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.settings import Settings
-from tests.server.support import House, house
+from tests.server.support import ServerHarness, running_server
 
 APP = create_app(Settings(), ScriptedEngine())
 ROUTES = sorted(
@@ -40,11 +40,11 @@ def test_the_walk_sees_all_routes() -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-async def test_every_route_fails_in_one_shape(home: House, method: str, path: str) -> None:
+async def test_every_route_fails_in_one_shape(server: ServerHarness, method: str, path: str) -> None:
     url = path.format(id="a", turn="x", model="m", path="workspaces/a/b")
     for broken in (path.format(id="%FF", turn="x", model="m", path="%FF") + "?a=%FF", f"{url}?a=%zz"):
-        assert problem_in(await home.client.request(method, broken)).status == 400
-    wrong_method = await home.client.request("PROPFIND", url)
+        assert problem_in(await server.client.request(method, broken)).status == 400
+    wrong_method = await server.client.request("PROPFIND", url)
     assert problem_in(wrong_method).status == 405
     assert method in wrong_method.headers["Allow"]
 
@@ -52,7 +52,7 @@ async def test_every_route_fails_in_one_shape(home: House, method: str, path: st
 async def test_every_route_refuses_too_much() -> None:
     with_body = [(method, path) for method, path in ROUTES if method in ("POST", "PUT", "PATCH")]
     assert len(with_body) >= 10
-    async with house(max_body_bytes=1000, max_file_bytes=1000) as small:
+    async with running_server(max_body_bytes=1000, max_file_bytes=1000) as small:
         for method, path in with_body:
             url = path.format(id="a", turn="x", model="m", path="workspaces/a/b")
             assert problem_in(await small.client.request(method, url, content=b"x" * 1001)).status == 413
@@ -69,49 +69,49 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("method", "path"), NEED_A_SESSION)
-async def test_every_route_of_a_session_says_when_there_is_none(home: House, method: str, path: str) -> None:
+async def test_every_route_of_a_session_says_when_there_is_none(server: ServerHarness, method: str, path: str) -> None:
     body = next((body for end, body in BODIES.items() if path.endswith(end) and method != "GET"), NOTHING)
-    assert problem_in(await home.client.request(method, path.format(id="none", turn="x"), **body)).status == 404
-    assert problem_in(await home.client.request(method, path.format(id=".x", turn="x"), **body)).status == 422
-    assert len(home.store) == 0
+    assert problem_in(await server.client.request(method, path.format(id="none", turn="x"), **body)).status == 404
+    assert problem_in(await server.client.request(method, path.format(id=".x", turn="x"), **body)).status == 422
+    assert len(server.store) == 0
 
 
 async def test_a_defect_is_told_without_its_details_and_the_server_goes_on(
-    home: House, monkeypatch: pytest.MonkeyPatch
+    server: ServerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def defect(_: str) -> None:
         raise RuntimeError("secret of the house")
 
     with capture_logs() as log:
-        monkeypatch.setattr(home.store, "get", defect)
-        answer = await home.client.get("/v1/sessions/a")
+        monkeypatch.setattr(server.store, "get", defect)
+        answer = await server.client.get("/v1/sessions/a")
         assert problem_in(answer).status == 500
         assert "secret" not in answer.text
         monkeypatch.undo()
-        assert (await home.client.get("/v1/sessions/a")).status_code == 404
+        assert (await server.client.get("/v1/sessions/a")).status_code == 404
     (told,) = [entry for entry in log if entry["event"] == "request.defect"]
     assert (told["exc_info"], told["path"]) == (True, "/v1/sessions/a"), "the log has the trace"
 
 
-async def test_the_framework_s_pages_with_foreign_scripts_are_off_and_the_document_is_on(home: House) -> None:
-    assert (await home.client.get("/docs")).status_code == 404
-    assert (await home.client.get("/redoc")).status_code == 404
-    assert (await home.client.get("/openapi.json")).json()["openapi"].startswith("3.")
+async def test_the_framework_s_pages_with_foreign_scripts_are_off_and_the_document_is_on(server: ServerHarness) -> None:
+    assert (await server.client.get("/docs")).status_code == 404
+    assert (await server.client.get("/redoc")).status_code == 404
+    assert (await server.client.get("/openapi.json")).json()["openapi"].startswith("3.")
 
 
-async def test_the_index_says_where_to_go(home: House) -> None:
-    places = (await home.client.get("/")).json()
+async def test_the_index_says_where_to_go(server: ServerHarness) -> None:
+    places = (await server.client.get("/")).json()
     assert places["sessions"] == "/v1/sessions"
-    assert "/v1/sessions" in (await home.client.get("/", headers={"Accept": "text/plain"})).text
+    assert "/v1/sessions" in (await server.client.get("/", headers={"Accept": "text/plain"})).text
 
 
 async def test_readiness_names_the_model_and_metrics_count_what_happened() -> None:
-    async with house() as home:
-        ready = (await home.client.get("/readyz")).json()
+    async with running_server() as server:
+        ready = (await server.client.get("/readyz")).json()
         assert (ready["status"], ready["model"]["name"]) == ("ready", "scripted")
-        await home.say("a", "one two", wait="true")
+        await server.say("a", "one two", wait="true")
         while True:
-            lines = (await home.client.get("/metrics")).text.splitlines()
+            lines = (await server.client.get("/metrics")).text.splitlines()
             if 'cfs_turns_total{result="stop"} 1.0' in lines:
                 break
         for line in (
@@ -125,8 +125,8 @@ async def test_readiness_names_the_model_and_metrics_count_what_happened() -> No
             'cfs_request_seconds_count{method="POST",route="/v1/sessions/{id}/messages",status="200"} 1.0',
         ):
             assert line in lines, line
-        await home.engine.stop()
-        not_ready = await home.client.get("/readyz")
+        await server.engine.stop()
+        not_ready = await server.client.get("/readyz")
         assert problem_in(not_ready).status == 503
         assert not_ready.json()["model"]["name"] == "scripted"
         assert not_ready.headers["Retry-After"] == "1"

@@ -11,7 +11,7 @@ import pytest_asyncio
 
 from cfs_filesystem import GrantedOperation
 from cfs_server.access.tokens import Token, TokenGrant, digest
-from tests.server.support import TEXT, House, house
+from tests.server.support import TEXT, ServerHarness, running_server
 from tests.server.test_errors import problem_in
 
 FILES = "/v1/files"
@@ -20,17 +20,17 @@ NOTE = f"{MAIN}/note.txt"
 ALL_BYTES = bytes(range(256)) * 3
 
 
-async def put(home: House, url: str, data: bytes = b"x", **headers: str) -> str:
+async def put(server: ServerHarness, url: str, data: bytes = b"x", **headers: str) -> str:
     """Write a file; return the version that it has now."""
-    answer = await home.client.put(url, content=data, headers={k.replace("_", "-"): v for k, v in headers.items()})
+    answer = await server.client.put(url, content=data, headers={k.replace("_", "-"): v for k, v in headers.items()})
     assert answer.status_code in (200, 201), answer.text
     etag: str = answer.headers["ETag"]
     return etag
 
 
-async def paths(home: House, **query: str | int) -> list[str]:
+async def paths(server: ServerHarness, **query: str | int) -> list[str]:
     """List the paths of one page."""
-    answer = await home.client.get(FILES, params=query)
+    answer = await server.client.get(FILES, params=query)
     assert answer.status_code == 200, answer.text
     return [info["path"] for info in answer.json()["files"]]
 
@@ -38,32 +38,32 @@ async def paths(home: House, **query: str | int) -> list[str]:
 # -- reading and writing ------------------------------------------------------------------------------------------
 
 
-async def test_what_is_put_is_got_and_deleted(home: House) -> None:
-    made = await home.client.put(NOTE, content=ALL_BYTES)
+async def test_what_is_put_is_got_and_deleted(server: ServerHarness) -> None:
+    made = await server.client.put(NOTE, content=ALL_BYTES)
     assert (made.status_code, made.headers["Location"]) == (201, NOTE)
     assert made.json()["path"] == "/workspaces/main/note.txt"
     assert made.json()["size"] == len(ALL_BYTES)
     assert made.headers["ETag"] == f'"{made.json()["version"]}"'
-    assert (await home.client.get(NOTE)).content == ALL_BYTES
-    again = await home.client.put(NOTE, content=b"other")
+    assert (await server.client.get(NOTE)).content == ALL_BYTES
+    again = await server.client.put(NOTE, content=b"other")
     assert (again.status_code, "Location" in again.headers) == (200, False)
     assert again.headers["ETag"] != made.headers["ETag"]
-    read = await home.client.get(NOTE)
+    read = await server.client.get(NOTE)
     assert (read.content, read.headers["ETag"]) == (b"other", again.headers["ETag"])
-    gone = await home.client.delete(NOTE)
+    gone = await server.client.delete(NOTE)
     assert (gone.status_code, gone.content) == (204, b"")
     for method in ("GET", "DELETE"):
-        assert problem_in(await home.client.request(method, NOTE)).status == 404
-    assert (await home.client.put(NOTE, content=b"")).status_code == 201
-    assert (await home.client.get(NOTE)).content == b""
+        assert problem_in(await server.client.request(method, NOTE)).status == 404
+    assert (await server.client.put(NOTE, content=b"")).status_code == 201
+    assert (await server.client.get(NOTE)).content == b""
 
 
-async def test_an_empty_file_is_a_file(home: House) -> None:
-    await put(home, NOTE, b"")
-    assert await paths(home) == ["/workspaces/main/note.txt"]
-    empty = await home.client.get(NOTE)
+async def test_an_empty_file_is_a_file(server: ServerHarness) -> None:
+    await put(server, NOTE, b"")
+    assert await paths(server) == ["/workspaces/main/note.txt"]
+    empty = await server.client.get(NOTE)
     assert (empty.status_code, empty.content, empty.headers["content-length"]) == (200, b"", "0")
-    assert (await home.client.get(NOTE, params={"view": "text"})).text == ""
+    assert (await server.client.get(NOTE, params={"view": "text"})).text == ""
 
 
 NAMES = [
@@ -87,28 +87,28 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_every_legal_name_is_reached_and_the_location_is_its_url(home: House, name: str) -> None:
+async def test_every_legal_name_is_reached_and_the_location_is_its_url(server: ServerHarness, name: str) -> None:
     path = f"/workspaces/{name}/{name}/{name}"
-    made = await home.client.put(FILES + quote(path), content=name.encode())
+    made = await server.client.put(FILES + quote(path), content=name.encode())
     assert made.status_code == 201, made.text
     assert made.json()["path"] == path
     assert made.headers["Location"].isascii()
-    assert await paths(home) == [path]
-    read = await home.client.get(made.headers["Location"])
+    assert await paths(server) == [path]
+    read = await server.client.get(made.headers["Location"])
     assert (read.status_code, read.content) == (200, name.encode())
-    assert (await home.client.delete(made.headers["Location"])).status_code == 204
-    assert await paths(home) == []
+    assert (await server.client.delete(made.headers["Location"])).status_code == 204
+    assert await paths(server) == []
 
 
 HEADED = [{}, {"view": "text"}, {"view": "matches", "pattern": "o"}, {"view": "meta"}]
 
 
 @pytest.mark.parametrize("query", HEADED)
-async def test_head_is_get_without_the_body(home: House, query: dict[str, str]) -> None:
-    await put(home, NOTE, b"one\ntwo\n")
-    whole = await home.client.get(NOTE, params=query)
+async def test_head_is_get_without_the_body(server: ServerHarness, query: dict[str, str]) -> None:
+    await put(server, NOTE, b"one\ntwo\n")
+    whole = await server.client.get(NOTE, params=query)
     for headers in ({}, {"Range": "bytes=0-1"}, {"Range": "bytes=99-"}):  # a range is for GET only (RFC 9110, 14.2)
-        head = await home.client.head(NOTE, params=query, headers=headers)
+        head = await server.client.head(NOTE, params=query, headers=headers)
         assert (head.status_code, head.content) == (200, b"")
         ours = {name: head.headers[name] for name in whole.headers if name not in ("date", "x-request-id")}
         assert ours == {name: whole.headers[name] for name in ours}
@@ -117,11 +117,11 @@ async def test_head_is_get_without_the_body(home: House, query: dict[str, str]) 
 # -- views --------------------------------------------------------------------------------------------------------
 
 
-async def test_lines_of_the_text(home: House) -> None:
-    await put(home, NOTE, "null\neins\r\nzwei\nd\u2028rei".encode())
+async def test_lines_of_the_text(server: ServerHarness) -> None:
+    await put(server, NOTE, "null\neins\r\nzwei\nd\u2028rei".encode())
 
     async def lines(**query: int) -> str:
-        answer = await home.client.get(NOTE, params={"view": "text", **query})
+        answer = await server.client.get(NOTE, params={"view": "text", **query})
         assert answer.headers["content-type"] == "text/plain; charset=utf-8"
         return answer.content.decode()
 
@@ -130,15 +130,15 @@ async def test_lines_of_the_text(home: House) -> None:
     assert await lines(index=1, line=1) == "eins\r\n"
     assert await lines(line=2) == "null\neins\r\n"
     assert await lines(index=3, line=10**9) == "d\u2028rei"
-    past = await home.client.get(NOTE, params={"view": "text", "index": 4})
+    past = await server.client.get(NOTE, params={"view": "text", "index": 4})
     assert problem_in(past).type == "urn:cfs:error:not-found"
 
 
-async def test_what_matches_a_pattern(home: House) -> None:
-    await put(home, NOTE, "eins zwei drei 中文".encode())
+async def test_what_matches_a_pattern(server: ServerHarness) -> None:
+    await put(server, NOTE, "eins zwei drei 中文".encode())
 
     async def matches(**query: str | int) -> list[str]:
-        answer = await home.client.get(NOTE, params={"view": "matches", **query})
+        answer = await server.client.get(NOTE, params={"view": "matches", **query})
         assert answer.status_code == 200, answer.text
         found: list[str] = answer.json()["matches"]
         return found
@@ -150,12 +150,12 @@ async def test_what_matches_a_pattern(home: House) -> None:
         assert await matches(pattern="z..i", overlap=overlap) == ["zwei"]
 
 
-async def test_what_is_known_of_a_file(home: House) -> None:
-    written = (await home.client.put(NOTE, content=b"12345")).json()
-    known = await home.client.get(NOTE, params={"view": "meta"})
+async def test_what_is_known_of_a_file(server: ServerHarness) -> None:
+    written = (await server.client.put(NOTE, content=b"12345")).json()
+    known = await server.client.get(NOTE, params={"view": "meta"})
     assert known.json() == written
     assert set(written) == {"path", "size", "updated_at", "version"}
-    read = await home.client.get(NOTE)
+    read = await server.client.get(NOTE)
     assert (known.headers["ETag"], known.headers["Last-Modified"]) == (
         read.headers["ETag"],
         read.headers["Last-Modified"],
@@ -163,18 +163,18 @@ async def test_what_is_known_of_a_file(home: House) -> None:
 
 
 @pytest.mark.parametrize("query", [{"view": "text"}, {"view": "matches", "pattern": "x"}])
-async def test_bytes_that_are_no_text_have_no_text(home: House, query: dict[str, str]) -> None:
-    await put(home, NOTE, b"\xff\xfe")
-    refused = problem_in(await home.client.get(NOTE, params=query))
+async def test_bytes_that_are_no_text_have_no_text(server: ServerHarness, query: dict[str, str]) -> None:
+    await put(server, NOTE, b"\xff\xfe")
+    refused = problem_in(await server.client.get(NOTE, params=query))
     assert (refused.status, refused.type) == (422, "urn:cfs:error:invalid-parameters")
 
 
-async def test_a_catastrophic_pattern_is_given_up_and_nobody_waits_for_it(home: House) -> None:
-    await put(home, NOTE, b"a" * 100 + b"b")
+async def test_a_catastrophic_pattern_is_given_up_and_nobody_waits_for_it(server: ServerHarness) -> None:
+    await put(server, NOTE, b"a" * 100 + b"b")
     query = {"view": "matches", "pattern": "(a|aa)+$"}
-    search = asyncio.create_task(home.client.get(NOTE, params=query))
+    search = asyncio.create_task(server.client.get(NOTE, params=query))
     while not search.done():
-        assert (await home.client.get(NOTE)).status_code == 200
+        assert (await server.client.get(NOTE)).status_code == 200
     refused = problem_in(search.result())
     assert (refused.status, refused.type) == (422, "urn:cfs:error:invalid-parameters")
     assert "given up" in refused.detail
@@ -206,9 +206,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-async def test_arguments_out_of_range_are_refused_by_name(home: House, kind: str) -> None:
-    await put(home, NOTE, b"x\n")
-    refused = problem_in(await home.client.get(BAD[kind].target))
+async def test_arguments_out_of_range_are_refused_by_name(server: ServerHarness, kind: str) -> None:
+    await put(server, NOTE, b"x\n")
+    refused = problem_in(await server.client.get(BAD[kind].target))
     assert (refused.status, refused.type) == (422, "urn:cfs:error:invalid-parameters")
     assert BAD[kind].said in refused.detail
 
@@ -216,18 +216,18 @@ async def test_arguments_out_of_range_are_refused_by_name(home: House, kind: str
 # -- listing ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_list_comes_in_pages_in_the_order_of_the_paths(home: House) -> None:
+async def test_a_list_comes_in_pages_in_the_order_of_the_paths(server: ServerHarness) -> None:
     names = ["b", "a", "B", "é", "a b", "中", "10", "9", "sub/x", "sub-x"]
     for name in names:
-        await put(home, f"{MAIN}/{quote(name)}")
-    await put(home, f"{FILES}/sessions/chat", b"")
+        await put(server, f"{MAIN}/{quote(name)}")
+    await put(server, f"{FILES}/sessions/chat", b"")
     everything = sorted(["/sessions/chat", *(f"/workspaces/main/{name}" for name in names)])
-    assert await paths(home) == everything
+    assert await paths(server) == everything
     for limit in (1, 3, 10, 11, 12):
         found: list[str] = []
         after: str | None = ""
         while after is not None:
-            page = (await home.client.get(FILES, params={"after": after, "limit": limit})).json()
+            page = (await server.client.get(FILES, params={"after": after, "limit": limit})).json()
             assert 0 < len(page["files"]) <= limit
             found += [info["path"] for info in page["files"]]
             after = page["next"]
@@ -235,27 +235,27 @@ async def test_a_list_comes_in_pages_in_the_order_of_the_paths(home: House) -> N
         assert found == everything
 
 
-async def test_a_prefix_is_the_entry_and_what_is_below_it_and_no_sibling(home: House) -> None:
+async def test_a_prefix_is_the_entry_and_what_is_below_it_and_no_sibling(server: ServerHarness) -> None:
     for name in ("a/1", "a/2/x", "ab", "b"):
-        await put(home, f"{MAIN}/{name}")
+        await put(server, f"{MAIN}/{name}")
     below = ["/workspaces/main/a/1", "/workspaces/main/a/2/x"]
-    assert await paths(home, prefix="/workspaces/main/a") == below
-    assert await paths(home, prefix="/workspaces/main/a/") == below
-    assert await paths(home, prefix="/workspaces/main/a", after=below[0]) == below[1:]
-    assert await paths(home, prefix="/workspaces/main/ab") == ["/workspaces/main/ab"]
-    assert await paths(home, prefix="/workspaces/main/ab/") == []
-    assert await paths(home, prefix="/workspaces/nobody/") == []
-    assert len(await paths(home, prefix="/")) == len(await paths(home)) == 4
+    assert await paths(server, prefix="/workspaces/main/a") == below
+    assert await paths(server, prefix="/workspaces/main/a/") == below
+    assert await paths(server, prefix="/workspaces/main/a", after=below[0]) == below[1:]
+    assert await paths(server, prefix="/workspaces/main/ab") == ["/workspaces/main/ab"]
+    assert await paths(server, prefix="/workspaces/main/ab/") == []
+    assert await paths(server, prefix="/workspaces/nobody/") == []
+    assert len(await paths(server, prefix="/")) == len(await paths(server)) == 4
 
 
-async def test_a_list_has_a_version_that_changes_with_what_it_shows(home: House) -> None:
-    await put(home, f"{MAIN}/a")
-    first = await home.client.get(FILES)
+async def test_a_list_has_a_version_that_changes_with_what_it_shows(server: ServerHarness) -> None:
+    await put(server, f"{MAIN}/a")
+    first = await server.client.get(FILES)
     etag = first.headers["ETag"]
-    same = await home.client.get(FILES, headers={"If-None-Match": etag})
+    same = await server.client.get(FILES, headers={"If-None-Match": etag})
     assert (same.status_code, same.content, same.headers["ETag"]) == (304, b"", etag)
-    await put(home, f"{MAIN}/a", b"y")
-    changed = await home.client.get(FILES, headers={"If-None-Match": etag})
+    await put(server, f"{MAIN}/a", b"y")
+    changed = await server.client.get(FILES, headers={"If-None-Match": etag})
     assert (changed.status_code, changed.headers["ETag"] != etag) == (200, True)
 
 
@@ -288,44 +288,44 @@ NO_PATHS = [
 
 @pytest.mark.parametrize("name", NO_PATHS)
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_what_is_no_path_is_refused(home: House, method: str, name: str) -> None:
-    refused = problem_in(await home.client.request(method, f"{FILES}/{name}"))
+async def test_what_is_no_path_is_refused(server: ServerHarness, method: str, name: str) -> None:
+    refused = problem_in(await server.client.request(method, f"{FILES}/{name}"))
     assert (refused.status, refused.type) == (400, "urn:cfs:error:invalid-path")
-    assert await paths(home) == []
+    assert await paths(server) == []
 
 
 @pytest.mark.parametrize("prefix", ["workspaces", "/workspaces/../", "/work", "//", "/workspaces/main*", "/etc/"])
-async def test_what_is_no_prefix_is_refused(home: House, prefix: str) -> None:
-    refused = problem_in(await home.client.get(FILES, params={"prefix": prefix}))
+async def test_what_is_no_prefix_is_refused(server: ServerHarness, prefix: str) -> None:
+    refused = problem_in(await server.client.get(FILES, params={"prefix": prefix}))
     assert (refused.status, refused.type) == (400, "urn:cfs:error:invalid-path")
 
 
 @pytest.mark.parametrize("name", ["a%00", "a%0A", "a%2Fb", "a%FF", "a%zz"])
-async def test_what_is_no_url_is_refused(home: House, name: str) -> None:
-    refused = problem_in(await home.client.put(f"{MAIN}/{name}", content=b"x"))
+async def test_what_is_no_url_is_refused(server: ServerHarness, name: str) -> None:
+    refused = problem_in(await server.client.put(f"{MAIN}/{name}", content=b"x"))
     assert (refused.status, refused.type) == (400, "urn:cfs:error:invalid-request")
-    assert await paths(home) == []
+    assert await paths(server) == []
 
 
-async def test_a_workspace_itself_is_no_file(home: House) -> None:
-    refused = await home.client.put(MAIN, content=b"x")
+async def test_a_workspace_itself_is_no_file(server: ServerHarness) -> None:
+    refused = await server.client.put(MAIN, content=b"x")
     assert problem_in(refused).type == "urn:cfs:error:conflict"
-    await put(home, NOTE)
+    await put(server, NOTE)
     for method, status in (("GET", 404), ("PUT", 409), ("DELETE", 404)):
-        assert problem_in(await home.client.request(method, MAIN)).status == status
-    assert await paths(home) == ["/workspaces/main/note.txt"]
+        assert problem_in(await server.client.request(method, MAIN)).status == status
+    assert await paths(server) == ["/workspaces/main/note.txt"]
 
 
 @pytest.mark.parametrize("name", ["a", "a/b", "a/b/c/d", "a/b/c/d/e"])
-async def test_nothing_is_both_file_and_directory(home: House, name: str) -> None:
-    await put(home, f"{MAIN}/a/b/c", b"deep")
-    refused = await home.client.put(f"{MAIN}/{name}", content=b"x")
+async def test_nothing_is_both_file_and_directory(server: ServerHarness, name: str) -> None:
+    await put(server, f"{MAIN}/a/b/c", b"deep")
+    refused = await server.client.put(f"{MAIN}/{name}", content=b"x")
     assert problem_in(refused).type == "urn:cfs:error:conflict"
-    assert await paths(home) == ["/workspaces/main/a/b/c"]
-    assert (await home.client.get(f"{MAIN}/a/b/c")).content == b"deep"
-    assert problem_in(await home.client.get(f"{MAIN}/a/b")).status == 404
-    await home.client.delete(f"{MAIN}/a/b/c")
-    await put(home, f"{MAIN}/a", b"the path is free")
+    assert await paths(server) == ["/workspaces/main/a/b/c"]
+    assert (await server.client.get(f"{MAIN}/a/b/c")).content == b"deep"
+    assert problem_in(await server.client.get(f"{MAIN}/a/b")).status == 404
+    await server.client.delete(f"{MAIN}/a/b/c")
+    await put(server, f"{MAIN}/a", b"the path is free")
 
 
 # -- what a browser makes of it -----------------------------------------------------------------------------------
@@ -346,16 +346,16 @@ TYPES = {
 
 
 @pytest.mark.parametrize("name", TYPES)
-async def test_a_file_has_the_type_of_its_name_and_runs_nothing_in_a_browser(home: House, name: str) -> None:
-    await put(home, f"{MAIN}/{name}", b"<script>alert(1)</script>")
+async def test_a_file_has_the_type_of_its_name_and_runs_nothing_in_a_browser(server: ServerHarness, name: str) -> None:
+    await put(server, f"{MAIN}/{name}", b"<script>alert(1)</script>")
     for headers in ({}, {"Range": "bytes=0-3"}):
-        answer = await home.client.get(f"{MAIN}/{name}", headers=headers)
+        answer = await server.client.get(f"{MAIN}/{name}", headers=headers)
         assert answer.headers["content-type"] == TYPES[name]
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Content-Security-Policy"].startswith("sandbox")
         assert "content-encoding" not in answer.headers
         assert answer.headers["Cache-Control"] == "no-cache"
-    lines = await home.client.get(f"{MAIN}/{name}", params={"view": "text"})
+    lines = await server.client.get(f"{MAIN}/{name}", params={"view": "text"})
     assert lines.headers["content-type"] == "text/plain; charset=utf-8"
     assert lines.headers["X-Content-Type-Options"] == "nosniff"
 
@@ -365,83 +365,83 @@ async def test_a_file_has_the_type_of_its_name_and_runs_nothing_in_a_browser(hom
 CHAT = f"{FILES}/sessions/chat"
 
 
-async def test_a_session_is_a_file_whose_writes_are_messages(home: House) -> None:
-    made = await home.client.put(CHAT, content=b"hello\n")
+async def test_a_session_is_a_file_whose_writes_are_messages(server: ServerHarness) -> None:
+    made = await server.client.put(CHAT, content=b"hello\n")
     assert (made.status_code, made.headers["Location"]) == (201, CHAT)
-    assert await home.text("chat") == "User: hello\nAssistant: hello\n"
-    read = await home.client.get(CHAT)
+    assert await server.text("chat") == "User: hello\nAssistant: hello\n"
+    read = await server.client.get(CHAT)
     assert read.text == "User: hello\nAssistant: hello\n"
     assert read.headers["content-type"] == "text/plain; charset=utf-8"
-    text = await home.client.get("/v1/sessions/chat", headers=TEXT)
+    text = await server.client.get("/v1/sessions/chat", headers=TEXT)
     assert read.headers["ETag"] == text.headers["ETag"]
-    assert (await home.client.put(CHAT, content=b"again")).status_code == 200
-    assert (await home.text("chat")).endswith("User: again\nAssistant: again\n")
-    assert (await home.client.get(CHAT, params={"view": "text", "index": 2, "line": 1})).text == "User: again\n"
-    found = await home.client.get(CHAT, params={"view": "matches", "pattern": "(?m)^Assistant: .*$"})
+    assert (await server.client.put(CHAT, content=b"again")).status_code == 200
+    assert (await server.text("chat")).endswith("User: again\nAssistant: again\n")
+    assert (await server.client.get(CHAT, params={"view": "text", "index": 2, "line": 1})).text == "User: again\n"
+    found = await server.client.get(CHAT, params={"view": "matches", "pattern": "(?m)^Assistant: .*$"})
     assert found.json() == {"matches": ["Assistant: hello", "Assistant: again"]}
-    assert (await home.client.get(CHAT, headers={"Range": "bytes=0-4"})).content == b"User:"
-    assert await paths(home, prefix="/sessions/") == ["/sessions/chat"]
-    assert (await home.client.delete(CHAT)).status_code == 204
-    assert problem_in(await home.client.get(CHAT)).status == 404
-    assert len(home.store) == 0
+    assert (await server.client.get(CHAT, headers={"Range": "bytes=0-4"})).content == b"User:"
+    assert await paths(server, prefix="/sessions/") == ["/sessions/chat"]
+    assert (await server.client.delete(CHAT)).status_code == 204
+    assert problem_in(await server.client.get(CHAT)).status == 404
+    assert len(server.store) == 0
 
 
-async def test_a_write_to_a_session_does_not_wait_for_the_reply(home: House) -> None:
-    home.engine.hold()
-    first = await home.client.put(CHAT, content=b"hello")
+async def test_a_write_to_a_session_does_not_wait_for_the_reply(server: ServerHarness) -> None:
+    server.engine.hold()
+    first = await server.client.put(CHAT, content=b"hello")
     assert first.json()["size"] == len("User: hello\n")
-    assert (await home.client.get(CHAT)).text == "User: hello\n"
-    home.engine.release()
-    assert await home.text("chat") == "User: hello\nAssistant: hello\n"
+    assert (await server.client.get(CHAT)).text == "User: hello\n"
+    server.engine.release()
+    assert await server.text("chat") == "User: hello\nAssistant: hello\n"
 
 
-async def test_a_session_is_written_only_as_long_as_nobody_else_did(home: House) -> None:
-    etag = await put(home, CHAT, b"")
-    assert await put(home, CHAT, b"hello", If_Match=etag) != etag
-    text = await home.text("chat")
+async def test_a_session_is_written_only_as_long_as_nobody_else_did(server: ServerHarness) -> None:
+    etag = await put(server, CHAT, b"")
+    assert await put(server, CHAT, b"hello", If_Match=etag) != etag
+    text = await server.text("chat")
     for condition in ({"If-Match": etag}, {"If-None-Match": "*"}):
-        refused = problem_in(await home.client.put(CHAT, content=b"late", headers=condition))
+        refused = problem_in(await server.client.put(CHAT, content=b"late", headers=condition))
         assert (refused.status, refused.type) == (412, "urn:cfs:error:precondition-failed")
-    assert problem_in(await home.client.delete(CHAT, headers={"If-Match": etag})).status == 412
-    assert await home.text("chat") == text
+    assert problem_in(await server.client.delete(CHAT, headers={"If-Match": etag})).status == 412
+    assert await server.text("chat") == text
 
 
-async def test_a_deleted_session_takes_its_family_along_and_a_new_one_needs_it(home: House) -> None:
-    refused = problem_in(await home.client.put(f"{CHAT}/coder", content=b"x"))
+async def test_a_deleted_session_takes_its_family_along_and_a_new_one_needs_it(server: ServerHarness) -> None:
+    refused = problem_in(await server.client.put(f"{CHAT}/coder", content=b"x"))
     assert (refused.status, refused.type) == (409, "urn:cfs:error:conflict")
     for url in (CHAT, f"{CHAT}/coder", f"{CHAT}/coder/tester"):
-        await put(home, url, b"")
-    assert await paths(home) == ["/sessions/chat", "/sessions/chat/coder", "/sessions/chat/coder/tester"]
-    assert (await home.client.delete(CHAT)).status_code == 204
-    assert await paths(home) == []
+        await put(server, url, b"")
+    assert await paths(server) == ["/sessions/chat", "/sessions/chat/coder", "/sessions/chat/coder/tester"]
+    assert (await server.client.delete(CHAT)).status_code == 204
+    assert await paths(server) == []
 
 
-async def test_an_id_that_is_no_logical_name_is_reached_by_its_escapes(home: House) -> None:
-    await home.say("what%3F", "hello", wait="true")
-    assert await paths(home) == ["/sessions/what%3F"]
+async def test_an_id_that_is_no_logical_name_is_reached_by_its_escapes(server: ServerHarness) -> None:
+    await server.say("what%3F", "hello", wait="true")
+    assert await paths(server) == ["/sessions/what%3F"]
     url = f"{FILES}/sessions/what%253F"
-    assert (await home.client.get(url)).text == "User: hello\nAssistant: hello\n"
-    made = await home.client.put(f"{FILES}/sessions/100%2525", content=b"x")
+    assert (await server.client.get(url)).text == "User: hello\nAssistant: hello\n"
+    made = await server.client.put(f"{FILES}/sessions/100%2525", content=b"x")
     assert (made.headers["Location"], made.json()["path"]) == (f"{FILES}/sessions/100%2525", "/sessions/100%25")
-    assert (await home.client.get("/v1/sessions/100%25")).json()["id"] == "100%"
+    assert (await server.client.get("/v1/sessions/100%25")).json()["id"] == "100%"
 
 
-async def test_what_is_no_message_is_refused_and_makes_no_session(home: House) -> None:
-    refused = problem_in(await home.client.put(CHAT, content=b"caf\xe9"))
+async def test_what_is_no_message_is_refused_and_makes_no_session(server: ServerHarness) -> None:
+    refused = problem_in(await server.client.put(CHAT, content=b"caf\xe9"))
     assert (refused.status, refused.type) == (422, "urn:cfs:error:invalid-parameters")
     for name in (".hidden", "a/b%20c", "a/settings", "%2541"):
-        refused = problem_in(await home.client.put(f"{FILES}/sessions/{name}", content=b"x"))
+        refused = problem_in(await server.client.put(f"{FILES}/sessions/{name}", content=b"x"))
         assert (refused.status, refused.type) == (400, "urn:cfs:error:invalid-path")
-    assert len(home.store) == 0
+    assert len(server.store) == 0
 
 
 # -- limits -------------------------------------------------------------------------------------------------------
 
 
 @pytest_asyncio.fixture
-async def small() -> AsyncIterator[House]:
+async def small() -> AsyncIterator[ServerHarness]:
     """A server that holds little."""
-    async with house(
+    async with running_server(
         max_body_bytes=1000,
         max_file_bytes=1000,
         max_message_bytes=100,
@@ -452,7 +452,7 @@ async def small() -> AsyncIterator[House]:
         yield here
 
 
-async def test_too_much_is_refused_and_changes_nothing(small: House) -> None:
+async def test_too_much_is_refused_and_changes_nothing(small: ServerHarness) -> None:
     await put(small, NOTE, b"first")
     for body in (b"x" * 1001, _chunked(b"x" * 500, 3)):
         assert problem_in(await small.client.put(NOTE, content=body)).type == "urn:cfs:error:too-large"
@@ -470,7 +470,7 @@ async def _chunked(piece: bytes, count: int) -> AsyncIterator[bytes]:
         yield piece
 
 
-async def test_a_full_queue_and_a_full_store_are_told(small: House) -> None:
+async def test_a_full_queue_and_a_full_store_are_told(small: ServerHarness) -> None:
     small.engine.hold()
     for _ in range(2):
         await put(small, CHAT, b"x")
@@ -487,10 +487,10 @@ async def test_a_full_queue_and_a_full_store_are_told(small: House) -> None:
 # -- what a caller may know ---------------------------------------------------------------------------------------
 
 
-async def granted(home: House, prefix: str, *ops: GrantedOperation) -> httpx.Headers:
+async def granted(server: ServerHarness, prefix: str, *ops: GrantedOperation) -> httpx.Headers:
     """Make the server know one token; return its credentials."""
     token = Token(hash=digest("secret"), grants=(TokenGrant(prefix=prefix, ops=frozenset(ops)),))
-    home.parts.principals.use({"guest": token})
+    server.parts.principals.use({"guest": token})
     return httpx.Headers({"Authorization": "Bearer secret"})
 
 
@@ -507,26 +507,26 @@ LISTED = {
 
 
 @pytest.mark.parametrize("prefix", LISTED)
-async def test_a_list_that_is_not_granted_is_refused_whatever_is_there(home: House, prefix: str) -> None:
+async def test_a_list_that_is_not_granted_is_refused_whatever_is_there(server: ServerHarness, prefix: str) -> None:
     for name in ("main/a", "mainly/a", "other"):
-        await home.client.put(f"{FILES}/workspaces/{name}", content=b"x")
-    credentials = await granted(home, "/workspaces/main/", "read", "write")
-    refused = problem_in(await home.client.get(FILES, params={"prefix": prefix}, headers=credentials))
+        await server.client.put(f"{FILES}/workspaces/{name}", content=b"x")
+    credentials = await granted(server, "/workspaces/main/", "read", "write")
+    refused = problem_in(await server.client.get(FILES, params={"prefix": prefix}, headers=credentials))
     assert refused.type == f"urn:cfs:error:{LISTED[prefix]}"
-    everything = await home.client.get(FILES, headers=credentials)
+    everything = await server.client.get(FILES, headers=credentials)
     assert (everything.status_code, everything.json()["files"]) == (200, [])
 
 
-async def test_without_the_right_to_look_there_is_content_and_no_version(home: House) -> None:
+async def test_without_the_right_to_look_there_is_content_and_no_version(server: ServerHarness) -> None:
     """Nothing that `file` would say is said in the headers of another view."""
-    await put(home, NOTE, b"x\n")
-    credentials = await granted(home, "/workspaces/main/", "read", "write")
+    await put(server, NOTE, b"x\n")
+    credentials = await granted(server, "/workspaces/main/", "read", "write")
     for query in ({}, {"view": "text"}, {"view": "matches", "pattern": "x"}):
-        answer = await home.client.get(NOTE, params=query, headers=credentials)
+        answer = await server.client.get(NOTE, params=query, headers=credentials)
         assert answer.status_code == 200
         assert not {"etag", "last-modified"} & set(answer.headers)
-    assert problem_in(await home.client.get(NOTE, params={"view": "meta"}, headers=credentials)).status == 403
-    guarded = await home.client.put(NOTE, content=b"y", headers={**credentials, "If-None-Match": "*"})
+    assert problem_in(await server.client.get(NOTE, params={"view": "meta"}, headers=credentials)).status == 403
+    guarded = await server.client.put(NOTE, content=b"y", headers={**credentials, "If-None-Match": "*"})
     assert problem_in(guarded).status == 403
-    assert (await home.client.get(NOTE, headers=credentials)).content == b"x\n"
-    assert (await home.client.put(f"{MAIN}/new", content=b"y", headers=credentials)).status_code == 200
+    assert (await server.client.get(NOTE, headers=credentials)).content == b"x\n"
+    assert (await server.client.put(f"{MAIN}/new", content=b"y", headers=credentials)).status_code == 200

@@ -17,8 +17,8 @@ from cfs_server.sessions.filesystem import SessionFileSystem
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
 from cfs_server.workspaces import Workspaces
 from tests.server.files_client import RemoteFileSystem
-from tests.server.support import house
-from tests.sessions.support import desk, transcript
+from tests.server.support import running_server
+from tests.sessions.support import running_store, transcript
 
 
 class TestWorkspaces(FileSystemConformance):
@@ -32,7 +32,7 @@ class TestWorkspaces(FileSystemConformance):
 @pytest.fixture
 def composed(tmp_path: Path) -> Iterator[RouterFileSystem]:
     """What each principal of the server has a handle for, but that nobody answers."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(desk()) as d:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(running_store()) as d:
         sessions = portal.call(lambda: SessionFileSystem(d.store, generate=False))
         yield RouterFileSystem({SESSIONS: sessions, WORKSPACES: Workspaces(tmp_path)})
 
@@ -68,7 +68,7 @@ class TestWorkspacesByRest(FileSystemConformance):
     def filesystem(self) -> Iterator[RemoteFileSystem]:
         with (
             start_blocking_portal() as portal,
-            portal.wrap_async_context_manager(house()) as home,
-            httpx.Client(base_url=home.url, timeout=30, trust_env=False) as client,
+            portal.wrap_async_context_manager(running_server()) as server,
+            httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client,
         ):
-            yield RemoteFileSystem(client, home, portal)
+            yield RemoteFileSystem(client, server, portal)

@@ -25,7 +25,7 @@ from cfs.ids import ROUTE_WORDS
 from cfs_filesystem import InvalidPathError, validate_path
 from cfs_server.sessions.ids import path_of
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
-from tests.server.support import House, house
+from tests.server.support import ServerHarness, running_server
 from tests.server.test_errors import ROUTES
 from tests.server.wire import Reply, Wire
 
@@ -131,7 +131,7 @@ def disk(tmp_path: Path) -> Disk:
 class Siege:
     """A server, a connection to it, and the disk that it works on."""
 
-    home: House
+    server: ServerHarness
     wire: Wire
     disk: Disk
 
@@ -147,9 +147,9 @@ class Siege:
 @pytest.fixture
 async def siege(disk: Disk) -> AsyncIterator[Siege]:
     before = disk.outside()
-    async with house(may_block=True, data_dir=disk.folder / "data") as home, Wire(home.url) as wire:
-        yield Siege(home, wire, disk)
-        assert (await home.client.get("/healthz")).status_code == 200
+    async with running_server(may_block=True, data_dir=disk.folder / "data") as server, Wire(server.url) as wire:
+        yield Siege(server, wire, disk)
+        assert (await server.client.get("/healthz")).status_code == 200
     assert disk.outside() == before
 
 
@@ -197,7 +197,7 @@ async def test_a_file_is_the_one_that_the_url_names_or_none(
         made += 1
         inside = {path.removeprefix("/workspaces/"): b"content of " + raw(hostile)[:200]}
         got = await siege.ask("GET", target)
-        listed = (await siege.home.client.get("/v1/files", params={"prefix": path})).json()["files"]
+        listed = (await siege.server.client.get("/v1/files", params={"prefix": path})).json()["files"]
         if siege.disk.inside() != inside or got.body != inside[path.removeprefix("/workspaces/")]:
             wrong.append((target[:80], put, siege.disk.inside()))
         if [file["path"] for file in listed] != [path] or json.loads(put.body)["path"] != path:
@@ -207,7 +207,7 @@ async def test_a_file_is_the_one_that_the_url_names_or_none(
         siege.disk.clear()
     assert wrong == [], "\n".join(map(repr, wrong[:20]))
     assert made >= (0 if encode is wholly else 20)
-    assert len(siege.home.store) == 0
+    assert len(siege.server.store) == 0
 
 
 @encodings
@@ -218,7 +218,7 @@ async def test_what_is_below_no_place_of_files_is_none(siege: Siege, encode: Cal
         answers = [await siege.ask(method, target) for method in ("GET", "PUT", "DELETE")]
         wrong += [(target[:80], answer) for answer in answers if not refused(answer, target)]
     assert wrong == [], "\n".join(map(repr, wrong[:20]))
-    assert (siege.disk.inside(), len(siege.home.store)) == ({}, 0)
+    assert (siege.disk.inside(), len(siege.server.store)) == ({}, 0)
 
 
 @encodings
@@ -294,15 +294,15 @@ async def test_a_session_is_the_one_that_the_url_names_or_none(
         target = b"/v1/sessions" + encode(hostile if hostile.startswith("/") else "/" + hostile) + end.encode()
         session_id = session_named(target, end)
         answer = await siege.ask(method, target, body, If_Match="*" if end == "/transcript" else "", Content_Type=media)
-        made = [session.id for session in siege.home.store]
+        made = [session.id for session in siege.server.store]
         if end == "/messages" and session_id is not None and answer.status == 412:
             answer = await siege.ask(method, target, body, Content_Type=media)
-            made = [session.id for session in siege.home.store]
+            made = [session.id for session in siege.server.store]
             wanted = session_id.split("/")
             family = ["/".join(wanted[:depth]) for depth in range(1, len(wanted) + 1)]
             if (answer.status, made) != (202, family) or json.loads(answer.body)["session"] != session_id:
                 wrong.append((target[:80], answer, made))
-            siege.home.store.delete(wanted[0])
+            siege.server.store.delete(wanted[0])
         elif made or not refused(answer, target):
             wrong.append((target[:80], answer, made))
         elif session_id is not None and is_uri(target) and answer.status != 404:
@@ -325,7 +325,7 @@ NAMING = {
 
 @pytest.mark.parametrize("act", NAMING)
 async def test_a_session_gets_the_name_that_the_body_gives_it_or_none(siege: Siege, act: str) -> None:
-    store, (url, success) = siege.home.store, NAMING[act]
+    store, (url, success) = siege.server.store, NAMING[act]
     wrong: list[object] = []
     for hostile in HOSTILE:
         for name in in_json(hostile):
@@ -348,7 +348,7 @@ async def test_a_session_gets_the_name_that_the_body_gives_it_or_none(siege: Sie
 async def test_a_page_of_sessions_has_the_prefix_that_was_asked_for(
     siege: Siege, encode: Callable[[str], bytes]
 ) -> None:
-    siege.home.store.open("a/b")
+    siege.server.store.open("a/b")
     wrong = []
     for hostile in HOSTILE:
         for text in (hostile, hostile.removeprefix("/")):
@@ -367,9 +367,9 @@ async def test_a_page_of_sessions_has_the_prefix_that_was_asked_for(
 
 @encodings
 async def test_turns_and_cursors_are_no_places_for_names(siege: Siege, encode: Callable[[str], bytes]) -> None:
-    await siege.home.create("a", driver="agent")
-    await siege.home.say("a", "hello")
-    before = siege.home.store.bus.log.last
+    await siege.server.create("a", driver="agent")
+    await siege.server.say("a", "hello")
+    before = siege.server.store.bus.log.last
     wrong = []
     for hostile in HOSTILE:
         text = encode(hostile.removeprefix("/"))
@@ -385,7 +385,7 @@ async def test_turns_and_cursors_are_no_places_for_names(siege: Siege, encode: C
         ]
         wrong += [(target[:80], answer) for target, answer in answers if not refused(answer, target)]
     assert wrong == [], "\n".join(map(repr, wrong[:20]))
-    assert siege.home.store.bus.log.last == before
+    assert siege.server.store.bus.log.last == before
 
 
 async def test_the_words_of_routes_are_no_names(siege: Siege) -> None:
@@ -396,7 +396,7 @@ async def test_the_words_of_routes_are_no_names(siege: Siege) -> None:
             "POST", b"/v1/sessions", json.dumps({"id": f"a/{word}"}).encode(), Content_Type="application/json"
         )
         assert made.status == 422
-    assert len(siege.home.store) == 0
+    assert len(siege.server.store) == 0
 
 
 # -- what is on the disk ----------------------------------------------------------------------------------------------
@@ -447,8 +447,8 @@ async def test_what_is_no_plain_file_is_neither_listed_nor_read_nor_written(sieg
 async def test_a_file_with_another_name_outside_is_refused(disk: Disk) -> None:
     (disk.root / "ws").mkdir()
     (disk.root / "ws" / "hard").hardlink_to(disk.folder / "etc" / "secret")
-    async with house(may_block=True, data_dir=disk.folder / "data") as home, Wire(home.url) as wire:
-        siege = Siege(home, wire, disk)
+    async with running_server(may_block=True, data_dir=disk.folder / "data") as server, Wire(server.url) as wire:
+        siege = Siege(server, wire, disk)
         for method in ("GET", "PUT", "DELETE"):
             answer = await siege.ask(method, b"/v1/files/workspaces/ws/hard", b"new")
             assert (answer.status, json.loads(answer.body)["type"]) == (400, "urn:cfs:error:invalid-path"), answer

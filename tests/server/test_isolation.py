@@ -25,7 +25,7 @@ from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.settings import Settings
 from tests.filesystem.support import grant
 from tests.server.guests import Guest, guests
-from tests.server.support import EVENTS, TEXT, House, data, house
+from tests.server.support import EVENTS, TEXT, ServerHarness, data, running_server
 
 ROUTES = {
     (method, str(route.path_format))
@@ -58,15 +58,15 @@ async def furnish(alice: Guest) -> dict[str, str]:
     return {"turn": claimed["turn"], "claim": claimed["claim"]}
 
 
-async def everything_in(home: House) -> list[object]:
+async def everything_in(server: ServerHarness) -> list[object]:
     """All that a request could change."""
-    workspaces = await asyncio.to_thread(lambda: sorted(home.parts.workspaces.entries("/"), key=str))
+    workspaces = await asyncio.to_thread(lambda: sorted(server.parts.workspaces.entries("/"), key=str))
     return [
-        home.store.bus.log.last,
+        server.store.bus.log.last,
         workspaces,
         *(
             (session.id, session.etag, session.history.text, session.settings, session.running, list(session.queue))
-            for session in home.store
+            for session in server.store
         ),
     ]
 
@@ -271,17 +271,17 @@ NAMES = {"own": "bobs", "new": "bobs/new"}
 class Estate(NamedTuple):
     """A server with what Alice has, and Bob, who has a session of his own."""
 
-    home: House
+    server: ServerHarness
     who: dict[str, Guest]
     turn: dict[str, str]
 
 
 @asynccontextmanager
 async def estate(*, may_block: bool = False) -> AsyncIterator[Estate]:
-    async with house(may_block=may_block) as home, guests(home, alice=[grant("/")], bob=BOBS) as who:
+    async with running_server(may_block=may_block) as server, guests(server, alice=[grant("/")], bob=BOBS) as who:
         turn = await furnish(who["alice"])
         await who["bob"].create("bobs", "Assistant: mine\n")
-        yield Estate(home, who, turn)
+        yield Estate(server, who, turn)
 
 
 def twin(name: str) -> str:
@@ -302,8 +302,8 @@ async def test_what_is_not_granted_is_as_if_it_did_not_exist(
     shared: Estate, route: tuple[str, str], call: Call
 ) -> None:
     """Asked for by somebody without rights, it changes nothing and answers as what is not there, to the letter."""
-    home, who, turn = shared
-    bob, before = who["bob"], await everything_in(home)
+    server, who, turn = shared
+    bob, before = who["bob"], await everything_in(server)
     methods = ("GET", "HEAD") if route[0] == "GET" else (route[0],)
     for method, session in itertools.product(methods, (call.about, CHAPTER)):
         answers = []
@@ -314,7 +314,7 @@ async def test_what_is_not_granted_is_as_if_it_did_not_exist(
             assert not any(word in str(answer) for word in (*CONTENT, "alice", *turn.values())), answer
             answers.append(answer)
         assert answers[0] == answers[1]
-    assert await everything_in(home) == before
+    assert await everything_in(server) == before
 
 
 def some_rights(needs: AbstractSet[Operation]) -> list[AbstractSet[Operation]]:
@@ -328,8 +328,8 @@ def some_rights(needs: AbstractSet[Operation]) -> list[AbstractSet[Operation]]:
 @pytest.mark.parametrize(("route", "call"), EACH)
 async def test_a_call_needs_all_of_its_operations_and_no_other(route: tuple[str, str], call: Call) -> None:
     """With less it is forbidden and changes nothing; with just these it is done, and shows no more than they allow."""
-    async with estate() as (home, who, turn):
-        bob, before = who["bob"], await everything_in(home)
+    async with estate() as (server, who, turn):
+        bob, before = who["bob"], await everything_in(server)
         names = NAMES | turn | {"id": call.about}
         places = [f"/sessions/{call.about}", f"/workspaces/{call.about}"]
         for ops in some_rights(call.needs):
@@ -337,7 +337,7 @@ async def test_a_call_needs_all_of_its_operations_and_no_other(route: tuple[str,
             answer = await ask(bob, call.request(route, bob.client, names))
             assert answer.status == 403, (ops, answer)
             assert not any(word in answer.body for word in (*CONTENT, *turn.values())), (ops, answer)
-            assert await everything_in(home) == before, ops
+            assert await everything_in(server) == before, ops
         bob.may(*BOBS, *(grant(place, *call.needs) for place in places))
         answer = await ask(bob, call.request(route, bob.client, names))
         assert answer.status == call.status, answer
@@ -367,7 +367,7 @@ async def untargeted(guest: Guest) -> dict[str, Answer]:
 
 async def test_what_others_do_changes_no_answer() -> None:
     """Listings, their ETags, counts, usage: all is as if Bob were alone, whatever Alice does."""
-    async with house() as home, guests(home, alice=[grant("/")], bob=BOBS) as who:
+    async with running_server() as server, guests(server, alice=[grant("/")], bob=BOBS) as who:
         bob, alice = who["bob"], who["alice"]
         await bob.create("bobs", "Assistant: mine\n")
         await bob.create("bobs/child")
@@ -414,10 +414,10 @@ async def test_listings_and_the_common_stream_need_one_operation_each(operation:
 
 
 async def test_without_a_token_only_what_is_the_same_for_all_is_told() -> None:
-    async with estate() as (home, _, turn):
+    async with estate() as (server, _, turn):
         routes = [(method, url) for method, url in sorted(ROUTES) if url not in ("/", "/healthz", "/readyz")]
-        before = await everything_in(home)
-        async with httpx.AsyncClient(base_url=home.url, trust_env=False) as nobody:
+        before = await everything_in(server)
+        async with httpx.AsyncClient(base_url=server.url, trust_env=False) as nobody:
             for method, url in routes:
                 answer = await nobody.request(method, url.format(id=DIARY, path=NOTES, model="x", **turn))
                 assert answer.status_code == 401, (method, url)
@@ -425,7 +425,7 @@ async def test_without_a_token_only_what_is_the_same_for_all_is_told() -> None:
             for url in ("/", "/healthz", "/readyz", "/openapi.json"):
                 answer = await nobody.get(url)
                 assert (answer.status_code, "alice" in answer.text) == (200, False)
-        assert await everything_in(home) == before
+        assert await everything_in(server) == before
 
 
 # -- parts of a family ------------------------------------------------------------------------------------------------
@@ -480,7 +480,7 @@ async def test_the_etag_of_a_listing_changes_with_what_it_shows_only() -> None:
 
 async def test_a_right_below_does_not_make_what_is_above() -> None:
     """By no route that makes sessions; where what is above exists already, it does its work."""
-    async with estate() as (home, who, _):
+    async with estate() as (server, who, _):
         bob = who["bob"]
         bob.may(*BOBS, grant("/sessions/alices-new/child"))
         ways: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -491,11 +491,11 @@ async def test_a_right_below_does_not_make_what_is_above() -> None:
             "file": ("PUT", "/v1/files/sessions/alices-new/child", {"content": b"x"}),
             "rename": ("POST", "/v1/sessions/bobs/rename", {"json": {"id": "alices-new/child"}}),
         }
-        before = await everything_in(home)
+        before = await everything_in(server)
         for method, url, body in ways.values():
             answer = await bob.client.request(method, url, **body)
             assert answer.status_code in (404, 409), answer.text
-            assert await everything_in(home) == before
+            assert await everything_in(server) == before
         await who["alice"].create("alices-new")
         for method, url, body in ways.values():
             answer = await bob.client.request(method, url, **body)

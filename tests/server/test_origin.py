@@ -6,7 +6,7 @@ import pytest
 from cfs.errors import Forbidden
 from cfs_server.middleware import check_caller
 from cfs_server.settings import Settings
-from tests.server.support import house
+from tests.server.support import running_server
 
 OURS = frozenset({"cfs.example"})
 
@@ -63,7 +63,7 @@ def test_our_own_page_and_the_user_are_no_other_site(site: str) -> None:
 
 async def test_a_link_of_another_site_opens_the_dashboard_and_nothing_else() -> None:
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-    async with house() as h:
+    async with running_server() as h:
         await h.create("a")
         for path in ("/", "/dashboard/index.html"):
             page = await h.client.get(path, headers=link | {"Accept": "text/html"}, follow_redirects=True)
@@ -86,7 +86,7 @@ def test_the_names_come_from_the_settings() -> None:
 
 
 async def test_a_cross_site_message_is_refused_and_stored_nowhere() -> None:
-    async with house() as h:
+    async with running_server() as h:
         for headers in ({"Origin": "http://evil.example"}, {"Host": "evil.example"}):
             refused = await h.client.post("/v1/sessions/a/messages", content="hi", headers=headers)
             assert (refused.status_code, refused.json()["type"]) == (403, "urn:cfs:error:forbidden")

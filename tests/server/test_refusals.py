@@ -10,7 +10,7 @@ import pytest
 
 from cfs_filesystem import OPERATIONS, READ_OPERATIONS, Grant
 from tests.server.guests import Guest, guests
-from tests.server.support import House, house
+from tests.server.support import ServerHarness, running_server
 from tests.server.test_errors import problem_in
 from tests.webdav.wire import LOCK
 
@@ -103,17 +103,17 @@ ROWS: dict[str, tuple[str, int, str, list[Try]]] = {
 
 
 @asynccontextmanager
-async def ann() -> AsyncIterator[tuple[House, Guest]]:
+async def ann() -> AsyncIterator[tuple[ServerHarness, Guest]]:
     """Serve a caller who sees `shown`, may do everything with `mine` and `bad`, and knows nothing of `secret`."""
     grants = [Grant(prefix=f"/{kind}/shown", ops=LOOKING) for kind in ("sessions", "workspaces")]
     grants += [Grant(prefix=f"/sessions/{name}", ops=OPERATIONS) for name in ("mine", "mine2", "bad")]
     grants += [Grant(prefix="/workspaces/mine", ops=OPERATIONS)]
-    async with house(max_message_bytes=2000, max_file_bytes=3000) as home:
+    async with running_server(max_message_bytes=2000, max_file_bytes=3000) as server:
         for name in ("shown", "secret", "mine"):
-            await home.create(name)
-            await home.client.put(f"/v1/files/workspaces/{name}/f", content=b"x")
-        async with guests(home, ann=grants) as found:
-            yield home, found["ann"]
+            await server.create(name)
+            await server.client.put(f"/v1/files/workspaces/{name}/f", content=b"x")
+        async with guests(server, ann=grants) as found:
+            yield server, found["ann"]
 
 
 def filled(value: Any, **names: str) -> Any:
@@ -151,15 +151,15 @@ async def test_a_completion_says_400_where_the_other_faces_say_422() -> None:
 
 
 async def test_a_session_that_is_deleted_while_it_is_waited_for_is_gone_on_every_face() -> None:
-    async with house() as home:
-        await home.create("a", driver="agent")
-        await home.say("a", "a task that no agent takes")
+    async with running_server() as server:
+        await server.create("a", driver="agent")
+        await server.say("a", "a task that no agent takes")
         waits = [
-            asyncio.create_task(home.client.get(path))
+            asyncio.create_task(server.client.get(path))
             for path in ("/v1/sessions/a?wait=30", "/v1/sessions/a/wait?timeout=30", "/dav/sessions/a")
         ]
-        while home.store.get("a").changed.waiting < 3:  # noqa: ASYNC110 - it has no event of its own
+        while server.store.get("a").changed.waiting < 3:  # noqa: ASYNC110 - it has no event of its own
             await asyncio.sleep(0)
-        await home.client.delete("/v1/sessions/a")
+        await server.client.delete("/v1/sessions/a")
         for answer in await asyncio.gather(*waits):
             assert (problem_in(answer).type, answer.status_code) == ("urn:cfs:error:gone", 410)

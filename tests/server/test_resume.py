@@ -7,7 +7,7 @@ import random
 import pytest
 
 from cfs.sse import ServerSentEvent, SSEDecoder
-from tests.server.support import Chunks, EventStream, House, Process, data, house
+from tests.server.support import Chunks, EventStream, Process, ServerHarness, data, running_server
 
 CUTS = 200
 
@@ -35,14 +35,14 @@ def ended(events: list[ServerSentEvent], reply: str) -> bool:
 
 
 async def test_two_hundred_random_cuts_lose_and_repeat_nothing() -> None:
-    async with house() as home:
-        uncut = await EventStream.open(home.url, "/v1/events")
+    async with running_server() as server:
+        uncut = await EventStream.open(server.url, "/v1/events")
         words = " ".join(f"wörd{n}" for n in range(40))
-        await home.create("a")
+        await server.create("a")
         cuts = 0
         async with uncut:
-            writer = asyncio.create_task(write(home, words))
-            found, cuts = await read_with_cuts(home.url, "a", random.Random(1), "the end.")
+            writer = asyncio.create_task(write(server, words))
+            found, cuts = await read_with_cuts(server.url, "a", random.Random(1), "the end.")
             await writer
             whole: list[ServerSentEvent] = []
             while not ended(whole, "the end."):
@@ -52,17 +52,17 @@ async def test_two_hundred_random_cuts_lose_and_repeat_nothing() -> None:
         assert [json.loads(event.data)["number"] for event in found] == list(range(1, len(found) + 1))
         seed = 2
         while cuts < CUTS:
-            again, more = await read_with_cuts(home.url, "a", random.Random(seed), "the end.")
+            again, more = await read_with_cuts(server.url, "a", random.Random(seed), "the end.")
             assert again[: len(found)] == found
             cuts += more
             seed += 1
 
 
-async def write(home: House, words: str) -> None:
+async def write(server: ServerHarness, words: str) -> None:
     """Let many turns run while the reader reads."""
     for _ in range(5):
-        await home.say("a", words, wait="true")
-    await home.say("a", "the end.", wait="true")
+        await server.say("a", words, wait="true")
+    await server.say("a", "the end.", wait="true")
 
 
 async def test_the_same_with_the_real_model(model_server: Process) -> None:
@@ -86,14 +86,14 @@ async def test_the_same_with_the_real_model(model_server: Process) -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 40, 7))
-async def test_a_cut_inside_of_an_event_gives_the_event_again(home: House, cut: int) -> None:
-    await home.say("a", "x", wait="true")
-    async with await EventStream.open(home.url, "/v1/sessions/a/events?after=0") as stream:
+async def test_a_cut_inside_of_an_event_gives_the_event_again(server: ServerHarness, cut: int) -> None:
+    await server.say("a", "x", wait="true")
+    async with await EventStream.open(server.url, "/v1/sessions/a/events?after=0") as stream:
         first = (await stream.take(1))[0]
-    async with await EventStream.open(home.url, "/v1/sessions/a/events?after=0") as stream:
+    async with await EventStream.open(server.url, "/v1/sessions/a/events?after=0") as stream:
         decoder, chunks = SSEDecoder(), Chunks()
         complete = decoder.feed(chunks.feed(await stream.reader.readexactly(len(first.data) + cut)))
         cursor = decoder.last_event_id or "0"
-    async with await EventStream.open(home.url, f"/v1/sessions/a/events?after={cursor}") as stream:
+    async with await EventStream.open(server.url, f"/v1/sessions/a/events?after={cursor}") as stream:
         again = await stream.take(1)
     assert [json.loads(event.data)["number"] for event in [*complete, *again]][:1] == [1]

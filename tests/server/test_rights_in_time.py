@@ -11,7 +11,7 @@ import pytest
 from cfs_filesystem import Grant
 from tests.filesystem.support import grant
 from tests.server.guests import Guest, guests
-from tests.server.support import EVENTS, EventStream, House, data, house, kinds, until
+from tests.server.support import EVENTS, EventStream, ServerHarness, data, kinds, running_server, until
 
 SHARED, HIDDEN = "shared", "nobody-knows"
 READER = Grant(prefix=f"/sessions/{SHARED}", ops={"read", "file", "list"})
@@ -22,7 +22,7 @@ AGENT = Grant(prefix=f"/sessions/{SHARED}", ops={"read", "write"})
 class Room:
     """A session that Bob sees, and Alice, who may do everything."""
 
-    home: House
+    server: ServerHarness
     alice: Guest
     bob: Guest
 
@@ -33,14 +33,14 @@ class Room:
 
     async def read_on(self) -> None:
         """Let the one reader of the common stream come to its end; what counts for /metrics reads along."""
-        await until(lambda: self.home.store.bus.log.pulse.waiting == 2)
+        await until(lambda: self.server.store.bus.log.pulse.waiting == 2)
 
 
 @pytest.fixture
 async def room() -> AsyncIterator[Room]:
-    async with house() as home, guests(home, alice=[grant("/")], bob=[READER]) as who:
+    async with running_server() as server, guests(server, alice=[grant("/")], bob=[READER]) as who:
         await who["alice"].create(SHARED)
-        yield Room(home, who["alice"], who["bob"])
+        yield Room(server, who["alice"], who["bob"])
 
 
 # -- requests that wait -----------------------------------------------------------------------------------------------
@@ -53,7 +53,7 @@ class Wait:
     ask: Callable[[Guest], Awaitable[httpx.Response]]
     needs: Grant
     settings: dict[str, str]
-    begun: Callable[[House], bool]
+    begun: Callable[[ServerHarness], bool]
     end: Callable[[Room, str], Awaitable[object]]
 
 
@@ -61,7 +61,7 @@ URL = f"/v1/sessions/{SHARED}"
 
 
 async def _let_go(room: Room, _: str) -> None:
-    room.home.engine.release()
+    room.server.engine.release()
 
 
 async def _say(room: Room, session: str) -> None:
@@ -73,28 +73,28 @@ WAITS = {
         lambda bob: bob.client.get(URL, params={"wait": "30"}),
         READER,
         {},
-        lambda home: home.store.get(SHARED).changed.waiting > 0,
+        lambda server: server.store.get(SHARED).changed.waiting > 0,
         _let_go,
     ),
     "wait": Wait(
         lambda bob: bob.client.get(URL + "/wait"),
         READER,
         {},
-        lambda home: home.store.get(SHARED).changed.waiting > 0,
+        lambda server: server.store.get(SHARED).changed.waiting > 0,
         _let_go,
     ),
     "message": Wait(
         lambda bob: bob.say(SHARED, "mine", wait="true"),
         AGENT,
         {},
-        lambda home: len(home.store.get(SHARED).queue) == 1,
+        lambda server: len(server.store.get(SHARED).queue) == 1,
         _let_go,
     ),
     "claim": Wait(
         lambda bob: bob.client.post(URL + "/claim", json={"wait": 30}),
         AGENT,
         {"driver": "agent"},
-        lambda home: home.store.get(SHARED).log.pulse.waiting > 0,
+        lambda server: server.store.get(SHARED).log.pulse.waiting > 0,
         _say,
     ),
 }
@@ -106,11 +106,11 @@ async def waiting(request: pytest.FixtureRequest, room: Room) -> "Waiting":
     wait = WAITS[request.param]
     room.bob.may(wait.needs)
     await room.alice.client.patch(URL + "/settings", json=wait.settings)
-    room.home.engine.hold()
+    room.server.engine.hold()
     if not wait.settings:
         await room.alice.say(SHARED, "the word")
     asking = asyncio.ensure_future(wait.ask(room.bob))
-    await until(lambda: wait.begun(room.home))
+    await until(lambda: wait.begun(room.server))
     return Waiting(room, wait, asking)
 
 
@@ -140,7 +140,7 @@ async def test_rights_that_are_taken_during_a_wait_are_missing_at_its_end(waitin
     waiting.room.bob.may()
     await waiting.wait.end(waiting.room, SHARED)
     await waiting.refused(404)
-    assert waiting.room.home.store.get(SHARED).running is None, "a turn was claimed without the right"
+    assert waiting.room.server.store.get(SHARED).running is None, "a turn was claimed without the right"
 
 
 async def test_some_rights_that_are_taken_during_a_wait_are_missing_at_its_end(waiting: Waiting) -> None:
@@ -192,12 +192,12 @@ async def test_a_stream_ends_with_the_right_to_read_it(room: Room) -> None:
 
 async def test_the_stream_of_a_message_ends_with_the_right_to_read_it(room: Room) -> None:
     room.bob.may(AGENT)
-    room.home.engine.hold()
+    room.server.engine.hold()
     async with await room.bob.stream(URL + "/messages", EVENTS, b"one two three") as stream:
-        room.home.engine.step()
+        room.server.engine.step()
         await stream.until("token")
         room.bob.may(grant(f"/sessions/{SHARED}", "write"))
-        room.home.engine.release()
+        room.server.engine.release()
         assert await stream.rest() == []
         assert stream.ended
     room.bob.may(READER)
@@ -206,14 +206,14 @@ async def test_the_stream_of_a_message_ends_with_the_right_to_read_it(room: Room
 
 async def test_a_reader_that_is_too_late_is_told_nothing_without_the_right() -> None:
     """The word that events are lost brings the present state with it."""
-    async with house(session_events=4) as home, guests(home, alice=[grant("/")], bob=[READER]) as who:
+    async with running_server(session_events=4) as server, guests(server, alice=[grant("/")], bob=[READER]) as who:
         await who["alice"].create(SHARED)
         async with await who["bob"].stream(URL + "/events") as stream:
-            log = home.store.get(SHARED).log
+            log = server.store.get(SHARED).log
             await until(lambda: log.pulse.waiting)
             who["bob"].may()
             for _ in range(20):
-                home.store.get(SHARED).publish_state(word="the word")
+                server.store.get(SHARED).publish_state(word="the word")
             assert await stream.rest() == []
 
 
@@ -273,7 +273,7 @@ async def test_each_caller_sees_its_sessions_in_the_common_stream_in_one_order()
         "root": [grant("/")],
         "none": [grant("/sessions/", "list", "file", "write", "delete")],
     }
-    async with house() as home, guests(home, **grants) as who:
+    async with running_server() as server, guests(server, **grants) as who:
         streams = {name: await guest.stream("/v1/events") for name, guest in who.items()}
         for _ in range(3):
             for name, session in (("alice", "a"), ("bob", "b"), ("bob", "b/child"), ("alice", "a/child")):
@@ -296,7 +296,10 @@ async def test_each_caller_sees_its_sessions_in_the_common_stream_in_one_order()
 
 
 async def test_a_reader_resumes_after_its_last_event_whatever_others_did_since() -> None:
-    async with house() as home, guests(home, alice=[grant("/sessions/a")], bob=[grant("/sessions/b")]) as who:
+    async with (
+        running_server() as server,
+        guests(server, alice=[grant("/sessions/a")], bob=[grant("/sessions/b")]) as who,
+    ):
         async with await who["bob"].stream("/v1/events") as stream:
             await who["bob"].say("b", "first", wait="true")
             last = (await stream.until("turn.finished"))[-1]

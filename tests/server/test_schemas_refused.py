@@ -7,7 +7,7 @@ import httpx
 import jsonschema_rs
 import pytest
 
-from tests.server.support import House, Process
+from tests.server.support import Process, ServerHarness
 
 KEPT: Any = {"type": "integer", "minimum": 1, "maximum": 9}
 UNKEPT: Any = {"type": "array", "items": KEPT, "uniqueItems": True, "maxItems": 2}
@@ -59,9 +59,9 @@ async def test_a_call_that_is_required_is_made_whatever_its_schema_says(model_se
     jsonschema_rs.validate(schema | {"properties": properties}, json.loads(call["function"]["arguments"]))
 
 
-async def test_an_engine_that_does_not_know_leaves_schemas_alone(home: House) -> None:
+async def test_an_engine_that_does_not_know_leaves_schemas_alone(server: ServerHarness) -> None:
     """What another server makes of a schema is its own affair."""
-    answer = await home.client.post(
+    answer = await server.client.post(
         "/v1/sessions/a/messages?wait=true", json={"content": "x", "response_format": form(UNKEPT)}
     )
     assert answer.status_code == 200

@@ -11,7 +11,7 @@ from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import Turn
 
 
-class Desk:
+class StoreHarness:
     """A store, its engine and short words for what tests do all the time."""
 
     def __init__(self, store: SessionStore, engine: ScriptedEngine) -> None:
@@ -42,12 +42,12 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(script: Script = echo, limits: Limits | None = None) -> AsyncIterator[Desk]:
+async def running_store(script: Script = echo, limits: Limits | None = None) -> AsyncIterator[StoreHarness]:
     """Open a store; when the block ends it must be sound, and leave nothing behind."""
     engine = ScriptedEngine(script)
     await engine.start()
     async with SessionStore(engine, limits) as store:
-        yield Desk(store, engine)
+        yield StoreHarness(store, engine)
         store.check_integrity()
     store.check_integrity()
     assert (len(store), store.account.bytes, (await engine.stats()).running) == (0, 0, 0)

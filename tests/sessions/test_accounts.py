@@ -16,7 +16,7 @@ from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, cost_of,
 from cfs_server.sessions.quotas import Account, Allowance, Limits
 from cfs_server.sessions.session import claim, finish, update
 from cfs_server.sessions.turns import Turn
-from tests.sessions.support import Desk, desk
+from tests.sessions.support import StoreHarness, running_store
 
 
 def test_what_a_part_takes_the_whole_takes_too() -> None:
@@ -83,7 +83,7 @@ def test_what_is_over_a_bound_that_was_lowered_may_stay_and_shrink() -> None:
 
 
 async def test_a_session_counts_for_its_account_as_long_as_it_lives() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         alice, bob = d.store.account.part("alice", Allowance()), d.store.account.part("bob", Allowance())
         d.store.create("a/b", transcript="Assistant: hello\n", account=alice)
         d.store.fork("a/b", "copy", account=bob)
@@ -97,7 +97,7 @@ async def test_a_session_counts_for_its_account_as_long_as_it_lives() -> None:
 
 
 async def test_a_refused_session_leaves_nothing_behind() -> None:
-    async with desk(limits=Limits(sessions=3)) as d:
+    async with running_store(limits=Limits(sessions=3)) as d:
         alice = d.store.account.part("alice", Allowance(sessions=2))
         with pytest.raises(StorageFull, match="alice"):
             d.store.create("a/b/c", account=alice)
@@ -154,41 +154,41 @@ EMPTY = Message(role="user", content="")
 TALK = "User: hello\nAssistant: yes\n"
 
 
-async def appended(d: Desk) -> None:
+async def appended(d: StoreHarness) -> None:
     d.say("a", "hello")
 
 
-async def imported(d: Desk) -> None:
+async def imported(d: StoreHarness) -> None:
     d.store.create("a", transcript=TALK)
 
 
-async def replaced(d: Desk) -> None:
+async def replaced(d: StoreHarness) -> None:
     d.store.open("a")
     d.store.replace("a", TALK * 3, "*")
     d.store.replace("a", TALK * 2, "*")
 
 
-async def forked(d: Desk) -> None:
+async def forked(d: StoreHarness) -> None:
     d.store.create("source", transcript=TALK * 2)
     d.store.fork("source", "a")
     d.store.fork("source", "part", at=1)
     d.store.delete("source")
 
 
-async def recorded(d: Desk) -> None:
+async def recorded(d: StoreHarness) -> None:
     for before in ((), (message("hello"), message("hello", "assistant"))):
         d.store.submit("a", Turn(message("hello"), view=Weighed.of(before)))
         await d.settled("a")
 
 
-async def recorded_at_length(d: Desk) -> None:
+async def recorded_at_length(d: StoreHarness) -> None:
     before = [message(str(n)) for n in range(1000)]
     d.store.submit("a", Turn(message("hello"), view=Weighed.of(before)))
     await d.settled("a")
     d.store.submit("a", Turn(message("again"), view=Weighed.of(before[:10]), may_replace=True))
 
 
-async def told_by_an_agent(d: Desk) -> None:
+async def told_by_an_agent(d: StoreHarness) -> None:
     d.store.create("a", SettingsPatch(driver="agent"))
     d.say("a", "hello")
     d.say("a", "this one waits")
@@ -202,7 +202,7 @@ async def told_by_an_agent(d: Desk) -> None:
     finish(session, turn.id, turn.lease.secret, reply=None, error=None, usage=Usage())
 
 
-async def cancelled(d: Desk) -> None:
+async def cancelled(d: StoreHarness) -> None:
     d.engine.hold()
     for text in ("one", "two", "three"):
         d.say("a", text)
@@ -212,9 +212,11 @@ async def cancelled(d: Desk) -> None:
 @pytest.mark.parametrize(
     "enter", [appended, imported, replaced, forked, recorded, recorded_at_length, told_by_an_agent, cancelled]
 )
-async def test_what_gets_in_is_charged_and_what_leaves_is_given_back(enter: Callable[[Desk], Awaitable[None]]) -> None:
+async def test_what_gets_in_is_charged_and_what_leaves_is_given_back(
+    enter: Callable[[StoreHarness], Awaitable[None]],
+) -> None:
     """To the byte, whichever way it came in."""
-    async with desk() as d:
+    async with running_store() as d:
         await enter(d)
         d.store.check_integrity()
         d.engine.release()
@@ -233,21 +235,21 @@ async def test_what_gets_in_is_charged_and_what_leaves_is_given_back(enter: Call
 async def test_empty_messages_do_not_come_for_nothing() -> None:
     """A transcript of 4.6 MB in 660,000 of them: it is refused by its number, and is charged for what it takes."""
     many = "User: \n" * 660_000
-    async with desk() as d:
+    async with running_store() as d:
         with pytest.raises(TooLarge, match="20000 messages"):
             d.store.create("a", transcript=many)
         d.store.open("b")
         with pytest.raises(TooLarge, match="20000 messages"):
             d.store.replace("b", many, "*")
         assert (len(d.store), d.store.account.bytes) == (1, 0)
-    async with desk(limits=Limits(messages=10**6, total_bytes=100 << 20)) as d:
+    async with running_store(limits=Limits(messages=10**6, total_bytes=100 << 20)) as d:
         with pytest.raises(StorageFull):
             d.store.create("a", transcript=many)
         assert (len(d.store), d.store.account.bytes) == (0, 0)
 
 
 async def test_a_session_has_so_many_messages_and_keeps_its_last_reply() -> None:
-    async with desk(limits=Limits(messages=4)) as d:
+    async with running_store(limits=Limits(messages=4)) as d:
         for text in ("one", "two"):
             d.say("a", text)
             await d.settled("a")
@@ -264,7 +266,7 @@ async def test_a_session_has_so_many_messages_and_keeps_its_last_reply() -> None
 
 
 async def test_an_agent_cannot_add_without_end() -> None:
-    async with desk(limits=Limits(messages=10)) as d:
+    async with running_store(limits=Limits(messages=10)) as d:
         d.store.create("a", SettingsPatch(driver="agent"))
         d.say("a", "hello")
         session = d.store.get("a")

@@ -7,12 +7,12 @@ from cfs.wire import Message, SettingsPatch, Usage
 from cfs_server.engine.interface import Delta
 from cfs_server.sessions import session as agents
 from cfs_server.sessions.turns import Turn
-from tests.sessions.support import Desk, desk
+from tests.sessions.support import StoreHarness, running_store
 
 AGENT = SettingsPatch(driver="agent")
 
 
-def claim(d: Desk, lease: float = 60) -> Turn:
+def claim(d: StoreHarness, lease: float = 60) -> Turn:
     turn = agents.claim(d.store.get("a"), lease)
     assert turn is not None
     assert turn.lease is not None
@@ -24,16 +24,16 @@ def secret(turn: Turn) -> str:
     return turn.lease.secret
 
 
-def update(d: Desk, turn: Turn, text: str = "", *messages: Message, lease: float = 60) -> None:
+def update(d: StoreHarness, turn: Turn, text: str = "", *messages: Message, lease: float = 60) -> None:
     agents.update(d.store.get("a"), turn.id, secret(turn), text=text, messages=messages, lease_seconds=lease)
 
 
-def finish(d: Desk, turn: Turn, reply: str | None = None, error: str | None = None) -> None:
+def finish(d: StoreHarness, turn: Turn, reply: str | None = None, error: str | None = None) -> None:
     agents.finish(d.store.get("a"), turn.id, secret(turn), reply=reply, error=error, usage=Usage())
 
 
 async def test_the_server_announces_but_does_not_answer() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.create("a", AGENT)
         d.say("a", "build it")
         session = d.store.get("a")
@@ -43,7 +43,7 @@ async def test_the_server_announces_but_does_not_answer() -> None:
 
 
 async def test_an_agent_claims_streams_calls_tools_and_finishes() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.create("a", AGENT)
         d.say("a", "build it")
         turn = claim(d)
@@ -58,7 +58,7 @@ async def test_an_agent_claims_streams_calls_tools_and_finishes() -> None:
 
 
 async def test_an_agent_may_give_its_reply_whole_or_fail() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.create("a", AGENT)
         d.say("a", "one")
         d.say("a", "two")
@@ -68,7 +68,7 @@ async def test_an_agent_may_give_its_reply_whole_or_fail() -> None:
 
 
 async def test_when_the_lease_ends_the_message_waits_for_the_next_agent() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.create("a", AGENT)
         d.say("a", "one")
         session = d.store.get("a")
@@ -86,7 +86,7 @@ async def test_when_the_lease_ends_the_message_waits_for_the_next_agent() -> Non
 
 
 async def test_each_call_renews_the_lease() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.create("a", AGENT)
         d.say("a", "one")
         turn = claim(d, lease=60)
@@ -102,7 +102,7 @@ async def test_each_call_renews_the_lease() -> None:
 
 
 async def test_only_the_holder_may_touch_a_turn() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.create("a", AGENT)
         d.say("a", "one")
         turn = claim(d)
@@ -115,7 +115,7 @@ async def test_only_the_holder_may_touch_a_turn() -> None:
 
 
 async def test_a_cancelled_agent_learns_of_it_at_its_next_call() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.create("a", AGENT)
         d.say("a", "one")
         turn = claim(d)
@@ -128,7 +128,7 @@ async def test_a_cancelled_agent_learns_of_it_at_its_next_call() -> None:
 
 
 async def test_handing_a_session_back_to_the_model_answers_what_waits() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.create("a", AGENT)
         d.say("a", "one")
         d.store.get("a").change_settings(SettingsPatch(driver="model"))

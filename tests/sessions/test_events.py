@@ -11,7 +11,7 @@ import pytest
 from cfs.errors import InvalidRequest
 from cfs_server.sessions.events import Event, EventBus, EventLog, Stale
 from cfs_server.sessions.quotas import Limits
-from tests.sessions.support import desk
+from tests.sessions.support import running_store
 
 KILOBYTE = 1 << 10
 
@@ -176,7 +176,7 @@ async def test_an_event_over_the_bound_of_all_logs_is_kept_until_the_next_one() 
 
 
 async def test_the_log_of_a_deleted_session_goes_at_once_and_its_messages_when_they_are_old() -> None:
-    async with desk(limits=Limits(all_event_bytes=1000 * KILOBYTE)) as d:
+    async with running_store(limits=Limits(all_event_bytes=1000 * KILOBYTE)) as d:
         for n in range(30):
             d.say("a", f"{n} " + "x" * 100 * KILOBYTE, generate=False)
             log = ref(d.store.get("a").log)

@@ -29,7 +29,7 @@ from cfs_server.sessions.carrier import Carrier
 from cfs_server.sessions.filesystem import SessionFileSystem
 from cfs_server.sessions.quotas import Allowance, Limits
 from cfs_server.sessions.session import Session
-from tests.sessions.support import Desk, desk, transcript
+from tests.sessions.support import StoreHarness, running_store, transcript
 
 EVERYTHING = [Grant(prefix="/sessions/", ops=OPERATIONS)]
 
@@ -39,7 +39,7 @@ class Abroad:
     """A store on the loop of another thread, and a handle for its sessions in this one."""
 
     portal: BlockingPortal
-    desk: Desk
+    harness: StoreHarness
     files: FsHandle
 
     def on_loop(self, action: Callable[[], object]) -> object:
@@ -48,17 +48,17 @@ class Abroad:
 
     def settled(self, session_id: str) -> Session:
         """Wait until a session has answered everything."""
-        return self.portal.call(self.desk.settled, session_id)
+        return self.portal.call(self.harness.settled, session_id)
 
     def ids(self) -> list[str]:
         """Name the sessions that there are."""
-        return sorted(session.id for session in self.portal.call(lambda: list(self.desk.store)))
+        return sorted(session.id for session in self.portal.call(lambda: list(self.harness.store)))
 
 
 @contextmanager
 def abroad(limits: Limits | None = None, script: Script = echo) -> Iterator[Abroad]:
     """Open a store in a thread of its own; in the end it must be sound."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(desk(script, limits)) as d:
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(running_store(script, limits)) as d:
         filesystem = portal.call(SessionFileSystem, d.store)
         yield Abroad(portal, d, filesystem.create_handle(EVERYTHING))
 
@@ -78,7 +78,7 @@ class TestSessions(FileSystemConformance):
 
     @pytest.fixture
     def filesystem(self) -> Iterator[SessionFileSystem]:
-        with start_blocking_portal() as portal, portal.wrap_async_context_manager(desk()) as d:
+        with start_blocking_portal() as portal, portal.wrap_async_context_manager(running_store()) as d:
             yield portal.call(lambda: SessionFileSystem(d.store, generate=False))
 
     def stored(self, *writes: str) -> str:
@@ -243,34 +243,34 @@ def test_a_write_triggers_a_turn(far: Abroad) -> None:
 
 
 def test_without_generate_nobody_answers(far: Abroad) -> None:
-    silent = far.portal.call(lambda: SessionFileSystem(far.desk.store, generate=False)).create_handle(EVERYTHING)
+    silent = far.portal.call(lambda: SessionFileSystem(far.harness.store, generate=False)).create_handle(EVERYTHING)
     silent.write("/sessions/a", "one")
     silent.write("/sessions/a", "two")
     assert far.settled("a").history.text == transcript("one", "two")
-    assert far.desk.engine.requests == []
+    assert far.harness.engine.requests == []
 
 
 def test_a_write_does_not_wait_for_the_reply_and_a_read_does_not_either(far: Abroad) -> None:
-    far.on_loop(far.desk.engine.hold)
+    far.on_loop(far.harness.engine.hold)
     far.files.write("/sessions/a", "first")
     far.files.write("/sessions/a", "second")
     assert far.files.read_file("/sessions/a") == "User: first\n"
-    far.on_loop(far.desk.engine.release)
+    far.on_loop(far.harness.engine.release)
     far.settled("a")
     assert far.files.read_file("/sessions/a").splitlines()[2:] == ["User: second", "Assistant: second"]
 
 
 def test_what_is_known_of_a_session_changes_with_its_text_only(far: Abroad) -> None:
     """Tokens and settings leave size, time and version as they are: nobody has to read again for them (H3)."""
-    far.on_loop(far.desk.engine.hold)
+    far.on_loop(far.harness.engine.hold)
     known = [far.files.write("/sessions/a", "one two")]
-    far.on_loop(far.desk.engine.step)
-    far.portal.call(_until_tokens, far.desk.store.get("a"), 1)
+    far.on_loop(far.harness.engine.step)
+    far.portal.call(_until_tokens, far.harness.store.get("a"), 1)
     known.append(far.files.file("/sessions/a"))
-    far.on_loop(lambda: far.desk.store.get("a").change_settings(SettingsPatch(seed=1)))
+    far.on_loop(lambda: far.harness.store.get("a").change_settings(SettingsPatch(seed=1)))
     known.append(far.files.file("/sessions/a"))
     assert known[0] == known[1] == known[2]
-    far.on_loop(far.desk.engine.release)
+    far.on_loop(far.harness.engine.release)
     far.settled("a")
     last = far.files.file("/sessions/a")
     assert last["size"] > known[0]["size"]
@@ -292,7 +292,7 @@ def test_an_empty_write_makes_a_session_and_adds_nothing(far: Abroad, nothing: s
     size = far.files.file("/sessions/a")["size"]
     assert far.files.write("/sessions/a", nothing)["size"] == size
     assert len(far.settled("a").history) == 2
-    assert len(far.desk.engine.requests) == 1
+    assert len(far.harness.engine.requests) == 1
 
 
 def test_a_deleted_session_takes_everything_below_it_along(far: Abroad) -> None:
@@ -398,13 +398,13 @@ def test_a_failed_turn_is_in_the_text_and_the_write_was_good() -> None:
 
 def test_a_full_queue_is_told() -> None:
     with abroad(Limits(queued_turns=2)) as far:
-        far.on_loop(far.desk.engine.hold)
+        far.on_loop(far.harness.engine.hold)
         for number in range(3):
             far.files.write("/sessions/a", f"{number}")
         with pytest.raises(TooMany) as told:
             far.files.write("/sessions/a", "one too many")
         assert told.value.retry_after
-        far.on_loop(far.desk.engine.release)
+        far.on_loop(far.harness.engine.release)
         assert len(far.settled("a").history) == 6
 
 
@@ -427,11 +427,11 @@ def test_too_many_sessions_or_bytes_are_told_and_change_nothing() -> None:
 
 
 def test_new_sessions_count_for_the_account_that_wrote_them(far: Abroad) -> None:
-    account = far.desk.store.account.part("alice", Allowance(sessions=1))
-    files = far.portal.call(SessionFileSystem, far.desk.store, account).create_handle(EVERYTHING)
+    account = far.harness.store.account.part("alice", Allowance(sessions=1))
+    files = far.portal.call(SessionFileSystem, far.harness.store, account).create_handle(EVERYTHING)
     files.write("/sessions/a", "hello")
     far.settled("a")
-    assert (account.sessions, account.bytes) == (1, far.desk.store.get("a").history.cost)
+    assert (account.sessions, account.bytes) == (1, far.harness.store.get("a").history.cost)
     with pytest.raises(StorageFull, match="alice"):
         files.write("/sessions/b", "hello")
     far.files.write("/sessions/b", "hello")
@@ -442,7 +442,7 @@ def test_new_sessions_count_for_the_account_that_wrote_them(far: Abroad) -> None
 
 
 def test_a_server_that_shuts_down_takes_nothing_more(far: Abroad) -> None:
-    far.portal.call(far.desk.store.drain, 0)
+    far.portal.call(far.harness.store.drain, 0)
     with pytest.raises(Unavailable):
         far.files.write("/sessions/a", "x")
 
@@ -475,7 +475,7 @@ NAMES = {
 def test_ids_that_are_no_logical_names_are_reached_by_their_escapes(far: Abroad, session_id: str) -> None:
     """And the path that is shown is the path that is taken."""
     path = f"/sessions/{NAMES[session_id]}"
-    far.on_loop(lambda: far.desk.store.open(session_id))
+    far.on_loop(lambda: far.harness.store.open(session_id))
     assert [meta["path"] for meta in far.files.list()] == [path]
     far.files.write(path, "hello")
     assert far.ids() == [session_id]

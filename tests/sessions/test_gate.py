@@ -19,14 +19,14 @@ from cfs_server.sessions.ids import SESSIONS, parent_of, path_of
 from cfs_server.sessions.quotas import Allowance
 from cfs_server.sessions.turns import Turn
 from tests.filesystem.support import grant
-from tests.sessions.support import Desk, desk
+from tests.sessions.support import StoreHarness, running_store
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """A desk, and the gate through which Bob comes to it."""
+    """A store, and the gate through which Bob comes to it."""
 
-    desk: Desk
+    harness: StoreHarness
     gate: SessionGate
 
     def may(self, *grants: Grant) -> None:
@@ -35,13 +35,13 @@ class Counter:
 
     def everything(self) -> list[object]:
         """All that a call could change."""
-        store = self.desk.store
+        store = self.harness.store
         return [store.bus.log.last, *((each.id, each.etag, each.settings, each.running) for each in store)]
 
 
 @asynccontextmanager
 async def counter() -> AsyncIterator[Counter]:
-    async with desk() as d:
+    async with running_store() as d:
         handle = InMemoryFileSystem([SESSIONS]).create_handle(())
         yield Counter(d, SessionGate(d.store, handle, d.store.account.part("bob", Allowance())))
 
@@ -122,8 +122,8 @@ ASKED = [each for each in EACH if each.id != "require_still 0"]
 @pytest.mark.parametrize("method", EACH)
 async def test_a_method_needs_all_of_its_operations_and_no_other(method: Method) -> None:
     async with counter() as c:
-        c.desk.store.create("a", transcript="Assistant: hello\n")
-        c.desk.store.open("own")
+        c.harness.store.create("a", transcript="Assistant: hello\n")
+        c.harness.store.open("own")
         before = c.everything()
         for count in range(len(OPERATIONS) + 1):
             for ops in itertools.combinations(sorted(OPERATIONS), count):
@@ -135,16 +135,16 @@ async def test_a_method_needs_all_of_its_operations_and_no_other(method: Method)
         assert c.everything() == before
         c.may(grant("/sessions/own"), Grant(prefix="/sessions/a", ops=method.needs))
         method.call(c.gate)
-        await c.desk.settled(next(iter(c.desk.store)).id)
+        await c.harness.settled(next(iter(c.harness.store)).id)
 
 
 @pytest.mark.parametrize("method", ASKED)
 async def test_without_rights_it_is_the_same_whether_there_is_a_session(method: Method) -> None:
     async def told(*, exists: bool) -> tuple[type[CfsError], str]:
         async with counter() as c:
-            c.desk.store.open("own")
+            c.harness.store.open("own")
             if exists:
-                c.desk.store.create("a", transcript="Assistant: hello\n")
+                c.harness.store.create("a", transcript="Assistant: hello\n")
             c.may(grant("/sessions/own"))
             with pytest.raises(NotGranted) as caught:
                 method.call(c.gate)
@@ -168,24 +168,24 @@ MAKERS: dict[str, Callable[[SessionGate, str], object]] = {
 @pytest.mark.parametrize("maker", MAKERS)
 async def test_a_right_at_a_sub_session_does_not_make_the_ones_above_it(maker: str) -> None:
     async with counter() as c:
-        c.desk.store.open("own")
+        c.harness.store.open("own")
         c.may(grant("/sessions/own"), grant("/sessions/a/b/c"))
         for existing, missing in (((), "a"), (("a",), "a/b")):
             for name in existing:
-                c.desk.store.open(name)
+                c.harness.store.open(name)
             before = c.everything()
             with pytest.raises(NotGranted, match=f"session '{missing}'"):
                 MAKERS[maker](c.gate, "a/b/c")
             assert c.everything() == before
-        c.desk.store.open("a/b")
+        c.harness.store.open("a/b")
         MAKERS[maker](c.gate, "a/b/c")
-        assert c.desk.store.find("a/b/c") is not None
+        assert c.harness.store.find("a/b/c") is not None
 
 
 @pytest.mark.parametrize("maker", MAKERS)
 async def test_what_is_made_counts_for_its_maker_and_what_is_renamed_stays_its_owners(maker: str) -> None:
     async with counter() as c:
-        c.desk.store.open("own")
+        c.harness.store.open("own")
         c.may(grant("/"))
         MAKERS[maker](c.gate, "a/b")
         assert c.gate._account.sessions == (0 if maker == "rename" else 2)
@@ -249,7 +249,7 @@ async def test_a_page_is_the_part_of_the_listing_that_may_be_listed(name: str) -
     """Compared with a filter over everything, for all prefixes, places to begin and sizes."""
     async with counter() as c:
         for session in NAMES:
-            c.desk.store.open(session)
+            c.harness.store.open(session)
         c.may(*GRANTS[name])
         for prefix, after, limit in itertools.product(PREFIXES, ["", *NAMES, "zz"], [1, 2, 100]):
             parent = prefix.rpartition("/")[0] or None
@@ -268,7 +268,7 @@ async def test_a_page_is_the_part_of_the_listing_that_may_be_listed(name: str) -
 async def test_families_are_shown_as_far_as_they_may_be_listed(name: str) -> None:
     async with counter() as c:
         for session in NAMES:
-            c.desk.store.open(session)
+            c.harness.store.open(session)
         c.may(*GRANTS[name])
         listed = [session for session in NAMES if "/" in session and c.gate._handle.allows("list", path_of(session))]
         roots = sorted({session.partition("/")[0] for session in listed})
@@ -281,7 +281,7 @@ async def test_families_are_shown_as_far_as_they_may_be_listed(name: str) -> Non
 async def test_a_root_is_entered_by_a_right_at_it_or_below_it_and_known_by_one_at_it(name: str) -> None:
     async with counter() as c:
         for session in NAMES:
-            c.desk.store.open(session)
+            c.harness.store.open(session)
         c.may(*GRANTS[name])
         for session in (session for session in NAMES if "/" not in session):
             path = path_of(session)
@@ -291,22 +291,22 @@ async def test_a_root_is_entered_by_a_right_at_it_or_below_it_and_known_by_one_a
             assert (c.gate.enter(session) is not None) == (at or below)
             with nullcontext() if at or below else pytest.raises(NotGranted):
                 c.gate.require_any(session)
-        c.desk.store.delete("main")
+        c.harness.store.delete("main")
         assert (c.gate.known("main"), c.gate.enter("main")) == (None, None)
 
 
 async def test_a_session_is_filled_once() -> None:
     async with counter() as c:
         c.may(grant("/sessions/", "write"))
-        assert c.gate.fill("a", "User: x\n") is c.desk.store.get("a")
-        c.desk.store.open("b")
+        assert c.gate.fill("a", "User: x\n") is c.harness.store.get("a")
+        c.harness.store.open("b")
         assert c.gate.fill("b", "User: x\n").history.text == "User: x\n"
         for name in ("a", "b"):
             with pytest.raises(Conflict):
                 c.gate.fill(name, "User: y\n")
         with pytest.raises(InvalidTranscript):
             c.gate.fill("c", "no turns")
-        assert c.desk.store.find("c") is None
+        assert c.harness.store.find("c") is None
 
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
@@ -315,14 +315,14 @@ async def test_a_session_is_filled_once() -> None:
 async def test_a_wait_ends_with_the_right_to_it() -> None:
     async with counter() as c:
         c.may(grant("/sessions/a", "file"))
-        session = c.desk.store.open("a")
+        session = c.harness.store.open("a")
         assert await c.gate.wait_settled(session, None, "file")
-        c.desk.engine.hold()
-        c.desk.say("a", "x")
+        c.harness.engine.hold()
+        c.harness.say("a", "x")
         waiting = asyncio.create_task(c.gate.wait_settled(session, None, "file"))
         await asyncio.sleep(0)
         c.may()
-        c.desk.engine.release()
+        c.harness.engine.release()
         with pytest.raises(NotGranted, match="'a'"):
             await waiting
 
@@ -331,41 +331,41 @@ async def test_a_wait_ends_with_the_right_to_it() -> None:
 async def test_a_wait_for_what_was_renamed_out_of_sight_does_not_tell_the_new_name(end: str) -> None:
     async with counter() as c:
         c.may(grant("/sessions/a", "file"))
-        session = c.desk.store.open("a")
-        c.desk.engine.hold()
-        c.desk.say("a", "x")
+        session = c.harness.store.open("a")
+        c.harness.engine.hold()
+        c.harness.say("a", "x")
         waiting = asyncio.create_task(c.gate.wait_settled(session, 0.5 if end == "time-out" else None, "file"))
         await asyncio.sleep(0)
-        c.desk.store.rename("a", "hidden")
+        c.harness.store.rename("a", "hidden")
         if end == "deleted":
-            c.desk.store.delete("hidden")
+            c.harness.store.delete("hidden")
         if end == "settled":
-            c.desk.engine.release()
+            c.harness.engine.release()
         with pytest.raises(Gone) as caught:
             await waiting
         assert "'a'" in caught.value.detail
         assert "hidden" not in caught.value.detail
-        c.desk.engine.release()
+        c.harness.engine.release()
 
 
 async def test_a_wait_that_is_cancelled_is_cancelled_whatever_the_rights_are() -> None:
     async with counter() as c:
-        session = c.desk.store.open("a")
-        c.desk.engine.hold()
-        c.desk.say("a", "x")
+        session = c.harness.store.open("a")
+        c.harness.engine.hold()
+        c.harness.say("a", "x")
         waiting = asyncio.create_task(c.gate.wait_settled(session, None, "file"))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        c.desk.engine.release()
+        c.harness.engine.release()
 
 
 async def test_the_right_to_the_new_name_is_enough() -> None:
     async with counter() as c:
-        session = c.desk.store.open("a")
+        session = c.harness.store.open("a")
         c.may(grant("/sessions/b", "read"))
-        c.desk.store.rename("a", "b")
+        c.harness.store.rename("a", "b")
         c.gate.require_still(session, "a", "read_binary")
         with pytest.raises(NotGranted):
             c.gate.require_still(session, "a", "write")
@@ -384,7 +384,7 @@ def seen(c: Counter) -> list[Event]:
 async def test_events_are_seen_by_those_who_may_read_the_session() -> None:
     async with counter() as c:
         for name in ("a", "a/b", "ab", "b"):
-            c.desk.store.open(name)
+            c.harness.store.open(name)
         for grants, wanted in (
             ([grant("/")], ["a", "a/b", "ab", "b"]),
             ([grant("/sessions/", "read_binary")], ["a", "a/b", "ab", "b"]),
@@ -399,9 +399,9 @@ async def test_events_are_seen_by_those_who_may_read_the_session() -> None:
 
 async def test_events_name_other_sessions_to_those_who_may_read_them() -> None:
     async with counter() as c:
-        c.desk.store.open("a")
-        c.desk.store.rename("a", "b")
-        c.desk.store.fork("b", "copy")
+        c.harness.store.open("a")
+        c.harness.store.rename("a", "b")
+        c.harness.store.fork("b", "copy")
         told: dict[str, list[tuple[str, dict[str, str]]]] = {}
         for readable in ("a", "b", "copy", "a b copy"):
             c.may(*(grant(f"/sessions/{name}", "read") for name in readable.split()))
@@ -420,7 +420,7 @@ async def test_events_name_other_sessions_to_those_who_may_read_them() -> None:
                 ("copy", {"forked_from": "b"}),
             ],
         }
-        whole = c.desk.store.bus.log.since(0)
+        whole = c.harness.store.bus.log.since(0)
         assert isinstance(whole, list)
         assert whole[1].data["renamed_to"] == "b", "what is left out for one reader is there for the others"
 
@@ -436,7 +436,7 @@ async def test_what_can_be_no_id_is_refused_before_rights_are_looked_at() -> Non
 async def test_what_can_be_no_session_has_nothing_below_it() -> None:
     async with counter() as c:
         c.may(grant("/"))
-        c.desk.store.open("a/b")
+        c.harness.store.open("a/b")
         assert ids(c.gate.page("a/")) == ["a/b"]
         for prefix in ("/", ".x/", "a//", "a/b c/", "x" * 300 + "/"):
             assert c.gate.page(prefix) == []

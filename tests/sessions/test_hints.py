@@ -8,7 +8,7 @@ from cfs.wire import Message, SettingsPatch, ToolCall, Usage
 from cfs_server.engine.interface import Hint
 from cfs_server.sessions import session as agents
 from cfs_server.sessions.hints import Situation, hint_for
-from tests.sessions.support import Desk, desk
+from tests.sessions.support import StoreHarness, running_store
 
 CALL = Message(role="assistant", content="", tool_calls=(ToolCall(id="1", name="run", arguments={}),))
 RESULT = Message(role="tool", content="42", tool_call_id="1")
@@ -34,28 +34,28 @@ def test_the_hint_follows_from_the_situation(now: Situation, last: Hint | None, 
 
 
 @pytest.fixture
-async def d() -> AsyncIterator[Desk]:
+async def d() -> AsyncIterator[StoreHarness]:
     """A store whose engine is held still."""
-    async with desk() as opened:
+    async with running_store() as opened:
         opened.engine.hold()
         yield opened
         opened.engine.release()
 
 
-def heard(d: Desk, session_id: str) -> list[str]:
+def heard(d: StoreHarness, session_id: str) -> list[str]:
     """What the engine was told of a session."""
     key = d.store.get(session_id).key
     return [hint for told, hint in d.engine.hints if told == key]
 
 
-async def idle(d: Desk, session_id: str) -> None:
+async def idle(d: StoreHarness, session_id: str) -> None:
     """Wait for the end of a session's own turns."""
     session = d.store.get(session_id)
     while not session.idle:
         await session.changed.wait()
 
 
-async def test_a_finished_turn_leaves_the_session_to_its_user(d: Desk) -> None:
+async def test_a_finished_turn_leaves_the_session_to_its_user(d: StoreHarness) -> None:
     """Once, when the last of the turns that wait is over."""
     d.say("chat", "one")
     d.say("chat", "two")
@@ -68,7 +68,7 @@ async def test_a_finished_turn_leaves_the_session_to_its_user(d: Desk) -> None:
     assert heard(d, "chat") == ["user_turn", "user_turn"], "the turn in between has changed what the engine expects"
 
 
-async def test_a_session_waits_for_its_children_and_then_resumes(d: Desk) -> None:
+async def test_a_session_waits_for_its_children_and_then_resumes(d: StoreHarness) -> None:
     """At any depth; the last child that finishes says that its parents will go on soon."""
     d.say("main", "delegate")
     d.say("main/a", "work")
@@ -85,7 +85,7 @@ async def test_a_session_waits_for_its_children_and_then_resumes(d: Desk) -> Non
     assert heard(d, "main/b") == ["user_turn"]
 
 
-async def test_a_child_that_is_deleted_or_moved_away_is_waited_for_no_more(d: Desk) -> None:
+async def test_a_child_that_is_deleted_or_moved_away_is_waited_for_no_more(d: StoreHarness) -> None:
     """And its new parent waits for it."""
     d.store.open("main")
     d.say("main/a", "work")
@@ -97,7 +97,7 @@ async def test_a_child_that_is_deleted_or_moved_away_is_waited_for_no_more(d: De
     assert heard(d, "other") == ["waiting_for_children"]
 
 
-async def test_an_agent_that_called_a_tool_comes_back_soon(d: Desk) -> None:
+async def test_an_agent_that_called_a_tool_comes_back_soon(d: StoreHarness) -> None:
     """From the call to its result, each time; an agent that thinks is asking the model itself."""
     d.store.create("a", SettingsPatch(driver="agent"))
     d.say("a", "build it")
@@ -126,7 +126,7 @@ async def test_an_agent_that_called_a_tool_comes_back_soon(d: Desk) -> None:
     assert heard(d, "a")[4:] == ["user_turn"]
 
 
-async def test_a_message_that_wants_no_answer_in_the_middle_of_work_says_nothing(d: Desk) -> None:
+async def test_a_message_that_wants_no_answer_in_the_middle_of_work_says_nothing(d: StoreHarness) -> None:
     """Between two turns of one queue a session is not idle for a moment."""
     d.store.open("main")
     d.say("main/a", "one")

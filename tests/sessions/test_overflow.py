@@ -9,7 +9,7 @@ from cfs.wire import Message, Settings, SettingsPatch, ToolCall
 from cfs_server.engine.fitting import check_bound, count_fitting, exchanges, leading_systems, least_tokens
 from cfs_server.engine.interface import GenerationRequest
 from cfs_server.sessions.history import error_reply, is_error_reply
-from tests.sessions.support import desk
+from tests.sessions.support import running_store
 
 WORDS = 60
 
@@ -46,7 +46,7 @@ def assistant(content: str, **more: object) -> Message:
 
 async def test_replies_that_are_errors_are_in_no_prompt() -> None:
     """Whatever `overflow` says; the message that they answer stays, and so does a reply that was cancelled."""
-    async with desk(failing_on("bad")) as d:  # type: ignore[arg-type]
+    async with running_store(failing_on("bad")) as d:  # type: ignore[arg-type]
         for overflow in ("shift", "error", "summarize"):
             text = "User: a\nAssistant: half a [Cancelled]\nUser: b\nAssistant: [Error: imported]\n"
             d.store.create(overflow, SettingsPatch(overflow=overflow), text)
@@ -66,7 +66,7 @@ def test_what_reads_as_an_error_reply() -> None:
 @pytest.mark.parametrize("overflow", ["shift", "summarize"])
 async def test_an_engine_that_does_not_say_how_much_fits(overflow: str) -> None:
     """The oldest exchanges leave until it takes the prompt; the system message and the last message never do."""
-    async with desk(small) as d:
+    async with running_store(small) as d:
         d.store.create("chat", SettingsPatch.model_validate({"overflow": overflow, "system": "be kind"}))
         for number in range(50):
             turn = d.say("chat", f"this is number {number}")
@@ -91,7 +91,7 @@ async def test_a_summary_that_fails_leaves_a_shift() -> None:
             raise EngineError("no")
         return small(request)
 
-    async with desk(script) as d:
+    async with running_store(script) as d:
         d.store.create("chat", SettingsPatch(overflow="summarize"))
         for number in range(12):
             assert (await d.say("chat", f"this is number {number}").result).error is None
@@ -99,7 +99,7 @@ async def test_a_summary_that_fails_leaves_a_shift() -> None:
 
 
 async def test_a_shifted_session_may_be_cancelled_while_it_is_summarized() -> None:
-    async with desk(small) as d:
+    async with running_store(small) as d:
         d.store.create("chat", SettingsPatch(overflow="summarize"))
         while "context.shifted" not in d.types("chat"):
             await d.say("chat", "this is one").result
@@ -111,7 +111,7 @@ async def test_a_shifted_session_may_be_cancelled_while_it_is_summarized() -> No
 
 
 async def test_a_long_message_alone_is_refused_and_left_out() -> None:
-    async with desk(small) as d:
+    async with running_store(small) as d:
         d.say("chat", "hello there")
         failed = await d.say("chat", "word " * 70).result
         assert failed.error is not None
@@ -122,7 +122,7 @@ async def test_a_long_message_alone_is_refused_and_left_out() -> None:
 
 
 async def test_a_system_message_that_is_too_long_is_not_the_fault_of_the_message() -> None:
-    async with desk(small) as d:
+    async with running_store(small) as d:
         d.store.create("chat", SettingsPatch(system="word " * 70))
         failed = await d.say("chat", "hello").result
         assert failed.error == "the conversation is too long for the upstream's model"
@@ -133,7 +133,7 @@ async def test_a_system_message_that_is_too_long_is_not_the_fault_of_the_message
 
 async def test_changing_the_setting_changes_the_next_prompt() -> None:
     """`error` means the whole history again."""
-    async with desk(small) as d:
+    async with running_store(small) as d:
         d.store.create("chat")
         while "context.shifted" not in d.types("chat"):
             await d.say("chat", "this is one").result

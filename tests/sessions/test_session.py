@@ -11,11 +11,11 @@ from cfs_server.engine.interface import Delta, GenerationRequest
 from cfs_server.engine.scripted import failing
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.turns import Turn
-from tests.sessions.support import desk
+from tests.sessions.support import running_store
 
 
 async def test_a_message_is_answered() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         turn = d.say("chat", "good morning")
         assert await d.text("chat") == "User: good morning\nAssistant: good morning\n"
         result = await turn.result
@@ -23,7 +23,7 @@ async def test_a_message_is_answered() -> None:
 
 
 async def test_acceptance_does_not_wait_for_the_reply() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         d.say("chat", "hi")
         session = d.store.get("chat")
@@ -32,7 +32,7 @@ async def test_acceptance_does_not_wait_for_the_reply() -> None:
 
 
 async def test_the_events_of_a_turn_tell_it_from_beginning_to_end() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.say("chat", "one two")
         await d.settled("chat")
         assert d.types("chat") == [
@@ -42,7 +42,7 @@ async def test_the_events_of_a_turn_tell_it_from_beginning_to_end() -> None:
 
 
 async def test_messages_that_arrive_during_a_reply_wait_and_are_answered_in_order() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         for word in ("one", "two", "three"):
             d.say("chat", word)
@@ -56,7 +56,7 @@ async def test_messages_that_arrive_during_a_reply_wait_and_are_answered_in_orde
 
 
 async def test_a_prompt_is_the_complete_history_with_the_settings_of_the_turn() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.say("chat", "one")
         await d.settled("chat")
         d.store.get("chat").change_settings(SettingsPatch(temperature=0.0))
@@ -71,7 +71,7 @@ async def test_a_prompt_is_the_complete_history_with_the_settings_of_the_turn() 
 
 async def test_a_turn_that_would_wait_for_long_is_refused() -> None:
     """With the time after which it would be taken; what needs no engine is taken."""
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.wait = 400.0
         with pytest.raises(TooMany, match="400 seconds") as told:
             d.say("chat", "hi")
@@ -83,7 +83,7 @@ async def test_a_turn_that_would_wait_for_long_is_refused() -> None:
 
 
 async def test_the_reply_is_stripped() -> None:
-    async with desk(lambda _: [" \n", "hello", "\n\n"]) as d:
+    async with running_store(lambda _: [" \n", "hello", "\n\n"]) as d:
         d.say("chat", "hi")
         assert await d.text("chat") == "User: hi\nAssistant: hello\n"
 
@@ -94,7 +94,7 @@ async def test_a_failed_turn_is_told_in_the_history_and_later_turns_work() -> No
             return failing("out of memory", after=["so", "far"])(request)
         return ["fine"]
 
-    async with desk(script) as d:
+    async with running_store(script) as d:
         failed = d.say("chat", "fail")
         d.say("chat", "again")
         assert await d.text("chat") == ("User: fail\nAssistant: [Error: out of memory]\nUser: again\nAssistant: fine\n")
@@ -107,13 +107,13 @@ async def test_a_defect_of_the_engine_fails_the_turn_and_tells_nothing_of_itself
     def script(_: GenerationRequest) -> Iterable[str]:
         raise ZeroDivisionError("secret detail")
 
-    async with desk(script) as d:
+    async with running_store(script) as d:
         d.say("chat", "hi")
         assert await d.text("chat") == "User: hi\nAssistant: [Error: internal error]\n"
 
 
 async def test_a_turn_that_takes_too_long_fails() -> None:
-    async with desk(limits=Limits(turn_seconds=0.01)) as d:
+    async with running_store(limits=Limits(turn_seconds=0.01)) as d:
         d.engine.hold()
         d.say("chat", "hi")
         assert "[Error: the turn took longer than 0.01 seconds]" in await d.text("chat")
@@ -121,7 +121,7 @@ async def test_a_turn_that_takes_too_long_fails() -> None:
 
 
 async def test_cancelling_keeps_the_partial_reply_and_goes_on_with_the_queue() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         turn = d.say("chat", "one two three")
         d.say("chat", "next")
@@ -137,7 +137,7 @@ async def test_cancelling_keeps_the_partial_reply_and_goes_on_with_the_queue() -
 
 
 async def test_cancelling_before_the_first_token_leaves_only_the_mark() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         d.say("chat", "one")
         assert d.store.cancel("chat") == (1, 0)
@@ -146,7 +146,7 @@ async def test_cancelling_before_the_first_token_leaves_only_the_mark() -> None:
 
 
 async def test_queued_turns_are_cancelled_when_asked_for() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         d.say("chat", "one")
         queued = d.say("chat", "two")
@@ -156,7 +156,7 @@ async def test_queued_turns_are_cancelled_when_asked_for() -> None:
 
 
 async def test_messages_without_a_turn_are_only_added_in_their_place() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         d.say("chat", "one")
         d.store.submit("chat", Turn(Message(role="tool", content="42"), generate=False))
@@ -165,7 +165,7 @@ async def test_messages_without_a_turn_are_only_added_in_their_place() -> None:
 
 
 async def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
-    async with desk(limits=Limits(queued_turns=2)) as d:
+    async with running_store(limits=Limits(queued_turns=2)) as d:
         d.engine.hold()
         for word in ("one", "two", "three"):
             d.say("chat", word)
@@ -178,7 +178,7 @@ async def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
 
 
 async def test_deleting_cancels_everything_and_wakes_every_reader() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         running, queued = d.say("chat", "one"), d.say("chat", "two")
         session = d.store.get("chat")
@@ -197,7 +197,7 @@ async def test_deleting_cancels_everything_and_wakes_every_reader() -> None:
 
 
 async def test_a_reader_that_waits_costs_one_future_and_frees_it_when_it_goes() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         d.say("chat", "one")
         session = d.store.get("chat")
@@ -208,7 +208,7 @@ async def test_a_reader_that_waits_costs_one_future_and_frees_it_when_it_goes() 
 
 
 async def test_settings_change_for_the_next_turn_and_say_so_once() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.open("chat")
         session = d.store.get("chat")
         session.change_settings(SettingsPatch(top_k=1))
@@ -217,7 +217,7 @@ async def test_settings_change_for_the_next_turn_and_say_so_once() -> None:
 
 
 async def test_the_version_of_a_view_changes_with_the_history_only() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.open("chat")
         session = d.store.get("chat")
         empty = session.etag
@@ -229,7 +229,7 @@ async def test_the_version_of_a_view_changes_with_the_history_only() -> None:
 
 
 async def test_the_history_of_a_busy_session_is_not_replaced() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         d.say("chat", "one")
         with pytest.raises(Conflict, match="generating"):

@@ -18,27 +18,27 @@ from cfs.errors import (
 from cfs.wire import SettingsPatch, Usage
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import claim, finish
-from tests.sessions.support import Desk, desk
+from tests.sessions.support import StoreHarness, running_store
 
 
-def ids(d: Desk, prefix: str = "", after: str = "", limit: int = 100) -> list[str]:
+def ids(d: StoreHarness, prefix: str = "", after: str = "", limit: int = 100) -> list[str]:
     return [session.id for session in d.store.page(prefix, after, limit)]
 
 
 async def test_opening_an_unknown_name_makes_an_empty_session() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         assert d.store.open("chat").history.text == ""
         assert d.store.open("chat") is d.store.get("chat")
         assert d.types("chat") == ["session.created"]
 
 
 async def test_without_a_name_a_new_one_is_made() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         assert d.store.create().id != d.store.create().id
 
 
 async def test_a_transcript_becomes_a_history_without_a_turn() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         text = "System: be brief\nUser: hi\nAssistant: hello\n"
         d.store.create("old", SettingsPatch(seed=1), text)
         assert await d.text("old") == text
@@ -53,7 +53,7 @@ async def test_a_transcript_becomes_a_history_without_a_turn() -> None:
 
 
 async def test_listing_is_by_id_in_pages_of_roots_or_of_one_parents_children() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         for name in ("b", "a", "c", "a/2", "a/1", "a/1/x", "ab"):
             d.store.open(name)
         assert ids(d) == ["a", "ab", "b", "c"]
@@ -66,7 +66,7 @@ async def test_listing_is_by_id_in_pages_of_roots_or_of_one_parents_children() -
 
 
 async def test_a_sub_session_brings_its_parents_and_goes_with_them() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.open("main/coder/tester")
         d.store.open("mainly")
         family = [session.id for session in d.store.family(d.store.get("main"))]
@@ -78,7 +78,7 @@ async def test_a_sub_session_brings_its_parents_and_goes_with_them() -> None:
 
 
 async def test_a_session_is_settled_when_everything_below_it_is() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         root = d.store.open("main")
         d.say("main/coder/tester", "work")
@@ -92,7 +92,7 @@ async def test_a_session_is_settled_when_everything_below_it_is() -> None:
 
 
 async def test_a_deleted_child_no_longer_keeps_its_parent_unsettled() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         d.say("main/coder", "work")
         waiting = asyncio.create_task(d.store.wait_settled(d.store.get("main")))
@@ -102,7 +102,7 @@ async def test_a_deleted_child_no_longer_keeps_its_parent_unsettled() -> None:
 
 
 async def test_cancelling_a_session_reaches_its_sub_sessions_when_asked() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         for name in ("main", "main/a", "main/a/b", "other"):
             d.say(name, "work")
@@ -113,7 +113,7 @@ async def test_cancelling_a_session_reaches_its_sub_sessions_when_asked() -> Non
 
 
 async def test_turns_of_different_sessions_run_side_by_side() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         for name in ("a", "b", "c"):
             d.say(name, "work")
@@ -123,7 +123,7 @@ async def test_turns_of_different_sessions_run_side_by_side() -> None:
 
 
 async def test_a_fork_goes_on_on_its_own() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.say("a", "one")
         await d.settled("a")
         d.store.get("a").change_settings(SettingsPatch(seed=5))
@@ -140,7 +140,7 @@ async def test_a_fork_goes_on_on_its_own() -> None:
 
 
 async def test_a_fork_of_a_busy_session_ends_before_the_turn_that_runs() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.say("a", "one")
         await d.settled("a")
         d.engine.hold()
@@ -151,7 +151,7 @@ async def test_a_fork_of_a_busy_session_ends_before_the_turn_that_runs() -> None
 
 
 async def test_renaming_takes_the_family_the_log_and_the_running_turn_along() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         d.say("old", "hi")
         d.store.open("old/sub")
@@ -166,7 +166,7 @@ async def test_renaming_takes_the_family_the_log_and_the_running_turn_along() ->
 
 
 async def test_renaming_over_a_session_or_into_itself_is_refused() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.open("a")
         d.store.open("b")
         with pytest.raises(AlreadyExists):
@@ -180,7 +180,7 @@ async def test_renaming_over_a_session_or_into_itself_is_refused() -> None:
 
 
 async def test_a_transcript_is_replaced_only_against_its_present_version() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.say("a", "one")
         session = await d.settled("a")
         old = session.etag
@@ -200,7 +200,7 @@ HISTORY = "User: one\nAssistant: two\n"
 async def test_a_history_that_ends_with_an_unanswered_message_gets_its_turn(last: str) -> None:
     """However it comes to be: by an import, an edit, or a copy that ends there; nothing else begins a turn (S14)."""
     answered = HISTORY + last + ("Assistant: three\n" if last.startswith("User") else "")
-    async with desk() as d:
+    async with running_store() as d:
         d.store.create("a", transcript=HISTORY + last)
         d.store.open("b")
         d.store.replace("b", HISTORY + last, d.store.get("b").etag)
@@ -214,14 +214,14 @@ async def test_a_history_that_ends_with_an_unanswered_message_gets_its_turn(last
 
 async def test_a_copy_of_a_whole_session_answers_nothing() -> None:
     """Its last message may have been one to be kept only."""
-    async with desk() as d:
+    async with running_store() as d:
         d.say("a", "note", generate=False)
         assert d.store.fork("a", "b").idle
         assert await d.text("b") == "User: note\n"
 
 
 async def test_an_unanswered_message_waits_for_an_agent_and_is_renamed_with_its_session() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.store.create("a", SettingsPatch(driver="agent"), HISTORY + "User: three\n")
         d.store.rename("a", "b")
         session = d.store.get("b")
@@ -234,7 +234,7 @@ async def test_an_unanswered_message_waits_for_an_agent_and_is_renamed_with_its_
 
 
 async def test_an_unanswered_message_that_is_refused_leaves_nothing_behind() -> None:
-    async with desk(limits=Limits(message_bytes=10)) as d:
+    async with running_store(limits=Limits(message_bytes=10)) as d:
         d.store.create("a", transcript=HISTORY)
         with pytest.raises(TooLarge):
             d.store.create("b", transcript=HISTORY + "User: " + "x" * 11)
@@ -246,14 +246,14 @@ async def test_an_unanswered_message_that_is_refused_leaves_nothing_behind() -> 
 
 
 async def test_the_number_of_sessions_and_their_bytes_are_bounded() -> None:
-    async with desk(limits=Limits(sessions=2)) as d:
+    async with running_store(limits=Limits(sessions=2)) as d:
         d.store.open("a")
         d.store.open("b")
         with pytest.raises(StorageFull, match="2 sessions"):
             d.store.open("c")
         d.store.delete("a")
         d.store.open("c")
-    async with desk(limits=Limits(total_bytes=1500)) as d:
+    async with running_store(limits=Limits(total_bytes=1500)) as d:
         with pytest.raises(StorageFull, match="1500 bytes"):
             d.say("a", "x" * 1000)
         assert len(d.store) == 0, "a refused message makes no session"
@@ -266,7 +266,7 @@ async def test_the_number_of_sessions_and_their_bytes_are_bounded() -> None:
 
 
 async def test_the_stream_of_all_sessions_is_ordered() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         for name in ("a", "b"):
             d.say(name, "one two")
         for name in ("a", "b"):
@@ -280,7 +280,7 @@ async def test_the_stream_of_all_sessions_is_ordered() -> None:
 
 
 async def test_draining_lets_turns_finish_refuses_new_ones_and_says_goodbye() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         d.say("a", "one")
         session = d.store.get("a")
@@ -297,7 +297,7 @@ async def test_draining_lets_turns_finish_refuses_new_ones_and_says_goodbye() ->
 
 
 async def test_turns_that_outlast_the_grace_time_are_marked() -> None:
-    async with desk() as d:
+    async with running_store() as d:
         d.engine.hold()
         d.say("a", "one")
         d.say("a", "two")

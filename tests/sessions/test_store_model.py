@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from cfs.errors import AlreadyExists as Exists
 from cfs.errors import CfsError, Conflict, NotFound
-from tests.sessions.support import desk
+from tests.sessions.support import running_store
 
 NAMES = st.sampled_from(["a", "b", "a/x", "a/x/y", "b/x"])
 WORDS = st.lists(st.sampled_from(["one", "two", "drei", "四"]), min_size=1, max_size=3).map(" ".join)
@@ -54,8 +54,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.runner.run(self._open())
 
     async def _open(self) -> None:
-        self.desk = await self.stack.enter_async_context(desk())
-        self.desk.engine.hold()
+        self.harness = await self.stack.enter_async_context(running_store())
+        self.harness.engine.hold()
 
     def teardown(self) -> None:
         self.runner.run(self.stack.aclose())
@@ -89,7 +89,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, words=WORDS, generate=st.booleans())
     def say(self, name: str, words: str, generate: bool) -> None:
-        self.do(lambda: self.desk.say(name, words, generate=generate))
+        self.do(lambda: self.harness.say(name, words, generate=generate))
         chat = self.chat(name)
         chat.queue.append((words, generate))
         chat.advance()
@@ -97,7 +97,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=NAMES, queued=st.booleans(), cascade=st.booleans())
     def cancel(self, name: str, queued: bool, cascade: bool) -> None:
         known = name in self.chats
-        self.do(lambda: self.desk.store.cancel(name, queued=queued, cascade=cascade), None if known else NotFound)
+        self.do(lambda: self.harness.store.cancel(name, queued=queued, cascade=cascade), None if known else NotFound)
         for member in (self.family(name) if cascade else [name]) if known else []:
             chat = self.chats[member]
             if queued:
@@ -107,7 +107,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
-        self.do(lambda: self.desk.store.delete(name), None if name in self.chats else NotFound)
+        self.do(lambda: self.harness.store.delete(name), None if name in self.chats else NotFound)
         for member in self.family(name):
             del self.chats[member]
 
@@ -122,7 +122,7 @@ class StoreMachine(RuleBasedStateMachine):
             expected = Exists
         elif new.startswith(name + "/"):
             expected = Conflict
-        self.do(lambda: self.desk.store.rename(name, new), expected)
+        self.do(lambda: self.harness.store.rename(name, new), expected)
         if expected is None and new != name:
             moved = {new + member.removeprefix(name): self.chats.pop(member) for member in self.family(name)}
             self.chat(new)
@@ -131,7 +131,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=NAMES, new=NAMES)
     def fork(self, name: str, new: str) -> None:
         expected = NotFound if name not in self.chats else Exists if new in self.chats else None
-        self.do(lambda: self.desk.store.fork(name, new), expected)
+        self.do(lambda: self.harness.store.fork(name, new), expected)
         if expected is None:
             source = self.chats[name]
             self.chat(new).said = source.said[: source.base] if source.running else list(source.said)
@@ -141,8 +141,8 @@ class StoreMachine(RuleBasedStateMachine):
     def edit(self, name: str, words: str) -> None:
         chat = self.chats.get(name)
         if chat is not None and chat.running is None:
-            session = self.desk.store.get(name)
-            self.do(lambda: self.desk.store.replace(name, f"User: {words}\n", session.etag))
+            session = self.harness.store.get(name)
+            self.do(lambda: self.harness.store.replace(name, f"User: {words}\n", session.etag))
             chat.said = []
             chat.queue.append((words, True))
             chat.advance()
@@ -150,7 +150,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: sum(chat.running is not None for chat in self.chats.values()) == 1)
     def one_token(self) -> None:
-        self.do(lambda: self.desk.engine.step(1))
+        self.do(lambda: self.harness.engine.step(1))
         (chat,) = (chat for chat in self.chats.values() if chat.running is not None)
         words = (chat.running or "").split()
         if len(chat.partial) == len(words):
@@ -162,10 +162,10 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def answer_everything(self) -> None:
         async def run() -> None:
-            self.desk.engine.release()
+            self.harness.engine.release()
             for name in self.chats:
-                await self.desk.settled(name)
-            self.desk.engine.hold()
+                await self.harness.settled(name)
+            self.harness.engine.hold()
 
         self.runner.run(run())
         for chat in self.chats.values():
@@ -174,7 +174,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def store_and_model_agree(self) -> None:
-        store = self.desk.store
+        store = self.harness.store
         store.check_integrity()
         assert {session.id for session in store} == set(self.chats)
         for name, chat in self.chats.items():

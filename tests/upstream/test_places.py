@@ -13,7 +13,7 @@ from cfs_server.engine.upstream.engine import Places
 MINE: Path = ("me", "interactive", "a")
 
 
-class Clock:
+class ManualClock:
     """Goes when it is told to."""
 
     now = 0.0
@@ -70,7 +70,7 @@ async def test_one_who_is_cancelled_as_the_place_comes_hands_it_on() -> None:
 
 async def test_a_crowd_of_one_owner_does_not_keep_out_another() -> None:
     """Who had less comes first, however long the other's queue is."""
-    clock = Clock()
+    clock = ManualClock()
     places = Places(1, clock)
     served: list[str] = []
 
@@ -85,7 +85,7 @@ async def test_a_crowd_of_one_owner_does_not_keep_out_another() -> None:
 
 
 async def test_the_wait_is_predicted_from_the_turns_so_far() -> None:
-    clock = Clock()
+    clock = ManualClock()
     places = Places(2, clock)
     assert places.backlog.wait("me", "interactive") == 0
     async with places.place(MINE):

@@ -18,12 +18,12 @@ from cfs_server.sessions.ids import SESSIONS
 from cfs_server.sessions.quotas import Allowance, Limits
 from cfs_webdav.tree import Conditions, Entry, Tree
 from tests.filesystem.support import grant
-from tests.sessions.support import Desk, desk
+from tests.sessions.support import StoreHarness, running_store
 
 T = TypeVar("T")
 
 
-class Clock:
+class ManualClock:
     """A clock that stands still until it is told otherwise."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class Clock:
 class Principal:
     """Somebody with rights and an account."""
 
-    def __init__(self, d: Desk, name: str, allowance: Allowance) -> None:
+    def __init__(self, d: StoreHarness, name: str, allowance: Allowance) -> None:
         self.handle: FsHandle = InMemoryFileSystem([SESSIONS]).create_handle(())
         self.gate = SessionGate(d.store, self.handle, d.store.account.part(name, allowance))
 
@@ -46,22 +46,22 @@ class Caller:
     """What one program of one principal asks for: a tree for each request, whose methods are called by a thread."""
 
     def __init__(
-        self, house: "Mounts", principal: Principal, kind: type[SessionTree] = SessionTree, agent: str = ""
+        self, running_server: "Mounts", principal: Principal, kind: type[SessionTree] = SessionTree, agent: str = ""
     ) -> None:
-        self.house = house
+        self.server = running_server
         self.principal = principal
         self._kind = kind
         self._agent = agent
 
     @property
-    def desk(self) -> Desk:
+    def harness(self) -> StoreHarness:
         """The store behind it."""
-        return self.house.desk
+        return self.server.harness
 
     @property
     def tree(self) -> SessionTree:
         """A tree for one request."""
-        return self._kind(self.principal.gate, self.house.keeper.of(self.principal), self._agent)
+        return self._kind(self.principal.gate, self.server.keeper.of(self.principal), self._agent)
 
     def may(self, *grants: Grant) -> None:
         """Let the principal do just this from now on."""
@@ -69,7 +69,7 @@ class Caller:
 
     def by(self, agent: str = "", kind: type[SessionTree] | None = None) -> "Caller":
         """Another program of the same principal, or the same one in another mount."""
-        return Caller(self.house, self.principal, kind or self._kind, agent)
+        return Caller(self.server, self.principal, kind or self._kind, agent)
 
     async def do(self, call: Callable[[Tree], T]) -> T:
         """Let a thread make one call of a tree."""
@@ -115,21 +115,21 @@ class Caller:
 
     def everything(self) -> list[object]:
         """All that a call could change."""
-        store = self.desk.store
+        store = self.harness.store
         return [store.bus.log.last, *((each.id, each.etag, each.settings, list(each.queue)) for each in store)]
 
 
 class Mounts:
     """The mounts of one server."""
 
-    def __init__(self, d: Desk) -> None:
-        self.desk = d
-        self.clock = Clock()
+    def __init__(self, d: StoreHarness) -> None:
+        self.harness = d
+        self.clock = ManualClock()
         self.keeper = Keeper(self.clock)
 
     def caller(self, name: str, *grants: Grant, allowance: Allowance | None = None) -> Caller:
         """Somebody new."""
-        caller = Caller(self, Principal(self.desk, name, allowance or Allowance()))
+        caller = Caller(self, Principal(self.harness, name, allowance or Allowance()))
         caller.may(*grants)
         return caller
 
@@ -137,7 +137,7 @@ class Mounts:
 @asynccontextmanager
 async def mounts(script: Script = echo, limits: Limits | None = None) -> AsyncIterator[Mounts]:
     """Serve sessions; in the end the store must be sound."""
-    async with desk(script, limits) as d:
+    async with running_store(script, limits) as d:
         yield Mounts(d)
         d.engine.release()
 
@@ -145,8 +145,8 @@ async def mounts(script: Script = echo, limits: Limits | None = None) -> AsyncIt
 @asynccontextmanager
 async def mount(script: Script = echo, limits: Limits | None = None) -> AsyncIterator[Caller]:
     """Serve sessions to somebody who may do everything."""
-    async with mounts(script, limits) as house:
-        yield house.caller("ann", grant("/"))
+    async with mounts(script, limits) as running_server:
+        yield running_server.caller("ann", grant("/"))
 
 
 @asynccontextmanager

@@ -79,13 +79,13 @@ class World:
                 self.ann.principal.gate.submit(NAME, turn)
                 self.said.append(text)
             case "speak":
-                self.ann.desk.engine.step()
+                self.ann.harness.engine.step()
                 for _ in range(5):
                     await asyncio.sleep(0)
-            case "settle" if self.ann.desk.store.find(NAME):
-                self.ann.desk.engine.release()
-                await self.ann.desk.settled(NAME)
-                self.ann.desk.engine.hold()
+            case "settle" if self.ann.harness.store.find(NAME):
+                self.ann.harness.engine.release()
+                await self.ann.harness.settled(NAME)
+                self.ann.harness.engine.hold()
 
     def put(self, copy: Copy, body: bytes, added: str) -> None:
         """Send a copy that has this more than before; if it is refused nothing has changed, and the copy is new."""
@@ -113,7 +113,7 @@ class World:
 
     def edit(self, copy: Copy) -> None:
         """Change the past in a copy that is out of date: it is refused, and nothing changes."""
-        session = self.ann.desk.store.find(NAME)
+        session = self.ann.harness.store.find(NAME)
         if session is None or copy.etag == session.etag or b"\nAssistant: " not in copy.data:
             return
         before, edited = self.ann.everything(), copy.data.replace(b"m", b"M", 1)
@@ -122,17 +122,17 @@ class World:
 
     def read(self, copy: Copy) -> None:
         """Take a new copy."""
-        session = self.ann.desk.store.find(NAME)
+        session = self.ann.harness.store.find(NAME)
         copy.data = session.history.text.encode() if session else b""
         copy.etag = session.etag if session else None
 
     async def check(self) -> None:
         """What was accepted is there, once each and in its order, and each has its answer."""
-        self.ann.desk.engine.release()
-        if self.ann.desk.store.find(NAME) is None:
+        self.ann.harness.engine.release()
+        if self.ann.harness.store.find(NAME) is None:
             assert self.said == []
             return
-        history = (await self.ann.desk.settled(NAME)).history.messages
+        history = (await self.ann.harness.settled(NAME)).history.messages
         assert [message.content for message in history if message.role == "user"] == self.said
         assert [message.role for message in history] == ["user", "assistant"] * len(self.said)
 
@@ -140,11 +140,11 @@ class World:
 async def run(script: list[tuple[str, int, str]]) -> None:
     """Play a script."""
     async with mount() as ann:
-        ann.desk.engine.hold()
+        ann.harness.engine.hold()
         world = World(ann)
         for step in script:
             await world.step(*step)
-            ann.desk.store.check_integrity()
+            ann.harness.store.check_integrity()
         await world.check()
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from cfs_server.file_service import alone
-from tests.server.support import House, house, until
+from tests.server.support import ServerHarness, running_server, until
 from tests.webdav.wire import Dav
 
 MAIN = "/workspaces/main"
 
 
-async def workspace(home: House) -> Dav:
+async def workspace(server: ServerHarness) -> Dav:
     """A caller, and an empty workspace."""
-    dav = Dav(home.client)
+    dav = Dav(server.client)
     assert (await dav("MKCOL", MAIN)).status_code == 201
     return dav
 
@@ -29,10 +29,10 @@ async def put(dav: Dav, name: str, content: bytes, status: int = 201, **headers:
 
 async def test_a_file_is_the_same_on_every_face(tmp_path: Path) -> None:
     """What is put by WebDAV is read by REST and found on the disk, with one ETag, and the other way round."""
-    async with house(data_dir=tmp_path) as home:
-        dav = await workspace(home)
+    async with running_server(data_dir=tmp_path) as server:
+        dav = await workspace(server)
         etag = await put(dav, "ü x.txt", "grüße".encode())
-        rest = await home.client.get("/v1/files/workspaces/main/ü x.txt")
+        rest = await server.client.get("/v1/files/workspaces/main/ü x.txt")
         assert (rest.content, rest.headers["etag"]) == ("grüße".encode(), etag)
         assert await asyncio.to_thread((tmp_path / "workspaces/main/ü x.txt").read_bytes) == "grüße".encode()
         await asyncio.to_thread((tmp_path / "workspaces/main/made").mkdir)
@@ -47,8 +47,8 @@ async def test_a_file_is_the_same_on_every_face(tmp_path: Path) -> None:
 
 async def test_reading_follows_http() -> None:
     """Ranges, conditions, types, and nothing that a browser would run."""
-    async with house() as home:
-        dav = await workspace(home)
+    async with running_server() as server:
+        dav = await workspace(server)
         etag = await put(dav, "page.html", b"0123456789")
         whole = await dav("GET", f"{MAIN}/page.html")
         assert (whole.status_code, whole.content) == (200, b"0123456789")
@@ -64,8 +64,8 @@ async def test_reading_follows_http() -> None:
 
 
 async def test_a_collection_is_read_as_the_names_in_it() -> None:
-    async with house() as home:
-        dav = await workspace(home)
+    async with running_server() as server:
+        dav = await workspace(server)
         await put(dav, "b", b"")
         await dav("MKCOL", f"{MAIN}/a")
         listing = await dav("GET", f"{MAIN}/")
@@ -76,8 +76,8 @@ async def test_a_collection_is_read_as_the_names_in_it() -> None:
 
 async def test_conditions_of_a_put_hold_in_one_piece_with_it() -> None:
     """Of many that replace one version at once, one does; and of many that make a name, one."""
-    async with house() as home:
-        dav = await workspace(home)
+    async with running_server() as server:
+        dav = await workspace(server)
         first = await put(dav, "note", b"0")
         answers = await asyncio.gather(
             *(dav("PUT", f"{MAIN}/note", b"%d" % n, if_match=first) for n in range(10)),
@@ -95,8 +95,8 @@ async def test_conditions_of_a_put_hold_in_one_piece_with_it() -> None:
 
 async def test_a_move_waits_for_whoever_compares_a_version_and_writes() -> None:
     """It is a write at its target: between the look at the version there and the write nothing may come."""
-    async with house() as home:
-        dav = await workspace(home)
+    async with running_server() as server:
+        dav = await workspace(server)
         for name in ("one", "two", "note"):
             await put(dav, name, name.encode())
         held = alone("/workspaces/main/note")
@@ -112,15 +112,15 @@ async def test_a_move_waits_for_whoever_compares_a_version_and_writes() -> None:
 
 async def test_half_a_body_is_none() -> None:
     """A client that leaves in the middle of an upload changes nothing."""
-    async with house() as home:
-        dav = await workspace(home)
+    async with running_server() as server:
+        dav = await workspace(server)
         await put(dav, "note", b"before")
-        reader, writer = await asyncio.open_connection(*home.url.removeprefix("http://").split(":"))
+        reader, writer = await asyncio.open_connection(*server.url.removeprefix("http://").split(":"))
         writer.write(b"PUT /dav/workspaces/main/note HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nhalf")
         await writer.drain()
         writer.transport.abort()
         await reader.read()
-        await until(lambda: len(home.server.server_state.connections) == 1 and not home.server.server_state.tasks)
+        await until(lambda: len(server.server.server_state.connections) == 1 and not server.server.server_state.tasks)
         assert (await dav("GET", f"{MAIN}/note")).content == b"before"
 
 
@@ -131,18 +131,18 @@ async def test_uploads_without_a_length_and_larger_than_memory_allows_arrive(tmp
         for start in range(0, len(content), 50_000):
             yield content[start : start + 50_000]
 
-    async with house(data_dir=tmp_path) as home:
-        await workspace(home)
-        answer = await home.client.put(f"/dav{MAIN}/big", content=pieces())
+    async with running_server(data_dir=tmp_path) as server:
+        await workspace(server)
+        answer = await server.client.put(f"/dav{MAIN}/big", content=pieces())
         assert answer.status_code == 201
         assert await asyncio.to_thread((tmp_path / "workspaces/main/big").read_bytes) == content
-        read = await home.client.get(f"/dav{MAIN}/big")
+        read = await server.client.get(f"/dav{MAIN}/big")
         assert read.content == content
 
 
 async def test_a_file_over_the_limits_is_refused_and_the_old_one_kept() -> None:
-    async with house(max_file_bytes=100, token_bytes=150) as home:
-        dav = await workspace(home)
+    async with running_server(max_file_bytes=100, token_bytes=150) as server:
+        dav = await workspace(server)
         await put(dav, "note", b"x" * 90)
         assert (await dav("PUT", f"{MAIN}/note", b"y" * 101)).status_code == 413
         assert (await dav("PUT", f"{MAIN}/more", b"y" * 90)).status_code == 507
@@ -154,12 +154,12 @@ async def test_a_file_over_the_limits_is_refused_and_the_old_one_kept() -> None:
 @pytest.mark.parametrize("method", ["COPY", "MOVE"])
 async def test_copies_and_moves(method: str) -> None:
     """New names are 201 and replaced ones 204; `Overwrite: F` protects; trees go with their dead properties."""
-    async with house() as home:
-        dav = await workspace(home)
+    async with running_server() as server:
+        dav = await workspace(server)
         await put(dav, "a", b"a")
         await put(dav, "b", b"b")
         await dav.set(f"{MAIN}/a", "{urn:x}colour", "green")
-        to_b = f"{home.url}/dav{MAIN}/b"
+        to_b = f"{server.url}/dav{MAIN}/b"
         assert (await dav(method, f"{MAIN}/a", destination=to_b, overwrite="F")).status_code == 412
         assert (await dav(method, f"{MAIN}/a", destination=to_b)).status_code == 204
         assert (await dav("GET", f"{MAIN}/b")).content == b"a"
@@ -179,8 +179,8 @@ async def test_copies_and_moves(method: str) -> None:
 
 async def test_deleting() -> None:
     """A file with its properties and locks; a collection with everything in it."""
-    async with house() as home:
-        dav = await workspace(home)
+    async with running_server() as server:
+        dav = await workspace(server)
         await put(dav, "note", b"x")
         await dav.set(f"{MAIN}/note", "{urn:x}colour", "green")
         assert (await dav("DELETE", f"{MAIN}/note")).status_code == 204
@@ -194,8 +194,8 @@ async def test_deleting() -> None:
 
 
 async def test_a_lock_keeps_others_out_until_it_is_given_back() -> None:
-    async with house() as home:
-        dav = await workspace(home)
+    async with running_server() as server:
+        dav = await workspace(server)
         await put(dav, "note", b"x")
         lock = await dav.lock(f"{MAIN}/note")
         token = lock.headers["lock-token"]
@@ -218,8 +218,8 @@ async def test_what_explorer_does_after_a_copy() -> None:
         b"<Z:Win32LastModifiedTime>Sat, 21 Nov 2026 10:00:00 GMT</Z:Win32LastModifiedTime>"
         b"<Z:Win32FileAttributes>00000020</Z:Win32FileAttributes></D:prop></D:set></D:propertyupdate>"
     )
-    async with house() as home:
-        dav = await workspace(home)
+    async with running_server() as server:
+        dav = await workspace(server)
         options = await dav("OPTIONS", MAIN + "/")
         assert (options.headers["dav"], options.headers["ms-author-via"]) == ("1,2", "DAV")
         lock = await dav.lock(name, timeout="Second-3600")
@@ -231,8 +231,8 @@ async def test_what_explorer_does_after_a_copy() -> None:
 
 
 async def test_dead_properties_are_bounded() -> None:
-    async with house() as home:
-        dav = await workspace(home)
+    async with running_server() as server:
+        dav = await workspace(server)
         await put(dav, "note", b"x")
         for number in range(2):
             found = await dav.set(f"{MAIN}/note", f"{{urn:x}}p{number}", "v" * 40_000)
@@ -241,8 +241,8 @@ async def test_dead_properties_are_bounded() -> None:
 
 async def test_there_is_nothing_else() -> None:
     """What is no mount is not found, and the collection of the mounts takes nothing."""
-    async with house() as home:
-        dav = Dav(home.client)
+    async with running_server() as server:
+        dav = Dav(server.client)
         assert (await dav("PROPFIND", "/elsewhere", depth="0")).status_code == 404
         for method in ("PUT", "DELETE", "MKCOL", "LOCK"):
             answer = await dav(method, "/new" if method == "PUT" else "/")

@@ -10,7 +10,7 @@ import pytest
 
 from cfs_webdav import storage
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
-from tests.server.support import House, house
+from tests.server.support import ServerHarness, running_server
 from tests.server.test_hostile import encodings, once
 from tests.server.wire import Wire
 from tests.webdav.wire import LOCK, METHODS, Dav
@@ -29,9 +29,9 @@ OUTSIDE = (
 )
 
 
-async def note(home: House) -> Dav:
+async def note(server: ServerHarness) -> Dav:
     """A caller, and a workspace with a file."""
-    dav = Dav(home.client)
+    dav = Dav(server.client)
     assert (await dav("MKCOL", "/workspaces/main")).status_code == 201
     assert (await dav("PUT", "/workspaces/main/note", b"kept")).status_code == 201
     return dav
@@ -40,8 +40,8 @@ async def note(home: House) -> Dav:
 @pytest.mark.parametrize("document", [BOMB, OUTSIDE, b"<!DOCTYPE x><D:propfind xmlns:D='DAV:'/>", b"no XML", b"<a>"])
 @pytest.mark.parametrize("method", ["PROPFIND", "PROPPATCH", "LOCK"])
 async def test_documents_with_types_and_those_that_are_none_are_refused(method: str, document: bytes) -> None:
-    async with house() as home:
-        dav = await note(home)
+    async with running_server() as server:
+        dav = await note(server)
         for body in (document, document.decode().encode("utf-16")):
             answer = await dav(method, "/workspaces/main/note", body, depth="0")
             assert answer.status_code == 400
@@ -54,8 +54,8 @@ async def test_documents_with_types_and_those_that_are_none_are_refused(method: 
 async def test_comments_and_instructions_say_nothing() -> None:
     """They are legal XML; a client that sends them gets what it asks for."""
     body = b"<?x y?><D:propfind xmlns:D='DAV:'><!-- b --><D:prop><?z?><D:getetag/><!-- c --></D:prop></D:propfind>"
-    async with house() as home:
-        dav = await note(home)
+    async with running_server() as server:
+        dav = await note(server)
         answer = await dav("PROPFIND", "/workspaces/main/note", body, depth="0")
         assert answer.status_code == 207
         assert answer.text.count("getetag") == 2
@@ -64,8 +64,8 @@ async def test_comments_and_instructions_say_nothing() -> None:
 @pytest.mark.parametrize("method", ["PROPFIND", "PROPPATCH", "LOCK", "MKCOL", "COPY"])
 async def test_a_large_body_of_anything_but_a_put_is_refused(method: str) -> None:
     """Before it is read, and chunked as well, when it has become too large."""
-    async with house() as home:
-        await note(home)
+    async with running_server() as server:
+        await note(server)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
         async def endless() -> AsyncIterator[bytes]:
@@ -73,7 +73,7 @@ async def test_a_large_body_of_anything_but_a_put_is_refused(method: str) -> Non
                 yield b" " * (64 << 10)
 
         for content in (b" " * (65 << 10), endless()):
-            answer = await home.client.request(method, "/dav/workspaces/main/note", content=content)
+            answer = await server.client.request(method, "/dav/workspaces/main/note", content=content)
             assert answer.status_code == 413, answer.text
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20 << 10
 
@@ -84,24 +84,24 @@ async def test_a_body_that_no_session_can_take_is_not_held_in_memory(name: str) 
         for _ in range(80 << 4):
             yield b"x" * (64 << 10)
 
-    async with house() as home:
+    async with running_server() as server:
         tracemalloc.start()
         try:
-            answer = await home.client.put(f"/dav/sessions/{name}", content=pieces())
+            answer = await server.client.put(f"/dav/sessions/{name}", content=pieces())
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
         assert answer.status_code == 413
         assert answer.json()["type"] == "urn:cfs:error:too-large"
         assert peak < 40 << 20
-        assert len(home.store) == 0
+        assert len(server.store) == 0
 
 
 @pytest.mark.parametrize("body", [b"", NAMED])
 async def test_workspaces_are_listed_one_level_at_a_time(body: bytes) -> None:
     """A tree can be of any size, so `infinity`, also by leaving the header out, is refused with the reason's code."""
-    async with house() as home:
-        dav = await note(home)
+    async with running_server() as server:
+        dav = await note(server)
         for headers in ({"depth": "infinity"}, {}):
             answer = await dav("PROPFIND", "/workspaces/main", body, **headers)
             assert answer.status_code == 403
@@ -112,8 +112,8 @@ async def test_workspaces_are_listed_one_level_at_a_time(body: bytes) -> None:
 async def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """In number, also when they would make new names; in time; and in what is said of the owner."""
     monkeypatch.setattr(storage, "MOST_OF_ONE", 20)
-    async with house() as home:
-        dav = await note(home)
+    async with running_server() as server:
+        dav = await note(server)
         answers = await asyncio.gather(*(dav.lock(f"/workspaces/main/new{n}") for n in range(60)))
         statuses = [answer.status_code for answer in answers]
         assert statuses.count(201) == 20
@@ -133,8 +133,8 @@ async def test_locks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 @encodings
 async def test_hostile_names_go_nowhere(encode: Callable[[str], bytes]) -> None:
     """As paths and as destinations, by every method: a refusal, or success at that very name of the workspace."""
-    async with house() as home, Wire(home.url) as wire:
-        dav = await note(home)
+    async with running_server() as server, Wire(server.url) as wire:
+        dav = await note(server)
         for name in [*(hostile.path for hostile in REFUSED), *LITERAL]:
             target = b"/dav/workspaces/main/" + encode(name.lstrip("/"))
             if re.search(rb"[^\x21-\x7e]", target) or re.split(rb"[?#]", target)[0].rstrip(b"/").endswith(b"/main"):

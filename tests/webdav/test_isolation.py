@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from cfs_filesystem import OPERATIONS, Grant
 from tests.server.guests import Guest, guests
-from tests.server.support import House, house
+from tests.server.support import ServerHarness, running_server
 from tests.webdav.wire import LOCK, METHODS, Dav
 
 BODIES = {
@@ -27,7 +27,7 @@ ABSENT = tuple(path.replace("secret", "absent") for path in HIDDEN)
 class Two:
     """A server, the owner of everything called `secret`, and a caller with rights elsewhere only."""
 
-    home: House
+    server: ServerHarness
     owner: Dav
     other: Dav
     guest: Guest
@@ -38,7 +38,7 @@ async def two() -> AsyncIterator[Two]:
     """Fill a server."""
     mine = [Grant(prefix=f"/{kind}/mine", ops=OPERATIONS) for kind in ("sessions", "workspaces")]
     everything = [Grant(prefix="/", ops=OPERATIONS)]
-    async with house() as home, guests(home, owner=everything, other=mine) as known:
+    async with running_server() as server, guests(server, owner=everything, other=mine) as known:
         owner, other = Dav(known["owner"].client), Dav(known["other"].client)
         for name in ("secret", "mine"):
             await known["owner"].create(name, transcript=f"User: {name}\nAssistant: yes\n")
@@ -47,7 +47,7 @@ async def two() -> AsyncIterator[Two]:
             assert (await owner("MKCOL", f"/workspaces/{name}/deep")).status_code == 201
             for file in ("file", "deep/file"):
                 assert (await owner("PUT", f"/workspaces/{name}/{file}", name.encode())).status_code == 201
-        yield Two(home, owner, other, known["other"])
+        yield Two(server, owner, other, known["other"])
 
 
 async def state(two: Two) -> list[bytes]:
@@ -96,7 +96,7 @@ async def test_no_destination_leads_to_what_is_hidden(two: Two, method: str, ove
     before = await state(two)
     kinds = {"/sessions/mine": 0, "/sub_sessions/mine/child": 2, "/workspaces/mine/file": 4, "/workspaces/mine/deep": 3}
     for source, target in product(kinds, HIDDEN):
-        for spelled in (target, target.replace("secret", "%73ecret"), f"{two.home.url}/dav{target}"):
+        for spelled in (target, target.replace("secret", "%73ecret"), f"{two.server.url}/dav{target}"):
             where = spelled if spelled.startswith("http") else f"/dav{spelled}"
             answer = await two.other(method, source, destination=where, overwrite=overwrite)
             assert answer.status_code in (403, 404, 409, 412, 502), (source, spelled, answer.status_code)
@@ -144,7 +144,7 @@ async def test_who_may_only_write_does_not_overwrite_what_it_says_must_not_be_th
 async def test_credentials(two: Two) -> None:
     """The token as the password of Basic, or by Bearer; a wrong one, or none, is told what to send."""
     good = b64encode(b"anybody:cfs_other").decode()
-    bare = Dav(two.home.client)
+    bare = Dav(two.server.client)
     assert (await bare("PROPFIND", "/sessions/mine", depth="0", authorization=f"Basic {good}")).status_code == 207
     for wrong in (
         {},

@@ -7,13 +7,13 @@ PROGRAM = """
 import asyncio, sys
 for name in ("wsgidav", "a2wsgi", "lxml"):
     sys.modules[name] = None
-from tests.server.support import house
+from tests.server.support import running_server
 
 async def main():
-    async with house(may_block=True) as home:
-        answer = await home.client.request("PROPFIND", "/dav/sessions/")
+    async with running_server(may_block=True) as server:
+        answer = await server.client.request("PROPFIND", "/dav/sessions/")
         print(answer.status_code, answer.json()["detail"])
-        print((await home.say("chat1", "hi", wait="true")).status_code)
+        print((await server.say("chat1", "hi", wait="true")).status_code)
 
 asyncio.run(main())
 """

@@ -19,7 +19,7 @@ TALK = "User: hello\nAssistant: hi\n"
 
 def talk(ann: Caller, name: str = "chat1", text: str = TALK) -> None:
     """Make a session with a history."""
-    ann.desk.store.create(name, transcript=text)
+    ann.harness.store.create(name, transcript=text)
 
 
 # -- the rules --------------------------------------------------------------------------------------------------------
@@ -28,7 +28,7 @@ def talk(ann: Caller, name: str = "chat1", text: str = TALK) -> None:
 async def test_an_empty_body_makes_a_session_and_adds_nothing() -> None:
     async with mount() as ann:
         etag = await ann.put("/chat1", b"")
-        assert (ann.desk.store.get("chat1").history.text, etag) == ("", await ann.etag("/chat1"))
+        assert (ann.harness.store.get("chat1").history.text, etag) == ("", await ann.etag("/chat1"))
         for blank in ("", " \n\n", "\n"):
             before = ann.everything()
             await ann.put("/chat1", blank)
@@ -59,7 +59,7 @@ async def test_a_message_that_is_too_big_is_refused_and_a_transcript_is_not() ->
         await ann.put_refused(413, "/chat1", TALK * 50 + "x" * 101)
         await ann.put_refused(413, "/new", "x" * 101)
         await ann.put("/chat1", TALK * 50 + "x" * 100)
-        assert await ann.desk.text("chat1") == TALK * 50 + f"User: {'x' * 100}\nAssistant: {'x' * 100}\n"
+        assert await ann.harness.text("chat1") == TALK * 50 + f"User: {'x' * 100}\nAssistant: {'x' * 100}\n"
 
 
 async def test_a_body_has_as_much_as_the_transcript_and_a_bound_beyond(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,20 +75,20 @@ async def test_a_body_has_as_much_as_the_transcript_and_a_bound_beyond(monkeypat
 async def test_the_transcript_with_something_added_is_a_message(tail: str) -> None:
     async with mount() as ann:
         talk(ann)
-        ann.desk.engine.hold()
+        ann.harness.engine.hold()
         etag = await ann.put("/chat1", TALK + tail)
-        session = ann.desk.store.get("chat1")
+        session = ann.harness.store.get("chat1")
         assert session.state == "generating", "it does not wait for the reply"
-        ann.desk.engine.release()
+        ann.harness.engine.release()
         assert re.fullmatch(rf'"{session.nonce}-1r[0-9]+-[0-9a-f]{{32}}"', etag)
-        assert await ann.desk.text("chat1") == TALK + "User: more\nAssistant: more\n"
+        assert await ann.harness.text("chat1") == TALK + "User: more\nAssistant: more\n"
 
 
 async def test_a_prefix_alone_is_no_message() -> None:
     async with mount() as ann:
         talk(ann)
         await ann.put("/chat1", TALK + "User: \n")
-        assert ann.desk.store.get("chat1").history.text == TALK
+        assert ann.harness.store.get("chat1").history.text == TALK
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -98,18 +98,18 @@ async def test_a_conversation_is_imported_where_there_is_none(*, there: bool) ->
         if there:
             await ann.put("/chat2", b"")
         assert await ann.put("/chat2", TALK) == await ann.etag("/chat2"), "so the copy that was sent is up to date"
-        session = ann.desk.store.get("chat2")
-        assert (session.history.text, session.state, ann.desk.engine.requests) == (TALK, "idle", [])
+        session = ann.harness.store.get("chat2")
+        assert (session.history.text, session.state, ann.harness.engine.requests) == (TALK, "idle", [])
         assert (await ann.put("/chat3", TALK.rstrip("\n"))) != await ann.etag("/chat3")
 
 
 async def test_foreign_text_is_a_message() -> None:
     async with mount() as ann:
         await ann.put("/chat1", "hello\n")
-        assert await ann.desk.text("chat1") == "User: hello\nAssistant: hello\n"
+        assert await ann.harness.text("chat1") == "User: hello\nAssistant: hello\n"
         await ann.put("/chat1", "again\n")
-        assert (await ann.desk.text("chat1")).endswith("User: again\nAssistant: again\n")
-        assert len(ann.desk.store.get("chat1").history) == 4
+        assert (await ann.harness.text("chat1")).endswith("User: again\nAssistant: again\n")
+        assert len(ann.harness.store.get("chat1").history) == 4
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ async def test_an_edited_or_stale_body_is_refused(body: str) -> None:
         talk(ann)
         old = await ann.etag("/chat1")
         assert "read it again" in await ann.put_refused(409, "/chat1", body)
-        ann.desk.say("chat1", "between")
-        await ann.desk.settled("chat1")
+        ann.harness.say("chat1", "between")
+        await ann.harness.settled("chat1")
         await ann.put_refused(409, "/chat1", body, match=old)
         await ann.put_refused(409, "/chat1", body, match="*")
-        assert ann.desk.store.get("chat1").history.text.startswith(TALK)
+        assert ann.harness.store.get("chat1").history.text.startswith(TALK)
 
 
 async def test_an_edit_of_the_present_version_replaces_the_history() -> None:
@@ -139,12 +139,12 @@ async def test_an_edit_of_the_present_version_replaces_the_history() -> None:
         talk(ann)
         edited = TALK.replace("hello", "hullo")
         etag = await ann.put("/chat1", edited, match=await ann.etag("/chat1"))
-        assert ann.desk.store.get("chat1").history.text == edited
+        assert ann.harness.store.get("chat1").history.text == edited
         assert etag == await ann.etag("/chat1"), "so the next edit works, too"
-        assert ann.desk.engine.requests == []
+        assert ann.harness.engine.requests == []
         shorter = await ann.put("/chat1", "User: hullo", match=f'"other", {etag}')
         assert shorter != await ann.etag("/chat1")
-        assert await ann.desk.text("chat1") == "User: hullo\nAssistant: hullo\n", "an unanswered message (S14)"
+        assert await ann.harness.text("chat1") == "User: hullo\nAssistant: hullo\n", "an unanswered message (S14)"
 
 
 async def test_an_edit_that_is_no_transcript_is_refused() -> None:
@@ -160,8 +160,8 @@ async def test_an_edit_needs_an_idle_session_and_the_right_to_delete() -> None:
         ann.may(Grant(prefix="/sessions/", ops=OPERATIONS - {"delete"}))
         await ann.put_refused(403, "/chat1", edited, match=await ann.etag("/chat1"))
         ann.may(grant("/"))
-        ann.desk.engine.hold()
-        ann.desk.say("chat1", "busy")
+        ann.harness.engine.hold()
+        ann.harness.say("chat1", "busy")
         await ann.put_refused(409, "/chat1", edited, match=await ann.etag("/chat1"))
 
 
@@ -171,8 +171,8 @@ async def test_an_edit_needs_an_idle_session_and_the_right_to_delete() -> None:
 async def test_a_version_that_nobody_knows_does_not_match() -> None:
     async with mount() as ann:
         talk(ann)
-        session = ann.desk.store.get("chat1")
-        other = ann.desk.store.open("other")
+        session = ann.harness.store.get("chat1")
+        other = ann.harness.store.open("other")
         unknown = [
             '"x"',
             "x",
@@ -191,7 +191,7 @@ async def test_a_version_that_nobody_knows_does_not_match() -> None:
         for etag in ("*", session.etag):
             await ann.put_refused(412, "/new", "hello", match=etag)
         await ann.put("/chat1", TALK + "more\n", match=f'"x", {session.etag}')
-        assert len((await ann.desk.settled("chat1")).history) == 4
+        assert len((await ann.harness.settled("chat1")).history) == 4
 
 
 async def test_a_new_file_is_asked_for_by_if_none_match() -> None:
@@ -202,7 +202,7 @@ async def test_a_new_file_is_asked_for_by_if_none_match() -> None:
             await ann.put_refused(412, "/chat1", TALK + "more\n", none_match=unwanted)
         await ann.put("/chat1", TALK + "more\n", none_match='"x"')
         await ann.put("/new", "hello", none_match="*")
-        assert await ann.desk.text("new") == "User: hello\nAssistant: hello\n"
+        assert await ann.harness.text("new") == "User: hello\nAssistant: hello\n"
 
 
 async def test_an_older_version_is_known_until_the_history_is_replaced() -> None:
@@ -210,10 +210,10 @@ async def test_an_older_version_is_known_until_the_history_is_replaced() -> None
         talk(ann)
         old = await ann.etag("/chat1")
         for text in ("one", "two"):
-            ann.desk.say("chat1", text)
-            await ann.desk.settled("chat1")
+            ann.harness.say("chat1", text)
+            await ann.harness.settled("chat1")
         await ann.put("/chat1", TALK + "three\n", match=old)
-        text = await ann.desk.text("chat1")
+        text = await ann.harness.text("chat1")
         assert text == TALK + "".join(f"User: {each}\nAssistant: {each}\n" for each in ("one", "two", "three"))
         before = ann.everything()
         await ann.put("/chat1", TALK, match=old)
@@ -231,38 +231,38 @@ async def test_three_quick_appends_of_a_copy_are_three_messages(*, held: bool) -
     """As davfs2 does it: its own bytes again with a line more, named by the ETag of the answer before."""
     async with mount() as ann:
         if held:
-            ann.desk.engine.hold()
+            ann.harness.engine.hold()
         body, etag = "", None
         for text in ("one", "two", "three"):
             body += f"{text}\n"
             etag = await ann.put("/chat1", body, match=etag, none_match=None if etag else "*")
-        ann.desk.engine.release()
-        text = await ann.desk.text("chat1")
+        ann.harness.engine.release()
+        text = await ann.harness.text("chat1")
         assert text == "".join(f"User: {each}\nAssistant: {each}\n" for each in ("one", "two", "three"))
 
 
 async def test_an_append_across_a_reply_keeps_both() -> None:
     async with mount() as ann:
         talk(ann)
-        ann.desk.engine.hold()
+        ann.harness.engine.hold()
         etag = await ann.put("/chat1", TALK + "one\n", match=await ann.etag("/chat1"))
-        ann.desk.say("chat1", "from elsewhere")
-        ann.desk.engine.release()
-        await ann.desk.settled("chat1")
+        ann.harness.say("chat1", "from elsewhere")
+        ann.harness.engine.release()
+        await ann.harness.settled("chat1")
         await ann.put("/chat1", TALK + "one\ntwo\n", match=etag)
-        said = [message.content for message in (await ann.desk.settled("chat1")).history.messages]
+        said = [message.content for message in (await ann.harness.settled("chat1")).history.messages]
         assert said == ["hello", "hi", "one", "one", "from elsewhere", "from elsewhere", "two", "two"]
 
 
 async def test_the_same_line_of_two_clients_is_two_messages() -> None:
     """Their bytes differ while the version does not, as what they say waits: no name stands for both."""
     async with mount() as ann:
-        ann.desk.engine.hold()
+        ann.harness.engine.hold()
         first = await ann.put("/chat1", "a\n")
         await ann.put("/chat1", "a\nb\n", match=first)
         await ann.put("/chat1", "a\nb\n", match=first)
-        ann.desk.engine.release()
-        said = [message.content for message in (await ann.desk.settled("chat1")).history.messages]
+        ann.harness.engine.release()
+        said = [message.content for message in (await ann.harness.settled("chat1")).history.messages]
         assert said == ["a", "a", "b", "b", "b", "b"]
 
 
@@ -272,27 +272,27 @@ async def test_of_several_names_the_longest_text_is_the_base() -> None:
         second = await ann.put("/chat1", "a\nb\n", match=first)
         await ann.put("/chat1", "a\nb\nc\n", match=f"{first}, {second}")
         await ann.put("/chat1", "a\nb\nc\nd\n", match=f"{second}, {first}")
-        said = [message.content for message in (await ann.desk.settled("chat1")).history.messages]
+        said = [message.content for message in (await ann.harness.settled("chat1")).history.messages]
         assert said[::2] == ["a", "b", "c", "c\nd"]
 
 
 async def test_other_bytes_than_were_sent_are_no_base() -> None:
     async with mount() as ann:
         etag = await ann.put("/chat1", "hello\n")
-        await ann.desk.settled("chat1")
+        await ann.harness.settled("chat1")
         await ann.put_refused(409, "/chat1", "User: hullo\nAssistant: hullo\nmore\n", match=etag)
         await ann.put("/chat1", "hullo\nmore\n", match=etag)  # shares nothing: a message (rule 7)
-        assert ann.desk.store.get("chat1").history.messages[2].content == "hullo\nmore"
+        assert ann.harness.store.get("chat1").history.messages[2].content == "hullo\nmore"
 
 
 async def test_a_copy_is_known_whatever_was_sent_since() -> None:
     async with mount() as ann:
         first = await ann.put("/chat1", "first\n")
         for number in range(100):
-            ann.desk.say("chat1", str(number))
-            await ann.desk.settled("chat1")
+            ann.harness.say("chat1", str(number))
+            await ann.harness.settled("chat1")
         await ann.put("/chat1", "first\nlast\n", match=first)
-        assert (await ann.desk.text("chat1")).endswith("Assistant: 99\nUser: last\nAssistant: last\n")
+        assert (await ann.harness.text("chat1")).endswith("Assistant: 99\nUser: last\nAssistant: last\n")
 
 
 # -- rights and limits ------------------------------------------------------------------------------------------------
@@ -314,7 +314,7 @@ async def test_who_may_not_read_writes_messages_and_learns_nothing() -> None:
         told = [await ann.put("/chat1", body) for body in (TALK, TALK + "x\n", "User: hello\n", "User: User: x")]
         assert all("r" in etag for etag in told)
         await ann.put("/chat1", "first\n" + "second\n", match=await ann.put("/chat1", "first\n"))
-        said = [message.content for message in (await ann.desk.settled("chat1")).history.messages][2::2]
+        said = [message.content for message in (await ann.harness.settled("chat1")).history.messages][2::2]
         assert said == [TALK.removeprefix("User: ")[:-1], TALK[6:] + "x", "hello", "User: x", "first", "second"]
         await ann.put_refused(415, "/chat1", b"\xff")
 
@@ -325,16 +325,16 @@ async def test_who_may_not_read_learns_nothing_by_names_and_sizes_either(monkeyp
         ann.may(grant("/sessions/", "write"))
         assert "r0-" in await ann.put("/chat1", "")
         sent = await ann.put("/chat1", "User: hello\n")
-        session = await ann.desk.settled("chat1")
+        session = await ann.harness.settled("chat1")
         assert session.history.text == "User: hello\nAssistant: hello\n"
         await ann.put("/chat1", session.history.text, match=sent)
-        assert (await ann.desk.settled("chat1")).history.messages[2].content == "Assistant: hello"
+        assert (await ann.harness.settled("chat1")).history.messages[2].content == "Assistant: hello"
         assert "100 bytes" in await ann.put_refused(413, "/chat1", "x" * 101)
 
 
 async def test_a_refused_body_leaves_no_session() -> None:
-    async with mounts(limits=Limits(sessions=2, total_bytes=1_400)) as house:
-        ann = house.caller("ann", grant("/"), allowance=Allowance(sessions=1))
+    async with mounts(limits=Limits(sessions=2, total_bytes=1_400)) as running_server:
+        ann = running_server.caller("ann", grant("/"), allowance=Allowance(sessions=1))
         sub = ann.by(kind=SubSessionTree)
         await ann.put_refused(507, "/big", "x" * 1_400)
         await ann.put_refused(507, "/big", TALK * 50)
@@ -342,27 +342,27 @@ async def test_a_refused_body_leaves_no_session() -> None:
         await ann.put_refused(422, "/" + "x" * 256, "hello")
         await ann.put_refused(404, "/a/b", "hello")
         await ann.put("/one", "hello")
-        await ann.desk.settled("one")
+        await ann.harness.settled("one")
         for body in ("hello", TALK, ""):
             await ann.put_refused(507, "/two", body)
-        assert [session.id for session in house.desk.store] == ["one"]
+        assert [session.id for session in running_server.harness.store] == ["one"]
 
 
 async def test_a_full_queue_is_told_and_nothing_is_added() -> None:
     async with mount(limits=Limits(queued_turns=1)) as ann:
-        ann.desk.engine.hold()
+        ann.harness.engine.hold()
         await ann.put("/chat1", "one")
         await ann.put("/chat1", "two")
         await ann.put_refused(429, "/chat1", "three")
 
 
 async def test_a_session_counts_for_who_made_it() -> None:
-    async with mounts() as house:
-        ann, bob = house.caller("ann", grant("/")), house.caller("bob", grant("/"))
+    async with mounts() as running_server:
+        ann, bob = running_server.caller("ann", grant("/")), running_server.caller("bob", grant("/"))
         await ann.put("/chat1", TALK)
         await bob.put("/chat1", TALK + "x\n")
-        await ann.desk.settled("chat1")
-        assert ann.desk.store.get("chat1").account is ann.principal.gate._account
+        await ann.harness.settled("chat1")
+        assert ann.harness.store.get("chat1").account is ann.principal.gate._account
         assert ann.principal.gate._account.sessions == 1
 
 
@@ -377,11 +377,11 @@ async def test_a_long_body_is_judged_again_when_somebody_was_faster(
     monkeypatch.setattr(put, "AT_ONCE_BYTES", bound)
     async with mount() as ann:
         talk(ann)
-        ann.desk.engine.hold()
+        ann.harness.engine.hold()
         old = await ann.etag("/chat1")
         await asyncio.gather(*(ann.put("/chat1", f"{TALK}m{number}\n", match=old) for number in range(12)))
-        ann.desk.engine.release()
-        said = [message.content for message in (await ann.desk.settled("chat1")).history.messages][2::2]
+        ann.harness.engine.release()
+        said = [message.content for message in (await ann.harness.settled("chat1")).history.messages][2::2]
         assert sorted(said) == sorted(f"m{number}" for number in range(12))
 
 
@@ -390,7 +390,7 @@ async def test_what_was_judged_is_not_done_to_another_version(monkeypatch: pytes
     monkeypatch.setattr(put, "AT_ONCE_BYTES", 0)
     async with mount() as ann:
         talk(ann)
-        store = ann.desk.store
+        store = ann.harness.store
         judged: list[str | None] = []
         loop, judge = asyncio.get_running_loop(), put.Sight.judge
 
@@ -407,5 +407,5 @@ async def test_what_was_judged_is_not_done_to_another_version(monkeypatch: pytes
         old = await ann.etag("/chat1")
         await ann.put("/chat1", TALK + "tail\n", match=old)
         assert len(set(judged)) == len(judged) == 6
-        said = [message.content for message in (await ann.desk.settled("chat1")).history.messages]
+        said = [message.content for message in (await ann.harness.settled("chat1")).history.messages]
         assert said == ["hello", "hi", "i1", "i2", "i3", "i4", "i5", "tail", "tail"]

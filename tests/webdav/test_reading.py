@@ -47,7 +47,7 @@ class Reader:
 
     def session(self, text: str = TALK, name: str = "chat1") -> Session:
         """Make a session with a history."""
-        return self.ann.desk.store.create(name, transcript=text)
+        return self.ann.harness.store.create(name, transcript=text)
 
     async def waiting(self, session: Session) -> None:
         """Wait until somebody waits for a session."""
@@ -100,7 +100,7 @@ async def reader(seconds: float = 20.0) -> AsyncIterator[Reader]:
                 async with httpx.AsyncClient(base_url=url_of(listener), timeout=30, trust_env=False) as client:
                     yield Reader(ann, client, url_of(listener))
             finally:
-                ann.desk.engine.release()
+                ann.harness.engine.release()
                 server.should_exit = True
                 await serving
         listener.close()
@@ -139,7 +139,7 @@ async def test_texts_of_any_length_arrive_whole(size: int) -> None:
     async with reader() as r:
         r.session(f"Assistant: {'é' * (size // 2)}\n" if size else "")
         answer = await r.get("/chat1")
-        assert answer.text == r.ann.desk.store.get("chat1").history.text
+        assert answer.text == r.ann.harness.store.get("chat1").history.text
         assert int(answer.headers["content-length"]) == len(answer.content)
 
 
@@ -201,7 +201,7 @@ async def test_a_part_is_sent_where_one_is_asked_for() -> None:
 async def test_collections_are_lists_of_names() -> None:
     async with reader() as r:
         for name in ("b", "a b", "main/coder/tester", "ü"):
-            r.ann.desk.store.open(name)
+            r.ann.harness.store.open(name)
         await r.ann.put("/x~", "x")
         answer = await r.get("/")
         assert (answer.text, answer.headers["content-type"]) == ("a b\nb\nmain\nx~\nü\n", "text/plain; charset=utf-8")
@@ -253,13 +253,13 @@ async def test_reading_needs_the_right_to_read() -> None:
 async def test_a_reader_waits_for_the_reply_and_one_who_only_asks_does_not() -> None:
     async with reader() as r:
         session = r.session()
-        r.ann.desk.engine.hold()
-        r.ann.desk.say("chat1", "more")
+        r.ann.harness.engine.hold()
+        r.ann.harness.say("chat1", "more")
         reading = asyncio.create_task(r.get("/chat1"))
         await r.waiting(session)
         head = await r.get("/chat1", "HEAD")
         assert (head.headers["x-cfs-state"], head.headers["etag"]) == ("generating", session.etag)
-        r.ann.desk.engine.release()
+        r.ann.harness.engine.release()
         answer = await reading
         assert answer.text == TALK + "User: more\nAssistant: more\n"
         assert (answer.headers["x-cfs-state"], answer.headers["etag"]) == ("idle", session.etag)
@@ -269,12 +269,12 @@ async def test_davfs2_waits_for_a_second_at_least() -> None:
     """Else the kernel would cut the answer to the size of a moment ago."""
     async with reader() as r:
         session = r.session()
-        r.ann.desk.engine.hold()
-        r.ann.desk.say("chat1", "more")
+        r.ann.harness.engine.hold()
+        r.ann.harness.say("chat1", "more")
         started = time.monotonic()
         reading = asyncio.create_task(r.get("/chat1", user_agent="davfs2/1.6.1 neon/0.32.5"))
         await r.waiting(session)
-        r.ann.desk.engine.release()
+        r.ann.harness.engine.release()
         assert (await reading).text == TALK + "User: more\nAssistant: more\n"
         assert time.monotonic() - started > 1.05
 
@@ -282,19 +282,19 @@ async def test_davfs2_waits_for_a_second_at_least() -> None:
 async def test_a_reader_waits_for_sub_sessions() -> None:
     async with reader() as r:
         session = r.session()
-        r.ann.desk.engine.hold()
-        r.ann.desk.say("chat1/child", "work")
+        r.ann.harness.engine.hold()
+        r.ann.harness.say("chat1/child", "work")
         reading = asyncio.create_task(r.get("/chat1"))
         await r.waiting(session)
-        r.ann.desk.engine.release()
+        r.ann.harness.engine.release()
         assert (await reading).text == TALK
 
 
 async def test_after_a_while_there_is_what_there_is() -> None:
     async with reader(seconds=0.2) as r:
         r.session()
-        r.ann.desk.engine.hold()
-        r.ann.desk.say("chat1", "more")
+        r.ann.harness.engine.hold()
+        r.ann.harness.say("chat1", "more")
         started = time.monotonic()
         answer = await r.get("/chat1")
         assert time.monotonic() - started >= 0.2
@@ -309,8 +309,8 @@ async def test_after_a_while_there_is_what_there_is() -> None:
 async def test_a_client_may_prefer_to_wait_less(prefer: str, applied: str | None) -> None:
     async with reader(seconds=1.5) as r:
         r.session()
-        r.ann.desk.engine.hold()
-        r.ann.desk.say("chat1", "more")
+        r.ann.harness.engine.hold()
+        r.ann.harness.say("chat1", "more")
         started = time.monotonic()
         answer = await r.get("/chat1", Prefer=prefer)
         waited = time.monotonic() - started
@@ -341,8 +341,8 @@ def test_preferences(headers: list[str], seconds: int | None) -> None:
 async def test_nobody_waits_for_a_client_that_left() -> None:
     async with reader() as r:
         session = r.session()
-        r.ann.desk.engine.hold()
-        r.ann.desk.say("chat1", "more")
+        r.ann.harness.engine.hold()
+        r.ann.harness.say("chat1", "more")
         tasks = len(asyncio.all_tasks())
         host, port = r.url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(host, int(port))
@@ -359,15 +359,15 @@ async def test_nobody_waits_for_a_client_that_left() -> None:
 async def test_many_readers_wait_without_a_thread() -> None:
     async with reader() as r:
         session = r.session()
-        r.ann.desk.engine.hold()
-        r.ann.desk.say("chat1", "more")
+        r.ann.harness.engine.hold()
+        r.ann.harness.say("chat1", "more")
         limits = httpx.Limits(max_connections=None)
         async with httpx.AsyncClient(base_url=r.url, timeout=30, trust_env=False, limits=limits) as client:
             reading = [asyncio.create_task(client.get("/chat1")) for _ in range(100)]
             await until(lambda: session.changed.waiting == 100)
             entry = await asyncio.wait_for(r.ann.look("/chat1"), 1)
             assert entry is not None
-            r.ann.desk.engine.release()
+            r.ann.harness.engine.release()
             assert {answer.text for answer in await asyncio.gather(*reading)} == {session.history.text}
 
 
@@ -376,17 +376,17 @@ async def test_a_wait_ends_with_what_was_waited_for(event: str) -> None:
     async with reader() as r:
         session = r.session()
         r.ann.may(grant("/sessions/chat1"))
-        r.ann.desk.engine.hold()
-        r.ann.desk.say("chat1", "more")
+        r.ann.harness.engine.hold()
+        r.ann.harness.say("chat1", "more")
         reading = asyncio.create_task(r.get("/chat1"))
         await r.waiting(session)
         if event == "deleted":
-            r.ann.desk.store.delete("chat1")
+            r.ann.harness.store.delete("chat1")
         elif event == "rights":
             r.ann.may()
         else:
-            r.ann.desk.store.rename("chat1", "hidden")
-        r.ann.desk.engine.release()
+            r.ann.harness.store.rename("chat1", "hidden")
+        r.ann.harness.engine.release()
         answer = await reading
         assert answer.status_code == (404 if event == "rights" else 410)
         assert "hidden" not in answer.text
@@ -395,7 +395,7 @@ async def test_a_wait_ends_with_what_was_waited_for(event: str) -> None:
 async def test_reading_one_session_needs_no_tree() -> None:
     """For whoever has the gate and the id."""
     async with mount() as ann:
-        ann.desk.store.create("chat1", transcript=TALK)
+        ann.harness.store.create("chat1", transcript=TALK)
         scope = {"type": "http", "method": "GET", "headers": [], "path": "/"}
         answer = await read_session(Request(scope), ann.principal.gate, "chat1")
         assert answer.body == TALK.encode()

@@ -7,7 +7,7 @@ from cfs_server.dav.put import Clients
 from cfs_server.dav.scratch import ScratchFiles
 from cfs_server.dav.sessions import SubSessionTree
 from tests.filesystem.support import grant
-from tests.webdav.support import Caller, Clock, mount, mounts
+from tests.webdav.support import Caller, ManualClock, mount, mounts
 
 TALK = "User: hello\nAssistant: hi\n"
 MORE = TALK + "User: more\nAssistant: more\n"
@@ -38,12 +38,12 @@ async def test_a_scratch_file_is_an_ordinary_file() -> None:
         await ann.refused(404, lambda tree: tree.delete("/b~"))
         await ann.refused(404, lambda tree: tree.move("/b~", "/x~"))
         await ann.refused(404, lambda tree: tree.move("/b~", "/session"))
-        assert (await ann.look("/b~"), len(ann.desk.store)) == (None, 0)
+        assert (await ann.look("/b~"), len(ann.harness.store)) == (None, 0)
 
 
 async def test_scratch_files_are_their_owners_and_their_mounts() -> None:
-    async with mounts() as house:
-        ann, bob = house.caller("ann", grant("/")), house.caller("bob", grant("/"))
+    async with mounts() as running_server:
+        ann, bob = running_server.caller("ann", grant("/")), running_server.caller("bob", grant("/"))
         await ann.put("/x~", "secret")
         assert (await bob.look("/x~"), await bob.paths()) == (None, [])
         sub = ann.by(kind=SubSessionTree)
@@ -71,7 +71,7 @@ async def test_scratch_files_have_caps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_scratch_files_are_forgotten_an_hour_after_their_last_change() -> None:
     async with mount() as ann:
-        clock = ann.house.clock
+        clock = ann.server.clock
         await ann.put("/a~", "x")
         await ann.put("/b~", "x")
         clock.now += 3000
@@ -83,12 +83,12 @@ async def test_scratch_files_are_forgotten_an_hour_after_their_last_change() -> 
 
 
 async def test_what_is_forgotten_of_one_is_free_when_another_comes() -> None:
-    async with mounts() as house:
-        ann, bob = house.caller("ann", grant("/")), house.caller("bob", grant("/"))
+    async with mounts() as running_server:
+        ann, bob = running_server.caller("ann", grant("/")), running_server.caller("bob", grant("/"))
         await ann.put("/a~", "x")
-        house.clock.now += 3601
+        running_server.clock.now += 3601
         await bob.paths()
-        assert house.keeper.of(ann.principal).scratch._files == {}
+        assert running_server.keeper.of(ann.principal).scratch._files == {}
 
 
 # -- editors ----------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ async def test_what_is_forgotten_of_one_is_free_when_another_comes() -> None:
 
 async def talk(ann: Caller) -> None:
     """Make a session with a history."""
-    ann.desk.store.create("chat1", transcript=TALK)
+    ann.harness.store.create("chat1", transcript=TALK)
 
 
 @pytest.mark.parametrize("none_match", ["*", None])
@@ -105,27 +105,27 @@ async def test_saving_behind_a_backup_by_renaming_adds_the_message(none_match: s
     """vim and Emacs: the old file becomes the backup, the new one is written whole, the backup goes."""
     async with mount() as ann:
         await talk(ann)
-        session = ann.desk.store.get("chat1")
+        session = ann.harness.store.get("chat1")
         await ann.do(lambda tree: tree.move("/chat1", "/chat1~"))
-        assert (await ann.bytes_at("/chat1~"), ann.desk.store.get("chat1")) == (TALK.encode(), session)
+        assert (await ann.bytes_at("/chat1~"), ann.harness.store.get("chat1")) == (TALK.encode(), session)
         await ann.put("/chat1", TALK + "more\n", none_match=none_match)
         await ann.do(lambda tree: tree.delete("/chat1~"))
-        assert (await ann.desk.text("chat1"), ann.desk.store.get("chat1")) == (MORE, session)
+        assert (await ann.harness.text("chat1"), ann.harness.store.get("chat1")) == (MORE, session)
 
 
 async def test_only_who_set_a_session_aside_may_make_it_anew_and_not_for_long() -> None:
-    async with mounts() as house:
-        ann, bob = house.caller("ann", grant("/")), house.caller("bob", grant("/"))
+    async with mounts() as running_server:
+        ann, bob = running_server.caller("ann", grant("/")), running_server.caller("bob", grant("/"))
         await talk(ann)
         await ann.do(lambda tree: tree.move("/chat1", "/chat1~"))
         await bob.put_refused(412, "/chat1", TALK + "x\n", none_match="*")
         etag = await ann.etag("/chat1")
         await ann.put_refused(412, "/chat1", TALK + "x\n", none_match=etag)
-        house.clock.now += 60
+        running_server.clock.now += 60
         await ann.put_refused(412, "/chat1", TALK + "x\n", none_match="*")
         await ann.do(lambda tree: tree.move("/chat1", "/chat1~"))
-        ann.desk.store.delete("chat1")
-        ann.desk.store.open("chat1")
+        ann.harness.store.delete("chat1")
+        ann.harness.store.open("chat1")
         await ann.put_refused(412, "/chat1", "x\n", none_match="*")
 
 
@@ -134,8 +134,8 @@ async def test_taking_a_backup_back_changes_nothing_even_behind_a_reply() -> Non
         await talk(ann)
         await ann.do(lambda tree: tree.move("/chat1", "/chat1~"))
         await ann.do(lambda tree: tree.copy("/chat1", "/copy~"))
-        ann.desk.say("chat1", "more")
-        await ann.desk.settled("chat1")
+        ann.harness.say("chat1", "more")
+        await ann.harness.settled("chat1")
         before = ann.everything()
         assert await ann.do(lambda tree: tree.may_overwrite("/chat1~", "/chat1"))
         await ann.do(lambda tree: tree.move("/chat1~", "/chat1"))
@@ -149,12 +149,12 @@ async def test_a_new_file_moved_over_the_session_adds_the_message() -> None:
     async with mount() as ann:
         await talk(ann)
         for name in ("/sedAb12Cd", "/.goutputstream-1", "/chat1.a1b2c3d4.partial"):
-            ann.desk.store.delete("chat1")
+            ann.harness.store.delete("chat1")
             await talk(ann)
             await ann.put(name, TALK + "more\n")
             assert await ann.do(lambda tree, name=name: tree.may_overwrite(name, "/chat1"))  # type: ignore[misc]
             await ann.do(lambda tree, name=name: tree.move(name, "/chat1"))  # type: ignore[misc]
-            assert await ann.desk.text("chat1") == MORE
+            assert await ann.harness.text("chat1") == MORE
             assert await ann.paths() == ["/chat1"]
 
 
@@ -168,14 +168,14 @@ async def test_what_is_refused_stays_a_scratch_file(*, there: bool) -> None:
         for call in (lambda tree: tree.move("/new~", "/chat1"), lambda tree: tree.copy("/new~", "/chat1")):
             await ann.refused(409 if there else 415, call)
         assert await ann.bytes_at("/new~") == body
-        assert len(ann.desk.store) == there
+        assert len(ann.harness.store) == there
 
 
 async def test_a_copy_of_a_scratch_file_leaves_it_there() -> None:
     async with mount() as ann:
         await ann.put("/new~", TALK)
         await ann.do(lambda tree: tree.copy("/new~", "/chat1"))
-        assert await ann.desk.text("chat1") == TALK
+        assert await ann.harness.text("chat1") == TALK
         assert await ann.paths() == ["/chat1", "/new~"]
 
 
@@ -193,22 +193,22 @@ RCLONE = "rclone/v1.60.1"
 
 
 async def test_rclone_does_not_delete_what_it_has_just_sent() -> None:
-    async with mounts() as house:
-        ann = house.caller("ann", grant("/"))
-        bob = house.caller("bob", grant("/"))
+    async with mounts() as running_server:
+        ann = running_server.caller("ann", grant("/"))
+        bob = running_server.caller("bob", grant("/"))
         clone = ann.by(RCLONE)
         await clone.put("/chat1", "hello")
-        await ann.desk.settled("chat1")
+        await ann.harness.settled("chat1")
         assert "--ignore-size" in await clone.refused(403, lambda tree: tree.delete("/chat1"))
-        house.clock.now += 4.9
+        running_server.clock.now += 4.9
         await clone.refused(403, lambda tree: tree.delete("/chat1"))
         for others in (ann, bob, bob.by(RCLONE), ann.by("curl/8"), ann.by("not rclone/")):
             await others.do(lambda tree: tree.delete("/chat1"))
             await others.put("/chat1", "hello")
-            await ann.desk.settled("chat1")
-        ann.desk.store.open("chat2")
+            await ann.harness.settled("chat1")
+        ann.harness.store.open("chat2")
         await clone.do(lambda tree: tree.delete("/chat2"))
-        house.clock.now += 0.1
+        running_server.clock.now += 0.1
         await clone.do(lambda tree: tree.delete("/chat1"))
 
 
@@ -226,13 +226,13 @@ async def test_rclone_does_not_delete_what_it_gave_its_name_and_may_delete_its_o
         for name in ("/chat1.0a1b2c3d.partial", "/other.0a1b2c3d.partial"):
             await clone.put(name, "hello")
         await clone.do(lambda tree: tree.move("/chat1.0a1b2c3d.partial", "/chat1"))
-        await ann.desk.settled("chat1")
+        await ann.harness.settled("chat1")
         await clone.refused(403, lambda tree: tree.delete("/chat1"))
         await clone.do(lambda tree: tree.delete("/other.0a1b2c3d.partial"))
 
 
 def test_what_is_remembered_of_programs_has_a_bound() -> None:
-    clients = Clients(Clock())
+    clients = Clients(ManualClock())
     for number in range(5000):
         clients.sets_aside(str(number))
         clients.uploads(RCLONE, str(number))
@@ -241,7 +241,7 @@ def test_what_is_remembered_of_programs_has_a_bound() -> None:
 
 
 def test_a_file_that_was_written_again_meanwhile_is_not_deleted() -> None:
-    files = ScratchFiles(Clock())
+    files = ScratchFiles(ManualClock())
     old = files.put("/a~", b"old")
     new = files.put("/a~", b"new")
     files.delete("/a~", old)
@@ -251,7 +251,7 @@ def test_a_file_that_was_written_again_meanwhile_is_not_deleted() -> None:
 
 
 def test_what_is_too_old_is_not_found() -> None:
-    clock = Clock()
+    clock = ManualClock()
     files = ScratchFiles(clock)
     files.put("/a~", b"old")
     clock.now += scratch.KEPT_SECONDS

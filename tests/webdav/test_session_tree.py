@@ -34,7 +34,7 @@ ODD = [
 
 async def messages(ann: Caller, session: str) -> list[str]:
     """What a session holds once it is settled."""
-    return [message.content for message in (await ann.desk.settled(session)).history.messages]
+    return [message.content for message in (await ann.harness.settled(session)).history.messages]
 
 
 # -- looking ----------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ async def messages(ann: Caller, session: str) -> list[str]:
 async def test_a_session_looks_as_it_is_now() -> None:
     async with mount() as ann:
         assert (await ann.look("/"), await ann.look("/chat1")) == (Entry("/", collection=True), None)
-        session = ann.desk.store.create("chat1", transcript="Assistant: 你好\n")
+        session = ann.harness.store.create("chat1", transcript="Assistant: 你好\n")
         for _ in range(2):
             assert await ann.look("/chat1") == Entry(
                 "/chat1",
@@ -54,16 +54,16 @@ async def test_a_session_looks_as_it_is_now() -> None:
                 "text/plain; charset=utf-8",
             )
             assert await ann.bytes_at("/chat1") == session.history.text.encode()
-            ann.desk.say("chat1", "more")
-            await ann.desk.settled("chat1")
+            ann.harness.say("chat1", "more")
+            await ann.harness.settled("chat1")
 
 
 @pytest.mark.parametrize("name", ODD)
 async def test_odd_names_are_themselves(name: str) -> None:
     async with mount() as ann:
         await ann.put(f"/{name}", "hello")
-        await ann.desk.settled(name)
-        assert [session.id for session in ann.desk.store] == [name]
+        await ann.harness.settled(name)
+        assert [session.id for session in ann.harness.store] == [name]
         assert await ann.paths() == [f"/{name}"]
         assert (await ann.look(f"/{name}")) is not None
         await ann.do(lambda tree: tree.delete(f"/{name}"))
@@ -72,7 +72,7 @@ async def test_odd_names_are_themselves(name: str) -> None:
 @pytest.mark.parametrize("path", ["/a/b", "/" + "x" * 256, "/" + "*" * 200, "/a/b/c", "/new"])
 async def test_nothing_is_at_other_paths(path: str) -> None:
     async with mount() as ann:
-        ann.desk.store.open("a/b")
+        ann.harness.store.open("a/b")
         assert await ann.look(path) is None
         sub = ann.by(kind=SubSessionTree)
         assert (await sub.look(path) is not None) == (path == "/a/b")
@@ -81,7 +81,7 @@ async def test_nothing_is_at_other_paths(path: str) -> None:
 async def test_ten_thousand_sessions_are_one_look() -> None:
     async with mount() as ann:
         for number in range(10_000):
-            ann.desk.store.open(f"s{number}")
+            ann.harness.store.open(f"s{number}")
         hops = []
         loop = asyncio.get_running_loop()
         carry = loop.call_soon_threadsafe
@@ -110,7 +110,7 @@ async def test_ten_thousand_sessions_are_one_look() -> None:
 
 async def test_names_that_editors_use_are_no_sessions_here() -> None:
     async with mount() as ann:
-        ann.desk.store.open("notes~")
+        ann.harness.store.open("notes~")
         assert (await ann.look("/notes~"), await ann.paths()) == (None, [])
 
 
@@ -120,7 +120,7 @@ async def test_names_that_editors_use_are_no_sessions_here() -> None:
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 async def test_any_right_shows_that_a_session_is_there_and_some_show_what_it_is(operation: Operation) -> None:
     async with mount() as ann:
-        session = ann.desk.store.create("chat1", transcript=TALK)
+        session = ann.harness.store.create("chat1", transcript=TALK)
         ann.may(grant("/sessions/chat1", operation))
         entry = await ann.look("/chat1")
         assert entry is not None
@@ -135,8 +135,8 @@ async def test_any_right_shows_that_a_session_is_there_and_some_show_what_it_is(
 
 async def test_without_rights_nothing_is_there() -> None:
     async with mount() as ann:
-        ann.desk.store.create("chat1", transcript=TALK)
-        ann.desk.store.open("chat1/child")
+        ann.harness.store.create("chat1", transcript=TALK)
+        ann.harness.store.open("chat1/child")
         ann.may(grant("/sessions/other"))
         for name in ("chat1", "none"):
             path = f"/{name}"
@@ -159,7 +159,7 @@ async def test_without_rights_nothing_is_there() -> None:
 
 async def test_a_right_that_is_missing_is_named() -> None:
     async with mount() as ann:
-        ann.desk.store.create("chat1", transcript=TALK)
+        ann.harness.store.create("chat1", transcript=TALK)
         ann.may(grant("/sessions/chat1", "file"), grant("/sessions/own"))
         assert "'delete'" in await ann.refused(403, lambda tree: tree.delete("/chat1"))
         assert "'write'" in await ann.refused(403, lambda tree: tree.make("/chat1"))
@@ -193,7 +193,7 @@ async def test_who_may_write_may_write() -> None:
 async def test_a_lock_makes_a_session() -> None:
     async with mount() as ann:
         await ann.do(lambda tree: tree.make("/chat1"))
-        assert ann.desk.store.get("chat1").history.text == ""
+        assert ann.harness.store.get("chat1").history.text == ""
         before = ann.everything()
         await ann.do(lambda tree: tree.make("/chat1"))
         assert ann.everything() == before
@@ -202,7 +202,7 @@ async def test_a_lock_makes_a_session() -> None:
 
 async def test_collections_are_neither_made_nor_changed() -> None:
     async with mount() as ann:
-        ann.desk.store.open("main/coder")
+        ann.harness.store.open("main/coder")
         sub = ann.by(kind=SubSessionTree)
         for caller in (ann, sub):
             await caller.refused(403, lambda tree: tree.make_collection("/new"))
@@ -217,20 +217,20 @@ async def test_collections_are_neither_made_nor_changed() -> None:
 
 async def test_deleting_ends_a_session_and_what_is_below() -> None:
     async with mount() as ann:
-        ann.desk.store.open("main/coder")
+        ann.harness.store.open("main/coder")
         await ann.do(lambda tree: tree.delete("/main"))
-        assert len(ann.desk.store) == 0
+        assert len(ann.harness.store) == 0
         await ann.refused(404, lambda tree: tree.delete("/main"))
 
 
 async def test_moving_renames() -> None:
     async with mount() as ann:
-        session = ann.desk.store.create("chat1", transcript=TALK)
-        ann.desk.store.open("chat1/child")
-        ann.desk.store.open("chat2")
+        session = ann.harness.store.create("chat1", transcript=TALK)
+        ann.harness.store.open("chat1/child")
+        ann.harness.store.open("chat2")
         await ann.do(lambda tree: tree.move("/chat1", "/a b"))
-        assert (ann.desk.store.get("a b"), ann.desk.store.find("chat1")) == (session, None)
-        assert ann.desk.store.find("a b/child") is not None
+        assert (ann.harness.store.get("a b"), ann.harness.store.find("chat1")) == (session, None)
+        assert ann.harness.store.find("a b/child") is not None
         assert not await ann.do(lambda tree: tree.may_overwrite("/a b", "/chat2"))
         await ann.refused(409, lambda tree: tree.move("/a b", "/chat2"))
         await ann.refused(422, lambda tree: tree.move("/a b", "/" + "x" * 256))
@@ -239,11 +239,11 @@ async def test_moving_renames() -> None:
 
 async def test_copying_forks() -> None:
     async with mount() as ann:
-        ann.desk.store.create("chat1", SettingsPatch(top_k=3), TALK)
-        ann.desk.store.open("there")
+        ann.harness.store.create("chat1", SettingsPatch(top_k=3), TALK)
+        ann.harness.store.open("there")
         await ann.do(lambda tree: tree.copy("/chat1", "/chat2"))
-        copy = ann.desk.store.get("chat2")
-        assert (copy.history.text, copy.settings.top_k, ann.desk.engine.requests) == (TALK, 3, [])
+        copy = ann.harness.store.get("chat2")
+        assert (copy.history.text, copy.settings.top_k, ann.harness.engine.requests) == (TALK, 3, [])
         assert not await ann.do(lambda tree: tree.may_overwrite("/chat1", "/there"))
         await ann.refused(409, lambda tree: tree.copy("/chat1", "/there"))
 
@@ -253,7 +253,7 @@ async def test_copying_forks() -> None:
 
 async def test_settings_are_properties() -> None:
     async with mount() as ann:
-        ann.desk.store.open("chat1")
+        ann.harness.store.open("chat1")
         shown = await ann.do(lambda tree: dict(tree.properties("/chat1")))
         assert shown == {
             "{cfs:}state": "idle",
@@ -281,7 +281,7 @@ async def test_settings_are_properties() -> None:
                     return tree.set_property("/chat1", f"{{cfs:}}{name}", value, dry_run=dry)
 
                 assert await ann.do(change)
-        settings = ann.desk.store.get("chat1").settings
+        settings = ann.harness.store.get("chat1").settings
         assert (settings.temperature, settings.seed, settings.stop) == (0.2, 7, ("a", "ü"))
         assert (settings.system, settings.driver) == ("be 7", "agent")
         shown = await ann.do(lambda tree: dict(tree.properties("/chat1")))
@@ -290,8 +290,8 @@ async def test_settings_are_properties() -> None:
             assert await ann.do(
                 lambda tree, name=name: tree.set_property("/chat1", f"{{cfs:}}{name}", None, dry_run=False)  # type: ignore[misc]
             )
-        ann.desk.store.open("chat2")
-        assert ann.desk.store.get("chat1").settings == ann.desk.store.get("chat2").settings
+        ann.harness.store.open("chat2")
+        assert ann.harness.store.get("chat1").settings == ann.harness.store.get("chat2").settings
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
@@ -315,7 +315,7 @@ async def test_what_is_no_setting_is_refused(
     name: str, value: str | None, status: int, reason: str, *, dry_run: bool
 ) -> None:
     async with mount() as ann:
-        ann.desk.store.open("chat1")
+        ann.harness.store.open("chat1")
         told = await ann.refused(
             status, lambda tree: tree.set_property("/chat1", f"{{cfs:}}{name}", value, dry_run=dry_run)
         )
@@ -324,7 +324,7 @@ async def test_what_is_no_setting_is_refused(
 
 async def test_other_properties_are_nobodys() -> None:
     async with mount() as ann:
-        ann.desk.store.open("chat1")
+        ann.harness.store.open("chat1")
         await ann.put("/x~", "x")
         for path, name in (
             ("/chat1", "{http://x}colour"),
@@ -339,7 +339,7 @@ async def test_other_properties_are_nobodys() -> None:
 
 async def test_a_change_is_seen_by_the_request_that_made_it() -> None:
     async with mount() as ann:
-        ann.desk.store.open("chat1")
+        ann.harness.store.open("chat1")
 
         def change(tree: Tree) -> list[str]:
             list(tree.members("/"))
@@ -352,9 +352,9 @@ async def test_a_change_is_seen_by_the_request_that_made_it() -> None:
 
 async def test_properties_say_what_the_session_does() -> None:
     async with mount() as ann:
-        ann.desk.engine.hold()
+        ann.harness.engine.hold()
         for _ in range(3):
-            ann.desk.say("chat1", "hi")
+            ann.harness.say("chat1", "hi")
         shown = await ann.do(lambda tree: dict(tree.properties("/chat1")))
         assert (shown["{cfs:}state"], shown["{cfs:}queued"]) == ("generating", "2")
 
@@ -365,7 +365,7 @@ async def test_properties_say_what_the_session_does() -> None:
 async def test_families_are_collections() -> None:
     async with sub_mount() as ann:
         for name in ("main/coder/tester", "main/critic", "alone", "a b/c"):
-            ann.desk.store.open(name)
+            ann.harness.store.open(name)
         assert await ann.paths() == ["/a b", "/main"]
         assert await ann.paths("/main") == ["/main/coder", "/main/coder.tester", "/main/critic"]
         alone = await ann.look("/alone")
@@ -374,15 +374,15 @@ async def test_families_are_collections() -> None:
         assert (await ann.look("/none"), await ann.look("/main/none"), await ann.look("/main/a..b")) == (None,) * 3
         entry = await ann.look("/main/coder.tester")
         assert entry is not None
-        assert (entry.collection, entry.etag) == (False, ann.desk.store.get("main/coder/tester").etag.strip('"'))
+        assert (entry.collection, entry.etag) == (False, ann.harness.store.get("main/coder/tester").etag.strip('"'))
 
 
 async def test_writing_to_a_sub_session_steers_it() -> None:
     async with sub_mount() as ann:
-        ann.desk.store.open("main")
+        ann.harness.store.open("main")
         await ann.put("/main/coder.tester", "test it")
         assert await messages(ann, "main/coder/tester") == ["test it", "test it"]
-        assert ann.desk.store.find("main/coder") is not None
+        assert ann.harness.store.find("main/coder") is not None
         assert "letters, digits" in await ann.put_refused(422, "/main/a b", "hello")
         assert "routes" in await ann.put_refused(422, "/main/events", "hello")
         await ann.do(lambda tree: tree.move("/main/coder", "/main/critic"))
@@ -396,26 +396,26 @@ async def test_writing_to_a_sub_session_steers_it() -> None:
 
 
 async def test_a_child_is_reached_without_a_right_to_its_root() -> None:
-    async with mounts() as house:
+    async with mounts() as running_server:
         for name in ("main/coder/tester", "main/critic", "other/x"):
-            house.desk.store.open(name)
-        bob = house.caller("bob", grant("/sessions/main/coder/tester")).by(kind=SubSessionTree)
+            running_server.harness.store.open(name)
+        bob = running_server.caller("bob", grant("/sessions/main/coder/tester")).by(kind=SubSessionTree)
         assert (await bob.paths(), await bob.paths("/main")) == (["/main"], ["/main/coder.tester"])
         assert (await bob.look("/main")) is not None
         assert [await bob.look(path) for path in ("/main/coder", "/main/critic", "/other", "/other/x")] == [None] * 4
         await bob.put("/main/coder.tester", "hello")
-        await house.desk.settled("main/coder/tester")
+        await running_server.harness.settled("main/coder/tester")
 
 
 async def test_a_name_that_can_be_a_sub_session_is_one() -> None:
     async with sub_mount() as ann:
-        ann.desk.store.open("main")
+        ann.harness.store.open("main")
         for name in ("4913", "sed123456", "a.swp"):
             await ann.put(f"/main/{name}", "")
-            assert ann.desk.store.find(f"main/{name.replace('.', '/')}") is not None
+            assert ann.harness.store.find(f"main/{name.replace('.', '/')}") is not None
         for path in ("/main/.a.swp", "/main/a~", "/main/#a#", "/.DS_Store"):
             await ann.put(path, "x")
             assert await ann.bytes_at(path) == b"x"
-        assert len(ann.desk.store) == 5
+        assert len(ann.harness.store) == 5
         assert "/.DS_Store" in await ann.paths()
         assert "/main/a~" in await ann.paths("/main")

@@ -2,21 +2,21 @@
 
 import pytest
 
-from tests.server.support import House, house
+from tests.server.support import ServerHarness, running_server
 from tests.webdav.wire import Dav
 
 
-async def chat(home: House, name: str = "chat1") -> Dav:
+async def chat(server: ServerHarness, name: str = "chat1") -> Dav:
     """A caller, and a session with one answered message."""
-    dav = Dav(home.client)
+    dav = Dav(server.client)
     assert (await dav("PUT", f"/sessions/{name}", b"hello\n")).status_code == 201
-    await home.text(name)
+    await server.text(name)
     return dav
 
 
 async def test_a_put_is_a_message_and_a_get_waits_for_the_reply() -> None:
-    async with house() as home:
-        dav = Dav(home.client)
+    async with running_server() as server:
+        dav = Dav(server.client)
         made = await dav("PUT", "/sessions/chat1", b"hello\n")
         assert (made.status_code, made.content) == (201, b"")
         read = await dav("GET", "/sessions/chat1")
@@ -25,12 +25,12 @@ async def test_a_put_is_a_message_and_a_get_waits_for_the_reply() -> None:
         more = await dav("PUT", "/sessions/chat1", read.content + b"again\n", if_match=read.headers["etag"])
         assert more.status_code == 204
         assert more.headers["etag"] != (await dav("GET", "/sessions/chat1")).headers["etag"]
-        assert [message.content for message in home.store.get("chat1").history.messages][2:] == ["again", "again"]
+        assert [message.content for message in server.store.get("chat1").history.messages][2:] == ["again", "again"]
 
 
 async def test_an_edited_past_is_a_conflict_until_the_present_version_is_named() -> None:
-    async with house() as home:
-        dav = await chat(home)
+    async with running_server() as server:
+        dav = await chat(server)
         text = (await dav("GET", "/sessions/chat1")).content
         edited = text.replace(b"hello", b"goodbye")
         refused = await dav("PUT", "/sessions/chat1", edited)
@@ -47,14 +47,14 @@ async def test_an_edited_past_is_a_conflict_until_the_present_version_is_named()
 
 async def test_settings_are_properties() -> None:
     """They are read and set, and a value that is no setting's is refused with the reason."""
-    async with house() as home:
-        dav = await chat(home)
+    async with running_server() as server:
+        dav = await chat(server)
         path = "/sessions/chat1"
         found = (await dav.find(path, "{cfs:}temperature", "{cfs:}state", "{cfs:}none", depth="0"))["/dav" + path]
         assert found.values == {"{cfs:}temperature": "0.7", "{cfs:}state": "idle", "{cfs:}none": ""}
         assert found.statuses["{cfs:}none"] == 404
         assert (await dav.set(path, "{cfs:}temperature", "0"))["/dav" + path].statuses == {"{cfs:}temperature": 200}
-        assert home.store.get("chat1").settings.temperature == 0
+        assert server.store.get("chat1").settings.temperature == 0
         for name, value, status in (
             ("temperature", "hot", 409),
             ("colour", "red", 409),
@@ -63,14 +63,14 @@ async def test_settings_are_properties() -> None:
             refused = await dav.set(path, f"{{cfs:}}{name}", value)
             assert refused["/dav" + path].statuses[f"{{cfs:}}{name}"] == status, name
         await dav.set(path, "{cfs:}temperature", None)
-        assert home.store.get("chat1").settings.temperature == 0.7
+        assert server.store.get("chat1").settings.temperature == 0.7
         assert (await dav.set(path, "{urn:x}note", "mine"))["/dav" + path].statuses == {"{urn:x}note": 200}
         assert (await dav.find(path, "{urn:x}note", depth="0"))["/dav" + path].values == {"{urn:x}note": "mine"}
 
 
 async def test_names_are_copied_moved_and_deleted() -> None:
-    async with house() as home:
-        dav = await chat(home)
+    async with running_server() as server:
+        dav = await chat(server)
         assert (await dav("COPY", "/sessions/chat1", destination="/dav/sessions/copy")).status_code == 201
         assert (await dav("MOVE", "/sessions/copy", destination="/dav/sessions/moved")).status_code == 201
         for method in ("COPY", "MOVE"):
@@ -86,9 +86,9 @@ async def test_names_are_copied_moved_and_deleted() -> None:
 
 async def test_sub_sessions_have_a_mount_of_their_own() -> None:
     """Writing to one steers it; its collection goes with its root only."""
-    async with house() as home:
-        dav = await chat(home, "main")
-        await home.create("main/coder/tester")
+    async with running_server() as server:
+        dav = await chat(server, "main")
+        await server.create("main/coder/tester")
         assert await dav.names("/sub_sessions/") == ["main/"]
         assert await dav.names("/sub_sessions/main/") == ["coder", "coder.tester"]
         assert (await dav("PUT", "/sub_sessions/main/coder.tester", b"hurry")).status_code == 204
@@ -104,11 +104,11 @@ async def test_sub_sessions_have_a_mount_of_their_own() -> None:
 async def test_odd_names_are_what_they_are(name: str) -> None:
     from urllib.parse import quote
 
-    async with house() as home:
-        dav = Dav(home.client)
+    async with running_server() as server:
+        dav = Dav(server.client)
         path = f"/sessions/{quote(name, safe='')}"
         assert (await dav("PUT", path, b"hello")).status_code == 201
-        assert [session.id for session in home.store] == [name]
+        assert [session.id for session in server.store] == [name]
         assert (await dav("GET", path)).text.startswith("User: hello")
         assert list(await dav.find("/sessions/"))[1:] == ["/dav/sessions/" + quote(name, safe="!*'(),$-_|.~")]
         target = await dav("MOVE", "/sessions/none", destination="/dav" + path)
@@ -117,17 +117,17 @@ async def test_odd_names_are_what_they_are(name: str) -> None:
 
 
 async def test_depth_infinity_of_the_flat_mount_is_one_level() -> None:
-    async with house() as home:
-        dav = await chat(home)
+    async with running_server() as server:
+        dav = await chat(server)
         assert list(await dav.find("/sessions/", depth="infinity")) == ["/dav/sessions/", "/dav/sessions/chat1"]
 
 
 async def test_locks_keep_webdav_writers_apart_and_make_sessions() -> None:
-    async with house() as home:
-        dav = Dav(home.client)
+    async with running_server() as server:
+        dav = Dav(server.client)
         lock = await dav.lock("/sessions/chat1")
         assert lock.status_code == 201
-        assert [session.id for session in home.store] == ["chat1"]
+        assert [session.id for session in server.store] == ["chat1"]
         assert (await dav("PUT", "/sessions/chat1", b"hello")).status_code == 423
         token = lock.headers["lock-token"]
         assert (await dav("PUT", "/sessions/chat1", b"hello", **{"if": f"({token})"})).status_code == 204
@@ -136,12 +136,12 @@ async def test_locks_keep_webdav_writers_apart_and_make_sessions() -> None:
 
 async def test_sessions_made_by_locks_count() -> None:
     """Ten thousand names cannot be filled by locking them (H7)."""
-    async with house(max_sessions=2) as home:
-        dav = Dav(home.client)
+    async with running_server(max_sessions=2) as server:
+        dav = Dav(server.client)
         answers = [await dav.lock(f"/sessions/new{number}") for number in range(4)]
         assert [answer.status_code for answer in answers] == [201, 201, 507, 507]
         assert answers[-1].json()["type"] == "urn:cfs:error:storage-full"
-        assert len(home.store) == 2
+        assert len(server.store) == 2
 
 
 async def test_what_finder_and_explorer_leave_beside_a_session_is_no_session() -> None:
@@ -151,8 +151,8 @@ async def test_what_finder_and_explorer_leave_beside_a_session_is_no_session() -
         b"<Z:Win32LastModifiedTime>Sat, 21 Nov 2026 10:00:00 GMT</Z:Win32LastModifiedTime>"
         b"</D:prop></D:set></D:propertyupdate>"
     )
-    async with house() as home:
-        dav = await chat(home)
+    async with running_server() as server:
+        dav = await chat(server)
         before = (await dav("GET", "/sessions/chat1")).content
         for noise in ("._chat1", ".DS_Store", "Thumbs.db"):
             lock = await dav.lock(f"/sessions/{noise}")
@@ -163,6 +163,6 @@ async def test_what_finder_and_explorer_leave_beside_a_session_is_no_session() -
             assert (await dav("UNLOCK", f"/sessions/{noise}", lock_token=token)).status_code == 204
         patched = await dav("PROPPATCH", "/sessions/chat1", times)
         assert "200 OK" in patched.text
-        assert [session.id for session in home.store] == ["chat1"]
+        assert [session.id for session in server.store] == ["chat1"]
         assert (await dav("GET", "/sessions/chat1")).content == before
         assert (await dav("DELETE", "/sessions/.DS_Store")).status_code == 204

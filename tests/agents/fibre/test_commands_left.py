@@ -12,7 +12,7 @@ import pytest
 
 from cfs_agents.testing import calls, says
 from cfs_agents.tools import CommandMode
-from tests.agents.fibre.trees import Cast, finish, messages, spawn, tree, wait
+from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 
 PROGRAM = Path(__file__).with_name("commanding_agent.py")
 
@@ -65,25 +65,25 @@ async def test_names_that_are_no_text_survive_a_kill(tmp_path: Path) -> None:
         process.kill()
         await asyncio.to_thread(process.wait)
     names = [r"\xff", r"a\x0ab", r"\xe2\x80\xaetxt", r"d\xfe/back\x5cslash*"]
-    cast = Cast(main=[wait("a"), says("ok")], a=[finish("made them", *names)])
-    async with tree(root, cast, commands=CommandMode.HOST) as agent:
+    scripted = ScriptedModels(main=[wait("a"), says("ok")], a=[finish("made them", *names)])
+    async with tree(root, scripted, commands=CommandMode.HOST) as agent:
         assert (await agent.resume()).ok
         report = agent.agents["a"].report
         assert report is not None
         assert report.status == "success", report
         assert {change.path for change in report.facts} >= set(names)
-    cast.check_finished()
+    scripted.check_finished()
     for file in ("ledger.jsonl", "messages.json", "session_status.json", "sub_sessions/a/session_status.json"):
         text = (root / "main" / file).read_bytes().decode()  # valid UTF-8, and no surrogate stands in an escape
         assert "\\ud" not in text
 
 
 async def test_commands_run_in_the_shared_workspace_and_end_with_their_agent(tmp_path: Path) -> None:
-    cast = Cast(
+    scripted = ScriptedModels(
         main=[spawn("a"), wait("a"), says("ok")],
         a=[calls("execute_command", command="sleep 1357 & echo $! > pid; echo made > a.txt"), finish("made", "a.txt")],
     )
-    async with tree(tmp_path, cast, commands=CommandMode.HOST) as agent:
+    async with tree(tmp_path, scripted, commands=CommandMode.HOST) as agent:
         assert (await agent.run("go")).ok
         report = agent.agents["a"].report
         assert report is not None

@@ -14,7 +14,7 @@ from cfs_agents.fibre.report import Report
 from cfs_agents.model import Item
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 from cfs_agents.tools import tool
-from tests.agents.fibre.trees import Cast, finish, late, messages, spawn, tree, wait, write
+from tests.agents.fibre.trees import ScriptedModels, finish, late, messages, spawn, tree, wait, write
 from tests.server.support import until
 
 WENT_ON = [wait("a"), says("went on")]
@@ -46,7 +46,7 @@ def report_of(agent: FibreAgent, name: str = "a") -> Report:
 
 async def judged(folder: Path, root: Sequence[Line], *child: Line) -> Report:
     """The report of a child `a` that does this, while its parent goes on."""
-    async with tree(folder, Cast(main=[*root, spawn("a"), *WENT_ON], a=child)) as agent:
+    async with tree(folder, ScriptedModels(main=[*root, spawn("a"), *WENT_ON], a=child)) as agent:
         assert (await agent.run("go")).summary == "went on"
         return report_of(agent)
 
@@ -79,17 +79,17 @@ async def test_a_child_that_changed_nothing_says_so_by_its_facts(tmp_path: Path)
 
 async def test_the_facts_of_a_child_are_those_of_its_own_and_of_what_is_below_it(tmp_path: Path) -> None:
     """What its siblings did is in their reports; the root's name all."""
-    cast = Cast(
+    scripted = ScriptedModels(
         main=[spawn("a"), spawn("b"), wait("b"), wait("a"), says("ok")],
         a=[late(write("a.txt")), finish("mine", "a.txt", "b.txt")],
         b=[spawn("c"), wait("c"), write("b.txt"), finish("mine", "b.txt")],
         c=[write("c.txt"), finish("mine", "c.txt")],
     )
-    async with tree(tmp_path, cast) as agent:
+    async with tree(tmp_path, scripted) as agent:
         working = asyncio.create_task(agent.run("go"))
-        await until(lambda: len(cast.models["main"].asked) == 4)
-        await cast.clock.until_asleep()
-        cast.clock.advance(5)
+        await until(lambda: len(scripted.models["main"].asked) == 4)
+        await scripted.clock.until_asleep()
+        scripted.clock.advance(5)
         assert (await working).ok
         assert report_of(agent, "b").status == "success"
         report = report_of(agent)
@@ -108,12 +108,12 @@ async def test_of_two_reports_the_first_counts(tmp_path: Path) -> None:
 
 
 async def test_nobody_reports_for_another(tmp_path: Path) -> None:
-    cast = Cast(
+    scripted = ScriptedModels(
         main=[together(spawn("a"), spawn("b")), wait("a"), wait("b"), says("ok")],
         a=[calls("sys_finish_task", status="success", summary="b is done", agent_id="b"), finish("mine")],
         b=[finish("my own")],
     )
-    async with tree(tmp_path, cast) as agent:
+    async with tree(tmp_path, scripted) as agent:
         assert (await agent.run("go")).ok
         assert [report_of(agent, name).summary for name in ("a", "b")] == ["mine", "my own"]
     assert (await messages(tmp_path, "a"))[2]["content"].startswith("Error")
@@ -158,22 +158,22 @@ async def test_of_twenty_writers_of_one_file_none_loses_an_update(tmp_path: Path
 
 
 async def test_locks_end_with_their_agent(tmp_path: Path) -> None:
-    cast = Cast(
+    scripted = ScriptedModels(
         main=[spawn("a"), wait("a"), calls("sys_lock_file", path="x.txt"), says("ok")],
         a=[calls("sys_lock_file", path="x.txt"), finish()],
     )
-    async with tree(tmp_path, cast) as agent:
+    async with tree(tmp_path, scripted) as agent:
         assert (await agent.run("go")).ok
         assert agent._orchestrator.guards.locks.held() == {}
     assert (await messages(tmp_path))[-2]["content"] == "x.txt is yours for 120 s"
 
 
 async def test_a_locked_file_is_told_with_its_holder(tmp_path: Path) -> None:
-    cast = Cast(
+    scripted = ScriptedModels(
         main=[calls("sys_lock_file", path="x.txt"), spawn("a"), wait("a"), says("ok")],
         a=[calls("sys_lock_file", path="x.txt"), finish()],
     )
-    async with tree(tmp_path, cast) as agent:
+    async with tree(tmp_path, scripted) as agent:
         assert (await agent.run("go")).ok
     assert "x.txt is reserved by main" in (await messages(tmp_path, "a"))[2]["content"]
 
@@ -228,16 +228,16 @@ async def test_who_may_not_spawn_has_no_tool_for_it(tmp_path: Path) -> None:
 
 
 async def test_so_many_at_work_and_no_more(tmp_path: Path) -> None:
-    cast = Cast(
+    scripted = ScriptedModels(
         main=[together(spawn("a"), spawn("b")), wait("a"), spawn("b"), wait("b"), says("ok")],
         a=[late(finish())],
         b=[finish()],
     )
-    async with tree(tmp_path, cast, max_alive=1) as agent:
+    async with tree(tmp_path, scripted, max_alive=1) as agent:
         working = asyncio.create_task(agent.run("go"))
-        await until(lambda: len(cast.models["main"].asked) == 2)
-        await cast.clock.until_asleep()
-        cast.clock.advance(5)
+        await until(lambda: len(scripted.models["main"].asked) == 2)
+        await scripted.clock.until_asleep()
+        scripted.clock.advance(5)
         assert (await working).ok
     refused = (await messages(tmp_path))[3]["content"]
     assert refused.startswith("Error")
@@ -258,8 +258,10 @@ async def test_a_budget_that_is_used_up_ends_an_agent_before_the_next_question(t
 
 async def test_children_draw_from_the_budget_of_the_tree(tmp_path: Path) -> None:
     cost = Usage(prompt_tokens=20_000)
-    cast = Cast(main=[together(spawn("a"), wait("a"))], a=[together(write("a.txt"), says("", usage=cost)), finish()])
-    async with tree(tmp_path, cast, tree_budget=15_000) as agent:
+    scripted = ScriptedModels(
+        main=[together(spawn("a"), wait("a"))], a=[together(write("a.txt"), says("", usage=cost)), finish()]
+    )
+    async with tree(tmp_path, scripted, tree_budget=15_000) as agent:
         assert (await agent.run("go")).status == "failed"
         assert report_of(agent).status == "failed"
-    assert [len(cast.models[name].asked) for name in ("main", "a")] == [1, 1]
+    assert [len(scripted.models[name].asked) for name in ("main", "a")] == [1, 1]

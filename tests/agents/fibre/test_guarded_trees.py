@@ -9,7 +9,7 @@ import pytest
 from cfs.wire import Message
 from cfs_agents.fibre.report import Change, Report
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
-from tests.agents.fibre.trees import Cast, Script, finish, late, messages, spawn, tree, wait, write, writer
+from tests.agents.fibre.trees import Script, ScriptedModels, finish, late, messages, spawn, tree, wait, write, writer
 from tests.server.support import until
 
 
@@ -19,8 +19,8 @@ def read(path: str) -> Line:
 
 async def child_of(folder: Path, script: Script, *before: Line, **config: Any) -> Report:
     """Let a root spawn one child that plays a script; return the child's report."""
-    cast = Cast(main=[*before, spawn("child"), wait("child"), says("I know.")], child=script)
-    async with tree(folder, cast, **config) as agent:
+    scripted = ScriptedModels(main=[*before, spawn("child"), wait("child"), says("I know.")], child=script)
+    async with tree(folder, scripted, **config) as agent:
         async with asyncio.timeout(60):
             report = await agent.run("work")
         assert (report.status, report.summary) == ("success", "I know.")
@@ -56,12 +56,12 @@ class TestLiars:
         assert told["content"].startswith("[child unverified]\nmade it\n" + reason)
 
     async def test_a_claim_to_the_work_of_another_is_found_out(self, tmp_path: Path) -> None:
-        cast = Cast(
+        scripted = ScriptedModels(
             main=[spawn("honest"), wait("honest"), spawn("thief"), wait("thief"), says("I know.")],
             honest=writer("honest"),
             thief=[finish("made it", "honest.txt")],
         )
-        async with tree(tmp_path, cast) as agent:
+        async with tree(tmp_path, scripted) as agent:
             await agent.run("work")
             reports = {name: sub_agent.report for name, sub_agent in agent.agents.items()}
         assert reports["honest"] is not None
@@ -96,10 +96,10 @@ class TestRaces:
         models = {name: Appender(name) for name in names}
         main = ScriptedModel([together(*map(spawn, names)), *map(wait, names), says("All there.")])
 
-        def cast(name: str) -> Any:
+        def scripted(name: str) -> Any:
             return models.get(name, main)
 
-        async with tree(tmp_path, cast, max_turns=100) as agent:
+        async with tree(tmp_path, scripted, max_turns=100) as agent:
             async with asyncio.timeout(60):
                 await agent.run("work")
             assert all(sub_agent.report is not None and sub_agent.report.ok for sub_agent in agent.agents.values())
@@ -111,12 +111,12 @@ class TestRaces:
 
     async def test_locks_hold_and_end_with_their_agent(self, tmp_path: Path) -> None:
         lock = calls("sys_lock_file", path="x.txt")
-        cast = Cast(
+        scripted = ScriptedModels(
             main=[spawn("first"), wait("first"), lock, spawn("second"), wait("second"), says("Done.")],
             first=[lock, finish()],
             second=[lock, finish()],
         )
-        async with tree(tmp_path, cast) as agent:
+        async with tree(tmp_path, scripted) as agent:
             await agent.run("work")
             assert agent._orchestrator.guards.locks.held() == {}
         assert "x.txt is yours for 120 s" in str(await messages(tmp_path))
@@ -159,18 +159,18 @@ class TestZombies:
         assert report.reasons == ("it got the same error 5 times",)
 
     async def test_a_root_that_repeats_itself_ends_too(self, tmp_path: Path) -> None:
-        async with tree(tmp_path, Cast(main=[calls("list_directory")] * 30)) as agent:
+        async with tree(tmp_path, ScriptedModels(main=[calls("list_directory")] * 30)) as agent:
             report = await agent.run("work")
         assert report.status == "failed"
         assert "it repeated itself: list_directory" in report.reasons[0]
 
     async def test_a_spawn_beyond_the_depth_is_refused(self, tmp_path: Path) -> None:
-        cast = Cast(
+        scripted = ScriptedModels(
             main=[spawn("child"), wait("child"), says("Done.")],
             child=[spawn("grandchild"), wait("grandchild"), finish()],
             grandchild=[spawn("too_deep"), finish()],
         )
-        async with tree(tmp_path, cast) as agent:
+        async with tree(tmp_path, scripted) as agent:
             await agent.run("work")
             assert list(agent.agents) == ["main", "child", "grandchild"]
         told = (await messages(tmp_path, "grandchild"))[2]["content"]
@@ -180,7 +180,7 @@ class TestZombies:
         names = [f"n{number}" for number in range(6)]
         main = [together(*map(spawn, names[:3])), wait("n0"), wait("n1"), *map(spawn, names[3:]), says("Enough.")]
         scripts: dict[str, Script] = {name: [finish()] for name in names}
-        async with tree(tmp_path, Cast(main=main, **scripts), max_alive=2, max_agents=4) as agent:
+        async with tree(tmp_path, ScriptedModels(main=main, **scripts), max_alive=2, max_agents=4) as agent:
             await agent.run("work")
             assert list(agent.agents) == ["main", "n0", "n1", "n3", "n4"]
         said = str(await messages(tmp_path))
@@ -189,25 +189,25 @@ class TestZombies:
 
     async def test_a_budget_that_is_used_up_ends_a_child_before_the_call(self, tmp_path: Path) -> None:
         script = [says(" ".join(f"word{number}" for number in range(400))), finish()]
-        cast = Cast(main=[spawn("child", budget=1_500), wait("child"), says("I know.")], child=script)
-        async with tree(tmp_path, cast) as agent:
+        scripted = ScriptedModels(main=[spawn("child", budget=1_500), wait("child"), says("I know.")], child=script)
+        async with tree(tmp_path, scripted) as agent:
             await agent.run("work")
             child = agent.agents["child"].report
         assert child is not None
         assert child.status == "failed"
         assert "the token budget of child is used up" in child.reasons[0]
-        assert len(cast.models["child"].asked) == 1
+        assert len(scripted.models["child"].asked) == 1
 
     async def test_the_trees_budget_is_drawn_by_descendants(self, tmp_path: Path) -> None:
-        cast = Cast(
+        scripted = ScriptedModels(
             main=[spawn("child"), wait("child"), says("Not said.")],
             child=[late(says(" ".join(map(str, range(6_000))))), finish()],
         )
-        async with tree(tmp_path, cast, tree_budget=6_000) as agent:
+        async with tree(tmp_path, scripted, tree_budget=6_000) as agent:
             working = asyncio.create_task(agent.run("work"))
-            await cast.clock.until_asleep()
-            await until(lambda: len(cast.models["main"].asked) == 2)  # else it would be the first to find it used
-            cast.clock.advance(5)
+            await scripted.clock.until_asleep()
+            await until(lambda: len(scripted.models["main"].asked) == 2)  # else it would be the first to find it used
+            scripted.clock.advance(5)
             report = await working
             child = agent.agents["child"].report
         assert report.status == "failed"

@@ -5,7 +5,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from cfs_agents.testing import calls, says
-from tests.agents.fibre.trees import Cast, Script, finish, late, messages, spawn, tree, wait
+from tests.agents.fibre.trees import Script, ScriptedModels, finish, late, messages, spawn, tree, wait
 
 LINES = [f"{number}: the quick brown fox" for number in range(1500)]
 PLACE = "/workspace/.cfs/offloaded/a/tool_result/read_file/call_1"
@@ -25,14 +25,14 @@ async def lay(folder: Path) -> None:
 
 async def test_a_long_result_is_read_back_by_the_agents_own_tool(tmp_path: Path) -> None:
     await lay(tmp_path)
-    cast = Cast(main=[spawn("a"), wait("a"), says("ok")], a=[*READS, finish()])
-    async with tree(tmp_path, cast) as agent:
+    scripted = ScriptedModels(main=[spawn("a"), wait("a"), says("ok")], a=[*READS, finish()])
+    async with tree(tmp_path, scripted) as agent:
         assert (await agent.run("go")).ok
         report = agent.agents["a"].report
         assert report is not None
         assert report.facts == ()  # its own drawer is no change of the workspace
     placeholder, _, part = (
-        message.content for message in cast.models["a"].asked[-1].messages if message.role == "tool"
+        message.content for message in scripted.models["a"].asked[-1].messages if message.role == "tool"
     )
     assert placeholder.splitlines()[:2] == ["[Content offloaded]", f"Path: {PLACE}.txt"]
     assert LINES[1450] in part
@@ -41,13 +41,13 @@ async def test_a_long_result_is_read_back_by_the_agents_own_tool(tmp_path: Path)
 
 async def test_what_was_off_loaded_is_so_after_a_kill(tmp_path: Path) -> None:
     await lay(tmp_path)
-    cast = Cast(main=[spawn("a"), wait("a"), says("ok")], a=[*READS, late(finish())])
-    async with tree(tmp_path, cast) as agent, aclosing(agent.run_stream("go")) as chunks:
+    scripted = ScriptedModels(main=[spawn("a"), wait("a"), says("ok")], a=[*READS, late(finish())])
+    async with tree(tmp_path, scripted) as agent, aclosing(agent.run_stream("go")) as chunks:
         read = 0
         async for chunk in chunks:
             if (read := read + (chunk.name == "read_file" and chunk.kind == "result")) == 2:
                 break
-    again = Cast(main=[wait("a"), says("ok")], a=[finish()])
+    again = ScriptedModels(main=[wait("a"), says("ok")], a=[finish()])
     async with tree(tmp_path, again) as agent:
         assert (await agent.resume()).ok
     (asked,) = again.models["a"].asked

@@ -15,7 +15,7 @@ from cfs_agents.messages import Language
 from cfs_agents.model import ServerCounter
 from cfs_agents.tools import AsyncPersistentShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
 from cfs_filesystem import InMemoryFileSystem
-from tests.agents.fibre.trees import Cast, tree
+from tests.agents.fibre.trees import ScriptedModels, tree
 from tests.server.support import Process
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)
@@ -84,7 +84,7 @@ def test_a_leaf_reads_nothing_of_spawning_but_all_of_reporting(language: Languag
 
 async def leading(folder: Path, **may: bool) -> list[Tool]:
     """The tools of Fibre."""
-    async with tree(folder, Cast(main=[])) as agent:
+    async with tree(folder, ScriptedModels(main=[])) as agent:
         return FibreTools(agent._orchestrator, agent.agents["main"]).tools(**may)
 
 

@@ -18,7 +18,7 @@ from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.sub_agent import TRANSITIONS, FibreSubAgent, SubAgentState
 from cfs_agents.model import Item
 from cfs_agents.testing import Line, ScriptedModel, says
-from tests.agents.fibre.trees import Cast, finish, spawn, tree, wait, write
+from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait, write
 
 STARTING, WORKING, WAITING, REPORTING, DONE = SubAgentState
 T = TypeVar("T")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 async def test_only_the_changes_of_the_table_happen(
     tmp_path: Path, before: SubAgentState, after: SubAgentState
 ) -> None:
-    async with tree(tmp_path, Cast(main=[])) as agent:
+    async with tree(tmp_path, ScriptedModels(main=[])) as agent:
         root = agent.agents["main"]
         root._state = before
         if after in TRANSITIONS[before] or after is before:

@@ -8,7 +8,7 @@ import pytest
 from cfs_agents.fibre.tools import FibreTools
 from cfs_agents.testing import Line, calls, says
 from cfs_agents.tools import Registry
-from tests.agents.fibre.trees import Cast, finish, messages, spawn, tree, wait
+from tests.agents.fibre.trees import ScriptedModels, finish, messages, spawn, tree, wait
 
 SPAWN = {
     "agent_name": "coder",
@@ -20,14 +20,14 @@ SPAWN = {
 
 async def results(folder: Path, *script: Line, **others: Any) -> list[str]:
     """What the root reads of the calls that it makes."""
-    async with tree(folder, Cast(main=[*script, says("ok")], **others)) as agent:
+    async with tree(folder, ScriptedModels(main=[*script, says("ok")], **others)) as agent:
         await agent.run("go")
     return [each["content"] for each in await messages(folder) if each["role"] == "tool"]
 
 
 async def test_a_spawn_arrives_with_its_limits(tmp_path: Path) -> None:
     start = calls("sys_spawn_agent", **SPAWN, max_turns=3, timeout=20.5, budget=90_000)
-    async with tree(tmp_path, Cast(main=[start, wait("coder"), says("ok")], coder=[finish()])) as agent:
+    async with tree(tmp_path, ScriptedModels(main=[start, wait("coder"), says("ok")], coder=[finish()])) as agent:
         await agent.run("go")
         record = agent.agents["coder"].record
     assert (record.agent_name, record.max_turns, record.timeout, record.budget) == ("coder", 3, 20.5, 90_000)
@@ -39,7 +39,9 @@ async def test_a_spawn_arrives_with_its_limits(tmp_path: Path) -> None:
     "wrong", [{"agent_name": "../up"}, {"agent_name": ""}, {"max_turns": 0}, {"timeout": -1}, {"budget": 0}, {"x": 1}]
 )
 async def test_a_wrong_spawn_is_an_error_and_starts_nothing(tmp_path: Path, wrong: dict[str, object]) -> None:
-    async with tree(tmp_path, Cast(main=[calls("sys_spawn_agent", **{**SPAWN, **wrong}), says("ok")])) as agent:
+    async with tree(
+        tmp_path, ScriptedModels(main=[calls("sys_spawn_agent", **{**SPAWN, **wrong}), says("ok")])
+    ) as agent:
         await agent.run("go")
         assert list(agent.agents) == ["main"]
     assert "Error" in (await messages(tmp_path))[2]["content"]
@@ -64,7 +66,7 @@ async def test_messages_waits_and_locks_have_their_results(tmp_path: Path) -> No
 @pytest.mark.parametrize("details", [None, {}, {"created_files": [], "logs": "fine"}])
 async def test_a_finish_arrives_with_its_details(tmp_path: Path, details: dict[str, object] | None) -> None:
     end = calls("sys_finish_task", status="success", summary="done", details=details)
-    async with tree(tmp_path, Cast(main=[spawn("a"), wait("a"), says("ok")], a=[end])) as agent:
+    async with tree(tmp_path, ScriptedModels(main=[spawn("a"), wait("a"), says("ok")], a=[end])) as agent:
         await agent.run("go")
         report = agent.agents["a"].report
     assert report is not None
@@ -78,7 +80,7 @@ async def test_an_unknown_status_is_an_error_that_names_the_right_ones(tmp_path:
 
 
 async def test_a_leaf_cannot_spawn_and_the_root_cannot_finish(tmp_path: Path) -> None:
-    async with tree(tmp_path, Cast(main=[])) as agent:
+    async with tree(tmp_path, ScriptedModels(main=[])) as agent:
         tools = FibreTools(agent._orchestrator, agent.agents["main"])
         assert "sys_spawn_agent" not in Registry(tools.tools(may_spawn=False))
         assert "sys_wait_agent" not in Registry(tools.tools(may_spawn=False))

@@ -14,7 +14,7 @@ from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.report import MessageChunk
 from cfs_agents.model import Retries
 from cfs_agents.testing import Line, ManualClock, ScriptedModel, calls
-from tests.server.support import House
+from tests.server.support import ServerHarness
 
 Script = Sequence[Line]
 
@@ -51,7 +51,7 @@ def writer(name: str) -> Script:
     return [write(f"{name}.txt", name), finish(f"made {name}.txt", f"{name}.txt")]
 
 
-class Cast:
+class ScriptedModels:
     """The models of a tree by the names of their agents; each plays its script, by one clock."""
 
     def __init__(self, **scripts: Script) -> None:
@@ -69,15 +69,18 @@ class Cast:
 
 @asynccontextmanager
 async def tree(
-    folder: Path, cast: Any, url: str | None = None, retries: Retries | None = None, **config: Any
+    folder: Path, scripted: Any, url: str | None = None, retries: Retries | None = None, **config: Any
 ) -> AsyncIterator[FibreAgent]:
     """An agent `main` below a folder, whose sessions are on a server if there is one."""
     settings = FibreConfig(**({"tick_seconds": 0.02} | config))
     if url is None:
-        async with FibreAgent(folder, cast, settings) as agent:
+        async with FibreAgent(folder, scripted, settings) as agent:
             yield agent
         return
-    async with AsyncClient(url) as client, FibreAgent(folder, cast, settings, client=client, retries=retries) as agent:
+    async with (
+        AsyncClient(url) as client,
+        FibreAgent(folder, scripted, settings, client=client, retries=retries) as agent,
+    ):
         yield agent
 
 
@@ -118,9 +121,9 @@ def late(line: Line, seconds: float = 5.0) -> Line:
     return replace(line, delay=seconds)
 
 
-async def settled(home: House, session: str = "main") -> dict[str, Any]:
+async def settled(server: ServerHarness, session: str = "main") -> dict[str, Any]:
     """The session with its history, when it and all below it are idle."""
-    answer = await home.client.get(f"/v1/sessions/{session}", params={"wait": 30})
+    answer = await server.client.get(f"/v1/sessions/{session}", params={"wait": 30})
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     assert found["state"] == "idle"

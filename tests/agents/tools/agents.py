@@ -10,7 +10,7 @@ from cfs_agents.tools import FileTools, Registry, ToolResult, agent_grants
 from cfs_filesystem import DiskFileSystem
 
 
-class Desk:
+class ToolHarness:
     """The directory of an agent on the disk, and its file tools."""
 
     def __init__(self, directory: Path) -> None:

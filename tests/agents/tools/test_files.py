@@ -11,7 +11,7 @@ import pytest
 from cfs_agents.tools.files import directory_path, file_path, replaced
 from cfs_agents.tools.registry import ToolError
 from cfs_filesystem import InvalidPathError, validate_path
-from tests.agents.tools.agents import Desk
+from tests.agents.tools.agents import ToolHarness
 from tests.filesystem.hostile_paths import LITERAL, REFUSED
 
 OPERATIONS: dict[str, dict[str, Any]] = {
@@ -25,9 +25,9 @@ OPERATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
+def harness(tmp_path: Path) -> Iterator[ToolHarness]:
     """An agent's directory."""
-    made = Desk(tmp_path)
+    made = ToolHarness(tmp_path)
     yield made
     made.files.close()
 
@@ -35,21 +35,23 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 # -- reading and writing --------------------------------------------------------------------------------------------
 
 
-def test_written_text_is_read_as_it_was(desk: Desk) -> None:
+def test_written_text_is_read_as_it_was(harness: ToolHarness) -> None:
     """Without a final newline, with odd ends of lines, with anything."""
     for text in ("one\ntwo\n", "no newline", "\n\n", "a\r\nb\rc\n", "日本語\u2028x\x0b\x85", " leading"):
-        desk.told("write_file", path="a.txt", content=text)
-        assert desk.told("read_file", path="/workspace/a.txt") == text
-        assert (desk.workspace / "a.txt").read_bytes() == text.encode()
+        harness.told("write_file", path="a.txt", content=text)
+        assert harness.told("read_file", path="/workspace/a.txt") == text
+        assert (harness.workspace / "a.txt").read_bytes() == text.encode()
 
 
-def test_writing_says_what_it_did(desk: Desk) -> None:
+def test_writing_says_what_it_did(harness: ToolHarness) -> None:
     """Created or changed, lines and bytes; directories above are made."""
-    assert desk.told("write_file", path="a/b/c.txt", content="é\nb") == "created /workspace/a/b/c.txt: 2 lines, 4 bytes"
-    assert desk.told("write_file", path="a/b/c.txt", content="") == (
+    assert (
+        harness.told("write_file", path="a/b/c.txt", content="é\nb") == "created /workspace/a/b/c.txt: 2 lines, 4 bytes"
+    )
+    assert harness.told("write_file", path="a/b/c.txt", content="") == (
         "changed /workspace/a/b/c.txt, which had 4 bytes: 0 lines, 0 bytes"
     )
-    assert desk.told("read_file", path="a/b/c.txt") == "[the file is empty]"
+    assert harness.told("read_file", path="a/b/c.txt") == "[the file is empty]"
 
 
 @pytest.mark.parametrize(
@@ -65,74 +67,82 @@ def test_writing_says_what_it_did(desk: Desk) -> None:
 )
 @pytest.mark.parametrize("ending", ["\n", ""])
 def test_lines_are_counted_from_one_and_the_last_is_included(
-    desk: Desk, first: int | None, last: int | None, text: str, ending: str
+    harness: ToolHarness, first: int | None, last: int | None, text: str, ending: str
 ) -> None:
     """And the model is told which of how many they are."""
     content = "\n".join(f"line {number}" for number in range(1, 6)) + ending
-    desk.told("write_file", path="a", content=content)
-    assert desk.told("read_file", path="a", start_line=first, end_line=last) == text
+    harness.told("write_file", path="a", content=content)
+    assert harness.told("read_file", path="a", start_line=first, end_line=last) == text
 
 
-def test_lines_outside_of_the_file_are_refused_with_their_number(desk: Desk) -> None:
+def test_lines_outside_of_the_file_are_refused_with_their_number(harness: ToolHarness) -> None:
     """So that the next call can be right."""
-    desk.told("write_file", path="a", content="1\n2\n3\n")
-    assert desk.refused("read_file", path="a", start_line=4) == "'/workspace/a' has no line 4: it has 3 lines"
-    assert desk.refused("read_file", path="a", start_line=3, end_line=2) == "end_line 2 is before start_line 3"
-    assert "'start_line' is not right: 0, input should be greater" in desk.refused("read_file", path="a", start_line=0)
+    harness.told("write_file", path="a", content="1\n2\n3\n")
+    assert harness.refused("read_file", path="a", start_line=4) == "'/workspace/a' has no line 4: it has 3 lines"
+    assert harness.refused("read_file", path="a", start_line=3, end_line=2) == "end_line 2 is before start_line 3"
+    assert "'start_line' is not right: 0, input should be greater" in harness.refused(
+        "read_file", path="a", start_line=0
+    )
 
 
-def test_long_file_is_read_part_by_part(desk: Desk) -> None:
+def test_long_file_is_read_part_by_part(harness: ToolHarness) -> None:
     """By number of lines, or of characters; each note says where to go on, and nothing is lost."""
     for lines in ([f"{n}\n" for n in range(5000)], [f"{n:0100}\n" for n in range(1500)]):
-        desk.told("write_file", path="a", content="".join(lines))
+        harness.told("write_file", path="a", content="".join(lines))
         read, start = "", 1
         while start:
-            text, _, note = desk.told("read_file", path="a", start_line=start).rpartition("[")
+            text, _, note = harness.told("read_file", path="a", start_line=start).rpartition("[")
             assert len(text) <= 60_000
             read += text
             start = int(note.partition("start_line=")[2].rstrip("]") or 0)
         assert read == "".join(lines)
 
 
-def test_line_that_is_too_long_is_cut_and_said(desk: Desk) -> None:
+def test_line_that_is_too_long_is_cut_and_said(harness: ToolHarness) -> None:
     """A minified file does not fill the context."""
-    desk.told("write_file", path="a", content="x" * 100_000)
-    text = desk.told("read_file", path="a")
+    harness.told("write_file", path="a", content="x" * 100_000)
+    text = harness.told("read_file", path="a")
     assert text == "x" * 60_000 + "\n[the first 60,000 of 100,000 characters of line 1 of 1]"
 
 
-def test_file_that_is_no_text_or_too_large_is_refused(desk: Desk) -> None:
+def test_file_that_is_no_text_or_too_large_is_refused(harness: ToolHarness) -> None:
     """With what it is, and what to do."""
-    (desk.workspace / "binary").write_bytes(b"\x00\xff\xfe")
-    with (desk.workspace / "large").open("wb") as file:
+    (harness.workspace / "binary").write_bytes(b"\x00\xff\xfe")
+    with (harness.workspace / "large").open("wb") as file:
         file.truncate(17 << 20)
-    assert "is not UTF-8 text (byte 1): it has 3 bytes" in desk.refused("read_file", path="binary")
-    assert "17,825,792 bytes" in desk.refused("read_file", path="large")
+    assert "is not UTF-8 text (byte 1): it has 3 bytes" in harness.refused("read_file", path="binary")
+    assert "17,825,792 bytes" in harness.refused("read_file", path="large")
 
 
-def test_missing_file_is_told_with_what_there_is(desk: Desk) -> None:
+def test_missing_file_is_told_with_what_there_is(harness: ToolHarness) -> None:
     """A near name, a directory, a path that begins twice."""
-    desk.told("write_file", path="notes.txt", content="x")
-    assert desk.refused("read_file", path="note.txt") == "there is no '/workspace/note.txt'; near it there is notes.txt"
-    assert desk.refused("read_file", path="zebra") == "there is no '/workspace/zebra'"
-    assert desk.refused("read_file", path="no/a") == "there is no '/workspace/no/a', and no directory '/workspace/no'"
-    assert desk.refused("read_file", path="/workspace") == "'/workspace' is a directory: use list_directory"
-    assert desk.refused("read_file", path="workspace/notes.txt") == (
+    harness.told("write_file", path="notes.txt", content="x")
+    assert (
+        harness.refused("read_file", path="note.txt") == "there is no '/workspace/note.txt'; near it there is notes.txt"
+    )
+    assert harness.refused("read_file", path="zebra") == "there is no '/workspace/zebra'"
+    assert (
+        harness.refused("read_file", path="no/a") == "there is no '/workspace/no/a', and no directory '/workspace/no'"
+    )
+    assert harness.refused("read_file", path="/workspace") == "'/workspace' is a directory: use list_directory"
+    assert harness.refused("read_file", path="workspace/notes.txt") == (
         "there is no '/workspace/workspace/notes.txt', but '/workspace/notes.txt': relative paths begin in /workspace"
     )
-    assert desk.refused("list_directory", path="notes.txt") == "'/workspace/notes.txt' is a file: use read_file"
-    assert desk.refused("write_file", path="/storage/documents", content="x") == "'/storage/documents' is a directory"
+    assert harness.refused("list_directory", path="notes.txt") == "'/workspace/notes.txt' is a file: use read_file"
+    assert (
+        harness.refused("write_file", path="/storage/documents", content="x") == "'/storage/documents' is a directory"
+    )
 
 
 # -- editing --------------------------------------------------------------------------------------------------------
 
 
-def test_edit_replaces_the_one_place(desk: Desk) -> None:
+def test_edit_replaces_the_one_place(harness: ToolHarness) -> None:
     """Exactly, whatever the texts hold."""
-    desk.told("write_file", path="a.py", content="def f():\n    return 1\n\ndef g():\n    return 2\n")
-    said = desk.told("edit_file", path="a.py", old="    return 2\n", new="    return '\\1 $& 日'\n")
+    harness.told("write_file", path="a.py", content="def f():\n    return 1\n\ndef g():\n    return 2\n")
+    said = harness.told("edit_file", path="a.py", old="    return 2\n", new="    return '\\1 $& 日'\n")
     assert said == "changed /workspace/a.py at line 5: 13 characters replaced by 21"
-    assert desk.told("read_file", path="a.py").endswith("def g():\n    return '\\1 $& 日'\n")
+    assert harness.told("read_file", path="a.py").endswith("def g():\n    return '\\1 $& 日'\n")
 
 
 @pytest.mark.parametrize(
@@ -155,61 +165,63 @@ def test_edit_that_is_not_clear_is_refused(text: str, old: str, reason: str) -> 
     assert reason in caught.value.reason
 
 
-def test_refused_edit_changes_nothing(desk: Desk) -> None:
+def test_refused_edit_changes_nothing(harness: ToolHarness) -> None:
     """Not even the time of the file."""
-    desk.told("write_file", path="a", content="x x")
-    before = (desk.workspace / "a").stat()
-    desk.refused("edit_file", path="a", old="x", new="y")
-    after = (desk.workspace / "a").stat()
+    harness.told("write_file", path="a", content="x x")
+    before = (harness.workspace / "a").stat()
+    harness.refused("edit_file", path="a", old="x", new="y")
+    after = (harness.workspace / "a").stat()
     assert (before.st_mtime_ns, before.st_ino) == (after.st_mtime_ns, after.st_ino)
 
 
-def test_edits_at_the_same_time_are_all_made(desk: Desk) -> None:
+def test_edits_at_the_same_time_are_all_made(harness: ToolHarness) -> None:
     """Calls of one message may run side by side."""
-    desk.told("write_file", path="a", content="".join(f"<{number}>" for number in range(20)))
+    harness.told("write_file", path="a", content="".join(f"<{number}>" for number in range(20)))
     threads = [
-        threading.Thread(target=desk.told, args=("edit_file",), kwargs={"path": "a", "old": f"<{n}>", "new": f"[{n}]"})
+        threading.Thread(
+            target=harness.told, args=("edit_file",), kwargs={"path": "a", "old": f"<{n}>", "new": f"[{n}]"}
+        )
         for n in range(20)
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert desk.told("read_file", path="a") == "".join(f"[{number}]" for number in range(20))
+    assert harness.told("read_file", path="a") == "".join(f"[{number}]" for number in range(20))
 
 
 # -- listing and searching ------------------------------------------------------------------------------------------
 
 
-def test_directory_is_listed_sorted_with_sizes(desk: Desk) -> None:
+def test_directory_is_listed_sorted_with_sizes(harness: ToolHarness) -> None:
     """Directories are marked; every way to name it is the same."""
     for path in ("b.txt", "a/x", "C", ".hidden"):
-        desk.told("write_file", path=path, content="12345")
+        harness.told("write_file", path=path, content="12345")
     listed = "/workspace: 1 directories, 3 files\n.hidden (5 bytes)\nC (5 bytes)\na/\nb.txt (5 bytes)"
-    assert desk.told("list_directory") == listed
+    assert harness.told("list_directory") == listed
     for path in (".", "", "./", "/workspace", "/workspace/"):
-        assert desk.told("list_directory", path=path) == listed
-    assert desk.told("list_directory", path="a") == "/workspace/a: 0 directories, 1 files\nx (5 bytes)"
+        assert harness.told("list_directory", path=path) == listed
+    assert harness.told("list_directory", path="a") == "/workspace/a: 0 directories, 1 files\nx (5 bytes)"
 
 
-def test_root_shows_what_the_agent_may_see(desk: Desk) -> None:
+def test_root_shows_what_the_agent_may_see(harness: ToolHarness) -> None:
     """Its folders, its rules and its memory; not the runtime's log."""
-    (desk.workspace / "a").write_text("x")
-    listed = desk.told("list_directory", path="/").splitlines()
+    (harness.workspace / "a").write_text("x")
+    listed = harness.told("list_directory", path="/").splitlines()
     assert {"workspace/", "guideline.md (8 bytes)", "context_window_main.md (15 bytes)"} <= set(listed)
     assert not any("logs" in line for line in listed)
 
 
-def test_large_directory_is_cut_with_a_count(desk: Desk) -> None:
+def test_large_directory_is_cut_with_a_count(harness: ToolHarness) -> None:
     """The model learns that there is more."""
     for number in range(510):
-        (desk.workspace / f"f{number:03}").touch()
-    lines = desk.told("list_directory").splitlines()
+        (harness.workspace / f"f{number:03}").touch()
+    lines = harness.told("list_directory").splitlines()
     assert (lines[0], len(lines), lines[-1]) == ("/workspace: 0 directories, 510 files", 502, "[... 10 more]")
 
 
 @pytest.fixture
-def library(desk: Desk) -> Desk:
+def library(harness: ToolHarness) -> ToolHarness:
     """Some files to search."""
     files = {
         "a.py": "import os\n\ndef one():\n    return os\n",
@@ -219,9 +231,9 @@ def library(desk: Desk) -> Desk:
         "b/.cache/x.py": "def hidden\n",
     }
     for path, text in files.items():
-        desk.told("write_file", path=path, content=text)
-    (desk.workspace / "binary").write_bytes(b"def \xff\n")
-    return desk
+        harness.told("write_file", path=path, content=text)
+    (harness.workspace / "binary").write_bytes(b"def \xff\n")
+    return harness
 
 
 @pytest.mark.parametrize(
@@ -242,31 +254,33 @@ def library(desk: Desk) -> Desk:
         ({"pattern": "nowhere"}, []),
     ],
 )
-def test_search_gives_lines_with_their_numbers(library: Desk, arguments: dict[str, Any], found: list[str]) -> None:
+def test_search_gives_lines_with_their_numbers(
+    library: ToolHarness, arguments: dict[str, Any], found: list[str]
+) -> None:
     """In text files, but for hidden ones."""
     *lines, note = library.told("search_files", **arguments).splitlines()
     assert lines == found
     assert note.startswith(f"[{len(found)} matching lines in ")
 
 
-def test_search_is_bounded(desk: Desk) -> None:
+def test_search_is_bounded(harness: ToolHarness) -> None:
     """In lines, in the length of each, and in time: a pattern that takes too long is told as one."""
-    desk.told("write_file", path="many", content="x\n" * 1000 + "y" * 1000 + "\n")
-    text = desk.told("search_files", pattern="x")
+    harness.told("write_file", path="many", content="x\n" * 1000 + "y" * 1000 + "\n")
+    text = harness.told("search_files", pattern="x")
     assert text.count("/workspace/many:") == 200
     assert "stopped after 200 lines" in text
-    assert len(desk.told("search_files", pattern="y")) < 600
-    desk.told("write_file", path="bad", content="x" * 100_000)
-    assert "the pattern was given up" in desk.refused("search_files", pattern="(x+x+)+y", glob="bad")
-    assert "not a regular expression" in desk.refused("search_files", pattern="(")
-    with (desk.workspace / "huge").open("wb") as file:
+    assert len(harness.told("search_files", pattern="y")) < 600
+    harness.told("write_file", path="bad", content="x" * 100_000)
+    assert "the pattern was given up" in harness.refused("search_files", pattern="(x+x+)+y", glob="bad")
+    assert "not a regular expression" in harness.refused("search_files", pattern="(")
+    with (harness.workspace / "huge").open("wb") as file:
         file.truncate(9 << 20)
-    assert "1 files are larger than 8 MiB" in desk.told("search_files", pattern="q")
+    assert "1 files are larger than 8 MiB" in harness.told("search_files", pattern="q")
 
 
-def test_search_in_nothing_is_told(desk: Desk) -> None:
+def test_search_in_nothing_is_told(harness: ToolHarness) -> None:
     """A missing directory is not an empty result."""
-    assert desk.refused("search_files", pattern="x", path="nowhere") == "there is no '/workspace/nowhere'"
+    assert harness.refused("search_files", pattern="x", path="nowhere") == "there is no '/workspace/nowhere'"
 
 
 # -- safety ---------------------------------------------------------------------------------------------------------
@@ -293,19 +307,19 @@ def test_path_of_a_model_becomes_a_logical_one(given: str, logical: str) -> None
 
 
 @pytest.mark.parametrize("given", ["..", "../a", "a/..", "/workspace/../workspace/a", "./../a", "/..", "a/../b"])
-def test_two_dots_are_refused_wherever_they_lead(desk: Desk, given: str) -> None:
+def test_two_dots_are_refused_wherever_they_lead(harness: ToolHarness, given: str) -> None:
     """Also when they would stay inside, and the reason says so."""
     for tool, more in OPERATIONS.items():
-        assert "'..' is never followed" in desk.refused(tool, path=given, **more)
+        assert "'..' is never followed" in harness.refused(tool, path=given, **more)
 
 
 @pytest.mark.parametrize("tool", OPERATIONS)
-def test_no_hostile_path_gets_out_in_or_around(desk: Desk, tmp_path: Path, tool: str) -> None:
+def test_no_hostile_path_gets_out_in_or_around(harness: ToolHarness, tmp_path: Path, tool: str) -> None:
     """The corpus of the gate against each tool: a reason, or a file of the agent's own; nothing else is touched."""
     (tmp_path / "secret").write_text("secret")
     outside = {path: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
     for hostile in REFUSED:
-        result = desk.call(tool, path=hostile.path, **OPERATIONS[tool])
+        result = harness.call(tool, path=hostile.path, **OPERATIONS[tool])
         assert str(tmp_path) not in result.text
         relative = not hostile.path.startswith("/")
         named = f"/workspace/{hostile.path.removeprefix('./')}" if relative else hostile.path
@@ -314,7 +328,7 @@ def test_no_hostile_path_gets_out_in_or_around(desk: Desk, tmp_path: Path, tool:
             assert not result.ok, hostile
         result.text.encode()
     assert {path: path.read_text() for path in tmp_path.iterdir() if path.is_file()} == outside
-    assert set(tmp_path.iterdir()) == {desk.root, *outside}
+    assert set(tmp_path.iterdir()) == {harness.root, *outside}
 
 
 def legal(path: str) -> bool:
@@ -326,46 +340,46 @@ def legal(path: str) -> bool:
     return True
 
 
-def test_literal_paths_mean_what_they_say(desk: Desk) -> None:
+def test_literal_paths_mean_what_they_say(harness: ToolHarness) -> None:
     """What only looks like a way out is a file of that name in the workspace."""
     for path in LITERAL:
         name = "/workspace" + path
-        if legal(name) and desk.call("write_file", path=name, content=path).ok:
-            assert desk.told("read_file", path=name) == path
-            assert os.path.lexists(desk.workspace / path[1:])
-            (desk.workspace / path[1:]).unlink()
+        if legal(name) and harness.call("write_file", path=name, content=path).ok:
+            assert harness.told("read_file", path=name) == path
+            assert os.path.lexists(harness.workspace / path[1:])
+            (harness.workspace / path[1:]).unlink()
 
 
 @pytest.mark.parametrize(
     "path", ["/etc/passwd", "/boot/x", "/proc/self/environ", "/logs/operations.jsonl", "/workspacex/a"]
 )
-def test_system_directories_and_the_runtime_are_refused(desk: Desk, path: str) -> None:
+def test_system_directories_and_the_runtime_are_refused(harness: ToolHarness, path: str) -> None:
     """With what the agent may use instead."""
     for tool, more in OPERATIONS.items():
-        reason = desk.refused(tool, path=path, **more)
+        reason = harness.refused(tool, path=path, **more)
         assert "no grant covers" in reason
-    assert "/workspace" in desk.refused("write_file", path=path, content="x")
-    assert not (desk.root / "etc").exists()
-    assert (desk.root / "logs/operations.jsonl").read_text() == "{}\n"
+    assert "/workspace" in harness.refused("write_file", path=path, content="x")
+    assert not (harness.root / "etc").exists()
+    assert (harness.root / "logs/operations.jsonl").read_text() == "{}\n"
 
 
-def test_rules_and_memory_are_for_reading(desk: Desk) -> None:
+def test_rules_and_memory_are_for_reading(harness: ToolHarness) -> None:
     """The memory is changed by its own tool only."""
     for path in ("/guideline.md", "/context_window_main.md"):
-        assert desk.told("read_file", path=path)
-        assert "no grant covers write" in desk.refused("write_file", path=path, content="x")
+        assert harness.told("read_file", path=path)
+        assert "no grant covers write" in harness.refused("write_file", path=path, content="x")
 
 
-def test_links_lead_nowhere(desk: Desk, tmp_path: Path) -> None:
+def test_links_lead_nowhere(harness: ToolHarness, tmp_path: Path) -> None:
     """To a file, to a directory, hard or symbolic: refused, and not followed by a search."""
     (tmp_path / "secret").write_text("secret\n")
-    (desk.workspace / "link").symlink_to(tmp_path / "secret")
-    (desk.workspace / "up").symlink_to(tmp_path)
-    os.link(tmp_path / "secret", desk.workspace / "hard")
+    (harness.workspace / "link").symlink_to(tmp_path / "secret")
+    (harness.workspace / "up").symlink_to(tmp_path)
+    os.link(tmp_path / "secret", harness.workspace / "hard")
     for path in ("link", "up/secret", "hard"):
         for tool, more in OPERATIONS.items():
             if tool in ("read_file", "write_file", "edit_file"):
-                assert "link" in desk.refused(tool, path=path, **more)
+                assert "link" in harness.refused(tool, path=path, **more)
     for path in ("/workspace", "up", "link"):
-        assert "secret\n" not in desk.call("search_files", pattern="secret", path=path).text
+        assert "secret\n" not in harness.call("search_files", pattern="secret", path=path).text
     assert (tmp_path / "secret").read_text() == "secret\n"

@@ -6,7 +6,7 @@ from cfs_agents.fibre.guards.files import Locks
 from cfs_agents.tools import ToolError
 
 
-class Clock:
+class ManualClock:
     """A time that a test turns."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Clock:
 
 
 def test_a_locked_file_is_told_with_who_has_it_and_for_how_long() -> None:
-    clock = Clock()
+    clock = ManualClock()
     locks = Locks(60, clock=clock)
     assert locks.acquire("a", "x.txt") == "x.txt is yours for 60 s"
     clock.now = 20
@@ -27,7 +27,7 @@ def test_a_locked_file_is_told_with_who_has_it_and_for_how_long() -> None:
 
 
 def test_a_lock_ends_with_its_time_and_can_be_renewed() -> None:
-    clock = Clock()
+    clock = ManualClock()
     locks = Locks(60, clock=clock)
     locks.acquire("a", "x.txt")
     clock.now = 50

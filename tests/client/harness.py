@@ -14,7 +14,7 @@ from cfs import api
 from cfs.testing import AnsweringDirectory
 from cfs.transports.http import Client
 from cfs_server.engine.interface import GenerationRequest
-from tests.server.support import House, house, until
+from tests.server.support import ServerHarness, running_server, until
 
 
 class Said(Protocol):
@@ -39,7 +39,7 @@ def whole(messages: Sequence[Said]) -> Iterable[str]:
     return [messages[-1].content]
 
 
-class Door(Protocol):
+class ClientHarness(Protocol):
     """A place where sessions are answered by a script."""
 
     script: Script
@@ -66,7 +66,7 @@ class Door(Protocol):
         ...
 
 
-class DirectoryDoor:
+class DirectoryHarness:
     """A plain directory, answered by a thread."""
 
     def __init__(self, directory: AnsweringDirectory) -> None:
@@ -94,19 +94,19 @@ class DirectoryDoor:
 
 
 @contextmanager
-def directory_door(path: Path) -> Iterator[DirectoryDoor]:
+def directory_harness(path: Path) -> Iterator[DirectoryHarness]:
     """Answer in a directory."""
     with AnsweringDirectory(path, words) as directory:
-        yield DirectoryDoor(directory)
+        yield DirectoryHarness(directory)
 
 
-class HttpDoor:
+class HttpHarness:
     """A real server in a thread of its own, so that sessions of both kinds may block as they like."""
 
     def __init__(self) -> None:
         self.script: Script = words
         self.url = ""
-        self._home: House | None = None
+        self._server: ServerHarness | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Event | None = None
         self._started = threading.Event()
@@ -118,22 +118,22 @@ class HttpDoor:
         return {"url": self.url}
 
     @property
-    def home(self) -> House:
+    def server(self) -> ServerHarness:
         """The server's inside."""
-        assert self._home is not None
-        return self._home
+        assert self._server is not None
+        return self._server
 
     def hold(self) -> None:
         """Say nothing more."""
-        self.do(self.home.engine.hold)
+        self.do(self.server.engine.hold)
 
     def step(self, pieces: int = 1) -> None:
         """Let some pieces pass."""
-        self.do(lambda: self.home.engine.step(pieces))
+        self.do(lambda: self.server.engine.step(pieces))
 
     def release(self) -> None:
         """Say everything."""
-        self.do(self.home.engine.release)
+        self.do(self.server.engine.release)
 
     def write(self, session: str, message: str) -> None:
         """Post it."""
@@ -143,9 +143,9 @@ class HttpDoor:
     def renew(self) -> None:
         """Forget all sessions and the script of the test before."""
         self.script = words
-        self.do(self.home.engine.release)
+        self.do(self.server.engine.release)
         self.do(self._delete_all)
-        self.do(self.home.engine.requests.clear)
+        self.do(self.server.engine.requests.clear)
 
     def do(self, work: Callable[[], object]) -> None:
         """Do something in the server's loop, and wait for its end."""
@@ -162,15 +162,15 @@ class HttpDoor:
         asyncio.run_coroutine_threadsafe(until(condition), self._loop).result()
 
     def _delete_all(self) -> None:
-        for session in list(self.home.store):
+        for session in list(self.server.store):
             if "/" not in session.id:
-                self.home.store.delete(session.id)
+                self.server.store.delete(session.id)
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._end = asyncio.Event()
-        async with house(self._answer, may_block=True) as self._home:
-            self.url = self._home.url
+        async with running_server(self._answer, may_block=True) as self._server:
+            self.url = self._server.url
             self._started.set()
             await self._end.wait()
 
@@ -189,9 +189,9 @@ class HttpDoor:
         self._thread.join(20)
 
 
-def release_soon(door: Door) -> None:
+def release_soon(harness: ClientHarness) -> None:
     """Let the script go on when the caller is waiting already."""
-    threading.Timer(0.05, door.release).start()
+    threading.Timer(0.05, harness.release).start()
 
 
 def descriptors() -> int:
