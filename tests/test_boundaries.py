@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
+from house import House
+
 ROOT = Path(__file__).parent.parent
 ROLE_FOLDERS = ("client", "filesystem", "webdav", "server", "fuse_bridge", "agent_runtime")
 
@@ -95,6 +97,11 @@ def test_no_arrow_makes_a_circle() -> None:
             if room not in seen:
                 seen.add(room)
                 ahead += ROOMS.get(room, [])
+
+
+def test_no_modules_make_a_circle() -> None:
+    """No group of modules reach each other by imports; those in functions and under TYPE_CHECKING count, too."""
+    assert House(ROOT).circles == []
 
 
 @pytest.mark.parametrize("room", ROOMS)
