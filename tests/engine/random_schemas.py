@@ -118,3 +118,63 @@ def _both(rng: random.Random, depth: int) -> Schema:
         "anyOf": [{"required": ["one"]}, {"properties": {"three": _any(rng, depth - 1)}, "required": ["three"]}],
         "type": "object",
     }
+
+
+# -- of everything, whether it can be enforced or not -----------------------------------------------------------------
+
+_SMALL: tuple[Schema, ...] = (
+    {},
+    {"type": "integer"},
+    {"type": "number"},
+    {"type": "string"},
+    {"type": "null"},
+    {"type": ["integer", "null"], "maximum": 3},
+    {"minimum": -2},
+    {"type": "number", "exclusiveMinimum": -1.25, "maximum": 2.5},
+    {"type": "integer", "multipleOf": 3, "minimum": 1, "maximum": 9},
+    {"type": "number", "multipleOf": 0.25},
+    {"maxLength": 2},
+    {"type": "string", "minLength": 1, "pattern": "^[ab]*$"},
+    {"pattern": "^a|b$", "maxLength": 3},
+    {"type": "string", "format": "date"},
+    {"const": {"a": 1}},
+    {"enum": [1, 2.5, "a", None, True, [1], {"a": 1}, 0, []]},
+    {"enum": [1, 2, 3, 4], "minimum": 3},
+    {"enum": [{"a": 1}, {"b": 2}, {"a": "x"}], "required": ["a"]},
+)
+_KEYS = ("a", "b", "ab", 'x"y', "é")
+
+
+def any_schema(seed: int) -> Schema:
+    """Make a schema of keywords side by side, at random; many fit nothing or cannot be enforced."""
+    rng = random.Random(seed)
+    return _mixed(rng, 3) | {"$defs": {"small": rng.choice(_SMALL), "large": _mixed(rng, 2)}}
+
+
+def _mixed(rng: random.Random, depth: int) -> Schema:
+    if not depth or rng.random() < 0.25:
+        return dict(rng.choice(_SMALL))
+
+    def inner() -> Any:
+        return _mixed(rng, depth - 1) if rng.random() < 0.95 else rng.random() < 0.5
+
+    keywords: dict[str, Callable[[], Any]] = {
+        "type": lambda: rng.choice(["object", "array", "object", "array", ["object", "null"]]),
+        "properties": lambda: {name: inner() for name in rng.sample(_KEYS, rng.randint(0, 3))},
+        "required": lambda: rng.sample(_KEYS, rng.randint(0, 2)),
+        "additionalProperties": inner,
+        "patternProperties": lambda: {rng.choice(["^a", "b$"]): inner()},
+        "propertyNames": lambda: rng.choice([{"maxLength": 2}, {"enum": ["a", "b"]}, {"pattern": "^a"}]),
+        "minProperties": lambda: rng.randint(0, 2),
+        "maxProperties": lambda: rng.randint(0, 3),
+        "items": inner,
+        "prefixItems": lambda: [inner() for _ in range(rng.randint(1, 3))],
+        "minItems": lambda: rng.randint(0, 2),
+        "maxItems": lambda: rng.randint(0, 3),
+        "uniqueItems": lambda: True,
+        "anyOf": lambda: [inner() for _ in range(rng.randint(1, 3))],
+        "oneOf": lambda: [inner() for _ in range(rng.randint(1, 3))],
+        "allOf": lambda: [inner() for _ in range(rng.randint(1, 3))],
+        "$ref": lambda: rng.choice(["#/$defs/small", "#/$defs/large"]),
+    }
+    return {name: keywords[name]() for name in rng.sample(list(keywords), rng.randint(1, 4))}

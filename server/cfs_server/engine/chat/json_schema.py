@@ -64,6 +64,8 @@ Compiling these takes a second at most; so do the other limits here.
 """
 MOST_VALUES = 20_000
 MOST_PATTERNS = 100
+MOST_COMPARED = 100_000
+"""Pairs of values, or of choices of `oneOf`, that are compared."""
 MOST_OPTIONAL = 500
 """Optional properties of one object: compiling takes time quadratic in them."""
 _LARGEST = 2**53 - 1
@@ -104,6 +106,7 @@ class _Compiler:
     def __init__(self, root: Schema) -> None:
         self._root = root
         self._parts = 0
+        self._compared = 0
         self._lenient = False
         self._references: dict[str, str] = {}
         self.definitions: dict[str, Schema] = {}
@@ -111,9 +114,7 @@ class _Compiler:
 
     def compile(self, schema: Schema, path: str) -> Schema:
         """Rewrite a subschema; `path` says where it stands, for messages."""
-        self._parts += 1
-        if self._parts > MOST_PARTS:
-            raise ValueError(f"it has more than {MOST_PARTS} parts")
+        self._count_parts(1)
         if schema is True or schema is False:
             if not schema:
                 raise Contradiction(f"the schema is false at {path}")
@@ -137,11 +138,17 @@ class _Compiler:
         if "allOf" in rest:
             whole: Schema = rest
             for each in rest.pop("allOf"):
+                self._count_parts(1 + len(whole.get("properties", ())) // 50)  # which are copied each time
                 whole = merged(whole, each)
             return self.compile(whole, path)
         if "const" in rest or "enum" in rest:
             return self._values(rest, path)
         return self._typed(rest, path)
+
+    def _count_parts(self, count: int) -> None:
+        self._parts += count
+        if self._parts > MOST_PARTS:
+            raise ValueError(f"it has more than {MOST_PARTS} parts")
 
     def _best_effort(self, schema: dict[str, Any], path: str) -> Schema:
         self._lenient = True
@@ -289,6 +296,8 @@ class _Compiler:
                 except Contradiction:
                     if name in required:
                         raise
+                    if patterns:  # they must not allow the name
+                        properties[name] = False
             if len(properties) - len(required) > MOST_OPTIONAL:
                 raise ValueError(f"the object at {path} has more than {MOST_OPTIONAL} optional properties")
             found |= {"properties": properties, "required": required}
@@ -402,7 +411,8 @@ class _Compiler:
 
     def _disjoint(self, one: Schema, other: Schema, depth: int) -> bool:
         """Whether it is known that no value fits both schemas, as far as replies under one of them are concerned."""
-        if depth > _DEEPEST:
+        self._compared += 1
+        if depth > _DEEPEST or self._compared > MOST_COMPARED:
             return False
         try:
             one, other = self._resolved(one), self._resolved(other)
@@ -417,7 +427,8 @@ class _Compiler:
             return False
         values = [_allowed(each) for each in (one, other)]
         if values[0] is not None and values[1] is not None:
-            return not any(same(value, each) for value in values[0] for each in values[1])
+            self._compared += len(values[0]) * len(values[1])
+            return self._compared <= MOST_COMPARED and not _values(values[0], values[1])
         shared = (_written(one) & _accepted(other)) | (_written(other) & _accepted(one))
         return not shared or (shared == {"object"} and self._differ(one, other, depth))
 
@@ -523,6 +534,8 @@ def _types(one: Any, other: Any) -> Any:
 
 
 def _values(one: list[Any], other: list[Any]) -> list[Any]:
+    if len(one) * len(other) > MOST_COMPARED:
+        raise ValueError(f"there are more than {MOST_COMPARED} pairs of values to compare")
     return [value for value in one if any(same(value, each) for each in other)]
 
 
