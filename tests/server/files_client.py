@@ -9,7 +9,16 @@ from urllib.parse import quote
 import httpx
 from anyio.from_thread import BlockingPortal
 
-from cfs.errors import CfsError, Conflict, Forbidden, InvalidParameters, InvalidPath, NotFound, NotGranted, from_problem
+from cfs.errors import (
+    CfsError,
+    Conflict,
+    Forbidden,
+    InvalidParameters,
+    InvalidRequest,
+    NotFound,
+    NotGranted,
+    from_problem,
+)
 from cfs_filesystem import (
     AccessDeniedError,
     ConflictError,
@@ -27,8 +36,8 @@ from tests.server.support import ServerHarness
 _KINDS: dict[type[CfsError], type[FileSystemError]] = {
     NotGranted: AccessDeniedError,
     Forbidden: AccessDeniedError,
-    InvalidPath: InvalidPathError,
     InvalidParameters: InvalidArgumentError,
+    InvalidRequest: InvalidPathError,  # or its subclass InvalidPath: some strings are not even a path of a URL
     NotFound: NotFoundError,
     Conflict: ConflictError,  # or its subclass PreconditionFailed, the answer to a create-only PUT where something is
 }
