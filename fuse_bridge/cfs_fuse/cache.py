@@ -4,21 +4,21 @@ import logging
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cfs import api
 from cfs.errors import CfsError, Gone, NotFound, Unreachable
+from cfs.state import SessionState, life_of
 from cfs.stream import StreamEvent
 from cfs.transcript import render_one
 from cfs.transports.http import Client
-from cfs.wire import Message, SessionInfo, Settings
+from cfs.wire import Message, SessionInfo
 from cfs_fuse.server import Server, listing
 
-# What the bridge knows of one session, and how each event changes that (F7). No I/O; the cache's lock guards it.
+# One session as the mount shows it (F7). No I/O; the cache's lock guards it.
 
-IDLE = "idle"
 _MOMENT = 0.1
 
 
@@ -31,145 +31,76 @@ class Follower(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class RunningTurn:
-    """The text of a turn as it comes.
-
-    `since` is the number of the last event that it includes from elsewhere; its `id` is empty where nobody knows it.
-    """
-
-    id: str
-    said: list[str] = field(default_factory=list)
-    since: int = 0
-    ended: bool = False
-
-    def finish(self, reply: str) -> None:
-        """Add what the reply has beyond the tokens: the mark of a cancelled turn, the reason of a failed one."""
-        said = "".join(self.said).strip()
-        if not reply.startswith(said):
-            self.said.append("\n" + reply)
-        elif rest := reply[len(said) :]:
-            self.said.append(rest)
-        self.ended = True
-
-
-@dataclass(eq=False, slots=True)
-class Entry:
+class Entry(SessionState):
     """One session in one life of its name; it keeps its identity when it is renamed.
 
-    `event` is the number of the last event that is in it. `version` grows with each change of the transcript, `edits`
-    with each that did more than append. `changed_at` is when the transcript changed, in seconds since the epoch.
-    `text` holds the transcript in pieces, where somebody has read it lately. `written_at` is when the server last took
-    something from this mount, on the monotonic clock.
+    `version` grows with each change of the transcript, `edits` with each that did more than append. `text` holds the
+    transcript in pieces, where it was read lately. `written_at` is when the server last accepted something from this
+    mount, on the monotonic clock.
     """
 
-    id: str
-    created_at: float
-    state: str = IDLE
-    queued: int = 0
-    messages: int = 0
-    size: int = 0
-    changed_at: float = 0.0
-    event: int = 0
+    id: str = ""
+    created_at: float = 0.0
     version: int = 0
     edits: int = 0
-    gone: bool = False
-    life: str = ""
     written_at: float = -math.inf
-    settings: Settings | None = None
     text: list[bytes] | None = None
-    turn: RunningTurn | None = None
     followers: list[Follower] = field(default_factory=list)
     moved: threading.Condition | None = None
     talked: threading.Condition | None = None
 
     @classmethod
     def of(cls, info: SessionInfo) -> "Entry":
-        """Take over a line of a listing."""
-        entry = cls(info.id, info.created_at)
-        entry.take(info)
+        """Make an entry of a line of a listing."""
+        entry = cls(id=info.id)
+        entry.restore(info)
         return entry
 
-    def take(self, info: SessionInfo) -> None:
+    def restore(self, info: SessionInfo) -> None:
         """Take over the present state; what happened in between is not known."""
-        self.created_at, self.life = info.created_at, _life_of(info)
-        self.state, self.queued, self.event = info.state, info.queued, info.event
-        self.messages, self.size, self.changed_at = info.messages, info.size, info.updated_at
-        self.settings = self.text = None
-        self.version += 1
-        self.edits += 1
         if self.turn is not None:
             self.turn.ended = True
-            self.turn = None
+        SessionState.restore(self, info)
+        self.created_at = info.created_at
+        self._replaced()
 
     def is_life_of(self, info: SessionInfo) -> bool:
         """Tell whether a line of a listing means this session, or another one that has its name now.
 
         A server that is older than this says no life in its events; the event is a moment younger than the session.
         """
-        if self.life and (life := _life_of(info)):
+        if self.life and (life := life_of(info)):
             return self.life == life
         return abs(info.created_at - self.created_at) < _MOMENT
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing runs or waits in it."""
-        return self.state == IDLE
-
     def apply(self, event: StreamEvent) -> bool:
-        """Take over an event; False for one of the past, which is in here already, or of an earlier life."""
-        if event.number <= self.event or event.time < self.created_at:
+        """Take over an event; False for one of the past, which is included already, or of an earlier life."""
+        running = self.turn if self.turn is not None and not self.turn.ended else None
+        if event.time < self.created_at or not SessionState.apply(self, event):  # no super(): the class has slots
             return False
-        self.event = event.number
-        data = event.data
         match event.type:
             case "message.added":
-                self._grow(data, event.time)
+                self._grow(event.data)
             case "history.replaced":
-                self._rewrite(data, event.time)
-            case "settings.changed":
-                self.settings = Settings.model_validate(data["settings"])
-            case "turn.started":
-                self.turn = RunningTurn(data["turn"])
-                self.state = data.get("state", "generating")
-            case "token" if (turn := self._running(event)) is not None and event.number > turn.since:
-                turn.said.append(data["text"])
-            case "turn.finished" | "turn.failed" if (turn := self._running(event)) is not None:
-                turn.finish(data["reply"])
-            case "state.changed":
-                self.state, self.queued = data["state"], data["queued"]
+                self._replaced()
+            case "turn.finished" | "turn.failed" if running is not None and running.ended:
+                rest = running.rest()
+                running.pieces.append("\n" + running.reply if rest is None else rest)
         return True
 
-    def begin(self, event: StreamEvent) -> None:
-        """Take over the event that made the session, or gave it its name."""
-        self.event, self.changed_at = event.number, event.time
-        self.life = event.data.get("life", "")
-        self.messages, self.size = event.data["messages"], event.data["size"]
-        self.settings = Settings.model_validate(event.data["settings"])
-
-    def _running(self, event: StreamEvent) -> RunningTurn | None:
-        return self.turn if self.turn is not None and self.turn.id in ("", event.turn) else None
-
-    def _grow(self, data: dict[str, Any], when: float) -> None:
-        said = data["message"]
-        rendered = (render_one(Message.model_validate(said)) + "\n").encode()
-        if self.text is not None:
-            self.text.append(rendered)
-        self.size = data.get("size", self.size + len(rendered))
-        self.messages = data["index"] + 1
-        self.changed_at = when
+    def _grow(self, data: Mapping[str, Any]) -> None:
         self.version += 1
-        if said["role"] == "user":
-            self.state = data.get("state", "generating")  # so no reader slips in before the event that says so
+        if self.text is not None or "size" not in data:
+            rendered = (render_one(Message.model_validate(data["message"])) + "\n").encode()
+            if self.text is not None:
+                self.text.append(rendered)
+            if "size" not in data:
+                self.size += len(rendered)
 
-    def _rewrite(self, data: dict[str, Any], when: float) -> None:
-        self.messages, self.size, self.changed_at = data["messages"], data["size"], when
+    def _replaced(self) -> None:
         self.text = None
         self.version += 1
         self.edits += 1
-
-
-def _life_of(info: SessionInfo) -> str:
-    return info.etag.strip('"').partition("-")[0]
 
 
 _NOT_YET = Unreachable("the server has not answered yet")
@@ -245,12 +176,12 @@ class Cache:
     def check(self, entry: Entry) -> None:
         """Raise `Gone`, or what is wrong with the server, when there is nothing to wait for any more."""
         self._require_server()
-        if entry.gone:
+        if entry.deleted:
             raise Gone(f"session {entry.id!r} has been deleted")
 
     def settled(self, entry: Entry) -> bool:
         """Tell whether a session and everything below it is idle (S13), or there is nothing to wait for."""
-        if self._away is not None or entry.gone:
+        if self._away is not None or entry.deleted:
             return True
         below = entry.id + "/"
         family = self._families.get(entry.id.partition("/")[0], ())
@@ -278,11 +209,11 @@ class Cache:
                 if entry is None or not entry.is_life_of(info):
                     entry = Entry.of(info)
                 elif not resumed:
-                    entry.take(info)
+                    entry.restore(info)
                 self._add(entry)
             lost = [entry for name, entry in before.items() if self._entries.get(name) is not entry]
             for entry in lost:
-                entry.gone = True
+                entry.deleted = True
             self._away = None
             self._moving = None
             for entry in (*lost, *self._entries.values()):
@@ -323,9 +254,10 @@ class Cache:
         known = self._entries.get(event.session)
         if known is not None and (event.number <= known.event or event.time < known.created_at):
             return
-        entry = moving or Entry(event.session, event.time)
+        entry = moving or Entry(id=event.session, created_at=event.time)
         entry.id = event.session
-        entry.begin(event)
+        entry.event = event.number - 1  # it begins here, or goes on under a new name
+        entry.apply(event)
         self._add(entry)
         self.changed_at = event.time
         self.listed.notify_all()
@@ -354,7 +286,7 @@ class Cache:
             self._moving = None
 
     def _end(self, entry: Entry) -> None:
-        entry.gone = True
+        entry.deleted = True
         entry.text = None
         self._wake(entry)
 
@@ -402,7 +334,7 @@ class Transcripts:
     def begin(self, entry: Entry) -> None:
         """Keep the text of a session that was just made here: it is empty, and events bring what comes."""
         with self._cache.lock:
-            if entry.size == 0 and entry.text is None and not entry.gone:
+            if entry.size == 0 and entry.text is None and not entry.deleted:
                 entry.text = [b""]
                 self._keep(entry)
 
@@ -416,7 +348,7 @@ class Transcripts:
             version = entry.version
             text = self._server.text(entry.id).data
             with self._cache.lock:
-                if entry.version == version and entry.size == len(text) and not entry.gone:
+                if entry.version == version and entry.size == len(text) and not entry.deleted:
                     entry.text = [text]
                     self._keep(entry)
             return text

@@ -20,8 +20,9 @@ from typing import Protocol
 from cfs import api
 from cfs.bodies import Append, Import, has_turns, judge
 from cfs.errors import Busy, Forbidden, TooLarge, UnsupportedMedia
+from cfs.state import TurnState
 from cfs.stream import StreamEvent
-from cfs_fuse.cache import Cache, Entry, RunningTurn, Transcripts
+from cfs_fuse.cache import Cache, Entry, Transcripts
 from cfs_fuse.paths import Attributes, Look
 from cfs_fuse.server import Patience, Server
 
@@ -169,7 +170,7 @@ class Parts:
     def seen(self, entry: Entry, number: int) -> None:
         """Wait until an event of a session has arrived here, so that the caller sees what it did."""
         with self.cache.lock:
-            self.patience.briefly(self.cache.moved(entry), lambda: entry.gone or entry.event >= number, SEEN_SECONDS)
+            self.patience.briefly(self.cache.moved(entry), lambda: entry.deleted or entry.event >= number, SEEN_SECONDS)
 
     def settle(self, entry: Entry) -> None:
         """Wait a while until a session is settled, before it is opened for reading.
@@ -423,10 +424,10 @@ class LiveHandle(ControlHandle):
         """Return what there is beyond an offset, or wait for it; nothing after the end of the turn."""
         cache, entry = self._parts.cache, self._entry
         with cache.lock:
-            if not blocking and not self._more(offset) and not entry.gone:
+            if not blocking and not self._more(offset) and not entry.deleted:
                 raise Busy("nothing new has been generated")
             talked = cache.talked(entry)
-            self._parts.patience.until(talked, lambda: self._more(offset) or entry.gone or not cache.online)
+            self._parts.patience.until(talked, lambda: self._more(offset) or entry.deleted or not cache.online)
             if not self._more(offset):
                 cache.check(entry)
         return bytes(self._text[offset : offset + size])
@@ -448,9 +449,9 @@ class LiveHandle(ControlHandle):
         turn = self._turn
         if turn is None:
             return False
-        for piece in turn.said[self._pieces :]:
+        for piece in turn.pieces[self._pieces :]:
             self._text += piece.encode()
-        self._pieces = len(turn.said)
+        self._pieces = len(turn.pieces)
         return turn.ended or offset < len(self._text)
 
     def _catch_up(self) -> None:
@@ -461,7 +462,7 @@ class LiveHandle(ControlHandle):
                 if self._turn is not None or detail.partial is None:
                     return
                 if self._entry.event <= detail.event:  # else a token may have come by that is in neither
-                    self._entry.turn = self._turn = RunningTurn("", [detail.partial], detail.event)
+                    self._entry.turn = self._turn = TurnState("", [detail.partial], detail.event)
                     self._entry.followers.remove(self)
                     return
 
@@ -485,12 +486,12 @@ class EventsHandle(ControlHandle):
         """Return the lines beyond an offset, or wait for one."""
         cache, entry = self._parts.cache, self._entry
         with cache.lock:
-            if not blocking and not self._more(offset) and not entry.gone:
+            if not blocking and not self._more(offset) and not entry.deleted:
                 raise Busy("nothing more has happened")
             self._parts.patience.until(
-                cache.talked(entry), lambda: self._more(offset) or entry.gone or not cache.online
+                cache.talked(entry), lambda: self._more(offset) or entry.deleted or not cache.online
             )
-            if not self._more(offset) and not entry.gone:
+            if not self._more(offset) and not entry.deleted:
                 cache.check(entry)
             begin = max(0, offset - self._start)
             return self._text[begin : begin + size]
@@ -548,7 +549,7 @@ def status(cache: Cache, entry: Entry) -> bytes:
     return (json.dumps(found, ensure_ascii=False) + "\n").encode()
 
 
-def _running(entry: Entry) -> RunningTurn | None:
+def _running(entry: Entry) -> TurnState | None:
     return entry.turn if entry.turn is not None and not entry.turn.ended else None
 
 

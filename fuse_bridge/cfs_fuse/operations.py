@@ -115,7 +115,7 @@ def _change(parts: Parts, entry: Entry, change: dict[str, Any]) -> None:
     with parts.cache.lock:
         parts.patience.briefly(
             parts.cache.moved(entry),
-            lambda: entry.gone or entry.settings is None or entry.settings == settings,
+            lambda: entry.deleted or entry.settings is None or entry.settings == settings,
             SEEN_SECONDS,
         )
 
@@ -163,7 +163,7 @@ class Naming:
         cache = self._parts.cache
         self._parts.server.call(api.delete(entry.id))
         with cache.lock:
-            self._parts.patience.briefly(cache.moved(entry), lambda: entry.gone, SEEN_SECONDS)
+            self._parts.patience.briefly(cache.moved(entry), lambda: entry.deleted, SEEN_SECONDS)
 
     def rename(self, entry: Entry, target: str, *, replacing: bool) -> None:
         """Give a session another name; over a live one its text is judged as if it were written there."""

@@ -8,7 +8,8 @@ import pytest
 
 from cfs import Forbidden, Gone, TooMany, Unavailable, Unreachable, api
 from cfs.sse import ServerSentEvent
-from cfs.stream import Follower, StreamEvent, TurnReader, read_event
+from cfs.state import TurnReader
+from cfs.stream import Follower, StreamEvent, read_event
 from cfs.transcript import Turn
 from cfs.wire import NewMessage
 

@@ -86,7 +86,7 @@ def test_a_turn(cache: Cache, source: Source) -> None:
     cache.apply(source.make("state.changed", "f", state="generating", queued=0))
     cache.apply(source.make("token", "f", turn="t", text="ye", tokens=1))
     assert entry.turn is not None
-    assert entry.turn.said == ["ye"]
+    assert entry.turn.pieces == ["ye"]
     cache.apply(source.say("f", "assistant", "yes", 1))
     cache.apply(source.make("turn.finished", "f", turn="t", reply="yes"))
     assert not cache.settled(entry)
@@ -96,7 +96,7 @@ def test_a_turn(cache: Cache, source: Source) -> None:
     assert b"".join(entry.text) == text.encode()
     assert (entry.size, entry.messages) == (len(text.encode()), 2)
     assert entry.turn.ended
-    assert "".join(entry.turn.said) == "yes"
+    assert "".join(entry.turn.pieces) == "yes"
 
 
 def test_size_that_the_server_says_is_believed(cache: Cache, source: Source) -> None:
@@ -127,7 +127,7 @@ def test_another_life_of_a_name(cache: Cache, source: Source) -> None:
     for event in old + new:
         cache.apply(event)
     assert cache.get("f") is entry
-    assert (entry.size, entry.gone) == (8, False)
+    assert (entry.size, entry.deleted) == (8, False)
 
 
 def test_deletion(cache: Cache, source: Source) -> None:
@@ -150,7 +150,7 @@ def test_rename_keeps_the_session(cache: Cache, source: Source) -> None:
     for event in source.rename("a/b", "c"):
         cache.apply(event)
     assert cache.get("c") is entry
-    assert (entry.id, entry.gone, cache.find("a/b")) == ("c", False, None)
+    assert (entry.id, entry.deleted, cache.find("a/b")) == ("c", False, None)
     assert cache.family("a") == []
     assert cache.roots() == ["c"]
 
@@ -161,9 +161,9 @@ def test_rename_to_where_the_caller_may_not_look(cache: Cache, source: Source) -
     cache.apply(source.make("session.created", "g"))
     entry = cache.get("f")
     cache.apply(source.rename("f", "secret")[0])
-    assert not entry.gone
+    assert not entry.deleted
     cache.apply(source.say("g", "user", "x", 0))
-    assert entry.gone
+    assert entry.deleted
 
 
 def test_settled_includes_what_is_below(cache: Cache, source: Source) -> None:
@@ -194,7 +194,7 @@ def test_server_that_is_away(cache: Cache, source: Source) -> None:
     assert cache.get("f") is entry
     assert not cache.settled(entry)
     cache.refresh([], resumed=False)
-    assert entry.gone
+    assert entry.deleted
 
 
 def test_resumed_stream_brings_what_was_missed(cache: Cache, source: Source) -> None:
@@ -243,7 +243,7 @@ def test_end_of_a_turn(cache: Cache, source: Source, said: list[str], reply: str
     cache.apply(source.make("turn.failed", "f", turn="t", reply=reply))
     turn = cache.get("f").turn
     assert turn is not None
-    assert "".join(turn.said) == shown
+    assert "".join(turn.pieces) == shown
 
 
 def test_waiters_are_woken_and_only_by_what_concerns_them(cache: Cache, source: Source) -> None:

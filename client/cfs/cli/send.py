@@ -13,7 +13,8 @@ from cfs import api
 from cfs.cli.app import REFUSED, complain
 from cfs.cli.screen import is_terminal, note, show
 from cfs.errors import InvalidSettings
-from cfs.stream import StreamEvent, TurnReader
+from cfs.state import TurnReader
+from cfs.stream import StreamEvent
 from cfs.transcript import Turn
 from cfs.transports.http import Client
 from cfs.wire import NewMessage, Reply, TurnSettings, Usage

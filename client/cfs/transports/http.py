@@ -14,7 +14,8 @@ import httpx
 
 from cfs import api
 from cfs.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
-from cfs.stream import FIRST_PAUSE, Follower, Outcome, StreamEvent, TurnReader
+from cfs.state import TurnReader
+from cfs.stream import FIRST_PAUSE, Follower, Outcome, StreamEvent
 from cfs.transcript import Turn, parse
 from cfs.transports.addresses import (
     ANSWER_SECONDS,

@@ -1,15 +1,11 @@
 // One session's messages as they grow: what the server says it is, and from then on its events.
 
 import { soon } from "./frame.js";
+import { SessionState } from "./session_state.js";
 
 /** A conversation that somebody looks at. `watch` it to be called before the next frame after a change. */
 export class Conversation {
-  messages = [];
-  partial = null; // { turn, text, thinking, calls } of the running turn
   queue = [];
-  settings = null;
-  state = "idle";
-  queued = 0;
   usage = new Map(); // index of a reply: what its turn cost
   times = new Map(); // index of a message: when it was added, where that was seen
   loaded = false;
@@ -17,8 +13,9 @@ export class Conversation {
   movedTo = null;
   error = null;
   #api;
-  #event = 0;
-  #left = 0; // messages that left the prompt in the running turn
+  #session = new SessionState();
+  #before = []; // messages that are shown while a replaced history is read
+  #stored = { turn: null, text: 0, thinking: 0, calls: 0 }; // how much of the running turn is in messages already
   #loading = null;
   #again = false;
   #waiting = [];
@@ -30,8 +27,33 @@ export class Conversation {
     this.id = id;
   }
 
+  get messages() {
+    return this.#session.history ?? this.#before;
+  }
+
+  get settings() {
+    return this.#session.settings;
+  }
+
+  get state() {
+    return this.gone === null ? this.#session.state : "idle";
+  }
+
+  get queued() {
+    return this.#session.queued;
+  }
+
   get busy() {
     return this.state === "generating";
+  }
+
+  /** What the running turn has generated and is in no message yet: { turn, text, thinking, calls }; or null. */
+  get partial() {
+    const { turn } = this.#session;
+    if (turn === null || turn.ended || !this.busy) return null;
+    const stored = this.#stored.turn === turn ? this.#stored : { text: 0, thinking: 0, calls: 0 };
+    const text = stored.text ? turn.text.slice(stored.text).trimStart() : turn.text;
+    return { turn: turn.id, text, thinking: turn.thinking.slice(stored.thinking), calls: turn.calls.slice(stored.calls) };
   }
 
   watch(watcher) {
@@ -62,9 +84,9 @@ export class Conversation {
       return;
     }
     if (event.type === "session.deleted") this.#end(event.data.renamed_to);
-    else if (event.type === "session.created" && (!this.loaded || event.number <= this.#event)) this.load(); // (again)
-    else if (!this.loaded || event.number <= this.#event) return;
-    else if (event.number > this.#event + 1) this.load();
+    else if (event.type === "session.created" && (!this.loaded || event.number <= this.#session.event)) this.load(); // (again)
+    else if (!this.loaded || event.number <= this.#session.event) return;
+    else if (event.number > this.#session.event + 1) this.load();
     else this.#apply(event);
     soon(this.#tell);
   }
@@ -83,20 +105,10 @@ export class Conversation {
       soon(this.#tell);
       return;
     }
-    Object.assign(this, {
-      messages: [...detail.history],
-      queue: [...detail.queue],
-      queued: detail.queued,
-      settings: detail.settings,
-      state: detail.state,
-      loaded: true,
-      gone: null,
-      error: null,
-    });
-    if (detail.event < this.#event) this.usage.clear();
-    this.#event = detail.event;
-    this.partial = detail.partial === null ? null : { turn: null, text: detail.partial, thinking: "", calls: [] };
-    this.#strip(this.messages.at(-1));
+    if (detail.event < this.#session.event) this.usage.clear();
+    this.#session.restore(detail);
+    Object.assign(this, { queue: [...detail.queue], loaded: true, gone: null, error: null });
+    this.#store(this.messages.at(-1));
     const waiting = this.#waiting;
     this.#waiting = [];
     this.#loading = null;
@@ -107,61 +119,33 @@ export class Conversation {
   #end(renamedTo) {
     this.movedTo = renamedTo ?? null;
     this.gone = renamedTo ? `This session was renamed to ${renamedTo}.` : "This session was deleted.";
-    this.partial = null;
-    this.state = "idle";
   }
 
-  #apply({ type, data, time, number }) {
-    this.#event = number;
-    switch (type) {
-      case "message.added":
-        this.messages.length = Math.min(this.messages.length, data.index);
-        this.messages.push(data.message);
-        this.times.set(data.index, time);
-        this.#strip(data.message);
-        this.#unqueue(data.message);
-        break;
-      case "turn.started":
-        this.partial = { turn: data.turn, text: "", thinking: "", calls: [] };
-        break;
-      case "token":
-        this.partial ??= { turn: data.turn, text: "", thinking: "", calls: [] };
-        this.partial.text += data.text;
-        this.partial.thinking += data.thinking ?? "";
-        if (data.calls) this.partial.calls.push(...data.calls);
-        break;
-      case "turn.finished":
-      case "turn.failed":
-        this.partial = null;
-        this.usage.set(this.messages.length - 1, { ...data.usage, reason: data.finish_reason, left: this.#left });
-        this.#left = 0;
-        break;
-      case "context.shifted":
-        this.#left = data.messages;
-        break;
-      case "settings.changed":
-        this.settings = data.settings;
-        break;
-      case "state.changed":
-        this.state = data.state;
-        this.queued = data.queued;
-        if (data.state !== "generating") this.partial = null;
-        if (data.queued !== this.queue.length) this.load(); // who knows what waits there: the server
-        break;
-      case "history.replaced":
-        this.load();
-        break;
+  #apply(event) {
+    const { type, data, time } = event;
+    this.#before = this.messages;
+    this.#session.apply(event);
+    const { turn, history, queued } = this.#session;
+    if (type === "message.added") {
+      this.times.set(data.index, time);
+      this.#store(data.message);
+      this.#unqueue(data.message);
+    } else if (type === "turn.finished" || type === "turn.failed") {
+      this.usage.set(this.messages.length - 1, { ...data.usage, reason: data.finish_reason, left: turn?.left ?? 0 });
     }
+    // What the history is, and what waits, only the server knows:
+    if (history === null || (type === "state.changed" && queued !== this.queue.length)) this.load();
   }
 
   /** An agent streams a text and then adds it as a message: it is not to be seen twice. */
-  #strip(message) {
-    if (this.partial === null || message?.role !== "assistant") return;
+  #store(message) {
+    const { turn } = this.#session;
+    if (turn === null || turn.ended || message?.role !== "assistant") return;
+    const stored = this.#stored.turn === turn ? this.#stored.text : 0;
     const said = message.content.trim();
-    const text = this.partial.text.trimStart();
-    if (said !== "" && text.startsWith(said)) this.partial.text = text.slice(said.length).trimStart();
-    this.partial.thinking = "";
-    this.partial.calls = [];
+    const rest = turn.text.slice(stored).trimStart();
+    const text = said !== "" && rest.startsWith(said) ? turn.text.length - rest.length + said.length : stored;
+    this.#stored = { turn, text, thinking: turn.thinking.length, calls: turn.calls.length };
   }
 
   #unqueue(message) {

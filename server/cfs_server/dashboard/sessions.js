@@ -63,15 +63,16 @@ export class Sessions {
 
   /** Let an event change the tree. */
   take(event) {
-    const { type, session: id, data } = event;
+    const { type, session: id } = event;
     if (type === "session.deleted") {
       this.#remove(id);
       return;
     }
     if (type === "session.created") this.#renew(id, event.number);
     const node = this.#nodes.get(id) ?? this.#made(id);
+    const was = node.busy;
     if (node.take(event)) {
-      if (type === "state.changed") this.#become(node, data.state);
+      if (node.busy !== was) this.#count(node, node.busy ? 1 : -1);
       this.#note(id);
     }
   }

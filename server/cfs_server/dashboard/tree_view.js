@@ -240,10 +240,10 @@ class Row {
     say(this.#twist, folds ? (unfolded ? "▾" : "▸") : "");
     const doing = doingOf(node);
     say(this.#doing, doing);
-    say(this.#tokens, node.tokens ? short(node.tokens) : "");
+    say(this.#tokens, node.spent ? short(node.spent) : "");
     say(this.#age, node.updated ? age(node.updated) : "");
     const parts = [nameOf(node.id), node.paused ? "paused" : STATES[node.state], doing];
-    if (node.tokens) parts.push(`${node.tokens} tokens`);
+    if (node.spent) parts.push(`${node.spent} tokens`);
     if (node.updated) parts.push(`changed ${age(node.updated)} ago`);
     mark(element, "aria-label", parts.filter(Boolean).join(", "));
   }

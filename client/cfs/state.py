@@ -1,0 +1,248 @@
+"""The state of a session, computed from its events: the one reducer of CFS (S11). Pure: no I/O.
+
+SDK, command line and mount use this module, the dashboard its twin `session_state.js`. Both run the same recorded
+events, `tests/fixtures/events/*.json`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from cfs.errors import Gone, Unavailable
+from cfs.stream import Outcome, StreamEvent, asked_last, end_of_answer
+from cfs.transcript import Turn
+from cfs.wire import FinishReason, Message, SessionDetail, SessionInfo, Settings, ToolCall, Usage
+
+IDLE = "idle"
+GENERATING = "generating"
+
+
+@dataclass(eq=False, slots=True)
+class TurnState:
+    """One turn: what it has generated so far, and its result once it has ended.
+
+    `id` is empty while it is not known, for a turn that began before the events. Events up to `since` are included
+    already. `left` counts the messages that did not fit into the prompt.
+    """
+
+    id: str = ""
+    pieces: list[str] = field(default_factory=list)
+    since: int = 0
+    thinking: str = ""
+    calls: list[Mapping[str, Any]] = field(default_factory=list)
+    tokens: int = 0
+    left: int = 0
+    ended: bool = False
+    reply: str = ""
+    error: str | None = None
+    finish_reason: str | None = None
+    usage: Mapping[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of all tokens."""
+        return "".join(self.pieces)
+
+    def apply(self, event: StreamEvent) -> None:
+        """Take the next event of this turn."""
+        data = event.data
+        match event.type:
+            case "token":
+                self.pieces.append(data["text"])
+                self.thinking += data.get("thinking", "")
+                self.calls += data.get("calls", ())
+                self.tokens += data.get("tokens", 0)
+            case "context.shifted":
+                self.left = data["messages"]
+            case "turn.finished" | "turn.failed":
+                self.ended = True
+                self.reply = data["reply"]
+                self.error = data.get("error")
+                self.finish_reason = data.get("finish_reason")
+                self.usage = data.get("usage")
+
+    def rest(self) -> str | None:
+        """Return what the reply has beyond the text, such as `[Cancelled]`; None if it does not continue the text."""
+        for text in (self.text, self.text.strip()):
+            if self.reply.startswith(text):
+                return self.reply[len(text) :]
+        return None
+
+
+class TurnReader:
+    """Reads the reply to one message from the events of its turn (S4).
+
+    `caught_up` says that the end of the turn was among lost events, so no other event will tell it.
+    """
+
+    def __init__(self, session: str, message: Turn) -> None:
+        self.caught_up = False
+        self._session = session
+        self._message = message
+        self._turn = TurnState()
+        self._end = 0
+        self._calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def error(self) -> str | None:
+        """Why the turn failed, if it did."""
+        return self._turn.error
+
+    def feed(self, event: StreamEvent) -> str:
+        """Take the next event; return the text that it adds to the reply.
+
+        Raises `Gone` when the session is deleted, and `Unavailable` when so many events were lost that the reply cannot
+        be found any more.
+        """
+        match event.type:
+            case "message.added":
+                self._end = event.data["index"] + 1
+                self._calls = _calls_of(event.data.get("message", {}))
+            case "token":
+                self._turn.apply(event)
+                return self._turn.pieces[-1]
+            case "turn.finished" | "turn.failed":
+                self._turn.apply(event)
+                return self._add(self._turn.rest()) if self.error is None else ""
+            case "session.deleted":
+                raise Gone(f"session {self._session!r} has been deleted")
+            case "stale":
+                return self._catch_up(event.data.get("session") or {})
+        return ""
+
+    def outcome(self, history: Sequence[Turn]) -> Outcome:
+        """Return the reply, and of the history what was there when the turn ended."""
+        turn = self._turn
+        reason = cast("FinishReason | None", turn.finish_reason)
+        usage = None if turn.usage is None else Usage.model_validate(turn.usage)
+        return Outcome(turn.reply, history[: self._end], turn.error, reason, usage, self._calls)
+
+    def _add(self, text: str | None) -> str:
+        self._turn.pieces.append(text or "")
+        return text or ""
+
+    def _catch_up(self, session: Mapping[str, Any]) -> str:
+        """Find in the present state what the lost events said."""
+        history = [Turn(message["role"], message["content"]) for message in session.get("history", ())]
+        begin = self._end or (asked_last(history, self._message) or 0) + 1
+        if len(history) < begin:
+            raise Unavailable(f"too many events of {self._session!r} were lost to follow the turn: read the session")
+        self._end = begin
+        answers = history[begin : end_of_answer(history, begin - 1)]
+        partial = session.get("partial")
+        if answers and (partial is None or len(history) > self._end + len(answers)):
+            self.caught_up = True
+            self._turn.reply = partial = answers[-1].content
+            self._end += len(answers)
+            self._calls = _calls_of(session["history"][self._end - 1])
+        text = self._turn.text
+        return self._add((partial or "").removeprefix(text) if (partial or "").startswith(text) else "")
+
+
+def _calls_of(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
+    return tuple(map(ToolCall.model_validate, message.get("tool_calls", ())))
+
+
+@dataclass(eq=False, slots=True)
+class SessionState:
+    """A session as far as its events show it.
+
+    `event` is the number of the last event that is included. `messages` counts the history; `history` holds the
+    messages themselves where somebody follows them, and None where they are not known. `changed_at` is the time of the
+    last change of the transcript in seconds since the epoch, `tokens` what the ended turns cost, `tool` the name of the
+    tool that was called and has not answered yet.
+    """
+
+    event: int = 0
+    life: str = ""
+    state: str = IDLE
+    queued: int = 0
+    messages: int = 0
+    size: int = 0
+    changed_at: float = 0.0
+    tokens: int = 0
+    tool: str | None = None
+    settings: Settings | None = None
+    turn: TurnState | None = None
+    history: list[Message] | None = None
+    deleted: bool = False
+    renamed_to: str | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no turn runs or waits."""
+        return self.state == IDLE
+
+    def restore(self, info: SessionInfo) -> None:
+        """Take over the present state from a listing, or with history and settings from the session itself."""
+        self.event, self.life = info.event, life_of(info)
+        self.state, self.queued = info.state, info.queued
+        self.messages, self.size, self.changed_at = info.messages, info.size, info.updated_at
+        self.tokens, self.tool, self.turn = info.tokens, None, None
+        self.settings = self.history = None
+        if isinstance(info, SessionDetail):
+            self.settings, self.history = info.settings, list(info.history)
+            if info.partial is not None:
+                self.turn = TurnState("", [info.partial], info.event)
+
+    def apply(self, event: StreamEvent) -> bool:
+        """Take the next event; returns False, and changes nothing, for one that is included already."""
+        if event.number <= self.event:
+            return False
+        self.event = event.number
+        data = event.data
+        match event.type:
+            case "session.created":
+                self.life, self.changed_at = data.get("life", ""), event.time
+                self.messages, self.size = data["messages"], data["size"]
+                self.settings = Settings.model_validate(data["settings"])
+                self.history = [] if self.history is not None and not self.messages else None
+                self.deleted, self.renamed_to = False, None
+            case "message.added":
+                self._add(data, event.time)
+            case "history.replaced":
+                self.messages, self.size, self.changed_at = data["messages"], data["size"], event.time
+                self.history = None
+            case "settings.changed":
+                self.settings = Settings.model_validate(data["settings"])
+            case "turn.started":
+                self.turn = TurnState(data["turn"])
+                self.state = GENERATING
+            case "token" | "context.shifted":
+                self._turn(event)
+            case "turn.finished" | "turn.failed":
+                self._turn(event)
+                usage = data.get("usage") or {}
+                self.tokens += usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)
+                self.tool = None
+            case "state.changed":
+                self.state, self.queued = data["state"], data["queued"]
+            case "session.deleted":
+                self.deleted, self.renamed_to = True, data.get("renamed_to")
+        return True
+
+    def _add(self, data: Mapping[str, Any], when: float) -> None:
+        message, index = data["message"], data["index"]
+        self.messages, self.changed_at = index + 1, when
+        self.size = data.get("size", self.size)
+        if self.history is not None:
+            self.history[index:] = [Message.model_validate(message)]
+        if message["role"] == "user":
+            self.state = data.get("state", GENERATING)  # no reader slips in before the event that says so
+        elif message["role"] == "tool":
+            self.tool = None
+        elif calls := message.get("tool_calls"):
+            self.tool = calls[-1]["name"]
+
+    def _turn(self, event: StreamEvent) -> None:
+        turn = self.turn
+        if turn is None or turn.id not in ("", event.turn) or event.number <= turn.since:
+            return
+        turn.apply(event)
+        if calls := event.data.get("calls"):
+            self.tool = calls[-1]["name"]
+
+
+def life_of(info: SessionInfo) -> str:
+    """Return the name of this life of a session, which is a part of its ETag."""
+    return info.etag.strip('"').partition("-")[0]

@@ -1,0 +1,154 @@
+// The state of a session, computed from its events: the twin of `cfs.state` in Python, without imports.
+// Both run the same recorded events, tests/fixtures/events/*.json.
+
+/** One turn: what it has generated so far, and its result once it has ended. */
+export class TurnState {
+  text = "";
+  thinking = "";
+  calls = [];
+  tokens = 0;
+  left = 0; // messages that did not fit into the prompt
+  ended = false;
+  reply = "";
+  error = null;
+  finish_reason = null;
+  usage = null;
+
+  constructor(id = "", text = "", since = 0) {
+    this.id = id; // empty while it is not known
+    this.text = text;
+    this.since = since; // events up to this number are included already
+  }
+
+  apply({ type, data }) {
+    switch (type) {
+      case "token":
+        this.text += data.text;
+        this.thinking += data.thinking ?? "";
+        if (data.calls) this.calls.push(...data.calls);
+        this.tokens += data.tokens ?? 0;
+        break;
+      case "context.shifted":
+        this.left = data.messages;
+        break;
+      case "turn.finished":
+      case "turn.failed":
+        this.ended = true;
+        this.reply = data.reply;
+        this.error = data.error ?? null;
+        this.finish_reason = data.finish_reason ?? null;
+        this.usage = data.usage ?? null;
+        break;
+    }
+  }
+}
+
+/** A session as far as its events show it. Times are seconds since the epoch. */
+export class SessionState {
+  event = 0; // number of the last event that is included
+  life = "";
+  state = "idle";
+  queued = 0;
+  messages = 0; // how many
+  size = 0;
+  changed_at = 0; // when the transcript changed
+  tokens = 0; // of the turns that have ended
+  tool = null; // the one that was called and has not answered yet
+  settings = null;
+  turn = null;
+  history = null; // the messages themselves, where they are followed
+  deleted = false;
+  renamed_to = null;
+
+  /** Take over the present state from a listing, or with history and settings from the session itself. */
+  restore(info) {
+    this.event = info.event;
+    this.life = info.etag.replace(/"/g, "").split("-")[0];
+    this.state = info.state;
+    this.queued = info.queued;
+    this.messages = info.messages;
+    this.size = info.size;
+    this.changed_at = info.updated_at;
+    this.tokens = info.tokens;
+    this.tool = null;
+    this.turn = typeof info.partial === "string" ? new TurnState("", info.partial, info.event) : null;
+    this.settings = info.settings ?? null;
+    this.history = info.history ? [...info.history] : null;
+  }
+
+  /** Take the next event; false, and nothing changes, for one that is included already. */
+  apply(event) {
+    const { type, data, time, number } = event;
+    if (number <= this.event) return false;
+    this.event = number;
+    switch (type) {
+      case "session.created":
+        this.life = data.life ?? "";
+        this.changed_at = time;
+        this.messages = data.messages;
+        this.size = data.size;
+        this.settings = data.settings;
+        this.history = this.history !== null && data.messages === 0 ? [] : null;
+        this.deleted = false;
+        this.renamed_to = null;
+        break;
+      case "message.added":
+        this.#add(data, time);
+        break;
+      case "history.replaced":
+        this.messages = data.messages;
+        this.size = data.size;
+        this.changed_at = time;
+        this.history = null;
+        break;
+      case "settings.changed":
+        this.settings = data.settings;
+        break;
+      case "turn.started":
+        this.turn = new TurnState(data.turn);
+        this.state = "generating";
+        break;
+      case "token":
+      case "context.shifted":
+        this.#turn(event);
+        break;
+      case "turn.finished":
+      case "turn.failed":
+        this.#turn(event);
+        this.tokens += spent(data.usage);
+        this.tool = null;
+        break;
+      case "state.changed":
+        this.state = data.state;
+        this.queued = data.queued;
+        break;
+      case "session.deleted":
+        this.deleted = true;
+        this.renamed_to = data.renamed_to ?? null;
+        break;
+    }
+    return true;
+  }
+
+  #add({ message, index, size, state }, time) {
+    this.messages = index + 1;
+    this.changed_at = time;
+    this.size = size ?? this.size;
+    this.history?.splice(index, Infinity, message);
+    if (message.role === "user") this.state = state ?? "generating";
+    else if (message.role === "tool") this.tool = null;
+    else if (message.tool_calls?.length) this.tool = message.tool_calls.at(-1).name;
+  }
+
+  #turn(event) {
+    const turn = this.turn;
+    if (turn === null || (turn.id !== "" && turn.id !== event.data.turn) || event.number <= turn.since) return;
+    turn.apply(event);
+    if (event.data.calls?.length) this.tool = event.data.calls.at(-1).name;
+  }
+}
+
+/** Tokens that a turn read and wrote. */
+export function spent(usage) {
+  return (usage?.prompt_tokens ?? 0) + (usage?.completion_tokens ?? 0);
+}
