@@ -16,12 +16,12 @@ import tenacity
 from cfs.api import complete_in_chunks, count_tokens
 from cfs.completions import (
     UNREADABLE,
-    Assembly,
     ChatChunk,
     ChatCompletion,
     ChatMessage,
     ChatRequest,
     ChatToolCall,
+    CompletionAccumulator,
     CompletionUsage,
     FunctionPiece,
     TokensRequest,
@@ -469,7 +469,7 @@ class ServerModel:
 
     async def _reply(self, request: ChatRequest) -> AsyncGenerator[Chunk | CompleteResponse]:
         """Ask once."""
-        whole = Assembly()
+        whole = CompletionAccumulator()
         async with aclosing(self._client.chunks(complete_in_chunks(request))) as chunks:
             async for chunk in chunks:
                 whole.add(chunk)

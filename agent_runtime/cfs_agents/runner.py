@@ -13,7 +13,7 @@ from typing import Self, get_args
 
 import structlog
 
-from cfs.cli.app import complain
+from cfs.cli.app import print_error
 from cfs.cli.screen import note, show, visible
 from cfs.errors import CfsError, InvalidRequest, NotFound, Unreachable, Unverified
 from cfs.transports.async_http import AsyncClient
@@ -268,7 +268,7 @@ class Seat:
         except CfsError as error:
             if not interactive:
                 raise
-            complain(error.detail)
+            print_error(error.detail)
         except KeyboardInterrupt:
             if not interactive:
                 raise

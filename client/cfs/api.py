@@ -41,7 +41,7 @@ _LONGEST_WAIT = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ApiResponse:
     """What a server said: status, headers (names in lower case) and the whole body."""
 
     status: int
@@ -51,14 +51,14 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to send. `path` is percent-encoded; `patience` is how many seconds the server was asked to wait."""
+    """What to send. `path` is percent-encoded; `wait_seconds` is how many seconds the server was asked to wait."""
 
     method: str
     path: str
     params: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    patience: float = 0.0
+    wait_seconds: float = 0.0
 
     @property
     def safe(self) -> bool:
@@ -71,9 +71,9 @@ class Call(Generic[T]):
     """A request and the way to read its answer."""
 
     request: Request
-    read: Callable[[Answer], T]
+    read: Callable[[ApiResponse], T]
 
-    def result(self, answer: Answer) -> T:
+    def result(self, answer: ApiResponse) -> T:
         """Read an answer; raises what it reports, and `ServerError` when it is none of ours."""
         if answer.status >= 400:
             raise error_of(answer)
@@ -142,7 +142,7 @@ class Life:
     def call(self, call: Call[T]) -> Call[T]:
         """Let a call be for this life, and learn from its answer."""
 
-        def read(answer: Answer) -> T:
+        def read(answer: ApiResponse) -> T:
             self.saw(answer.headers.get(LIFE.lower()))
             return call.read(answer)
 
@@ -163,7 +163,7 @@ def authorization(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def error_of(answer: Answer) -> CfsError:
+def error_of(answer: ApiResponse) -> CfsError:
     """Read the error that an answer reports (RFC 9457); without a problem document the status decides.
 
     So it is with answers of proxies, whose `Retry-After` is heeded when it is a number of seconds.
@@ -255,7 +255,7 @@ def rename(session: str, to: str) -> Call[wire.SessionInfo]:
 def wait(session: str, timeout: float) -> Call[wire.SessionInfo]:
     """`GET /v1/sessions/{id}/wait`: until it and everything below it is idle; `Timeout` after some seconds (S13)."""
     params = {"timeout": _seconds(timeout)}
-    return Call(Request("GET", path_of(session, "wait"), params, patience=timeout), _model(wire.SessionInfo))
+    return Call(Request("GET", path_of(session, "wait"), params, wait_seconds=timeout), _model(wire.SessionInfo))
 
 
 def sub_sessions(session: str) -> Call[wire.SessionTree]:
@@ -284,7 +284,9 @@ def say(session: str, message: wire.NewMessage, wait: float) -> Call[wire.Reply]
     `Timeout`, which names the `turn`, when it is not there after `wait` seconds; then the turn goes on.
     """
     params = {"wait": _seconds(wait), "transcript": "true"}
-    return Call(_json("POST", path_of(session, "messages"), message, params=params, patience=wait), _model(wire.Reply))
+    return Call(
+        _json("POST", path_of(session, "messages"), message, params=params, wait_seconds=wait), _model(wire.Reply)
+    )
 
 
 def converse(session: str, message: wire.NewMessage) -> Stream:
@@ -310,7 +312,7 @@ def events(session: str | None = None, after: str | None = None) -> Stream:
 
 def claim(session: str, lease: float = 30.0, wait: float = 0.0) -> Call[wire.Claim | None]:
     """`POST /v1/sessions/{id}/claim`: the next message that waits; None after `wait` seconds without (S10)."""
-    request = _json("POST", path_of(session, "claim"), wire.ClaimRequest(lease=lease, wait=wait), patience=wait)
+    request = _json("POST", path_of(session, "claim"), wire.ClaimRequest(lease=lease, wait=wait), wait_seconds=wait)
     return Call(request, lambda answer: None if answer.status == 204 else wire.Claim.model_validate_json(answer.body))
 
 
@@ -328,12 +330,12 @@ def finish(session: str, turn: str, end: wire.AgentFinish) -> Call[wire.Reply]:
 
 
 def complete(
-    request: "completions.ChatRequest", session: str | None = None, patience: float = COMPLETION_SECONDS
+    request: "completions.ChatRequest", session: str | None = None, wait_seconds: float = COMPLETION_SECONDS
 ) -> "Call[completions.ChatCompletion]":
     """`POST /v1/chat/completions`: the whole completion, recorded in a session if one is named (H4)."""
     from cfs.completions import ChatCompletion
 
-    return Call(_completion(request, session, patience, {"stream": False}), _model(ChatCompletion))
+    return Call(_completion(request, session, wait_seconds, {"stream": False}), _model(ChatCompletion))
 
 
 def complete_in_chunks(request: "completions.ChatRequest", session: str | None = None) -> ChunkStream:
@@ -357,13 +359,13 @@ def count_tokens(request: "completions.TokensRequest") -> "Call[completions.Toke
 
 
 def _completion(
-    request: "completions.ChatRequest", session: str | None, patience: float, how: dict[str, Any]
+    request: "completions.ChatRequest", session: str | None, wait_seconds: float, how: dict[str, Any]
 ) -> Request:
     headers = {"Content-Type": JSON, "Accept": EVENTS if how["stream"] else JSON}
     if session is not None:
         headers[SESSION] = quote(check_id(session))
     body = json.dumps(request.model_dump(mode="json", exclude_none=True) | how, ensure_ascii=False).encode()
-    return Request("POST", "/v1/chat/completions", headers=headers, body=body, patience=patience)
+    return Request("POST", "/v1/chat/completions", headers=headers, body=body, wait_seconds=wait_seconds)
 
 
 # -- the server ------------------------------------------------------------------------------------------------------
@@ -395,26 +397,26 @@ def _json(
     *,
     params: Mapping[str, str] | None = None,
     accept: str = JSON,
-    patience: float = 0.0,
+    wait_seconds: float = 0.0,
 ) -> Request:
     headers = {"Content-Type": JSON, "Accept": accept}
-    return Request(method, path, params or {}, headers, body.model_dump_json(exclude_unset=True).encode(), patience)
+    return Request(method, path, params or {}, headers, body.model_dump_json(exclude_unset=True).encode(), wait_seconds)
 
 
 def _read(session: str, accept: str, wait: float | None) -> Request:
     params = {} if wait is None else {"wait": _seconds(wait)}
-    return Request("GET", path_of(session), params, {"Accept": accept}, patience=wait or 0.0)
+    return Request("GET", path_of(session), params, {"Accept": accept}, wait_seconds=wait or 0.0)
 
 
 def _seconds(value: float) -> str:
     return f"{min(value, _LONGEST_WAIT):.3f}"
 
 
-def _model(model: type[Model]) -> Callable[[Answer], Model]:
+def _model(model: type[Model]) -> Callable[[ApiResponse], Model]:
     return lambda answer: model.model_validate_json(answer.body)
 
 
-def _transcript(answer: Answer) -> Transcript:
+def _transcript(answer: ApiResponse) -> Transcript:
     settled = answer.headers.get("x-cfs-settled")
     return Transcript(
         answer.body.decode(),
@@ -424,5 +426,5 @@ def _transcript(answer: Answer) -> Transcript:
     )
 
 
-def _nothing(_: Answer) -> None:
+def _nothing(_: ApiResponse) -> None:
     return None

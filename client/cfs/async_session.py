@@ -18,7 +18,7 @@ from cfs.response import TRIES, Form, Response, respond
 from cfs.stream import Outcome
 from cfs.tools import MAX_ROUNDS, Tool, Toolbox, ToolRequest
 from cfs.transcript import parse, render_one
-from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, Deadline, choose
+from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, Deadline, resolve
 from cfs.wire import NewMessage, Settings, SettingsPatch, TurnSettings
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -49,22 +49,22 @@ class AsyncSession:
         timeout: float | None = TIMEOUT,
         delete: bool = False,
     ) -> None:
-        way = choose(url, mount)
-        self._id = check_id(_name(path, way.place))
+        endpoint = resolve(url, mount)
+        self._id = check_id(_name(path, endpoint.location))
         self._timeout = timeout
         self._delete = delete
         self._place: dict[str, Any]
         self._transport: AsyncTransport
-        if way.kind == "http":
+        if endpoint.kind == "http":
             from cfs.transports.async_http import AsyncHttpTransport  # httpx takes long to import
 
-            self._place = {"url": way.place, "token": token}
-            self._transport = AsyncHttpTransport(self._id, way.place, token)
+            self._place = {"url": endpoint.location, "token": token}
+            self._transport = AsyncHttpTransport(self._id, endpoint.location, token)
         else:
             from cfs.transports.async_file import AsyncFileTransport
 
-            self._place = {"mount": way.place}
-            self._transport = AsyncFileTransport(self._id, way.place)
+            self._place = {"mount": endpoint.location}
+            self._transport = AsyncFileTransport(self._id, endpoint.location)
 
     @classmethod
     async def from_file(

@@ -19,7 +19,7 @@ from cfs.response import TRIES, Form, Response, respond
 from cfs.stream import Outcome
 from cfs.tools import MAX_ROUNDS, Tool, Toolbox, ToolRequest
 from cfs.transcript import parse, render_one
-from cfs.transports.base import DEFAULT_MOUNT, Deadline, Transport, choose
+from cfs.transports.base import DEFAULT_MOUNT, Deadline, Transport, resolve
 from cfs.wire import NewMessage, Settings, SettingsPatch, TurnSettings
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -50,22 +50,22 @@ class Session:
         timeout: float | None = TIMEOUT,
         delete: bool = False,
     ) -> None:
-        way = choose(url, mount)
-        self._id = check_id(_name(path, way.place))
+        endpoint = resolve(url, mount)
+        self._id = check_id(_name(path, endpoint.location))
         self._timeout = timeout
         self._delete = delete
         self._place: dict[str, Any]
         self._transport: Transport
-        if way.kind == "http":
+        if endpoint.kind == "http":
             from cfs.transports.http import HttpTransport  # httpx takes long to import
 
-            self._place = {"url": way.place, "token": token}
-            self._transport = HttpTransport(self._id, way.place, token)
+            self._place = {"url": endpoint.location, "token": token}
+            self._transport = HttpTransport(self._id, endpoint.location, token)
         else:
             from cfs.transports.file import FileTransport
 
-            self._place = {"mount": way.place}
-            self._transport = FileTransport(self._id, way.place)
+            self._place = {"mount": endpoint.location}
+            self._transport = FileTransport(self._id, endpoint.location)
 
     @classmethod
     def from_file(

@@ -1,8 +1,8 @@
 """Following a stream of events over lost connections: bytes in, events out, and what to ask for next (S11). No I/O.
 
-A `Follower` is told what came and that a connection was lost; it says which request continues where the last one
-ended. Nothing is skipped silently: the server answers a cursor that is too old by one `stale` event, and where there
-was no cursor yet the follower makes that event itself.
+An `EventSource` takes the bytes that arrive and learns of lost connections; it returns the request that continues where
+the last one ended. Nothing is skipped silently: where a cursor is too old, the server sends one `stale` event; where
+there was no cursor yet, the source makes that event itself.
 """
 
 import codecs
@@ -119,7 +119,7 @@ class StreamEvent:
 
 
 @dataclass
-class Follower:
+class EventSource:
     """A reader of one stream. `attempts` is how often in a row a lost connection is made again."""
 
     stream: api.Stream

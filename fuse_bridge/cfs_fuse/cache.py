@@ -22,10 +22,10 @@ from cfs_fuse.server import Server, listing
 _MOMENT = 0.1
 
 
-class Follower(Protocol):
+class EventListener(Protocol):
     """Somebody who wants to see what happens to a session: an open control file."""
 
-    def happened(self, event: StreamEvent) -> None:
+    def on_event(self, event: StreamEvent) -> None:
         """Take notice; called under the cache's lock, before those who wait are woken."""
         ...
 
@@ -45,7 +45,7 @@ class Entry(SessionState):
     edits: int = 0
     written_at: float = -math.inf
     text: list[bytes] | None = None
-    followers: list[Follower] = field(default_factory=list)
+    listeners: list[EventListener] = field(default_factory=list)
     moved: threading.Condition | None = None
     talked: threading.Condition | None = None
 
@@ -271,8 +271,8 @@ class Cache:
         self._families[event.session.partition("/")[0]].discard(event.session)
         entry.event = event.number
         self.changed_at = event.time
-        for follower in tuple(entry.followers):
-            follower.happened(event)
+        for listener in tuple(entry.listeners):
+            listener.on_event(event)
         if "renamed_to" in event.data:
             self._moving = entry
         else:
@@ -295,8 +295,8 @@ class Cache:
         self._families.setdefault(entry.id.partition("/")[0], set()).add(entry.id)
 
     def _tell(self, entry: Entry, event: StreamEvent) -> None:
-        for follower in tuple(entry.followers):
-            follower.happened(event)
+        for listener in tuple(entry.listeners):
+            listener.on_event(event)
         if entry.talked is not None:
             entry.talked.notify_all()
         if event.type not in _TALK:

@@ -23,8 +23,8 @@ from cfs.errors import Busy, Forbidden, TooLarge, UnsupportedMedia
 from cfs.state import TurnState
 from cfs.stream import StreamEvent
 from cfs_fuse.cache import Cache, Entry, Transcripts
-from cfs_fuse.paths import Attributes, Look
-from cfs_fuse.server import Patience, Server
+from cfs_fuse.paths import Attributes, FileAttributes
+from cfs_fuse.server import Server, Waiter
 
 # Files that editors and desktops make for themselves: kept in the bridge, never on the server, up to a cap.
 
@@ -155,14 +155,16 @@ class Handle(Protocol):
         ...
 
 
-class Parts:
-    """What open files share: the parts of one bridge."""
+class BridgeContext:
+    """What open files share: the server, the cache and the rest of one bridge."""
 
-    def __init__(self, server: Server, cache: Cache, patience: Patience, look: Look, *, commit_writes: bool) -> None:
+    def __init__(
+        self, server: Server, cache: Cache, waiter: Waiter, attributes: FileAttributes, *, commit_writes: bool
+    ) -> None:
         self.server = server
         self.cache = cache
-        self.patience = patience
-        self.look = look
+        self.waiter = waiter
+        self.attributes = attributes
         self.commit_writes = commit_writes
         self.transcripts = Transcripts(server, cache)
         self.scratch = ScratchFiles()
@@ -170,7 +172,7 @@ class Parts:
     def seen(self, entry: Entry, number: int) -> None:
         """Wait until an event of a session has arrived here, so that the caller sees what it did."""
         with self.cache.lock:
-            self.patience.briefly(self.cache.moved(entry), lambda: entry.deleted or entry.event >= number, SEEN_SECONDS)
+            self.waiter.briefly(self.cache.moved(entry), lambda: entry.deleted or entry.event >= number, SEEN_SECONDS)
 
     def settle(self, entry: Entry) -> None:
         """Wait a while until a session is settled, before it is opened for reading.
@@ -183,7 +185,7 @@ class Parts:
                 return
         self.transcripts.get(entry)
         with self.cache.lock:
-            self.patience.at_most(self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS)
+            self.waiter.at_most(self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS)
 
     def write_over(self, entry: Entry, body: bytes, base: bytes) -> None:
         """Judge a body that may hold the whole file, and do what it means (rules of `cfs.bodies`)."""
@@ -211,8 +213,8 @@ class Parts:
 class SessionHandle:
     """An open session. Reading gives one settled transcript; writing gathers a message."""
 
-    def __init__(self, parts: Parts, entry: Entry, flags: int) -> None:
-        self._parts = parts
+    def __init__(self, context: BridgeContext, entry: Entry, flags: int) -> None:
+        self._context = context
         self._entry = entry
         self._appends = bool(flags & os.O_APPEND)
         self._lock = threading.Lock()
@@ -243,8 +245,8 @@ class SessionHandle:
         Raises `UnsupportedMedia`, `TooLarge`, or what keeps the session from being written to.
         """
         with self._lock:
-            with self._parts.cache.lock:
-                self._parts.cache.check(self._entry)
+            with self._context.cache.lock:
+                self._context.cache.check(self._entry)
                 allowed = GATHERED_BYTES + self._entry.size
             try:
                 if len(self._gathered) + len(data) > allowed:
@@ -258,7 +260,7 @@ class SessionHandle:
             if not self._gathered:
                 self._begins_at = offset
             self._gathered += data
-            if self._parts.commit_writes:
+            if self._context.commit_writes:
                 self._commit_whole_characters()
 
     def commit(self) -> None:
@@ -271,45 +273,45 @@ class SessionHandle:
                 return
             if unfinished:
                 raise UnsupportedMedia("a message must be UTF-8: it ends in the middle of a character")
-            with self._parts.cache.lock:
-                self._parts.cache.check(self._entry)
+            with self._context.cache.lock:
+                self._context.cache.check(self._entry)
             if whole:
-                self._parts.write_over(self._entry, body, self._known_base(body))
+                self._context.write_over(self._entry, body, self._known_base(body))
             elif body.strip():
-                self._parts.append(self._entry, body)
+                self._context.append(self._entry, body)
 
     def truncate(self, size: int) -> None:
         """Change nothing: a history is not cut (S3)."""
 
     def attributes(self) -> Attributes:
         """Describe the session as it is now."""
-        with self._parts.cache.lock:
-            self._parts.cache.check(self._entry)
-            return self._parts.look.file(self._entry.size, self._entry.changed_at)
+        with self._context.cache.lock:
+            self._context.cache.check(self._entry)
+            return self._context.attributes.file(self._entry.size, self._entry.changed_at)
 
     def close(self) -> None:
         """Nothing is left: the kernel flushes before."""
         self._snapshot = None
 
     def _settled(self, *, blocking: bool) -> bytes:
-        cache, entry = self._parts.cache, self._entry
+        cache, entry = self._context.cache, self._entry
         with cache.lock:
             settled = cache.settled(entry)
         if not settled and not blocking:
             raise Busy(f"session {entry.id!r} is generating")
         if not settled:
-            self._parts.transcripts.get(entry)  # so that nothing has to be fetched when it is: events bring the rest
+            self._context.transcripts.get(entry)  # so that nothing has to be fetched when it is: events bring the rest
         with cache.lock:
-            self._parts.patience.until(cache.moved(entry), lambda: cache.settled(entry))
+            self._context.waiter.until(cache.moved(entry), lambda: cache.settled(entry))
             cache.check(entry)
-        return self._parts.transcripts.get(entry)
+        return self._context.transcripts.get(entry)
 
     def _known_base(self, body: bytes) -> bytes:
         """What the session held when this file was opened; a history only grows, unless it was edited."""
         size, edits = self._base
         if size == 0 or len(body) < size or not has_turns(body) or edits != self._entry.edits:
             return b""
-        return self._parts.transcripts.get(self._entry)[:size]
+        return self._context.transcripts.get(self._entry)[:size]
 
     def _commit_whole_characters(self) -> None:
         unfinished = self._decoder.getstate()[0]
@@ -317,7 +319,7 @@ class SessionHandle:
         message = bytes(self._gathered[:end])
         del self._gathered[:end]
         if message.strip():
-            self._parts.append(self._entry, message)
+            self._context.append(self._entry, message)
 
     def _forget(self) -> None:
         self._gathered.clear()
@@ -327,8 +329,8 @@ class SessionHandle:
 class ScratchHandle:
     """An open temporary file, which is an ordinary one."""
 
-    def __init__(self, parts: Parts, file: Scratch, flags: int) -> None:
-        self._parts = parts
+    def __init__(self, context: BridgeContext, file: Scratch, flags: int) -> None:
+        self._context = context
         self._file = file
         self._appends = bool(flags & os.O_APPEND)
 
@@ -338,18 +340,18 @@ class ScratchHandle:
 
     def write(self, data: bytes, offset: int) -> None:
         """Write at an offset, or at the end."""
-        self._parts.scratch.write(self._file, data, len(self._file.data) if self._appends else offset)
+        self._context.scratch.write(self._file, data, len(self._file.data) if self._appends else offset)
 
     def commit(self) -> None:
         """Nothing is to be done."""
 
     def truncate(self, size: int) -> None:
         """Cut or fill."""
-        self._parts.scratch.truncate(self._file, size)
+        self._context.scratch.truncate(self._file, size)
 
     def attributes(self) -> Attributes:
         """Describe the file."""
-        return self._parts.look.file(len(self._file.data), self._file.changed_at, mode=MODE)
+        return self._context.attributes.file(len(self._file.data), self._file.changed_at, mode=MODE)
 
     def close(self) -> None:
         """Nothing is to be done."""
@@ -364,8 +366,8 @@ MOST_EVENTS = 20_000
 class ControlHandle:
     """What control files have in common: they can only be read, and their size says nothing."""
 
-    def __init__(self, parts: Parts, entry: Entry) -> None:
-        self._parts = parts
+    def __init__(self, context: BridgeContext, entry: Entry) -> None:
+        self._context = context
         self._entry = entry
 
     def read(self, size: int, offset: int, *, blocking: bool) -> bytes:
@@ -384,7 +386,7 @@ class ControlHandle:
 
     def attributes(self) -> Attributes:
         """Describe a file that looks empty: nobody knows how much will come."""
-        return self._parts.look.file(0, self._entry.changed_at)
+        return self._context.attributes.file(0, self._entry.changed_at)
 
     def close(self) -> None:
         """Nothing is to be done."""
@@ -393,9 +395,9 @@ class ControlHandle:
 class StatusHandle(ControlHandle):
     """The state of a session as one line of JSON, as it was when the file was opened."""
 
-    def __init__(self, parts: Parts, entry: Entry) -> None:
-        super().__init__(parts, entry)
-        self._data = status(parts.cache, entry)
+    def __init__(self, context: BridgeContext, entry: Entry) -> None:
+        super().__init__(context, entry)
+        self._data = status(context.cache, entry)
 
     def read(self, size: int, offset: int, *, blocking: bool) -> bytes:  # noqa: ARG002 - it never blocks
         """Return a part of it."""
@@ -403,46 +405,46 @@ class StatusHandle(ControlHandle):
 
     def attributes(self) -> Attributes:
         """Describe it."""
-        return self._parts.look.file(len(self._data), self._entry.changed_at)
+        return self._context.attributes.file(len(self._data), self._entry.changed_at)
 
 
 class LiveHandle(ControlHandle):
     """The text of one turn as it is generated: the running one, or else the next."""
 
-    def __init__(self, parts: Parts, entry: Entry) -> None:
-        super().__init__(parts, entry)
+    def __init__(self, context: BridgeContext, entry: Entry) -> None:
+        super().__init__(context, entry)
         self._text = bytearray()
         self._pieces = 0
-        with parts.cache.lock:
+        with context.cache.lock:
             self._turn = _running(entry)
             if self._turn is None:
-                entry.followers.append(self)
+                entry.listeners.append(self)
         if self._turn is None and not entry.idle:
             self._catch_up()
 
     def read(self, size: int, offset: int, *, blocking: bool) -> bytes:
         """Return what there is beyond an offset, or wait for it; nothing after the end of the turn."""
-        cache, entry = self._parts.cache, self._entry
+        cache, entry = self._context.cache, self._entry
         with cache.lock:
             if not blocking and not self._more(offset) and not entry.deleted:
                 raise Busy("nothing new has been generated")
             talked = cache.talked(entry)
-            self._parts.patience.until(talked, lambda: self._more(offset) or entry.deleted or not cache.online)
+            self._context.waiter.until(talked, lambda: self._more(offset) or entry.deleted or not cache.online)
             if not self._more(offset):
                 cache.check(entry)
         return bytes(self._text[offset : offset + size])
 
-    def happened(self, event: StreamEvent) -> None:
+    def on_event(self, event: StreamEvent) -> None:
         """Take the turn that begins."""
         if event.type == "turn.started":
             self._turn = self._entry.turn
-            self._entry.followers.remove(self)
+            self._entry.listeners.remove(self)
 
     def close(self) -> None:
         """Wait for no turn any more."""
-        with self._parts.cache.lock:
-            if self in self._entry.followers:
-                self._entry.followers.remove(self)
+        with self._context.cache.lock:
+            if self in self._entry.listeners:
+                self._entry.listeners.remove(self)
 
     def _more(self, offset: int) -> bool:
         """Tell whether a read would return at once."""
@@ -457,38 +459,38 @@ class LiveHandle(ControlHandle):
     def _catch_up(self) -> None:
         """Get the beginning of a turn that runs since before this bridge began to listen."""
         while True:
-            detail = self._parts.server.call(api.read(self._entry.id))
-            with self._parts.cache.lock:
+            detail = self._context.server.call(api.read(self._entry.id))
+            with self._context.cache.lock:
                 if self._turn is not None or detail.partial is None:
                     return
                 if self._entry.event <= detail.event:  # else a token may have come by that is in neither
                     self._entry.turn = self._turn = TurnState("", [detail.partial], detail.event)
-                    self._entry.followers.remove(self)
+                    self._entry.listeners.remove(self)
                     return
 
 
 class EventsHandle(ControlHandle):
     """Everything that happened to a session and happens to it, one JSON object a line; ends when it is deleted."""
 
-    def __init__(self, parts: Parts, entry: Entry) -> None:
-        super().__init__(parts, entry)
+    def __init__(self, context: BridgeContext, entry: Entry) -> None:
+        super().__init__(context, entry)
         self._coming: deque[StreamEvent] = deque()
         self._start = 0
         self._text = b""
-        with parts.cache.lock:
+        with context.cache.lock:
             now = entry.event
-            entry.followers.append(self)
-        past = parts.patience.call(lambda: self._past(now))
+            entry.listeners.append(self)
+        past = context.waiter.call(lambda: self._past(now))
         self._text = _lines(past)
         self._last = past[-1].number if past and past[-1].number else now
 
     def read(self, size: int, offset: int, *, blocking: bool) -> bytes:
         """Return the lines beyond an offset, or wait for one."""
-        cache, entry = self._parts.cache, self._entry
+        cache, entry = self._context.cache, self._entry
         with cache.lock:
             if not blocking and not self._more(offset) and not entry.deleted:
                 raise Busy("nothing more has happened")
-            self._parts.patience.until(
+            self._context.waiter.until(
                 cache.talked(entry), lambda: self._more(offset) or entry.deleted or not cache.online
             )
             if not self._more(offset) and not entry.deleted:
@@ -496,7 +498,7 @@ class EventsHandle(ControlHandle):
             begin = max(0, offset - self._start)
             return self._text[begin : begin + size]
 
-    def happened(self, event: StreamEvent) -> None:
+    def on_event(self, event: StreamEvent) -> None:
         """Keep an event for the reader."""
         if len(self._coming) >= MOST_EVENTS:
             self._coming.clear()
@@ -505,9 +507,9 @@ class EventsHandle(ControlHandle):
 
     def close(self) -> None:
         """Listen no more."""
-        with self._parts.cache.lock:
-            if self in self._entry.followers:
-                self._entry.followers.remove(self)
+        with self._context.cache.lock:
+            if self in self._entry.listeners:
+                self._entry.listeners.remove(self)
 
     def _more(self, offset: int) -> bool:
         if self._coming:
@@ -522,7 +524,7 @@ class EventsHandle(ControlHandle):
         found: list[StreamEvent] = []
         if last == 0:
             return found
-        with closing(self._parts.server.history(self._entry.id)) as events:
+        with closing(self._context.server.history(self._entry.id)) as events:
             for event in events:
                 found.append(event)
                 if event.number >= last or event.type == "stale":

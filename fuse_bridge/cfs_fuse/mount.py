@@ -13,9 +13,9 @@ from cfs.errors import CfsError
 from cfs.transports.http import Client
 from cfs_fuse.cache import Cache, Watcher
 from cfs_fuse.checks import CannotMountError, check_device, check_directory, check_libfuse
-from cfs_fuse.handles import Parts
-from cfs_fuse.paths import Look
-from cfs_fuse.server import Patience, Server
+from cfs_fuse.handles import BridgeContext
+from cfs_fuse.paths import FileAttributes
+from cfs_fuse.server import Server, Waiter
 
 _log = logging.getLogger(__name__)
 
@@ -46,11 +46,15 @@ def run(options: Options, ready: Callable[[str], None]) -> None:
     from cfs_fuse.operations import Operations
 
     with Client(options.url, options.token) as client:
-        patience = Patience(Requests(), THREADS // 2)
+        waiter = Waiter(Requests(), THREADS // 2)
         cache = Cache()
         watcher = Watcher(client, cache)
-        parts = Parts(
-            Server(client, patience), cache, patience, Look(shared=options.shared), commit_writes=options.commit_writes
+        context = BridgeContext(
+            Server(client, waiter),
+            cache,
+            waiter,
+            FileAttributes(shared=options.shared),
+            commit_writes=options.commit_writes,
         )
         watcher.start()
         _wait_for(cache)
@@ -60,7 +64,7 @@ def run(options: Options, ready: Callable[[str], None]) -> None:
         _log.info("mounting %s on %s", client.url, directory)
         try:
             Fuse(
-                Operations(parts, say.start),
+                Operations(context, say.start),
                 str(directory),
                 raw_fi=True,
                 foreground=True,

@@ -22,11 +22,11 @@ from cfs_fuse.cache import Entry
 from cfs_fuse.handles import (
     MODE,
     SEEN_SECONDS,
+    BridgeContext,
     ControlHandle,
     EventsHandle,
     Handle,
     LiveHandle,
-    Parts,
     ScratchHandle,
     SessionHandle,
     StatusHandle,
@@ -35,15 +35,15 @@ from cfs_fuse.handles import (
 from cfs_fuse.paths import (
     Attributes,
     ControlDirectory,
-    ControlPlace,
+    ControlPath,
     Families,
     Family,
-    Place,
+    MountPath,
     Root,
-    ScratchPlace,
-    SessionPlace,
+    ScratchPath,
+    SessionPath,
     filesystem,
-    place_of,
+    parse_path,
 )
 
 # Settings of a session as extended attributes `user.cfs.*` (F6, S9).
@@ -51,20 +51,20 @@ from cfs_fuse.paths import (
 _log = logging.getLogger(__name__)
 
 
-def list_of(parts: Parts, entry: Entry) -> list[str]:
+def list_of(context: BridgeContext, entry: Entry) -> list[str]:
     """Name the settings that have a value."""
-    return list(_values(parts, entry))
+    return list(_values(context, entry))
 
 
-def read(parts: Parts, entry: Entry, name: str) -> bytes:
+def read(context: BridgeContext, entry: Entry, name: str) -> bytes:
     """Return a setting as text; raises `OSError` (ENODATA)."""
-    value = _values(parts, entry).get(name)
+    value = _values(context, entry).get(name)
     if value is None:
         raise OSError(errno.ENODATA, f"{name} is not set")
     return value
 
 
-def write(parts: Parts, entry: Entry, name: str, value: bytes) -> None:
+def write(context: BridgeContext, entry: Entry, name: str, value: bytes) -> None:
     """Change a setting, or cancel the running turn by `user.cfs.cancel`; raises `OSError` (EINVAL, EOPNOTSUPP)."""
     if not name.startswith(PREFIX):
         raise OSError(errno.EOPNOTSUPP, f"only {PREFIX}* can be set")
@@ -73,10 +73,10 @@ def write(parts: Parts, entry: Entry, name: str, value: bytes) -> None:
         if name == LIFE:
             raise OSError(errno.EPERM, f"{LIFE} can only be read")
         if name == CANCEL:
-            _cancel(parts, entry, text)
+            _cancel(context, entry, text)
         else:
             key = name.removeprefix(PREFIX)
-            _change(parts, entry, {key: getattr(read_settings({name: value}), key, value)})
+            _change(context, entry, {key: getattr(read_settings({name: value}), key, value)})
     except (ValueError, CfsError) as error:
         reason = _reason(error)
         _log.error("%s: %s cannot be %r: %s", entry.id, name, value[:80], reason)
@@ -85,45 +85,45 @@ def write(parts: Parts, entry: Entry, name: str, value: bytes) -> None:
         raise OSError(errno.EINVAL, reason) from None
 
 
-def remove(parts: Parts, entry: Entry, name: str) -> None:
+def remove(context: BridgeContext, entry: Entry, name: str) -> None:
     """Put a setting back to its default; raises `OSError` (ENODATA)."""
     if name == LIFE:
         raise OSError(errno.EPERM, f"{LIFE} can only be read")
-    read(parts, entry, name)
-    _change(parts, entry, {name.removeprefix(PREFIX): None})
+    read(context, entry, name)
+    _change(context, entry, {name.removeprefix(PREFIX): None})
 
 
-def _values(parts: Parts, entry: Entry) -> dict[str, bytes]:
-    found = write_settings(SettingsPatch(**_settings(parts, entry).model_dump()))
+def _values(context: BridgeContext, entry: Entry) -> dict[str, bytes]:
+    found = write_settings(SettingsPatch(**_settings(context, entry).model_dump()))
     return {LIFE: entry.life.encode()} | {name: value for name, value in found.items() if value is not None}
 
 
-def _settings(parts: Parts, entry: Entry) -> Settings:
+def _settings(context: BridgeContext, entry: Entry) -> Settings:
     """The settings as events told them; asked for once where none did."""
     if (known := entry.settings) is not None:
         return known
     number = entry.event
-    found = parts.server.call(api.settings(entry.id))
-    with parts.cache.lock:
+    found = context.server.call(api.settings(entry.id))
+    with context.cache.lock:
         if entry.event == number:
             entry.settings = found
     return found
 
 
-def _change(parts: Parts, entry: Entry, change: dict[str, Any]) -> None:
-    settings = parts.server.call(api.configure(entry.id, SettingsPatch.model_validate(change)))
-    with parts.cache.lock:
-        parts.patience.briefly(
-            parts.cache.moved(entry),
+def _change(context: BridgeContext, entry: Entry, change: dict[str, Any]) -> None:
+    settings = context.server.call(api.configure(entry.id, SettingsPatch.model_validate(change)))
+    with context.cache.lock:
+        context.waiter.briefly(
+            context.cache.moved(entry),
             lambda: entry.deleted or entry.settings is None or entry.settings == settings,
             SEEN_SECONDS,
         )
 
 
-def _cancel(parts: Parts, entry: Entry, text: str) -> None:
+def _cancel(context: BridgeContext, entry: Entry, text: str) -> None:
     if text not in ("1", "all"):
         raise ValueError("1 cancels the running turn, all also those that wait")
-    parts.server.call(api.cancel(entry.id, queued=text == "all"))
+    context.server.call(api.cancel(entry.id, queued=text == "all"))
 
 
 def _reason(error: Exception) -> str:
@@ -135,63 +135,63 @@ def _reason(error: Exception) -> str:
 # Making, deleting and renaming sessions; when a call returns, the bridge has heard of what it did (F4, S14).
 
 
-class Naming:
+class NameOperations:
     """Changes of names; raises `CfsError`."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, context: BridgeContext) -> None:
+        self._context = context
 
     def make(self, session_id: str, *, exclusive: bool) -> Entry:
         """Make a session, or find that somebody else just did; the name is here when this returns."""
-        cache, made = self._parts.cache, True
+        cache, made = self._context.cache, True
         try:
-            self._parts.server.call(api.create(session_id))
+            self._context.server.call(api.create(session_id))
         except AlreadyExists:
             if exclusive:
                 raise
             made = False
         with cache.lock:
-            self._parts.patience.briefly(cache.listed, lambda: cache.holds(session_id), SEEN_SECONDS)
+            self._context.waiter.briefly(cache.listed, lambda: cache.holds(session_id), SEEN_SECONDS)
         entry = cache.get(session_id)
         if made:  # so it may be written to as well, and there is nothing in it
             entry.written_at = time.monotonic()
-            self._parts.transcripts.begin(entry)
+            self._context.transcripts.begin(entry)
         return entry
 
     def delete(self, entry: Entry) -> None:
         """Delete a session with everything below it."""
-        cache = self._parts.cache
-        self._parts.server.call(api.delete(entry.id))
+        cache = self._context.cache
+        self._context.server.call(api.delete(entry.id))
         with cache.lock:
-            self._parts.patience.briefly(cache.moved(entry), lambda: entry.deleted, SEEN_SECONDS)
+            self._context.waiter.briefly(cache.moved(entry), lambda: entry.deleted, SEEN_SECONDS)
 
     def rename(self, entry: Entry, target: str, *, replacing: bool) -> None:
         """Give a session another name; over a live one its text is judged as if it were written there."""
-        cache = self._parts.cache
+        cache = self._context.cache
         if (there := cache.find(target)) is None:
-            self._parts.server.call(api.rename(entry.id, target))
+            self._context.server.call(api.rename(entry.id, target))
             with cache.lock:
-                self._parts.patience.briefly(cache.listed, lambda: entry.id == target, SEEN_SECONDS)
+                self._context.waiter.briefly(cache.listed, lambda: entry.id == target, SEEN_SECONDS)
             return
         if not replacing:
             raise AlreadyExists(f"there is a session {target!r} already")
         if there is not entry:
             if not entry.idle:
                 raise Conflict(f"session {entry.id!r} is generating")
-            self._parts.write_over(there, self._parts.transcripts.get(entry), b"")
+            self._context.write_over(there, self._context.transcripts.get(entry), b"")
             self.delete(entry)
 
     def publish(self, name: str, target: str, *, replacing: bool) -> None:
         """Put a temporary file in the place of a session, as editors and `rsync` do."""
-        body = bytes(self._parts.scratch.get(name).data)
-        there = self._parts.cache.find(target)
+        body = bytes(self._context.scratch.get(name).data)
+        there = self._context.cache.find(target)
         if there is not None and not replacing:
             raise AlreadyExists(f"there is a session {target!r} already")
         if there is None:
             judge(body, b"")  # so that nothing is made for what is refused
             there = self.make(target, exclusive=True)
-        self._parts.write_over(there, body, b"")
-        self._parts.scratch.remove(name)
+        self._context.write_over(there, body, b"")
+        self._context.scratch.remove(name)
 
 
 # How a handler answers the kernel when something is wrong: by a number, and the reason in the log.
@@ -200,7 +200,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def answering(operation: Callable[P, R]) -> Callable[P, R]:
+def translate_errors(operation: Callable[P, R]) -> Callable[P, R]:
     """Give errors of ours the numbers of `cfs.errors.TABLE`, and say why in the log."""
 
     @functools.wraps(operation)
@@ -215,7 +215,7 @@ def answering(operation: Callable[P, R]) -> Callable[P, R]:
     return answer
 
 
-def refusing(number: int) -> Callable[..., int]:
+def always_fail(number: int) -> Callable[..., int]:
     """Make the handler of what is always refused by this number."""
 
     def refuse(*_: Any) -> int:
@@ -224,7 +224,7 @@ def refusing(number: int) -> Callable[..., int]:
     return refuse
 
 
-def accepting(*_: Any) -> int:
+def accept(*_: Any) -> int:
     """Accept what has no effect here."""
     return 0
 
@@ -232,7 +232,7 @@ def accepting(*_: Any) -> int:
 NOMINAL_BYTES = 1 << 30
 RENAME_NOREPLACE = 1
 
-_CONTROL: dict[str, Callable[[Parts, Entry], ControlHandle]] = {
+_CONTROL: dict[str, Callable[[BridgeContext, Entry], ControlHandle]] = {
     "live": LiveHandle,
     "status": StatusHandle,
     "events": EventsHandle,
@@ -246,12 +246,12 @@ class Operations:
     flag_nopath = True  # so an open file needs no path: it may have been removed or renamed,
     flag_nullpath_ok = True  # and a blocked reader holds no lock on it
 
-    def __init__(self, parts: Parts, ready: Callable[[], None]) -> None:
-        self._parts = parts
-        self._naming = Naming(parts)
+    def __init__(self, context: BridgeContext, ready: Callable[[], None]) -> None:
+        self._context = context
+        self._names = NameOperations(context)
         self._ready = ready
         self._handles: dict[int, Handle] = {}
-        self._directories: dict[int, Place] = {}
+        self._directories: dict[int, MountPath] = {}
         self._numbers = itertools.count(1)
 
     def init(self, _path: str) -> None:
@@ -260,52 +260,52 @@ class Operations:
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    @answering
+    @translate_errors
     def getattr(self, path: str | None, fi: Any = None) -> Attributes:
         """Describe a file or a directory."""
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
             return handle.attributes()
-        parts, place = self._parts, place_of(_given(path))
+        context, place = self._context, parse_path(_given(path))
         match place:
-            case SessionPlace(name):
-                entry = parts.cache.get(name)
-                return parts.look.file(entry.size, entry.changed_at)
+            case SessionPath(name):
+                entry = context.cache.get(name)
+                return context.attributes.file(entry.size, entry.changed_at)
             case Root() | ControlDirectory() | Families():
-                return parts.look.directory(parts.cache.changed_at)
+                return context.attributes.directory(context.cache.changed_at)
             case Family(root):
-                parts.cache.get(root)
-                return parts.look.directory(parts.cache.changed_at)
-            case ControlPlace("status", name):
-                entry = parts.cache.get(name)
-                return parts.look.file(len(status(parts.cache, entry)), entry.changed_at)
-            case ControlPlace(_, name):
-                return parts.look.file(0, parts.cache.get(name).changed_at)
-            case ScratchPlace(name):
-                file = parts.scratch.get(name)
-                return parts.look.file(len(file.data), file.changed_at, mode=MODE)
+                context.cache.get(root)
+                return context.attributes.directory(context.cache.changed_at)
+            case ControlPath("status", name):
+                entry = context.cache.get(name)
+                return context.attributes.file(len(status(context.cache, entry)), entry.changed_at)
+            case ControlPath(_, name):
+                return context.attributes.file(0, context.cache.get(name).changed_at)
+            case ScratchPath(name):
+                file = context.scratch.get(name)
+                return context.attributes.file(len(file.data), file.changed_at, mode=MODE)
 
-    @answering
+    @translate_errors
     def opendir(self, path: str) -> int:
         """Remember which directory it is: the kernel does not say it again."""
         number = next(self._numbers)
-        self._directories[number] = place_of(path)
+        self._directories[number] = parse_path(path)
         return number
 
-    @answering
+    @translate_errors
     def readdir(self, _path: str | None, number: int) -> Iterator[tuple[str, int, int]]:
         """List a directory; control directories can be opened and are not shown."""
-        cache, look = self._parts.cache, self._parts.look
+        cache, attributes = self._context.cache, self._context.attributes
         directories, files = [".", ".."], []
         match self._directories[number]:
             case Root():
-                files = [name for name in cache.roots() if not is_scratch(name)] + self._parts.scratch.names()
+                files = [name for name in cache.roots() if not is_scratch(name)] + self._context.scratch.names()
             case ControlDirectory():
                 files = cache.roots()
             case Families():
                 directories += cache.parents()
             case Family(root):
                 files = [name_below(root, member) for member in cache.family(root)]
-        kinds = ((directories, look.directory_type), (files, look.file_type))
+        kinds = ((directories, attributes.directory_type), (files, attributes.file_type))
         return ((name, mode, 0) for names, mode in kinds for name in names)
 
     def releasedir(self, _path: str | None, number: int) -> int:
@@ -313,74 +313,74 @@ class Operations:
         self._directories.pop(number, None)
         return 0
 
-    @answering
+    @translate_errors
     def statfs(self, _path: str) -> dict[str, int]:
         """Say how much there is."""
-        return filesystem(*self._parts.cache.totals(), NOMINAL_BYTES)
+        return filesystem(*self._context.cache.totals(), NOMINAL_BYTES)
 
     # -- open files -----------------------------------------------------------------------------------------------
 
-    @answering
+    @translate_errors
     def create(self, path: str, _mode: int, fi: Any) -> int:
         """Open a file that may have to be made."""
-        place = place_of(path)
-        if isinstance(place, SessionPlace) and self._parts.cache.find(place.id) is None:
+        place = parse_path(path)
+        if isinstance(place, SessionPath) and self._context.cache.find(place.id) is None:
             fi.fh = self._keep(
-                SessionHandle(self._parts, self._naming.make(place.id, exclusive=bool(fi.flags & os.O_EXCL)), fi.flags)
+                SessionHandle(self._context, self._names.make(place.id, exclusive=bool(fi.flags & os.O_EXCL)), fi.flags)
             )
             return 0
         return self._open(place, fi, fi.flags | os.O_CREAT)
 
-    @answering
+    @translate_errors
     def open(self, path: str, fi: Any) -> int:
         """Open a file; whoever may not write to it is told here, as many programs look away from `close`."""
-        return self._open(place_of(path), fi, fi.flags)
+        return self._open(parse_path(path), fi, fi.flags)
 
-    def _open(self, place: Place, fi: Any, flags: int) -> int:
-        parts = self._parts
+    def _open(self, place: MountPath, fi: Any, flags: int) -> int:
+        context = self._context
         match place:
-            case SessionPlace(name):
-                entry = parts.cache.get(name)
+            case SessionPath(name):
+                entry = context.cache.get(name)
                 if flags & os.O_ACCMODE != os.O_RDONLY:
-                    parts.require_writable(entry)
+                    context.require_writable(entry)
                 elif not flags & os.O_NONBLOCK:
-                    parts.settle(entry)
-                handle: Handle = SessionHandle(parts, entry, flags)
-            case ControlPlace(kind, name):
+                    context.settle(entry)
+                handle: Handle = SessionHandle(context, entry, flags)
+            case ControlPath(kind, name):
                 if flags & os.O_ACCMODE != os.O_RDONLY:
                     raise OSError(errno.EACCES, "control files can only be read")
-                handle = _CONTROL[kind](parts, parts.cache.get(name))
-            case ScratchPlace(name):
-                handle = ScratchHandle(parts, parts.scratch.open(name, flags), flags)
+                handle = _CONTROL[kind](context, context.cache.get(name))
+            case ScratchPath(name):
+                handle = ScratchHandle(context, context.scratch.open(name, flags), flags)
             case _:
                 raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         fi.fh = self._keep(handle)
         return 0
 
-    @answering
+    @translate_errors
     def read(self, _path: str | None, size: int, offset: int, fi: Any) -> bytes | memoryview:
         """Read; the flags are those of this moment, which `fcntl` may have changed since the file was opened."""
         return self._handles[fi.fh].read(size, offset, blocking=not fi.flags & os.O_NONBLOCK)
 
-    @answering
+    @translate_errors
     def write(self, _path: str | None, data: bytes, offset: int, fi: Any) -> int:
         """Write."""
         self._handles[fi.fh].write(data, offset)
         return len(data)
 
-    @answering
+    @translate_errors
     def flush(self, _path: str | None, fi: Any) -> int:
         """Somebody closes a descriptor of the file."""
         self._handles[fi.fh].commit()
         return 0
 
-    @answering
+    @translate_errors
     def fsync(self, _path: str | None, _data_only: int, fi: Any) -> int:
         """Somebody wants to be sure."""
         self._handles[fi.fh].commit()
         return 0
 
-    @answering
+    @translate_errors
     def release(self, _path: str | None, fi: Any) -> int:
         """The last descriptor is closed."""
         if (handle := self._handles.pop(fi.fh, None)) is not None:
@@ -389,45 +389,45 @@ class Operations:
 
     # -- names ----------------------------------------------------------------------------------------------------
 
-    @answering
+    @translate_errors
     def mknod(self, path: str, mode: int, _device: int) -> int:
         """Make a file without opening it."""
-        place = place_of(path)
+        place = parse_path(path)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EOPNOTSUPP, "there are only sessions here")
-        if isinstance(place, SessionPlace):
-            self._naming.make(place.id, exclusive=True)
-        elif isinstance(place, ScratchPlace):
-            self._parts.scratch.open(place.name, os.O_CREAT | os.O_EXCL)
+        if isinstance(place, SessionPath):
+            self._names.make(place.id, exclusive=True)
+        elif isinstance(place, ScratchPath):
+            self._context.scratch.open(place.name, os.O_CREAT | os.O_EXCL)
         else:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         return 0
 
-    @answering
+    @translate_errors
     def unlink(self, path: str) -> int:
         """Delete a session with its sub-sessions; whoever waits for it is told."""
-        match place_of(path):
-            case SessionPlace(name):
-                self._naming.delete(self._parts.cache.get(name))
-            case ScratchPlace(name):
-                self._parts.scratch.remove(name)
+        match parse_path(path):
+            case SessionPath(name):
+                self._names.delete(self._context.cache.get(name))
+            case ScratchPath(name):
+                self._context.scratch.remove(name)
             case _:
                 raise OSError(errno.EPERM, os.strerror(errno.EPERM))
         return 0
 
-    @answering
+    @translate_errors
     def rename(self, old: str, new: str, flags: int) -> int:
         """Rename a session or a temporary file; over a live session it is judged as a body that is written to it."""
         if flags & ~RENAME_NOREPLACE:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         replacing = not flags & RENAME_NOREPLACE
-        match place_of(old), place_of(new):
-            case ScratchPlace(name), ScratchPlace(target):
-                self._parts.scratch.rename(name, target)
-            case SessionPlace(name), SessionPlace(target):
-                self._naming.rename(self._parts.cache.get(name), target, replacing=replacing)
-            case ScratchPlace(name), SessionPlace(target):
-                self._naming.publish(name, target, replacing=replacing)
+        match parse_path(old), parse_path(new):
+            case ScratchPath(name), ScratchPath(target):
+                self._context.scratch.rename(name, target)
+            case SessionPath(name), SessionPath(target):
+                self._names.rename(self._context.cache.get(name), target, replacing=replacing)
+            case ScratchPath(name), SessionPath(target):
+                self._names.publish(name, target, replacing=replacing)
             case _:
                 raise OSError(errno.EPERM, "a session cannot become a temporary file or a control file")
         return 0
@@ -436,53 +436,53 @@ class Operations:
         """Cut a temporary file; a session stays as it is (S3)."""
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
             handle.truncate(size)
-        elif path is not None and isinstance(place := place_of(path), ScratchPlace):
-            self._parts.scratch.truncate(self._parts.scratch.get(place.name), size)
+        elif path is not None and isinstance(place := parse_path(path), ScratchPath):
+            self._context.scratch.truncate(self._context.scratch.get(place.name), size)
         return 0
 
-    chmod = chown = utimens = accepting
-    mkdir = refusing(errno.EPERM)
-    rmdir = refusing(errno.EPERM)
-    link = refusing(errno.EOPNOTSUPP)
-    symlink = refusing(errno.EOPNOTSUPP)
-    fallocate = refusing(errno.EOPNOTSUPP)
+    chmod = chown = utimens = accept
+    mkdir = always_fail(errno.EPERM)
+    rmdir = always_fail(errno.EPERM)
+    link = always_fail(errno.EOPNOTSUPP)
+    symlink = always_fail(errno.EOPNOTSUPP)
+    fallocate = always_fail(errno.EOPNOTSUPP)
 
     # -- settings -------------------------------------------------------------------------------------------------
 
-    @answering
+    @translate_errors
     def listxattr(self, path: str) -> list[str]:
         """List the settings of a session."""
-        place = place_of(path)
-        return list_of(self._parts, self._parts.cache.get(place.id)) if isinstance(place, SessionPlace) else []
+        place = parse_path(path)
+        return list_of(self._context, self._context.cache.get(place.id)) if isinstance(place, SessionPath) else []
 
-    @answering
+    @translate_errors
     def getxattr(self, path: str, name: str) -> bytes:
         """Read a setting; the kernel and `ls` ask for a lot of others, too."""
         if name.startswith("system."):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        place = place_of(path) if name.startswith(PREFIX) else None
-        if not isinstance(place, SessionPlace):
+        place = parse_path(path) if name.startswith(PREFIX) else None
+        if not isinstance(place, SessionPath):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
-        return read(self._parts, self._parts.cache.get(place.id), name)
+        return read(self._context, self._context.cache.get(place.id), name)
 
-    @answering
+    @translate_errors
     def setxattr(self, path: str, name: str, value: bytes, _options: int) -> int:
         """Change a setting."""
-        place = place_of(path)
-        if not isinstance(place, SessionPlace):
+        place = parse_path(path)
+        if not isinstance(place, SessionPath):
             raise OSError(errno.EOPNOTSUPP, "only sessions have settings")
-        write(self._parts, self._parts.cache.get(place.id), name, value)
+        write(self._context, self._context.cache.get(place.id), name, value)
         return 0
 
-    @answering
+    @translate_errors
     def removexattr(self, path: str, name: str) -> int:
         """Put a setting back to its default."""
         if name.startswith("system."):  # how the kernel sets an access list that says no more than the mode
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        place = place_of(path)
-        if not isinstance(place, SessionPlace):
+        place = parse_path(path)
+        if not isinstance(place, SessionPath):
             raise OSError(errno.ENODATA, os.strerror(errno.ENODATA))
-        remove(self._parts, self._parts.cache.get(place.id), name)
+        remove(self._context, self._context.cache.get(place.id), name)
         return 0
 
     # -- within ---------------------------------------------------------------------------------------------------

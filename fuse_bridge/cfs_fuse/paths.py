@@ -42,14 +42,14 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionPlace:
+class SessionPath:
     """The transcript of a session."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class ControlPlace:
+class ControlPath:
     """A control file of a session."""
 
     kind: ControlKind
@@ -57,18 +57,18 @@ class ControlPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class ScratchPlace:
+class ScratchPath:
     """A file that an editor or a desktop makes for itself."""
 
     name: str
 
 
 Directory = Root | ControlDirectory | Families | Family
-File = SessionPlace | ControlPlace | ScratchPlace
-Place = Directory | File
+File = SessionPath | ControlPath | ScratchPath
+MountPath = Directory | File
 
 
-def place_of(path: str) -> Place:
+def parse_path(path: str) -> MountPath:
     """Read a path as the kernel gives it.
 
     Raises `OSError`: ENOENT, EILSEQ for a name that is not UTF-8, ENAMETOOLONG for one the kernel lets pass.
@@ -87,21 +87,21 @@ def place_of(path: str) -> Place:
         case [directory, name] if directory == SUB_SESSIONS:
             return Family(name)
         case [directory, root, name] if directory == SUB_SESSIONS:
-            return SessionPlace(id_below(root, name))
+            return SessionPath(id_below(root, name))
         case [directory, name]:
             for kind in CONTROL_KINDS:
                 if directory == f".{kind}":
-                    return ControlPlace(kind, name)
+                    return ControlPath(kind, name)
     raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
 
 
-def _at_root(name: str) -> Place:
+def _at_root(name: str) -> MountPath:
     if name == SUB_SESSIONS:
         return Families()
     for kind in CONTROL_KINDS:
         if name == f".{kind}":
             return ControlDirectory(kind)
-    return ScratchPlace(name) if is_scratch(name) else SessionPlace(name)
+    return ScratchPath(name) if is_scratch(name) else SessionPath(name)
 
 
 # What `stat` and `df` show.
@@ -117,7 +117,7 @@ _STAT_BLOCK = 512
 Attributes = dict[str, Any]
 
 
-class Look:
+class FileAttributes:
     """Makes attributes for one mount: whose files they are, and who may touch them as far as modes can tell."""
 
     def __init__(self, *, shared: bool) -> None:

@@ -39,7 +39,7 @@ class Kernel(Protocol):
         ...
 
 
-class Patience:
+class Waiter:
     """Waits for things on behalf of callers; at most `places` of them wait for sessions at a time."""
 
     def __init__(self, kernel: Kernel, places: int) -> None:
@@ -123,15 +123,15 @@ class Text:
 
 
 class Server:
-    """The server behind the mount; all methods raise `CfsError`, or `OSError` as `Patience` does."""
+    """The server behind the mount; all methods raise `CfsError`, or `OSError` as `Waiter` does."""
 
-    def __init__(self, client: Client, patience: Patience) -> None:
+    def __init__(self, client: Client, waiter: Waiter) -> None:
         self.client = client
-        self._patience = patience
+        self._waiter = waiter
 
     def call(self, call: api.Call[T]) -> T:
         """Send a call and wait for its answer."""
-        return self._patience.call(lambda: self.client.call(call))
+        return self._waiter.call(lambda: self.client.call(call))
 
     def append(self, session: str, life: str, message: bytes) -> wire.Accepted:
         """Append a message to this life of a session; it is never made by this.

@@ -15,7 +15,7 @@ import cfs
 from cfs import AsyncSession, InvalidIdentifier, InvalidRequest, Session, Unreachable, api
 from cfs.errors import TABLE, CfsError
 from cfs.ids import ROUTE_WORDS, check_id
-from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, Transport, Way, choose
+from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, Endpoint, Transport, resolve
 
 ROOT = Path(__file__).parent.parent.parent
 URL = "http://127.0.0.1:8000"
@@ -25,9 +25,9 @@ def test_what_is_given_goes_first_then_the_environment_then_the_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CFS_URL", "http://127.0.0.1:9")
-    assert choose(URL, DEFAULT_MOUNT) == Way("http", URL)
-    assert choose(None, tmp_path) == Way("file", str(tmp_path))
-    assert choose(None, DEFAULT_MOUNT) == Way("http", "http://127.0.0.1:9")
+    assert resolve(URL, DEFAULT_MOUNT) == Endpoint("http", URL)
+    assert resolve(None, tmp_path) == Endpoint("file", str(tmp_path))
+    assert resolve(None, DEFAULT_MOUNT) == Endpoint("http", "http://127.0.0.1:9")
 
 
 def test_without_a_way_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

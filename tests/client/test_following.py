@@ -9,7 +9,7 @@ import pytest
 from cfs import Forbidden, Gone, TooMany, Unavailable, Unreachable, api
 from cfs.sse import ServerSentEvent
 from cfs.state import TurnReader
-from cfs.stream import Follower, StreamEvent, read_event
+from cfs.stream import EventSource, StreamEvent, read_event
 from cfs.transcript import Turn
 from cfs.wire import NewMessage
 
@@ -22,92 +22,92 @@ def frame(number: int, kind: str, **data: Any) -> bytes:
     return f"id: n-{number}\nevent: {kind}\ndata: {json.dumps(envelope)}\n\n".encode()
 
 
-def kinds(follower: Follower, data: bytes) -> list[str]:
-    return [event.type for event in follower.feed(data)]
+def kinds(source: EventSource, data: bytes) -> list[str]:
+    return [event.type for event in source.feed(data)]
 
 
 def test_the_first_request_is_the_streams_own_and_the_next_ones_resume() -> None:
-    follower = Follower(TURN)
-    assert follower.request is TURN.request
-    assert list(follower.connected()) == []
-    assert kinds(follower, frame(7, "turn.started", turn="t")) == ["turn.started"]
-    follower.lost()
-    request = follower.request
+    source = EventSource(TURN)
+    assert source.request is TURN.request
+    assert list(source.connected()) == []
+    assert kinds(source, frame(7, "turn.started", turn="t")) == ["turn.started"]
+    source.lost()
+    request = source.request
     assert (request.method, request.path, request.body) == ("GET", "/v1/sessions/a/events", b"")
     assert request.headers["Last-Event-ID"] == "n-7"
-    assert list(follower.connected()) == []
+    assert list(source.connected()) == []
 
 
 def test_after_resuming_only_events_of_the_turn_are_shown_and_its_last_one_ends_it() -> None:
-    follower = Follower(TURN)
-    list(follower.connected())
-    kinds(follower, frame(7, "turn.started", turn="t"))
-    follower.lost()
-    list(follower.connected())
+    source = EventSource(TURN)
+    list(source.connected())
+    kinds(source, frame(7, "turn.started", turn="t"))
+    source.lost()
+    list(source.connected())
     data = frame(8, "token", turn="other", text="x") + frame(9, "token", turn="t", text="y")
     data += frame(10, "turn.finished", turn="t") + frame(11, "token", turn="t", text="late")
-    assert kinds(follower, data) == ["token", "turn.finished"]
-    assert follower.ended
+    assert kinds(source, data) == ["token", "turn.finished"]
+    assert source.ended
 
 
 def test_a_renamed_session_does_not_end_its_stream_and_a_deleted_one_does() -> None:
-    follower = Follower(api.events("a"))
-    list(follower.connected())
-    assert kinds(follower, frame(1, "session.deleted", renamed_to="b")) == ["session.deleted"]
-    assert not follower.ended
-    assert kinds(follower, frame(2, "session.deleted")) == ["session.deleted"]
-    assert follower.ended
+    source = EventSource(api.events("a"))
+    list(source.connected())
+    assert kinds(source, frame(1, "session.deleted", renamed_to="b")) == ["session.deleted"]
+    assert not source.ended
+    assert kinds(source, frame(2, "session.deleted")) == ["session.deleted"]
+    assert source.ended
 
 
 def test_the_stream_of_all_sessions_outlives_each_of_them() -> None:
-    follower = Follower(api.events())
-    list(follower.connected())
-    kinds(follower, frame(1, "session.deleted"))
-    assert not follower.ended
+    source = EventSource(api.events())
+    list(source.connected())
+    kinds(source, frame(1, "session.deleted"))
+    assert not source.ended
 
 
 def test_each_connection_can_be_announced() -> None:
-    follower = Follower(replace(api.events("a"), announce=True))
+    source = EventSource(replace(api.events("a"), announce=True))
     for expected in (["connected"], ["connected", "stale"]):
-        assert [event.type for event in follower.connected()] == expected
-        follower.lost()
+        assert [event.type for event in source.connected()] == expected
+        source.lost()
 
 
 def test_what_no_new_connection_can_help_is_raised_at_once() -> None:
-    follower = Follower(api.events("a"))
-    list(follower.connected())
+    source = EventSource(api.events("a"))
+    list(source.connected())
     with pytest.raises(Forbidden):
-        follower.lost(Forbidden("no"))
+        source.lost(Forbidden("no"))
 
 
 def test_a_stream_that_never_was_is_not_tried_again() -> None:
     with pytest.raises(Unreachable, match="nobody"):
-        Follower(api.events("a")).lost(Unreachable("nobody"))
+        EventSource(api.events("a")).lost(Unreachable("nobody"))
 
 
 def test_a_message_whose_turn_is_unknown_is_not_sent_again() -> None:
-    follower = Follower(TURN)
-    list(follower.connected())
+    source = EventSource(TURN)
+    list(source.connected())
     with pytest.raises(TooMany):
-        follower.lost(TooMany("full"))
+        source.lost(TooMany("full"))
 
 
 def test_pauses_grow_and_attempts_are_counted_from_the_last_event() -> None:
-    follower = Follower(api.events("a"), attempts=3)
-    list(follower.connected())
+    source = EventSource(api.events("a"), attempts=3)
+    list(source.connected())
     pauses = []
     for _ in range(3):
-        follower.lost()
-        pauses.append(follower.pause)
+        source.lost()
+        pauses.append(source.pause)
     assert pauses == sorted(pauses)
-    kinds(follower, frame(1, "state.changed"))
-    follower.lost()
-    assert follower.pause == pauses[0]
+    kinds(source, frame(1, "state.changed"))
+    source.lost()
+    assert source.pause == pauses[0]
     for _ in range(2):
-        follower.lost()
+        source.lost()
     with pytest.raises(Unreachable):
-        follower.lost()
-    endless = Follower(api.events("a"), attempts=float("inf"))
+        source.lost()
+    endless = EventSource(api.events("a"), attempts=float("inf"))
     list(endless.connected())
     for _ in range(2000):
         endless.lost()

@@ -11,46 +11,46 @@ from cfs_fuse import handles
 from cfs_fuse.handles import ScratchFiles
 from cfs_fuse.paths import (
     ControlDirectory,
-    ControlPlace,
+    ControlPath,
     Families,
     Family,
-    Place,
+    MountPath,
     Root,
-    ScratchPlace,
-    SessionPlace,
-    place_of,
+    ScratchPath,
+    SessionPath,
+    parse_path,
 )
-from cfs_fuse.server import Patience
+from cfs_fuse.server import Waiter
 
-PLACES: dict[str, Place] = {
+PLACES: dict[str, MountPath] = {
     "/": Root(),
-    "/chat1": SessionPlace("chat1"),
-    "/你好": SessionPlace("你好"),
-    "/a.b": SessionPlace("a.b"),
-    "/sedation": SessionPlace("sedation"),
+    "/chat1": SessionPath("chat1"),
+    "/你好": SessionPath("你好"),
+    "/a.b": SessionPath("a.b"),
+    "/sedation": SessionPath("sedation"),
     "/.live": ControlDirectory("live"),
-    "/.live/chat1": ControlPlace("live", "chat1"),
-    "/.status/chat1": ControlPlace("status", "chat1"),
-    "/.events/a.b": ControlPlace("events", "a.b"),
+    "/.live/chat1": ControlPath("live", "chat1"),
+    "/.status/chat1": ControlPath("status", "chat1"),
+    "/.events/a.b": ControlPath("events", "a.b"),
     "/.sub_sessions": Families(),
     "/.sub_sessions/main": Family("main"),
-    "/.sub_sessions/main/coder": SessionPlace("main/coder"),
-    "/.sub_sessions/main/coder.tester": SessionPlace("main/coder/tester"),
-    "/.chat1.swp": ScratchPlace(".chat1.swp"),
-    "/chat1~": ScratchPlace("chat1~"),
-    "/4913": ScratchPlace("4913"),
-    "/#chat1#": ScratchPlace("#chat1#"),
-    "/.livery": ScratchPlace(".livery"),
-    "/Thumbs.db": ScratchPlace("Thumbs.db"),
-    "/sedAb12Cd": ScratchPlace("sedAb12Cd"),
-    "/chat1.a1b2c3d4.partial": ScratchPlace("chat1.a1b2c3d4.partial"),
+    "/.sub_sessions/main/coder": SessionPath("main/coder"),
+    "/.sub_sessions/main/coder.tester": SessionPath("main/coder/tester"),
+    "/.chat1.swp": ScratchPath(".chat1.swp"),
+    "/chat1~": ScratchPath("chat1~"),
+    "/4913": ScratchPath("4913"),
+    "/#chat1#": ScratchPath("#chat1#"),
+    "/.livery": ScratchPath(".livery"),
+    "/Thumbs.db": ScratchPath("Thumbs.db"),
+    "/sedAb12Cd": ScratchPath("sedAb12Cd"),
+    "/chat1.a1b2c3d4.partial": ScratchPath("chat1.a1b2c3d4.partial"),
 }
 
 
 @pytest.mark.parametrize("path", PLACES)
 def test_paths(path: str) -> None:
     """Each path is one thing."""
-    assert place_of(path) == PLACES[path]
+    assert parse_path(path) == PLACES[path]
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_paths(path: str) -> None:
 def test_paths_of_nothing(path: str, number: int) -> None:
     """What cannot be there is told by a number."""
     with pytest.raises(OSError, match=r".*") as failure:
-        place_of(path)
+        parse_path(path)
     assert failure.value.errno == number
 
 
 def test_names_of_sub_sessions_go_both_ways() -> None:
     """A component has no dot in it, so nothing is lost."""
     for session in ("main/coder", "main/coder/tester/x_y-z"):
-        assert place_of("/.sub_sessions/main/" + name_below("main", session)) == SessionPlace(session)
+        assert parse_path("/.sub_sessions/main/" + name_below("main", session)) == SessionPath(session)
 
 
 def test_scratch_has_a_cap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,21 +122,21 @@ class Caller:
 def test_patience() -> None:
     """Interrupted, unmounted, or one too many: each has its number, and a place is given back."""
     caller = Caller()
-    patience = Patience(caller, 1)
+    waiter = Waiter(caller, 1)
     condition = threading.Condition()
     with condition:
-        patience.until(condition, lambda: True)
-        assert not patience.briefly(condition, lambda: False, 0.01)
-        assert not patience.at_most(condition, lambda: False, 0.01)
+        waiter.until(condition, lambda: True)
+        assert not waiter.briefly(condition, lambda: False, 0.01)
+        assert not waiter.at_most(condition, lambda: False, 0.01)
         caller.signalled = True
         with pytest.raises(InterruptedError):
-            patience.until(condition, lambda: False)
+            waiter.until(condition, lambda: False)
         caller.signalled, caller.leaving = False, True
         with pytest.raises(OSError, match="taken down") as failure:
-            patience.until(condition, lambda: False)
+            waiter.until(condition, lambda: False)
         assert failure.value.errno == errno.EIO
         caller.leaving = False
-        none = Patience(caller, 1)
+        none = Waiter(caller, 1)
         none._places.acquire()
         with pytest.raises(BlockingIOError):
             none.until(condition, lambda: False)
@@ -145,14 +145,14 @@ def test_patience() -> None:
 def test_calls_are_interruptible() -> None:
     """A server that does not answer holds nobody."""
     caller = Caller()
-    patience = Patience(caller, 1)
-    assert patience.call(lambda: 5) == 5
+    waiter = Waiter(caller, 1)
+    assert waiter.call(lambda: 5) == 5
     with pytest.raises(TimeoutError, match="its own"):
-        patience.call(_late)
+        waiter.call(_late)
     answer = threading.Event()
     caller.signalled = True
     with pytest.raises(InterruptedError):
-        patience.call(lambda: answer.wait(10))
+        waiter.call(lambda: answer.wait(10))
     answer.set()
 
 

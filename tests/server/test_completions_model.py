@@ -11,7 +11,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from cfs import AsyncSession
 from cfs.api import complete, complete_in_chunks, count_tokens, models
-from cfs.completions import Assembly, ChatMessage, ChatRequest, TokensRequest
+from cfs.completions import ChatMessage, ChatRequest, CompletionAccumulator, TokensRequest
 from cfs.errors import InvalidParameters
 from cfs.transports.async_http import AsyncClient
 from cfs.transports.http import Client
@@ -221,7 +221,7 @@ async def test_a_conversation_that_cannot_be_counted_is_told(model_server: Proce
 async def test_our_own_client_reads_completions_whole_and_in_chunks(model_server: Process) -> None:
     """With and without coroutines; the chunks make the same completion."""
     asked = ChatRequest.model_validate({"messages": ASK, "tools": [WRITE, READ], "temperature": 0, "max_tokens": 60})
-    assembly, again = Assembly(), Assembly()
+    assembly, again = CompletionAccumulator(), CompletionAccumulator()
     async with AsyncClient(model_server.url) as client:
         whole = await client.call(complete(asked, session="our-own"))
         async for chunk in client.chunks(complete_in_chunks(asked)):

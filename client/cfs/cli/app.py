@@ -76,7 +76,7 @@ def exit_codes() -> Iterator[None]:
         yield
         sys.stdout.flush()  # here, where a reader that has left is an ending like others
     except CfsError as error:
-        complain(error.detail)
+        print_error(error.detail)
         raise typer.Exit(code_of(error)) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
@@ -92,7 +92,7 @@ def code_of(error: CfsError) -> int:
     return UNVERIFIED if isinstance(error, Unverified) else REFUSED
 
 
-def complain(reason: str) -> None:
+def print_error(reason: str) -> None:
     """Tell on standard error, in one line, what went wrong."""
     typer.echo(f"cfs: {' '.join(reason.split())}", err=True)
 

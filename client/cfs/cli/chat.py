@@ -13,7 +13,7 @@ from typing import Any, Self
 import typer
 
 from cfs import api
-from cfs.cli.app import complain
+from cfs.cli.app import print_error
 from cfs.cli.screen import is_terminal, note, show
 from cfs.cli.send import answer, read_settings, remark, write_settings
 from cfs.errors import CfsError, EngineError, Gone, InvalidRequest, NotFound
@@ -89,12 +89,12 @@ class Conversation:
         except Gone as error:
             if not self._interactive:
                 raise
-            complain(f"{error.detail}; nothing was sent. What you send next begins a new session {self.session}.")
+            print_error(f"{error.detail}; nothing was sent. What you send next begins a new session {self.session}.")
             self._life.forget()
         except CfsError as error:
             if not self._interactive:
                 raise
-            complain(error.detail)
+            print_error(error.detail)
         return True
 
     def _remark(self, text: str) -> None:
@@ -129,7 +129,7 @@ class Conversation:
         try:
             self._client.call(api.cancel(self.session))
         except CfsError as error:
-            complain(error.detail)
+            print_error(error.detail)
 
     # -- commands -----------------------------------------------------------------------------------------------------
 

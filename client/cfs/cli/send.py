@@ -10,7 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from cfs import api
-from cfs.cli.app import REFUSED, complain
+from cfs.cli.app import REFUSED, print_error
 from cfs.cli.screen import is_terminal, note, show
 from cfs.errors import InvalidSettings
 from cfs.state import TurnReader
@@ -47,10 +47,10 @@ def run(client: Client, session: str, message: NewMessage, *, wait: bool, as_jso
     elif streaming or reply.error is None:
         show("\n" if streaming else reply.reply + "\n")
     if reply.error is not None:
-        complain(f"the turn failed: {reply.error}")
+        print_error(f"the turn failed: {reply.error}")
         raise typer.Exit(REFUSED)
     if reply.finish_reason == "cancelled":
-        complain("the turn was cancelled")
+        print_error("the turn was cancelled")
         raise typer.Exit(REFUSED)
 
 

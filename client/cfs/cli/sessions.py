@@ -6,7 +6,7 @@ from datetime import datetime
 import typer
 
 from cfs import api
-from cfs.cli.app import REFUSED, complain
+from cfs.cli.app import REFUSED, print_error
 from cfs.cli.screen import show
 from cfs.errors import CfsError, NotFound, Unreachable
 from cfs.transports.http import Client
@@ -35,7 +35,7 @@ def delete_sessions(client: Client, sessions: Iterable[str], *, force: bool) -> 
             raise
         except CfsError as error:
             if not (force and isinstance(error, NotFound)):
-                complain(error.detail)
+                print_error(error.detail)
                 refused = True
     if refused:
         raise typer.Exit(REFUSED)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cfs.cli.app import USAGE, complain, main
+from cfs.cli.app import USAGE, main, print_error
 from cfs.cli.doctor import mount_obstacle
 
 DEFAULT_DIRECTORY = Path("/cfs")
@@ -42,7 +42,7 @@ def start(plan: Plan) -> int:
     """Start what can be started, wait for its end, and return the exit code."""
     directory, obstacle = _mount_point(plan)
     if obstacle and plan.directory:
-        complain(f"cannot mount on {plan.directory}: {obstacle}")
+        print_error(f"cannot mount on {plan.directory}: {obstacle}")
         return USAGE
     return asyncio.run(_Up(plan, directory, obstacle).run())
 

@@ -34,13 +34,12 @@ from cfs.completions.models import (
     read_arguments,
     write_arguments,
 )
-from cfs.completions.reading import DONE, Assembly, CompletionReader
+from cfs.completions.reading import DONE, CompletionAccumulator, CompletionReader
 from cfs.wire import FunctionName, FunctionSpec, NamedTool, ToolSpec
 
 __all__ = [
     "DONE",
     "UNREADABLE",
-    "Assembly",
     "CachedTokens",
     "ChatChunk",
     "ChatCompletion",
@@ -51,6 +50,7 @@ __all__ = [
     "ChoiceLogprobs",
     "ChunkChoice",
     "ChunkDelta",
+    "CompletionAccumulator",
     "CompletionReader",
     "CompletionReason",
     "CompletionUsage",

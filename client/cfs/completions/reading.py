@@ -63,7 +63,7 @@ def _error_in(found: dict[str, object]) -> CfsError:
     return EngineError(str(error.get("message") if isinstance(error, dict) else error))
 
 
-class Assembly:
+class CompletionAccumulator:
     """A completion put together from its chunks; `complete` once a chunk has said why it ended."""
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ def _is_here(host: str) -> bool:
 
 def time_limits(request: api.Request, answer_seconds: float) -> httpx.Timeout:
     """Bound every step of a request; the answer may take what the server was asked to wait besides."""
-    return httpx.Timeout(answer_seconds, connect=CONNECT_SECONDS, read=answer_seconds + request.patience)
+    return httpx.Timeout(answer_seconds, connect=CONNECT_SECONDS, read=answer_seconds + request.wait_seconds)
 
 
 def stream_limits(deadline: Deadline) -> httpx.Timeout:

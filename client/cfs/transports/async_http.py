@@ -14,7 +14,7 @@ import httpx
 from cfs import api
 from cfs.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
 from cfs.state import TurnReader
-from cfs.stream import FIRST_PAUSE, Follower, Outcome, StreamEvent
+from cfs.stream import FIRST_PAUSE, EventSource, Outcome, StreamEvent
 from cfs.transcript import Turn, parse
 from cfs.transports.addresses import (
     ANSWER_SECONDS,
@@ -73,7 +73,7 @@ class AsyncClient:
                     raise error_from(error, request, self.url) from error
                 await asyncio.sleep(FIRST_PAUSE * 2**attempt)
             else:
-                return call.result(api.Answer(answer.status_code, answer.headers, answer.content))
+                return call.result(api.ApiResponse(answer.status_code, answer.headers, answer.content))
         raise AssertionError("unreachable")  # pragma: no cover
 
     async def events(
@@ -86,30 +86,32 @@ class AsyncClient:
         `Timeout` is raised, at the latest with the next heartbeat, and says what is `late`. Leave the stream through
         `contextlib.aclosing`, and its connection is closed at once; that cancels nothing on the server.
         """
-        follower = Follower(stream, attempts)
+        source = EventSource(stream, attempts)
         deadline = deadline or Deadline(None)
         while True:
             try:
-                async with self._http.stream(**arguments(follower.request, stream_limits(deadline))) as response:
+                async with self._http.stream(**arguments(source.request, stream_limits(deadline))) as response:
                     if response.status_code >= 400:
-                        raise api.error_of(api.Answer(response.status_code, response.headers, await response.aread()))
-                    for event in follower.connected():
+                        raise api.error_of(
+                            api.ApiResponse(response.status_code, response.headers, await response.aread())
+                        )
+                    for event in source.connected():
                         yield event
                     async for data in response.aiter_bytes():
-                        for event in follower.feed(data):
+                        for event in source.feed(data):
                             yield event
-                        if follower.cut:
+                        if source.cut:
                             return
                         deadline.check(late)
-                follower.lost()
+                source.lost()
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 deadline.check(late)
-                follower.lost(lost_stream(error, follower.request, self.url))
+                source.lost(lost_stream(error, source.request, self.url))
             except CfsError as error:
-                follower.lost(error)
-            if follower.ended:
+                source.lost(error)
+            if source.ended:
                 return
-            await asyncio.sleep(follower.pause)
+            await asyncio.sleep(source.pause)
 
     async def chunks(self, stream: api.ChunkStream) -> "AsyncGenerator[ChatChunk]":
         """Yield a completion's chunks as they come (H4).
@@ -124,7 +126,7 @@ class AsyncClient:
         try:
             async with self._http.stream(**arguments(stream.request, stream_limits(Deadline(None)))) as response:
                 if response.status_code >= 400:
-                    raise api.error_of(api.Answer(response.status_code, response.headers, await response.aread()))
+                    raise api.error_of(api.ApiResponse(response.status_code, response.headers, await response.aread()))
                 async for data in response.aiter_bytes():
                     for chunk in reader.feed(data):
                         yield chunk

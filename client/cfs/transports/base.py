@@ -1,4 +1,4 @@
-"""What a way to a session can do; the session on top of it does the same for all of them (C1)."""
+"""Transports: what each can do for a session, which does the same over all of them (C1)."""
 
 import math
 import os
@@ -58,15 +58,15 @@ DEFAULT_MOUNT = _Default("/cfs")
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Endpoint:
     """How a session is reached: the URL of a server, or the directory of a mount."""
 
     kind: Literal["http", "file"]
-    place: str
+    location: str
 
 
-def choose(url: str | None, mount: str | os.PathLike[str]) -> Way:
-    """Choose the way: what was given, else `CFS_URL`, else the mount if it is there (C1).
+def resolve(url: str | None, mount: str | os.PathLike[str]) -> Endpoint:
+    """Return the endpoint that was given, else that of `CFS_URL`, else the mount if it is there (C1).
 
     Raises `InvalidRequest` when both a URL and a mount are given, `Unreachable` when there is neither.
     """
@@ -76,10 +76,10 @@ def choose(url: str | None, mount: str | os.PathLike[str]) -> Way:
     if url is None and not mount_given:
         url = os.environ.get(URL_VARIABLE) or None
     if url is not None:
-        return Way("http", url)
+        return Endpoint("http", url)
     directory = os.fspath(mount)
     if os.path.isdir(directory):  # noqa: PTH112 - pathlib raises where a mount has died
-        return Way("file", directory)
+        return Endpoint("file", directory)
     raise Unreachable(
         f"{directory} is no directory: mount the sessions there (`cfs mount {directory}`), or name a server by url=..."
         f" or {URL_VARIABLE}, such as http://127.0.0.1:8000"
@@ -87,10 +87,10 @@ def choose(url: str | None, mount: str | os.PathLike[str]) -> Way:
 
 
 class Transport(Protocol):
-    """One session, reached one way. Errors are those of `cfs.errors`; what a way cannot do is `Unsupported`."""
+    """One session at one endpoint. Raises the errors of `cfs.errors`, `Unsupported` for what it cannot do."""
 
     takes_tools: bool
-    """Whether a message carries tools, and a reply its calls; else both are told in texts."""
+    """Whether a message carries tools, and a reply its calls; else both are part of the texts."""
 
     def open(self) -> None:
         """Make the session if there is none."""
@@ -156,7 +156,7 @@ class AsyncTransport(Protocol):
     """The same for `AsyncSession`."""
 
     takes_tools: bool
-    """Whether a message carries tools, and a reply its calls; else both are told in texts."""
+    """Whether a message carries tools, and a reply its calls; else both are part of the texts."""
 
     async def open(self) -> None:
         """Make the session if there is none."""

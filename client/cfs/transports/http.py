@@ -15,7 +15,7 @@ import httpx
 from cfs import api
 from cfs.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
 from cfs.state import TurnReader
-from cfs.stream import FIRST_PAUSE, Follower, Outcome, StreamEvent
+from cfs.stream import FIRST_PAUSE, EventSource, Outcome, StreamEvent
 from cfs.transcript import Turn, parse
 from cfs.transports.addresses import (
     ANSWER_SECONDS,
@@ -74,7 +74,7 @@ class Client:
                     raise error_from(error, request, self.url) from error
                 time.sleep(FIRST_PAUSE * 2**attempt)
             else:
-                return call.result(api.Answer(answer.status_code, answer.headers, answer.content))
+                return call.result(api.ApiResponse(answer.status_code, answer.headers, answer.content))
         raise AssertionError("unreachable")  # pragma: no cover
 
     def events(
@@ -87,30 +87,30 @@ class Client:
         `Timeout` is raised, at the latest with the next heartbeat, and says what is `late`. Leave the stream through
         `contextlib.closing`, and its connection is closed at once; that cancels nothing on the server.
         """
-        follower = Follower(stream, attempts)
+        source = EventSource(stream, attempts)
         deadline = deadline or Deadline(None)
         while True:
             try:
-                with self._http.stream(**arguments(follower.request, stream_limits(deadline))) as response:
+                with self._http.stream(**arguments(source.request, stream_limits(deadline))) as response:
                     if response.status_code >= 400:
-                        raise api.error_of(api.Answer(response.status_code, response.headers, response.read()))
-                    for event in follower.connected():
+                        raise api.error_of(api.ApiResponse(response.status_code, response.headers, response.read()))
+                    for event in source.connected():
                         yield event
                     for data in response.iter_bytes():
-                        for event in follower.feed(data):
+                        for event in source.feed(data):
                             yield event
-                        if follower.cut:
+                        if source.cut:
                             return
                         deadline.check(late)
-                follower.lost()
+                source.lost()
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 deadline.check(late)
-                follower.lost(lost_stream(error, follower.request, self.url))
+                source.lost(lost_stream(error, source.request, self.url))
             except CfsError as error:
-                follower.lost(error)
-            if follower.ended:
+                source.lost(error)
+            if source.ended:
                 return
-            time.sleep(follower.pause)
+            time.sleep(source.pause)
 
     def chunks(self, stream: api.ChunkStream) -> "Generator[ChatChunk]":
         """Yield a completion's chunks as they come (H4).
@@ -125,7 +125,7 @@ class Client:
         try:
             with self._http.stream(**arguments(stream.request, stream_limits(Deadline(None)))) as response:
                 if response.status_code >= 400:
-                    raise api.error_of(api.Answer(response.status_code, response.headers, response.read()))
+                    raise api.error_of(api.ApiResponse(response.status_code, response.headers, response.read()))
                 for data in response.iter_bytes():
                     for chunk in reader.feed(data):
                         yield chunk

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterable, Iterator
 from typing import Any
 
 from cfs.completions import (
-    Assembly,
     ChatChunk,
     ChatCompletion,
     ChoiceLogprobs,
     ChunkChoice,
     ChunkDelta,
+    CompletionAccumulator,
     CompletionReason,
     CompletionUsage,
     ContentLogprob,
@@ -106,7 +106,7 @@ class Writer:
 
     async def completion(self, items: AsyncIterable[Delta | Finished]) -> ChatCompletion:
         """Put the whole together."""
-        assembly = Assembly()
+        assembly = CompletionAccumulator()
         async for item in items:
             for chunk in self.write(item):
                 assembly.add(chunk)
