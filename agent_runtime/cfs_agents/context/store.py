@@ -1,8 +1,11 @@
 """The items of one session on disk (O1).
 
 `{root}/{session_id}/` holds `index.json`, `tool_result/{tool}/{call_id}.json`, `user_message/{item_id}.json` and so on
-for each type; beside each JSON a `.txt` (see `records`). A file is complete before the index names it, and leaves the
-index before it is removed, so the index never leads to nothing, whenever the process is killed.
+for each type; beside each JSON a `.txt`. A file is complete before the index names it, and leaves the index before it
+is removed, so the index never names a missing file, whenever the process is killed. Opening a session rebuilds the
+index from the files; of the old one only the list of removed items is needed.
+
+The module goes from names and records over the index and the folder to `ContextFileSystem`, the store itself.
 """
 
 import errno
@@ -32,9 +35,9 @@ from cfs.errors import CfsError, Conflict, InvalidIdentifier, NotFound, StorageF
 from cfs.wire import Message
 from cfs_agents.context.conversation import ContextItem, ItemType
 from cfs_agents.context.redaction import redact, redact_json
-from cfs_filesystem import DiskFileSystem, EntryMeta, FileSystemError, FsHandle, Grant, NotFoundError, open_beneath
+from cfs_filesystem import DiskFileSystem, FileSystemError, FsHandle, Grant, NotFoundError, open_beneath
 
-# Names of files and sessions that are safe on any disk, made of ids that may be anything. Pure but for chance.
+# Names of files and sessions that are safe on any disk, made from any ids. No I/O.
 
 GENERATED_SESSION = re.compile(r"session_\d{8}_\d{6}_[a-z0-9]{6}")
 
@@ -46,7 +49,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def new_session_id(now: datetime) -> str:
-    """Make the id of a session: its time, and six random characters (O1)."""
+    """Return a new id for a session: its time and six random characters (O1)."""
     return f"session_{now:%Y%m%d_%H%M%S}_{''.join(secrets.choice(_LETTERS) for _ in range(6))}"
 
 
@@ -58,10 +61,10 @@ def valid_session_id(session_id: str) -> str:
 
 
 def safe_name(raw: str, otherwise: str) -> str:
-    """Make a file name without an ending of an id, the same one each time; `otherwise` stands for an empty id.
+    """Return a file name, without an ending, for an id; `otherwise` replaces an empty id.
 
-    A plain id stays as it is. Any other one (long, with dots, slashes, NUL, letters of other scripts, or the name of a
-    device) gives its plain characters and a hash of the whole.
+    A plain id stays as it is. Any other id (long, with dots, slashes, NUL, letters of other scripts, or the name of a
+    device) becomes its plain characters and a hash of the whole. The same id always has the same name.
     """
     if not raw:
         raw = otherwise
@@ -72,7 +75,7 @@ def safe_name(raw: str, otherwise: str) -> str:
 
 
 def distinct_name(name: str, item_id: str, taken: Collection[str]) -> str:
-    """Make a name that none of `taken` (in lower case) equals, on disks too that do not tell cases apart."""
+    """Return a name that differs from all of `taken` (in lower case), also on disks that ignore case."""
     candidate, count = name, 1
     while candidate.lower() in taken:
         candidate = f"{name}-{_digest(f'{item_id} {count}')}"
@@ -84,26 +87,26 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
-# An item on disk: the file that holds it, and the line of the index that leads there (O1). Pure: no I/O.
+# An item on disk: its files, and its line in the index (O1). No I/O.
 #
-# An item has two files. `NAME.json` is the item (`NAME.json.gz` once a large one has been compressed), and `NAME.txt`
-# its plain content. The second one is what a placeholder names: in JSON a text is one line, however many it has, and a
-# tool that reads by lines could show all of it or nothing. The text can always be made again from the JSON.
+# An item has two files. `NAME.json` is the item (`NAME.json.gz` once a large one has been compressed), `NAME.txt` its
+# plain content. A placeholder names the text: in JSON the whole content is one line, and a tool that reads by lines
+# could show all of it or nothing. The text can always be made again from the JSON.
 
 SCHEMA_VERSION = "1.0"
 GZIP_ABOVE = 262_144
-"""Items whose JSON has more bytes are compressed at a clean-up, if that halves them."""
+"""A clean-up compresses items whose JSON has more bytes, if that halves them."""
 
 _SAMPLE = 16_384
 
 
 class Unreadable(Exception):
-    """A file does not hold an item, or an index, that was written here."""
+    """A file does not hold an item or an index of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Where an item is on disk, and what is known of it without reading it.
+    """Where an item is on disk, and its description.
 
     `path` (of the JSON) is relative to the session's folder, and None once the files have been cleaned away.
     `size` is the content's bytes in UTF-8, `stored` those of both files. `tokens` is what the item cost in the prompt.
@@ -166,7 +169,7 @@ _FIELDS = [field.name for field in fields(Record)]
 
 @dataclass(frozen=True)
 class Document:
-    """An item as it is written, without secrets. `metadata` is the rest of the message, and what the index says."""
+    """An item as it is written, without secrets. `metadata` is the rest of the message and what the index needs."""
 
     item_id: str
     item_type: ItemType
@@ -176,7 +179,7 @@ class Document:
 
     @classmethod
     def of(cls, item: ContextItem, summary: str, now: datetime) -> Self:
-        """Describe an item; its secrets are taken out here."""
+        """Describe an item without its secrets."""
         redacted = redact(item.message.content)
         rest = redact_json(item.message.model_dump(mode="json", exclude={"content"}, exclude_defaults=True))
         found = {
@@ -192,7 +195,7 @@ class Document:
 
     @property
     def digest(self) -> str:
-        """Hash of what was said: equal for the same item off-loaded twice."""
+        """Hash of the message: equal if the same item is off-loaded twice."""
         said = hashlib.sha256(_json([self.item_type, {key: self.metadata.get(key) for key in _MESSAGE}]))
         said.update(self._bytes)
         return said.hexdigest()
@@ -246,29 +249,29 @@ def read_document(data: bytes) -> Document:
 
 
 def compressed(data: bytes) -> bytes | None:
-    """Compress a large file, or return None where that is not worth while; a sample tells."""
+    """Compress a large file; return None if a sample shows that it does not pay."""
     if len(data) <= GZIP_ABOVE or len(zlib.compress(data[:_SAMPLE], 1)) > _SAMPLE // 2:
         return None
     return gzip.compress(data, 1, mtime=0)
 
 
 def _json(value: Any) -> bytes:
-    """Write JSON; pydantic's writer is the quickest, but knows no half characters."""
+    """Write JSON. Pydantic's writer is the fastest, but refuses lone surrogates."""
     try:
         return to_json(value)
     except PydanticSerializationError:
         return json.dumps(value).encode()
 
 
-# The index of a session: which items are on disk, and which were. Pure but for the file system it is handed.
+# The index of a session: which items are on disk, and which were removed.
 
 INDEX = "index.json"
 MAX_HISTORY = 1_000
-"""How many items that were cleaned away are remembered."""
+"""How many removed items are remembered."""
 
 
 class Index:
-    """Records by item id, in the order of off-loading; and those of items whose files are gone."""
+    """Records by item id, in the order of off-loading, and records of removed items."""
 
     def __init__(self, records: Iterable[Record] = (), removed: Iterable[Record] = ()) -> None:
         self.records = {record.item_id: record for record in records}
@@ -283,14 +286,14 @@ class Index:
         return {record.stem.lower() for record in self}
 
     def forget(self, gone: Iterable[Record]) -> None:
-        """Move records to the history; each has lost its paths already."""
+        """Move records, whose paths are cleared already, to the removed ones."""
         for record in gone:
             self.records.pop(record.item_id, None)
             self.removed.append(record)
         del self.removed[:-MAX_HISTORY]
 
     def encoded(self, session_id: str) -> bytes:
-        """Write the index, a line to each item, so that a tool that reads by lines can show a part of it."""
+        """Return the index as JSON with a line for each item, so that a tool that reads by lines can show a part."""
         head = json.dumps({"schema_version": SCHEMA_VERSION, "session_id": session_id})[:-1]
         self._lines = {record.item_id: self._line(record) for record in self}
         items = ",\n".join(line for _, line in self._lines.values())
@@ -298,13 +301,13 @@ class Index:
         return f'{head}, "items": [\n{items}\n], "removed": [\n{removed}\n]}}\n'.encode()
 
     def _line(self, record: Record) -> tuple[Record, str]:
-        """Write a record, once: hundreds are written again and again, and few are new."""
+        """Return a record's line, encoded once: an index of hundreds is written often, and few records are new."""
         known = self._lines.get(record.item_id)
         return known if known is not None and known[0] is record else (record, json.dumps(record.dump()))
 
 
 def decoded(data: bytes) -> Index:
-    """Read an index; raises `Unreadable` for one that is cut off or was not written here."""
+    """Read an index; raises `Unreadable` if it is cut off or not ours."""
     try:
         state: Mapping[str, Any] = json.loads(data)
         if state["schema_version"] != SCHEMA_VERSION:
@@ -314,80 +317,67 @@ def decoded(data: bytes) -> Index:
         raise Unreadable(str(error)) from error
 
 
-def recovered(index: Index | None, handle: FsHandle) -> tuple[Index, bool]:
-    """Compare an index with the files that are there; return a true one, and whether it differs.
+def rebuilt(handle: FsHandle, known: Index) -> Index:
+    """Return the index of the items that are on disk; `known` is what the last one said.
 
-    Without an index all is read anew. Files that no record names, as a kill between file and index leaves them, are
-    taken in, or removed if the index knows the item elsewhere. Records without a file are dropped. Texts that are
-    missing or cut off are written again.
+    Every item is read. If a crash left one in two places, the place that `known` names stays, else the older one. Texts
+    that are missing or have another length are written again.
     """
-    files = {meta["path"][1:]: meta for meta in handle.list("/")}
-    old = index or Index()
-    kept = {
-        record.item_id: record for record in old if record.path in files and _has_text(handle, record, files, mend=True)
-    }
-    known = {record.path for record in kept.values()}
-    found = [record for path in files if path not in known and (record := _read(handle, path)) is not None]
-    for record in sorted(found, key=lambda record: record.offloaded_at):
-        if record.item_id in kept and kept[record.item_id].stem == record.stem:
+    sizes = {meta["path"][1:]: meta["size"] for meta in handle.list("/")}
+    named = {record.path for record in known}
+    found = [record for path in sizes if (record := _read(handle, path, sizes)) is not None]
+    kept: dict[str, Record] = {}
+    for record in sorted(found, key=lambda record: (record.path not in named, record.offloaded_at)):
+        other = kept.setdefault(record.item_id, record)
+        if other is not record and other.stem == record.stem:
             handle.delete(f"/{record.path}")  # the same one, compressed or not
-        elif record.item_id in kept:
+        elif other is not record:
             remove_files(handle, record)
-        elif _has_text(handle, record, files, mend=True):
-            kept[record.item_id] = record
-    return Index(kept.values(), old.removed), index is None or [*kept.values()] != [*old]
+    return Index(sorted(kept.values(), key=lambda record: record.offloaded_at), known.removed)
 
 
 def check_integrity(index: Index, handle: FsHandle) -> list[str]:
-    """Compare the records with the files that they lead to; every line is a violation."""
-    files = {meta["path"][1:]: meta for meta in handle.list("/")}
+    """Compare the index with the files; each line is a violation."""
+    sizes = {meta["path"][1:]: meta["size"] for meta in handle.list("/")}
     problems = []
     for record in index:
-        if record.path not in files or not _has_text(handle, record, files, mend=False):
+        if record.path not in sizes or sizes.get(record.text_path or "") != record.size:
             problems.append(f"{record.item_id} leads to nothing")
-        elif (true := _read(handle, record.path)) is None or true != record:
+        elif _read(handle, record.path, sizes) != record:
             problems.append(f"{record.item_id} is not what its file says")
     if len(index.stems()) != len(index.records):
         problems.append("two items share a name")
-    unlisted = files.keys() - {INDEX} - {path for record in index for path in (record.path, record.text_path)}
+    unlisted = sizes.keys() - {INDEX} - {path for record in index for path in (record.path, record.text_path)}
     return [*problems, *(f"{path} belongs to no item" for path in sorted(unlisted))]
 
 
 def remove_files(handle: FsHandle, record: Record) -> None:
-    """Remove both files of an item: the text first, for without the JSON nobody would know what it is."""
+    """Remove both files of an item, the text first, so that no text is left without its JSON."""
     for path in (record.text_path, record.path):
         with suppress(NotFoundError):
             handle.delete(f"/{path}")
 
 
-def _read(handle: FsHandle, path: str) -> Record | None:
-    """Make a record of a file that holds an item; None for any other file."""
+def _read(handle: FsHandle, path: str, sizes: Mapping[str, int]) -> Record | None:
+    """Read an item, and write its text again where that is missing or cut off, as no write waits for it.
+
+    Return None for a file that holds no item.
+    """
     if path == INDEX or not path.endswith((".json", ".json.gz")):
         return None
     try:
         data = handle.read_binary(f"/{path}")
         document = read_document(data)
-        return document.record(path, len(data) + len(document.text()))
-    except (Unreadable, FileSystemError):
-        return None
-
-
-def _has_text(handle: FsHandle, record: Record, files: Mapping[str, EntryMeta], *, mend: bool) -> bool:
-    """Say whether the text is there in its full length; write it again if it is not, for no write waits for it."""
-    text = files.get(record.text_path or "")
-    if text is not None and text["size"] == record.size:
-        return True
-    try:
-        if mend:
-            document = read_document(handle.read_binary(f"/{record.path}"))
+        record = document.record(path, len(data) + len(document.text()))
+        if sizes.get(record.text_path or "") != record.size:
             with suppress(OSError):  # a full disk; the item itself can be read all the same
                 handle.write(f"/{record.text_path}", document.text())
     except (Unreadable, FileSystemError):
-        return False
-    return mend
+        return None
+    return record
 
 
-# A session's folder, opened: nobody else has it, and its index is true.
+# A session's folder, opened, locked, and with a true index.
 
 _EVERYTHING = Grant(prefix="/", ops={"list", "file", "read", "write", "delete"})
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -395,13 +385,12 @@ _SLACK = 65_536
 
 
 class Folder:
-    """Makes a folder if need be, locks it, and reads its index or makes it anew from the files.
+    """Creates a folder if it is missing, locks it, and rebuilds its index from its files.
 
-    What lies between `trusted` and the folder may be changed by others (an agent's commands) at any time: it is opened
-    step by step and never through a link, and the folder itself is used by its descriptor only.
-    `handle` writes what must survive a crash of the machine (if `durable`), `hasty` what can be made again, or what is
-    waited for by `settle` afterwards. Raises
-    `Conflict` if somebody else has it open, `Unavailable` or `StorageFull` if the disk does not let us.
+    Others (an agent's commands) may change what lies between `trusted` and the folder at any time: each step is opened
+    without following links, and the folder is used by its descriptor only. `handle` waits for the disk if `durable`;
+    `hasty` does not, for files that can be made again or that `settle` waits for. Raises `Conflict` if another object
+    has the folder open, and `Unavailable` or `StorageFull` if the disk refuses.
     """
 
     def __init__(self, path: Path, trusted: Path, *, durable: bool) -> None:
@@ -411,31 +400,31 @@ class Folder:
         self._parts = path.relative_to(trusted).parts
         self._disks: list[DiskFileSystem] = []
         self._durable = durable
-        with in_our_words(path):
+        with translated_errors(path):
             self._lock()
             try:
                 self._disks = [DiskFileSystem(self.descriptor, durable=wait, private=True) for wait in (durable, False)]
                 self.handle, self.hasty = (disk.create_handle([_EVERYTHING]) for disk in self._disks)
-                self.index = self._true_index()
+                self.index = self._rebuild()
             except BaseException:
                 self.close()
                 raise
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Unlock the folder."""
         for disk in self._disks:
             disk.close()
         self._release()
 
     def save(self, *, wait: bool = True) -> None:
-        """Write the index. Who has only put items in need not wait for the disk: their files say the same."""
+        """Write the index. After additions there is no need to wait for the disk: the files say the same."""
         (self.handle if wait else self.hasty).write(f"/{INDEX}", self.index.encoded(self.path.name))
 
     def settle(self, path: str) -> None:
-        """Wait until the disk has a new file, which nobody looks for before the index names it.
+        """Wait until the disk has a new file (fsync of the file and its directories).
 
-        The file has its name before the disk has its content, so that one transaction of the disk takes both; the wait
-        for its directories then finds them there already. That takes half the time of waiting before and after.
+        The file gets its name before its content is on the disk, so that one transaction of the disk takes both. That
+        takes half the time of waiting twice, and is safe because nobody reads the file before the index names it.
         """
         if self._durable:
             *folders, name = Path(path).parts
@@ -449,7 +438,7 @@ class Folder:
                     os.close(folder)
 
     def remove(self) -> None:
-        """Remove the folder with the directories in it; raises `OSError` if there is a file in one of them."""
+        """Remove the folder with its directories; raises `OSError` if a file is left in one of them."""
         for _, folders, _, here in os.fwalk(".", topdown=False, dir_fd=self.descriptor):
             for name in folders:
                 os.rmdir(name, dir_fd=here)
@@ -486,13 +475,14 @@ class Folder:
                     return
             self._release()  # somebody has removed the folder in between: it is to be made again
 
-    def _true_index(self) -> Index:
-        known = None
+    def _rebuild(self) -> Index:
+        """Make the index from the files, so that it is true whatever happened; it is written if that changes it."""
+        known = Index()
         with suppress(Unreadable, FileSystemError):
             known = decoded(self.handle.read_binary(f"/{INDEX}"))
-        self.index, differs = recovered(known, self.handle)
-        if differs and self.index.records:
-            with suppress(OSError):  # a disk that is full now: the next one to open it finds the same
+        self.index = rebuilt(self.handle, known)
+        if self.index.records and [*self.index] != [*known]:
+            with suppress(OSError):  # a full disk: the next one to open it finds the same
                 self.save()
         return self.index
 
@@ -506,8 +496,8 @@ def _wait_for(name: str, directory: int) -> None:
 
 
 @contextmanager
-def in_our_words(path: Path) -> Iterator[None]:
-    """Raise what a failure of the disk means: `StorageFull`, or `Unavailable` for any other."""
+def translated_errors(path: Path) -> Iterator[None]:
+    """Raise failures of the disk as `StorageFull` or `Unavailable`."""
     try:
         yield
     except OSError as error:
@@ -519,21 +509,21 @@ def in_our_words(path: Path) -> Iterator[None]:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder, and what is missing above it, for its owner alone."""
+    """Create a folder, and missing ones above it, for its owner only."""
     for missing in [*(parent for parent in reversed(folder.parents) if not parent.exists()), folder]:
         missing.mkdir(mode=0o700, exist_ok=True)
 
 
 DEFAULT_ROOT = Path("~/.agent/context")
 RESERVE = 64 * 1024 * 1024
-"""Bytes of the disk that off-loading leaves free."""
+"""Free bytes that off-loading leaves on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offloaded:
-    """What came of an order to off-load: by item id the records of what is on disk now, and why the rest is not.
+    """Result of off-loading: by item id the records of what is on disk now, and why the rest was refused.
 
-    `contents` are the texts as they were written, without secrets.
+    `contents` are the texts as written, without secrets.
     """
 
     records: Mapping[str, Record] = field(default_factory=dict)
@@ -543,28 +533,31 @@ class Offloaded:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """An item as it was read back. If it is `redacted`, its secrets are not in it any more."""
+    """An item that was read back. If it is `redacted`, secrets are missing from it."""
 
     record: Record
     message: Message
 
     @property
     def redacted(self) -> bool:
-        """Whether something was taken out before it was written."""
+        """Whether secrets were taken out before it was written."""
         return bool(self.record.redactions)
 
 
 class ContextFileSystem:
-    """Keeps items of one session in files. One object at a time may have a session open; any number of threads.
+    """Stores the off-loaded items of one session. One object at a time can have a session open; threads may share it.
 
-    Nothing is made on disk before the first item is off-loaded. `shown_as` is what the model sees in place of the
-    root, where its file tools have paths of their own; without it a placeholder names the path on the disk. `durable`
-    waits for the disk; without it a crash of the machine (not of the process) can lose the last items. `reserve` is
-    how many bytes of the disk stay free. Where others may change what is around the folder (an agent's commands may),
-    `trusted` is the directory above it that they cannot replace: no link below it is followed. Else that is the root.
+    Nothing is created on disk before the first item is off-loaded.
 
-    Whatever touches the disk raises `Conflict` if somebody else has the session open, `Unavailable` or `StorageFull` if
-    the disk does not let us; only `offload` says the last two in its result.
+    - `root` is the folder of all sessions, `~/.agent/context` unless given.
+    - `shown_as` replaces the root in the paths that the model sees, for file tools with paths of their own.
+    - `durable` waits for the disk. Without it a crash of the machine (not of the process) can lose the last items.
+    - `reserve` is the number of bytes that stay free on the disk.
+    - `trusted` is a directory above the folder that others (an agent's commands) cannot replace; no link below it is
+      followed. It is the root unless given.
+
+    What touches the disk raises `Conflict` if another object has the session open, and `Unavailable` or `StorageFull`
+    if the disk refuses; only `offload` reports the last two in its result.
     """
 
     def __init__(
@@ -598,7 +591,7 @@ class ContextFileSystem:
         self.close()
 
     def close(self) -> None:
-        """Let go of the folder, so that somebody else may open it; happens by itself when the object is gone."""
+        """Close the session, so that others can open it; a lost object closes by itself."""
         with self._lock:
             if self._folder is not None:
                 self._folder.close()
@@ -610,17 +603,17 @@ class ContextFileSystem:
         return self._folder
 
     def _look(self) -> Folder | None:
-        """Open the folder if there is one."""
+        """Open the folder if it exists."""
         return self._open() if self._folder is not None or self.path.is_dir() else None
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def offload(self, items: Iterable[ContextItem], summaries: Mapping[str, str] | None = None) -> Offloaded:
-        """Write items that are not on disk yet, then the index, once; say which are there now.
+        """Write items that are not on disk yet, then the index once; return which are on disk now.
 
-        An item whose content is not its own any more (off-loaded, destroyed) is not written. `summaries` has a line for
-        each id (O7). A full disk, or one that cannot be written, is no exception: the items up to there are on disk,
-        the others are not, and `refused` says why.
+        Items that were off-loaded or destroyed already have no content of their own and are not written. `summaries`
+        has a line for each id (O7). A disk that is full or cannot be written raises nothing: `refused` is the reason
+        why the remaining items were not written.
         """
         records: dict[str, Record] = {}
         contents: dict[str, str] = {}
@@ -628,7 +621,7 @@ class ContextFileSystem:
         refused: CfsError | None = None
         with self._lock:
             try:
-                with in_our_words(self.path):
+                with translated_errors(self.path):
                     folder = self._open()
                     for item in items:
                         known = folder.index.records.get(item.item_id)
@@ -642,20 +635,20 @@ class ContextFileSystem:
                             records[item.item_id] = known
             except (StorageFull, Unavailable) as error:
                 refused = error
-                self.close()  # should somebody have taken the folder away, the next one makes it again
+                self.close()  # if somebody has removed the folder, the next call creates it again
             offloaded = Offloaded(records, contents, refused)
             return self._settle(offloaded, replaced) if contents else offloaded
 
     def _settle(self, offloaded: Offloaded, replaced: list[Record]) -> Offloaded:
-        """Write the index; if that fails, nothing was off-loaded."""
+        """Write the index; if that fails, nothing counts as off-loaded."""
         try:
-            with in_our_words(self.path):
+            with translated_errors(self.path):
                 folder = self._open()
                 folder.save(wait=False)
                 for record in replaced:
                     remove_files(folder.handle, record)
         except (StorageFull, Unavailable) as error:
-            self.close()  # what is true is on the disk, and read again
+            self.close()  # the next call reads from the disk what is true
             return Offloaded(refused=error)
         return offloaded
 
@@ -669,16 +662,16 @@ class ContextFileSystem:
             folder.hasty.write(f"/{record.text_path}", text)
             folder.settle(path)
         except BaseException:
-            remove_files(folder.handle, record)  # or the next one to open the folder would take it in
+            remove_files(folder.handle, record)  # or the next one to open the folder would index it
             raise
         return record
 
     def compress(self) -> int:
-        """Compress the files of large items where that halves them (O7); return how many bytes that freed.
+        """Compress large items where that halves them (O7); return the number of bytes freed.
 
-        Not done when they are written, as somebody waits then, and it takes longer than the writing.
+        This is not done at off-loading, when the model waits: it takes longer than writing.
         """
-        with self._lock, in_our_words(self.path):
+        with self._lock, translated_errors(self.path):
             if (folder := self._look()) is None:
                 return 0
             packed = [new for record in folder.index if (new := _packed(folder, record)) is not None]
@@ -691,8 +684,8 @@ class ContextFileSystem:
             return sum(old.stored - new.stored for old, new in zip(before, packed, strict=True))
 
     def remove(self, item_ids: Iterable[str], because: str) -> int:
-        """Remove the files of items; the index remembers that they were there. Return how many bytes that freed."""
-        with self._lock, in_our_words(self.path):
+        """Remove items from the disk; the index remembers them. Return the number of bytes freed."""
+        with self._lock, translated_errors(self.path):
             if (folder := self._look()) is None:
                 return 0
             doomed = [record for item_id in item_ids if (record := folder.index.records.get(item_id)) is not None]
@@ -704,8 +697,8 @@ class ContextFileSystem:
             return sum(record.stored for record in doomed)
 
     def discard(self) -> None:
-        """Remove the session from the disk; raises `Unavailable` if something in it was not written here."""
-        with self._lock, in_our_words(self.path):
+        """Remove the session from the disk; raises `Unavailable` if it holds files of others."""
+        with self._lock, translated_errors(self.path):
             if (folder := self._look()) is not None:
                 for record in folder.index:
                     remove_files(folder.handle, record)
@@ -717,7 +710,7 @@ class ContextFileSystem:
     # -- reading --------------------------------------------------------------------------------------------------
 
     def restore(self, item_id: str) -> Restored:
-        """Read an item back. Raises `NotFound` if it was never off-loaded here, or has been cleaned away."""
+        """Read an item back. Raises `NotFound` if it was never off-loaded here, or was removed."""
         with self._lock:
             folder = self._look()
             record = folder.index.records.get(item_id) if folder else None
@@ -729,7 +722,7 @@ class ContextFileSystem:
                 raise NotFound(f"the file of {item_id!r} cannot be read: {error}") from None
 
     def history(self) -> list[Record]:
-        """Return what was ever off-loaded, the oldest first; what has been cleaned away has no path."""
+        """Return the records of all items ever off-loaded, oldest first; removed ones have no path."""
         with self._lock:
             folder = self._look()
             records = [*folder.index.removed, *folder.index] if folder else []
@@ -745,9 +738,9 @@ class ContextFileSystem:
         return f"{self.shown}/{INDEX}"
 
     def reader(self) -> tuple[DiskFileSystem, Grant]:
-        """Return the files as the model's tools may read them, with the paths that placeholders name, and the grant.
+        """Return a file system with the paths that placeholders name, and the grant to read it.
 
-        Raises `InvalidPathError` if those are no logical paths (say, a root with a `*` in its name).
+        Raises `InvalidPathError` if those are not logical paths (for example, a root with a `*` in its name).
         """
         prefix = self.shown + "/"
         with self._lock:
@@ -762,7 +755,7 @@ class ContextFileSystem:
 
 
 def _packed(folder: Folder, record: Record) -> Record | None:
-    """Write the compressed file of an item beside the other one; None where that is not worth while."""
+    """Write the compressed file of an item beside the plain one; return None if it does not pay."""
     path = record.path or ""
     if not path.endswith(".json") or record.stored <= GZIP_ABOVE:
         return None
