@@ -33,7 +33,7 @@ from cfs_agents.events import (
     TurnUsage,
     Warned,
 )
-from cfs_agents.messages import Language, sentences, told_changes
+from cfs_agents.messages import Language, catalogue, format_changes
 from cfs_agents.model import Chunk, CompleteResponse, Item, Model, Retrying, with_calls_in_text
 from cfs_agents.recorder import NullRecorder, Recorder
 from cfs_agents.repetition import RepeatedSteps, RepeatedText, ends_repeating
@@ -75,7 +75,7 @@ class Summaries:
 
     async def __call__(self, items: Sequence[ContextItem]) -> str:
         """Return a summary; raises `CfsError` when there is none, or only half of one."""
-        order = Message(role="system", content=sentences(self._language).sum_up)
+        order = Message(role="system", content=catalogue(self._language).sum_up)
         text = Message(role="user", content="\n\n".join(map(_shown, items)))
         reply: CompleteResponse | None = None
         stream = cast("AsyncGenerator[Item, None]", self._model.stream([order, text]))
@@ -185,7 +185,7 @@ _WORD = re.compile(r"[!-~]")
 
 def asking(messages: Sequence[Message], fault: Fault, language: Language) -> list[Message]:
     """Ask again after a reply that was no use, or for the rest of one that was cut off, with which the messages end."""
-    say = sentences(language)
+    say = catalogue(language)
     if fault is not Fault.CUT_OFF:
         note = say.empty if fault is Fault.EMPTY else say.repeated
         return [*messages, Message(role="user", content=note)]
@@ -245,7 +245,7 @@ class Agent:
     ) -> None:
         self.config = config = config or AgentConfig()
         self.tools = Registry(config.tools)
-        self._say = sentences(config.language)
+        self._say = catalogue(config.language)
         self.outcome = Outcome()
         self._summaries = Summaries(llm, config.language)
         self.context = working_context(config, files, self.tools, self._summaries)
@@ -625,7 +625,7 @@ class Agent:
             return False
         listed = ", ".join(self._unmade)
         self.warn(f"the answer says that {listed} was written, and it was not; the model is asked again")
-        facts = told_changes(await self._watch.changes(), self._say)
+        facts = format_changes(await self._watch.changes(), self._say)
         await self._add(Message(role="user", content=self._say.unmade.format(listed, facts)))
         return True
 

@@ -1,7 +1,8 @@
-"""What the loop itself says to a model, in English and in Chinese: the one home of these sentences. Pure: no I/O.
+"""The message catalogue: every sentence that the runtime itself sends to a model, in English and in Chinese. No I/O.
 
-The file agent and Fibre use them alike, so that a Chinese agent reads Chinese also where it is the runtime that speaks.
-What a tool says of itself, and how it failed, are the tool's own words.
+The loop, the file-system agent, the guards and Fibre take their sentences from here, so a Chinese agent reads Chinese
+wherever the runtime speaks. Descriptions and errors of tools are the tools' own. Weights of the embedded model depend
+on these exact words (docs/development.md).
 """
 
 from collections.abc import Sequence
@@ -16,23 +17,43 @@ _MOST_PATHS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sentences:
-    """The loop's sentences in one language; `{}` stands for what differs.
+class Messages:
+    """The sentences in one language; each `{}` is filled in.
 
-    - `go_on`: a task goes on after its rounds were over.
-    - `cut_off`, `think_less`, `shorter_call`: a reply ended at its limit of tokens: in words, before it said anything,
-      in the middle of a call.
-    - `sum_up`: the order to sum up a conversation.
-    - `perhaps_run`, `not_run`: the result of a call (its name) that was begun, or was not, before a kill.
-    - `no_result`: the result of a call that has none (the reason).
-    - `taken_out` (how many), `summary`, `on_disk` (where their list is): what stands for messages that left.
-    - `files`: a heading of the file agent's prompt. `synced`, `dropped` (names of calls): after a sync.
-    - `sync_turn`: nothing but a sync is possible now.
-    - `empty`, `repeated`, `malformed` (what is wrong, the right form): a reply was of no use, and is asked for again.
-    - `repeats` (calls, how often), `same_error` (how often): why a task is ended.
-    - `unmade` (names, what was done): an answer says that files were written, and they were not. What was done is
-      `created`, `changed` and `deleted`, or `nothing_done`.
-    - `finish`: a sub-agent answered without a report, and is asked for it once.
+    The loop:
+
+    - `go_on`: a task continues after its steps were used up.
+    - `cut_off`, `think_less`, `shorter_call`: a reply reached its limit of tokens in words, before any words, or in the
+      middle of a call.
+    - `sum_up`: asks for a summary of a conversation.
+    - `perhaps_run`, `not_run` (name): results of calls that had begun, or had not, before a kill.
+    - `no_result` (reason): result of a call that has none.
+    - `taken_out` (number), `summary`, `on_disk` (path of the list): replace messages that have left.
+    - `files`: heading of a prompt. `synced`, `dropped` (names of calls): after a sync. `sync_turn`: only a sync is
+      possible now.
+    - `empty`, `repeated`: a reply was useless and is asked for again.
+    - `repeats` (calls, times), `same_error` (times): why a task ends.
+    - `unmade` (names, changes): an answer claims files that were not written. The changes are `created`, `changed` and
+      `deleted`, or `nothing_done`.
+    - `finish`: a sub-agent answered without a report and is asked for it once.
+
+    The guards:
+
+    - `missing`, `claimed_empty`, `still_there`, `not_its_own`, `unchanged`, `no_path` (paths), `no_paths` (key): what
+      is wrong with a claim. `finished_twice`: a second report does not count.
+    - `stale` (path, agent): a write is refused. `somebody`: an unknown agent. `over`: the agent has ended.
+    - `locked`, `renewed` (path, seconds), `locked_by` (path, agent, seconds), `unlocked`, `not_locked` (path).
+    - `too_deep` (levels), `too_many_alive`, `too_many` (number): why a spawn is refused.
+    - `budget` (agent, used, limit): why the model is not asked.
+
+    Fibre:
+
+    - `superseded`: reply to a message whose agent has taken the next one already.
+    - `inbox_message` (sender, text), `child_done` (report): what comes into an inbox.
+    - `at_work` (names): an agent answers while its children work.
+    - `wait_ends` (agent): a wait ends early because of a message. `sent` (agent): a message was delivered.
+    - `no_report`: a child answered and never reported.
+    - `no_answer` (turns), `too_long` (seconds), `stopped`, `parent_over`: why an agent was ended.
     """
 
     go_on: str
@@ -52,7 +73,6 @@ class Sentences:
     sync_turn: str
     empty: str
     repeated: str
-    malformed: str
     repeats: str
     same_error: str
     unmade: str
@@ -61,9 +81,40 @@ class Sentences:
     changed: str
     deleted: str
     finish: str
+    missing: str
+    claimed_empty: str
+    still_there: str
+    not_its_own: str
+    unchanged: str
+    no_paths: str
+    no_path: str
+    finished_twice: str
+    stale: str
+    somebody: str
+    over: str
+    locked: str
+    renewed: str
+    locked_by: str
+    unlocked: str
+    not_locked: str
+    too_deep: str
+    too_many_alive: str
+    too_many: str
+    budget: str
+    superseded: str
+    inbox_message: str
+    child_done: str
+    at_work: str
+    wait_ends: str
+    sent: str
+    no_report: str
+    no_answer: str
+    too_long: str
+    stopped: str
+    parent_over: str
 
 
-_ENGLISH = Sentences(
+_ENGLISH = Messages(
     go_on="[Go on with the task.]",
     cut_off="[Your reply was cut off at its limit of length. Go on exactly where it stopped, and repeat nothing.]",
     think_less="[Your reply was cut off at its limit of length before it said anything. Think less, and answer.]",
@@ -85,7 +136,6 @@ _ENGLISH = Sentences(
     sync_turn="[Call sync_context now: write what is done, what was found, and the next steps. Nothing else is kept.]",
     empty="[Your reply was empty. Call a tool, or answer.]",
     repeated="[Your reply repeated itself and was stopped. Answer shorter, or call a tool.]",
-    malformed="[Your reply holds a tool call that could not be read, so nothing was run: {} The right form: {}]",
     repeats="it repeated itself: {}, {} times without anything new",
     same_error="it got the same error {} times",
     unmade="[Your answer says that these files were made or changed, but since the task began they were not: {}. What"
@@ -95,9 +145,40 @@ _ENGLISH = Sentences(
     changed="changed {}",
     deleted="deleted {}",
     finish="[Call sys_finish_task now: status, summary, details.]",
+    missing="claimed, but not there: {}",
+    claimed_empty="claimed, but empty: {}",
+    still_there="claimed as deleted, but there: {}",
+    not_its_own="claimed, but made by others: {}",
+    unchanged="claimed, but nothing changed: {}",
+    no_paths="{} is no list of paths",
+    no_path="claimed, but no path of the workspace: {}",
+    finished_twice="it reported more than once; the first report counts",
+    stale="{} was changed by {} since you last read it, and is not overwritten. Read it, then write what both need.",
+    somebody="somebody outside",
+    over="you have ended: nothing is written any more",
+    locked="{} is yours for {:g} s",
+    renewed="{} is yours for {:g} s more",
+    locked_by="{} is reserved by {} for {:g} s more at most: do something else, then try again",
+    unlocked="{} is free",
+    not_locked="{} was not reserved by you",
+    too_deep="no agent was started: {} levels of agents are the most. Do it yourself.",
+    too_many_alive="no agent was started: {} are at work, which is the most. Wait for one of them.",
+    too_many="no agent was started: there have been {} already, which is the most. Do it yourself.",
+    budget="the token budget of {} is used up: {} of {}",
+    superseded="[A newer message has come; the work goes on with it.]",
+    inbox_message="[Message from {}]\n{}",
+    child_done="[A sub-agent is done.]\n{}",
+    at_work="[These agents are still at work: {}. Wait for them, or answer again to end them.]",
+    wait_ends="{} is still at work. A message has come for you: read it, then wait again.",
+    sent="{} has the message.",
+    no_report="it answered without a report",
+    no_answer="it came to no end in {} turns",
+    too_long="it took longer than {:g} s",
+    stopped="it was cancelled",
+    parent_over="its parent has ended",
 )
 
-_CHINESE = Sentences(
+_CHINESE = Messages(
     go_on="[请继续任务。]",
     cut_off="[你的回复达到长度上限，被截断了。请从停下的地方继续写，不要重复。]",
     think_less="[你的回复达到长度上限，还没有说出任何内容就被截断了。请少想一些，直接回答。]",
@@ -117,7 +198,6 @@ _CHINESE = Sentences(
     sync_turn="[现在请调用 sync_context：写明已完成的事、发现和下一步。其他内容不会保留。]",
     empty="[你的回复是空的。请调用工具，或作答。]",
     repeated="[你的回复在重复，已被停止。请简短作答，或调用工具。]",
-    malformed="[你的回复中有一次无法读取的工具调用，因此没有执行：{} 正确的形式：{}]",
     repeats="它在重复：{}，{} 次，没有任何新结果",
     same_error="它 {} 次得到同样的错误",
     unmade="[你的回答说这些文件已创建或修改，但任务开始以来并没有：{}。实际的变化：{}。请完成缺少的部分，或更正你的回答。]",
@@ -126,106 +206,8 @@ _CHINESE = Sentences(
     changed="修改 {}",
     deleted="删除 {}",
     finish="[现在请调用 sys_finish_task：status、summary、details。]",
-)
-
-
-def sentences(language: Language) -> Sentences:
-    """Return the loop's sentences in a language."""
-    return _CHINESE if language == "zh" else _ENGLISH
-
-
-def told_changes(files: FileChanges, say: Sentences) -> str:
-    """Say what has become of files, of each kind the first ones."""
-    told = ((say.created, files.created), (say.changed, files.changed), (say.deleted, files.deleted))
-    listed = [
-        words.format(", ".join(paths[:_MOST_PATHS]) + (", ..." if len(paths) > _MOST_PATHS else ""))
-        for words, paths in told
-        if paths
-    ]
-    return "; ".join(listed) or say.nothing_done
-
-
-# What the file agent's model is told beside its conversation, in English and in Chinese. Pure: no I/O.
-#
-# The system prompt is the guideline, the context window, and a picture of the directory, in this order: what changes
-# least comes first, so that an engine can keep what it has computed of it.
-
-
-def system_prompt(guideline: str, window: str, tree: str, language: Language, window_path: str) -> str:
-    """Return the system prompt (A7); `window_path` is the logical path of the context window."""
-    say = sentences(language)
-    return f"{guideline.strip()}\n\n[{window_path}]\n{window.strip()}\n\n{say.files}\n{tree}"
-
-
-def after_sync(language: Language, dropped: Sequence[str]) -> str:
-    """Write the message that a conversation begins with after a sync; `dropped` names calls that were not run."""
-    say = sentences(language)
-    return say.synced if not dropped else f"{say.synced}\n{say.dropped.format(', '.join(dropped))}"
-
-
-# What the guards say to agents, in English and in Chinese. Pure: no I/O.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardWords:
-    """The sentences in one language; `{}` stands for what differs.
-
-    - `missing`, `empty`, `still_there`, `not_its_own`, `unchanged`, `no_path` (paths), `no_paths` (a key): what is
-      wrong with a claim. `finished_twice`: a second report came, and does not count.
-    - `stale` (path, who): a write is refused. `somebody`: who is not known. `over`: the agent has ended.
-    - `locked`, `renewed` (path, seconds), `held` (path, who, seconds), `unlocked`, `not_locked` (path).
-    - `too_deep` (levels), `too_many_alive`, `too_many` (how many): why a spawn is refused.
-    - `budget` (who, used, limit): why the model is not asked.
-    """
-
-    missing: str
-    empty: str
-    still_there: str
-    not_its_own: str
-    unchanged: str
-    no_paths: str
-    no_path: str
-    finished_twice: str
-    stale: str
-    somebody: str
-    over: str
-    locked: str
-    renewed: str
-    held: str
-    unlocked: str
-    not_locked: str
-    too_deep: str
-    too_many_alive: str
-    too_many: str
-    budget: str
-
-
-_GUARD_ENGLISH = GuardWords(
-    missing="claimed, but not there: {}",
-    empty="claimed, but empty: {}",
-    still_there="claimed as deleted, but there: {}",
-    not_its_own="claimed, but made by others: {}",
-    unchanged="claimed, but nothing changed: {}",
-    no_paths="{} is no list of paths",
-    no_path="claimed, but no path of the workspace: {}",
-    finished_twice="it reported more than once; the first report counts",
-    stale="{} was changed by {} since you last read it, and is not overwritten. Read it, then write what both need.",
-    somebody="somebody outside",
-    over="you have ended: nothing is written any more",
-    locked="{} is yours for {:g} s",
-    renewed="{} is yours for {:g} s more",
-    held="{} is reserved by {} for {:g} s more at most: do something else, then try again",
-    unlocked="{} is free",
-    not_locked="{} was not reserved by you",
-    too_deep="no agent was started: {} levels of agents are the most. Do it yourself.",
-    too_many_alive="no agent was started: {} are at work, which is the most. Wait for one of them.",
-    too_many="no agent was started: there have been {} already, which is the most. Do it yourself.",
-    budget="the token budget of {} is used up: {} of {}",
-)
-
-_GUARD_CHINESE = GuardWords(
     missing="声称有，但不存在：{}",
-    empty="声称有，但为空：{}",
+    claimed_empty="声称有，但为空：{}",
     still_there="声称已删除，但仍在：{}",
     not_its_own="声称有，但由他人所作：{}",
     unchanged="声称有，但没有变化：{}",
@@ -237,71 +219,20 @@ _GUARD_CHINESE = GuardWords(
     over="你已结束：不再写入任何内容",
     locked="{} 归你使用 {:g} 秒",
     renewed="{} 再归你使用 {:g} 秒",
-    held="{} 已被 {} 占用，最多还有 {:g} 秒：请先做别的，再重试",
+    locked_by="{} 已被 {} 占用，最多还有 {:g} 秒：请先做别的，再重试",
     unlocked="{} 已释放",
     not_locked="{} 并未被你占用",
     too_deep="没有启动智能体：最多 {} 层。请自己完成。",
     too_many_alive="没有启动智能体：已有 {} 个在工作，达到上限。请先等待其中一个。",
     too_many="没有启动智能体：总共已有 {} 个，达到上限。请自己完成。",
     budget="{} 的 token 预算已用完：{} / {}",
-)
-
-
-def guard_words(language: Language) -> GuardWords:
-    """Return the guards' sentences in a language."""
-    return _GUARD_CHINESE if language == "zh" else _GUARD_ENGLISH
-
-
-# What Fibre itself says to agents and to those who read their sessions, in English and in Chinese. Pure: no I/O.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """The sentences in one language; `{}` stands for what differs.
-
-    - `taken`: the reply to a message whose agent has meanwhile taken the next one.
-    - `letter`: a message of another agent (who, what). `news`: a child is done (its report).
-    - `at_work`: an agent answers while its children (names) are at work.
-    - `called`: a wait ends early, as somebody has written (whose report was waited for).
-    - `sent`: a message was given to an agent. `silent`: a child answered, and never reported.
-    - `no_answer` (how many rounds), `too_long` (seconds), `stopped`, `parent_over`: why an agent was ended.
-    """
-
-    taken: str
-    letter: str
-    news: str
-    at_work: str
-    called: str
-    sent: str
-    silent: str
-    no_answer: str
-    too_long: str
-    stopped: str
-    parent_over: str
-
-
-_FIBRE_ENGLISH = Words(
-    taken="[A newer message has come; the work goes on with it.]",
-    letter="[Message from {}]\n{}",
-    news="[A sub-agent is done.]\n{}",
-    at_work="[These agents are still at work: {}. Wait for them, or answer again to end them.]",
-    called="{} is still at work. A message has come for you: read it, then wait again.",
-    sent="{} has the message.",
-    silent="it answered without a report",
-    no_answer="it came to no end in {} turns",
-    too_long="it took longer than {:g} s",
-    stopped="it was cancelled",
-    parent_over="its parent has ended",
-)
-
-_FIBRE_CHINESE = Words(
-    taken="[有新消息，工作从新消息继续。]",
-    letter="[来自 {} 的消息]\n{}",
-    news="[一个子智能体已结束。]\n{}",
+    superseded="[有新消息，工作从新消息继续。]",
+    inbox_message="[来自 {} 的消息]\n{}",
+    child_done="[一个子智能体已结束。]\n{}",
     at_work="[这些智能体仍在工作：{}。请等待它们，或再次回答以结束它们。]",
-    called="{} 仍在工作。有一条给你的消息：请先阅读，再继续等待。",
+    wait_ends="{} 仍在工作。有一条给你的消息：请先阅读，再继续等待。",
     sent="{} 已收到消息。",
-    silent="它回答了，但没有报告",
+    no_report="它回答了，但没有报告",
     no_answer="{} 轮内没有结束",
     too_long="用时超过 {:g} 秒",
     stopped="它被取消了",
@@ -309,6 +240,32 @@ _FIBRE_CHINESE = Words(
 )
 
 
-def words(language: Language) -> Words:
-    """Return Fibre's sentences in a language."""
-    return _FIBRE_CHINESE if language == "zh" else _FIBRE_ENGLISH
+def catalogue(language: Language) -> Messages:
+    """Return the messages in a language."""
+    return _CHINESE if language == "zh" else _ENGLISH
+
+
+def format_changes(files: FileChanges, say: Messages) -> str:
+    """Return what has changed; of each kind the first paths."""
+    told = ((say.created, files.created), (say.changed, files.changed), (say.deleted, files.deleted))
+    listed = [
+        words.format(", ".join(paths[:_MOST_PATHS]) + (", ..." if len(paths) > _MOST_PATHS else ""))
+        for words, paths in told
+        if paths
+    ]
+    return "; ".join(listed) or say.nothing_done
+
+
+def system_prompt(guideline: str, window: str, tree: str, language: Language, window_path: str) -> str:
+    """Return the system prompt of a file-system agent (A7); `window_path` is the logical path of the context window.
+
+    What changes least comes first, so that an engine can reuse what it has computed.
+    """
+    say = catalogue(language)
+    return f"{guideline.strip()}\n\n[{window_path}]\n{window.strip()}\n\n{say.files}\n{tree}"
+
+
+def after_sync(language: Language, dropped: Sequence[str]) -> str:
+    """Return the first message of a conversation after a sync; `dropped` names calls that were not run."""
+    say = catalogue(language)
+    return say.synced if not dropped else f"{say.synced}\n{say.dropped.format(', '.join(dropped))}"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from cfs.wire import ToolCall
-from cfs_agents.messages import Language, sentences
+from cfs_agents.messages import Language, catalogue
 from cfs_agents.tools.registry import ToolResult
 
 LONGEST_CYCLE = 8
@@ -70,7 +70,7 @@ class RepeatedSteps:
     """
 
     def __init__(self, language: Language = "en") -> None:
-        self._say = sentences(language)
+        self._say = catalogue(language)
         self._steps: deque[tuple[bytes, str]] = deque(maxlen=LONGEST_CYCLE)
         self._same = [0] * (LONGEST_CYCLE + 1)
         self._error: tuple[bytes, int] = (b"", 0)

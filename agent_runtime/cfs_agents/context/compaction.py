@@ -17,7 +17,7 @@ from cfs.errors import InvalidSettings
 from cfs.wire import Message
 from cfs_agents.context.conversation import Context, ContextItem, EstimatingCounter, ItemType, Unit, estimate
 from cfs_agents.context.offload import Offloader
-from cfs_agents.messages import Language, Sentences, sentences
+from cfs_agents.messages import Language, Messages, catalogue
 
 Summarise = Callable[[Sequence[ContextItem]], Awaitable[str]]
 """Asks a model what matters of some items; whatever it raises means that there is no summary."""
@@ -99,7 +99,7 @@ class SelectiveCompactionPolicy:
         gone = await _stored(context, chosen, offloader)
         if not gone:
             return context, Counter()
-        after = await offloader.counted(_with_note(context, gone, offloader, room, sentences(self.language)))
+        after = await offloader.counted(_with_note(context, gone, offloader, room, catalogue(self.language)))
         if after.tokens >= context.tokens:
             return context, Counter()
         return after, Counter(item.item_type for unit in gone for item in unit.items)
@@ -127,7 +127,7 @@ class SelectiveCompactionPolicy:
             return replace(so_far, kept_because=f"the summary failed: {error}")
         if not said.strip():
             return replace(so_far, kept_because="the summary is empty")
-        after = await offloader.counted(_with_summary(context, old, said.strip(), offloader, sentences(self.language)))
+        after = await offloader.counted(_with_summary(context, old, said.strip(), offloader, catalogue(self.language)))
         if after.tokens >= context.tokens:
             return replace(so_far, kept_because="the summary is not smaller")
         removed = Counter(so_far.removed) + Counter(item.item_type for unit in old for item in unit.items)
@@ -151,7 +151,7 @@ async def _stored(context: Context, units: Sequence[Unit], offloader: Offloader)
     ]
 
 
-def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, room: int, say: Sentences) -> Context:
+def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, room: int, say: Messages) -> Context:
     """Take units out, and let one note say how many messages have gone so far, and where the last of them are."""
     notes = [item for item in context if item.stands_for]
     ids = {item.item_id for unit in gone for item in unit.items} | {note.item_id for note in notes}
@@ -172,7 +172,7 @@ def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, roo
     return rest.inserting(place, replace(note, stands_for=count, seen=True))
 
 
-def _with_summary(context: Context, old: Sequence[Unit], said: str, offloader: Offloader, say: Sentences) -> Context:
+def _with_summary(context: Context, old: Sequence[Unit], said: str, offloader: Offloader, say: Messages) -> Context:
     """Put a summary where the last of some units is, and take these out."""
     ids = {item.item_id for unit in old for item in unit.items}
     last = max(place for place, unit in enumerate(context.units) if unit.items[0].item_id in ids)

@@ -25,7 +25,7 @@ from cfs_agents.context.conversation import (
 )
 from cfs_agents.context.offload import EphemeralPolicy, Offloader, OffloadPolicy
 from cfs_agents.context.store import GENERATED_SESSION, ContextFileSystem, Record, Restored
-from cfs_agents.messages import Language, sentences
+from cfs_agents.messages import Language, catalogue
 
 # Clean-up: what is old goes, what is too much, and what is large is compressed (O7).
 
@@ -202,7 +202,7 @@ class WorkingContext:
     def close_calls(self, reason: str) -> int:
         """Give every call that waits a result which says that there is none, as after a kill; return how many."""
         calls = self.context.open_calls
-        said = sentences(self._language).no_result.format(reason)
+        said = catalogue(self._language).no_result.format(reason)
         for call in calls:
             self.add(Message(role="tool", content=said, tool_call_id=call.id, name=call.name))
         return len(calls)

@@ -30,7 +30,7 @@ from cfs_agents.fibre.state import (
     load_sub_agents,
 )
 from cfs_agents.fibre.sub_agent import Claim, FibreSubAgent, SubAgentState, TreeResources
-from cfs_agents.messages import words
+from cfs_agents.messages import catalogue
 from cfs_agents.model import Model, is_outage
 from cfs_agents.tools import AsyncPersistentShell, CommandMode, Consent, Tool, ToolError, Warden
 
@@ -155,7 +155,7 @@ class FibreOrchestrator:
         else:
             self.wake(sub_agent)
         if sub_agent.parent is not None and not self._open_above(sub_agent, sub_agent.parent):
-            sub_agent.kill("cancelled", words(self.config.language).parent_over)
+            sub_agent.kill("cancelled", catalogue(self.config.language).parent_over)
 
     def _open_above(self, sub_agent: FibreSubAgent, parent: FibreSubAgent) -> bool:
         """Whether a sub-agent may work: its parent does, or it had reported and was then given another task."""
@@ -250,7 +250,7 @@ class FibreOrchestrator:
 
     def tick(self) -> None:
         """End the sub-agents whose time is up."""
-        say = words(self.config.language)
+        say = catalogue(self.config.language)
         for sub_agent in self.sub_agents.values():
             limit = sub_agent.record.timeout
             late = sub_agent.running and limit is not None and sub_agent.clock.seconds > limit
@@ -306,14 +306,14 @@ class FibreOrchestrator:
         message = next((each for each in sub_agent.record.inbox if not each.is_notification), None)
         if message is None or sub_agent.busy or not self._at_work:
             return
-        text = words(self.config.language).letter.format(message.sender, message.content)
+        text = catalogue(self.config.language).inbox_message.format(message.sender, message.content)
         self._start(sub_agent, self._turn_of(sub_agent, text), message)
 
     # -- requests from outside ------------------------------------------------------------------------------------
 
     def cancel(self, agent_id: str) -> None:
         """End the task of an agent, and with it those of the agents below it."""
-        self.sub_agents[agent_id].kill("cancelled", words(self.config.language).stopped)
+        self.sub_agents[agent_id].kill("cancelled", catalogue(self.config.language).stopped)
 
     def _message_waits(self, session_id: str) -> None:
         """Somebody has written to a session: wake its agent, or let it see the message at its next step."""
@@ -328,7 +328,7 @@ class FibreOrchestrator:
     def _session_deleted(self, session_id: str) -> None:
         """A session was deleted: end the task of its agent."""
         if (sub_agent := self._of_session(session_id)) is not None:
-            sub_agent.kill("cancelled", words(self.config.language).stopped)
+            sub_agent.kill("cancelled", catalogue(self.config.language).stopped)
 
     def _of_session(self, session_id: str) -> FibreSubAgent | None:
         return next((each for each in self.sub_agents.values() if each.session_id == session_id), None)

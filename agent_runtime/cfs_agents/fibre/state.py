@@ -23,7 +23,7 @@ from cfs_agents.events import Finished
 from cfs_agents.fibre.report import Report
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.file_agent.run_log import disk_errors
-from cfs_agents.messages import Language, words
+from cfs_agents.messages import Language, catalogue
 from cfs_agents.recorder import NewContext
 from cfs_agents.tools.files import WORKSPACE
 from cfs_agents.tools.registry import ToolResult
@@ -497,7 +497,7 @@ class SubAgentRecorder:
         if lease is not None and (place := self._place_of(lease.content)) is not None:
             messages = messages[:place]
         if messages and messages[-1].role == "user":  # its turn was over when the next one began
-            messages.append(Message(role="assistant", content=words(self._language).taken))
+            messages.append(Message(role="assistant", content=catalogue(self._language).superseded))
         return StoredSession(messages, self.record.settings, self.record.life)
 
     def session_opened(self, life: str, settings: Mapping[str, Any]) -> None:

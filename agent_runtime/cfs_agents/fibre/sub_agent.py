@@ -41,7 +41,7 @@ from cfs_agents.fibre.state import (
     state_of,
 )
 from cfs_agents.file_agent.agent import to_the_end
-from cfs_agents.messages import Language, guard_words, sentences, told_changes, words
+from cfs_agents.messages import Language, catalogue, format_changes
 from cfs_agents.model import Model, is_outage
 from cfs_agents.tools import AsyncPersistentShell, Tool
 
@@ -439,7 +439,7 @@ class FibreSubAgent:
         """Cancel all agents below it, and wait for their ends."""
         tasks = []
         for each in self.below():
-            each.kill("cancelled", words(self.tree.config.language).parent_over)
+            each.kill("cancelled", catalogue(self.tree.config.language).parent_over)
             if each.task is not None and not each.task.done():
                 tasks.append(each.task)
         if tasks:
@@ -495,7 +495,7 @@ class FibreSubAgent:
             return self._failed(f"{type(error).__name__}: {error}")
 
     async def _work(self, claim: Claim, message: InboxMessage | None) -> Ending:
-        say = words(self.tree.config.language)
+        say = catalogue(self.tree.config.language)
         agent = self._make_agent()
         turn = await claim()
         if turn is None:
@@ -522,9 +522,9 @@ class FibreSubAgent:
         """Judge a task that ended with an answer, and without a report."""
         finish = Finish(status="success", summary=text)
         if not self.is_root:
-            return Ending("unverified", finish, (words(self.tree.config.language).silent,))
+            return Ending("unverified", finish, (catalogue(self.tree.config.language).no_report,))
         if unmade := await self._unmade(text):
-            reason = guard_words(self.tree.config.language).unchanged.format(", ".join(unmade))
+            reason = catalogue(self.tree.config.language).unchanged.format(", ".join(unmade))
             return Ending("unverified", finish, (reason,))
         return Ending("success", finish)
 
@@ -588,7 +588,7 @@ class FibreSubAgent:
             await self.recorder.save()
             return
         count = len(agent.context.context)
-        agent.context.close_calls(words(self.tree.config.language).stopped)
+        agent.context.close_calls(catalogue(self.tree.config.language).stopped)
         agent.context.context = agent.context.context.released()
         agent.context.add(Message(role="user", content=content), task=True)
         for item in agent.context.context.items[count:]:
@@ -618,8 +618,8 @@ class FibreSubAgent:
         names = [each.agent_id for each in self.children if each.busy]
         if names and "at_work" not in record.nudges:
             record.nudges.append("at_work")
-            return words(config.language).at_work.format(", ".join(names))
-        say = sentences(config.language)
+            return catalogue(config.language).at_work.format(", ".join(names))
+        say = catalogue(config.language)
         if not self.is_root and "finish" not in record.nudges:
             record.nudges.append("finish")
             return say.finish
@@ -662,7 +662,7 @@ class FibreSubAgent:
 
     async def _next_turn(self) -> str | None:
         """End the present turn, as a newer message waits, and claim that one; None if it has gone."""
-        await self.output.end_turn(words(self.tree.config.language).taken)
+        await self.output.end_turn(catalogue(self.tree.config.language).superseded)
         turn = await self.tree.backend.next(self.session_id, self.turn_lost)
         if turn is not None:
             self.output.begin(turn)
@@ -674,10 +674,10 @@ class FibreSubAgent:
         await self.recorder.add(item.message)
 
     def _text_of(self, message: InboxMessage) -> str:
-        say = words(self.tree.config.language)
+        say = catalogue(self.tree.config.language)
         if message.is_notification:
-            return say.news.format(message.content)
-        return say.letter.format(message.sender, message.content)
+            return say.child_done.format(message.content)
+        return say.inbox_message.format(message.sender, message.content)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -729,7 +729,7 @@ class FibreSubAgent:
 
     async def _changes(self) -> str:
         """Describe what became of the files since the task began."""
-        return told_changes(await self.tree.guards.changes(self.agent_id), sentences(self.tree.config.language))
+        return format_changes(await self.tree.guards.changes(self.agent_id), catalogue(self.tree.config.language))
 
     async def _close_tools(self) -> None:
         """Close its shell and its store of off-loaded results."""

@@ -16,7 +16,7 @@ from cfs_agents.fibre.orchestrator import FibreOrchestrator
 from cfs_agents.fibre.report import Finish, FinishStatus
 from cfs_agents.fibre.state import AgentSpec, InboxMessage
 from cfs_agents.fibre.sub_agent import FibreSubAgent
-from cfs_agents.messages import words
+from cfs_agents.messages import catalogue
 from cfs_agents.tools import (
     CALL_ID,
     AsyncPersistentShell,
@@ -94,7 +94,7 @@ class FibreTools:
     def __init__(self, orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> None:
         self._orchestrator = orchestrator
         self._sub_agent = sub_agent
-        self._say = words(orchestrator.config.language)
+        self._say = catalogue(orchestrator.config.language)
 
     def tools(self, *, may_spawn: bool = True, may_finish: bool = True) -> list[Tool]:
         """Return the tools. An agent of the last level cannot spawn and wait; the root answers instead of reporting."""
@@ -166,7 +166,7 @@ class FibreTools:
                 if not target.busy:
                     break
                 if await me.has_message():
-                    return self._say.called.format(agent_id)
+                    return self._say.wait_ends.format(agent_id)
                 await me.wakeup.wait()
         target.report_delivered()
         if target.report is None:

@@ -45,7 +45,7 @@ from cfs_agents.file_agent.run_log import (
     Sync,
     disk_errors,
 )
-from cfs_agents.messages import Language, after_sync, sentences, system_prompt
+from cfs_agents.messages import Language, after_sync, catalogue, system_prompt
 from cfs_agents.model import Model, ModelSettings, ServerModel
 from cfs_agents.recorder import NewContext
 from cfs_agents.tools import (
@@ -714,7 +714,7 @@ class FileSystemAgent:
         settings = {field.name: getattr(config, field.name) for field in fields(AgentConfig)} | {
             "tools": [*FileTools(handle).tools(), *self._commands(handle), sync.tool(), *config.tools],
             "counter": counter,
-            "sync_turn": SyncTurn(prompt=sentences(config.language).sync_turn, tools=[NAME]),
+            "sync_turn": SyncTurn(prompt=catalogue(config.language).sync_turn, tools=[NAME]),
             "system": None,
         }
         return AgentConfig(**settings)

@@ -11,7 +11,7 @@ from cfs.wire import Usage
 from cfs_agents.context.conversation import estimate, text_of
 from cfs_agents.events import CallFinished, CallStarted, Finished, RoundStarted, Text, TurnUsage
 from cfs_agents.file_agent.agent import default
-from cfs_agents.messages import sentences
+from cfs_agents.messages import catalogue
 from cfs_agents.testing import calls, garbles, raises, says, together
 from tests.agents.file_agent.support import agent, events_of, history, operations, texts, until_there
 
@@ -171,7 +171,7 @@ async def test_every_ten_steps_without_a_sync_it_is_asked_for(tmp_path: Path) ->
         assert made.outcome.rounds == 28
     asked_for = [number for number, asked in enumerate(model.asked) if len(asked.tools) == 1]
     assert asked_for == [10, 21]
-    assert model.asked[10].last.content == sentences("en").sync_turn
+    assert model.asked[10].last.content == catalogue("en").sync_turn
     assert [message.role for message in model.asked[11].messages] == ["system", "user"]
     assert window.strip() in model.asked[11].messages[0].content
     assert len(history(tmp_path)) == 2

@@ -15,7 +15,7 @@ from typing import Any
 
 from cfs_agents.context import Context, ContextItem
 from cfs_agents.fibre.report import Change, ChangeKind
-from cfs_agents.messages import GuardWords, Language, guard_words
+from cfs_agents.messages import Language, Messages, catalogue
 from cfs_agents.tools.files import WORKSPACE, escaped_name, file_path, unescaped_name
 from cfs_agents.tools.registry import ToolError
 from cfs_filesystem import open_beneath
@@ -427,7 +427,7 @@ def check_claims(
     details: Mapping[str, Any], agent_id: str, facts: Sequence[Change], ledger: ChangeLog, language: Language = "en"
 ) -> tuple[str, ...]:
     """Say what is wrong with what an agent claims; nothing where all of it is so. Blocks: it looks at the files."""
-    say = guard_words(language)
+    say = catalogue(language)
     reasons: list[str] = []
     wrong: dict[str, list[str]] = {}
     for key in (*_MADE, *_CHANGED, *_DELETED):
@@ -466,7 +466,7 @@ def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: ChangeLo
     if size is None:
         return "missing"
     if size == 0:
-        return "empty"
+        return "claimed_empty"
     if fact is None:
         return "unchanged" if ledger.last_by(place) in (None, agent_id) else "not_its_own"
     return "not_its_own" if fact.by not in (None, agent_id) else None
@@ -478,7 +478,7 @@ def _odd(path: str) -> str | None:
     return None if {"", ".", ".."}.intersection(place.split("/")) else place
 
 
-def _told(wrong: Mapping[str, list[str]], say: GuardWords) -> Iterator[str]:
+def _told(wrong: Mapping[str, list[str]], say: Messages) -> Iterator[str]:
     for problem, paths in wrong.items():
         more = "..." if len(paths) > _MOST_NAMED else ""
         yield getattr(say, problem).format(", ".join(path[:100] for path in paths[:_MOST_NAMED]) + more)
@@ -504,7 +504,7 @@ class Locks:
         self, seconds: float = 120.0, *, language: Language = "en", clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._seconds = seconds
-        self._say = guard_words(language)
+        self._say = catalogue(language)
         self._clock = clock
         self._locks: dict[str, Lock] = {}
 
@@ -513,7 +513,7 @@ class Locks:
         place, now = self._place(path), self._clock()
         held = self._held(place)
         if held is not None and held.agent_id != agent_id:
-            raise ToolError(self._say.held.format(place, held.agent_id, max(1.0, round(held.until - now))))
+            raise ToolError(self._say.locked_by.format(place, held.agent_id, max(1.0, round(held.until - now))))
         self._locks[place] = Lock(agent_id, now + self._seconds)
         return (self._say.locked if held is None else self._say.renewed).format(place, self._seconds)
 
@@ -561,7 +561,7 @@ class StaleWrites:
     def __init__(self, ledger: ChangeLog, agent_id: str, language: Language = "en") -> None:
         self._ledger = ledger
         self._agent_id = agent_id
-        self._say = guard_words(language)
+        self._say = catalogue(language)
         self._seen: dict[str, str | None] = {}
         self._over = False
 

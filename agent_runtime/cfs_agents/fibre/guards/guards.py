@@ -17,7 +17,7 @@ from cfs_agents.fibre.report import Change, ChangeKind, Report
 from cfs_agents.fibre.state import WAIT
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.file_agent.run_log import disk_errors
-from cfs_agents.messages import Language, guard_words
+from cfs_agents.messages import Language, catalogue
 from cfs_agents.tools import Tool
 from cfs_agents.tools.files import WORKSPACE
 
@@ -130,7 +130,7 @@ class Guards:
         facts, reasons = await to_the_end(lambda: self._looked(report))
         status = "unverified" if reasons and report.status == "success" else report.status
         if reports > 1:
-            reasons = (*reasons, guard_words(self._language).finished_twice)
+            reasons = (*reasons, catalogue(self._language).finished_twice)
         return replace(report, status=status, facts=facts, reasons=(*report.reasons, *reasons))
 
     def _looked(self, report: Report) -> tuple[tuple[Change, ...], tuple[str, ...]]:

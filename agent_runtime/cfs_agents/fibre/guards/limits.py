@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from cfs.errors import TooMany
 from cfs.wire import Usage
-from cfs_agents.messages import Language, guard_words
+from cfs_agents.messages import Language, catalogue
 from cfs_agents.tools.registry import ToolError
 
 # The token budget of a tree: each agent draws from its own, and with it from those of all above it (B7). Pure: no I/O.
@@ -34,7 +34,7 @@ class TreeBudget:
     """The accounts of one tree's agents, in tokens read and written. `limit` None is no limit of its own."""
 
     def __init__(self, language: Language = "en") -> None:
-        self._say = guard_words(language)
+        self._say = catalogue(language)
         self._accounts: dict[str, _Account] = {}
 
     def open(self, agent_id: str, parent: str | None, limit: int | None, used: int = 0) -> None:
@@ -98,7 +98,7 @@ class Limits:
 
     def check_spawn(self, *, depth: int, alive: int, total: int, language: Language = "en") -> None:
         """Judge one more agent, which would be so many levels below the root. Raises `ToolError` with the reason."""
-        say = guard_words(language)
+        say = catalogue(language)
         if depth > self.depth:
             raise ToolError(say.too_deep.format(self.depth))
         if total >= self.total:

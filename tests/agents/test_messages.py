@@ -9,7 +9,7 @@ from cfs.errors import ContextTooLong
 from cfs.wire import Message, ToolCall
 from cfs_agents.agent import Agent, AgentConfig
 from cfs_agents.context import Context, ContextItem
-from cfs_agents.messages import Language, Sentences, sentences
+from cfs_agents.messages import Language, Messages, catalogue
 from cfs_agents.testing import ScriptedModel, calls, raises, says
 
 
@@ -18,9 +18,9 @@ def places(sentence: str) -> int:
     return sum(name is not None for _, name, _, _ in string.Formatter().parse(sentence))
 
 
-@pytest.mark.parametrize("name", [field.name for field in fields(Sentences)])
+@pytest.mark.parametrize("name", [field.name for field in fields(Messages)])
 def test_both_languages_leave_the_same_places(name: str) -> None:
-    english, chinese = getattr(sentences("en"), name), getattr(sentences("zh"), name)
+    english, chinese = getattr(catalogue("en"), name), getattr(catalogue("zh"), name)
     assert places(english) == places(chinese)
     assert any("\u4e00" <= letter <= "\u9fff" for letter in chinese)
 
@@ -36,7 +36,7 @@ async def test_an_agent_reads_its_language_when_its_rounds_were_over(language: L
     agent = Agent(model, AgentConfig(tools=[nothing], max_rounds=1, offload_enabled=False, language=language))
     await agent.query("work")
     await agent.query()
-    assert model.asked[-1].messages[-1].content == sentences(language).go_on
+    assert model.asked[-1].messages[-1].content == catalogue(language).go_on
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -47,7 +47,7 @@ async def test_an_agent_reads_its_language_after_a_kill(language: Language) -> N
     task = Message(role="user", content="work"), Message(role="assistant", content="", tool_calls=(call,))
     agent.resume_at(Context(tuple(map(ContextItem.of, task))), begun=["1"])
     await agent.query()
-    assert model.asked[-1].messages[-1].content == sentences(language).perhaps_run.format("nothing")
+    assert model.asked[-1].messages[-1].content == catalogue(language).perhaps_run.format("nothing")
 
 
 async def test_a_chinese_conversation_is_shortened_in_chinese() -> None:
@@ -57,5 +57,5 @@ async def test_a_chinese_conversation_is_shortened_in_chinese() -> None:
         agent.context.add(Message(role="user", content=f"{word} " * 300))
         agent.context.add(Message(role="assistant", content=f"{word} " * 300))
     await agent.query("work")
-    heading = sentences("zh").taken_out.partition("{}")[0]
+    heading = catalogue("zh").taken_out.partition("{}")[0]
     assert any(message.content.startswith(heading) for message in model.asked[-1].messages)
