@@ -5,14 +5,14 @@ from typing import Any
 
 from cfs.wire import Message, SettingsPatch, Usage
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import TurnRequest
 from tests.engine.support import running
 
 
 async def turn(store: SessionStore, session_id: str, content: str, tokens: int) -> Usage:
     """Run a whole turn of a session."""
-    asked = Turn(Message(role="user", content=content), settings=SettingsPatch(max_tokens=tokens))
-    store.submit(session_id, asked)
+    request = TurnRequest(Message(role="user", content=content), settings=SettingsPatch(max_tokens=tokens))
+    _, asked, _ = store.submit(session_id, request)
     return (await asked.result).usage
 
 

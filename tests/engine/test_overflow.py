@@ -15,7 +15,7 @@ from cfs_server.engine.supervisor import LlamaEngine
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import Turn, TurnResult
+from cfs_server.sessions.turns import TurnRequest, TurnResult
 from tests.engine.support import collect, request, running, user
 
 SMALL_TALK = ("Hello!", "How are you?", "Thank you!", "What can you do?", "Good morning!")
@@ -35,8 +35,7 @@ class Chat:
         return self.store.get(self.name)
 
     async def say(self, content: str) -> TurnResult:
-        turn = Turn(Message(role="user", content=content))
-        self.store.submit(self.name, turn)
+        _, turn, _ = self.store.submit(self.name, TurnRequest(Message(role="user", content=content)))
         return await turn.result
 
     async def talk(self, turns: int) -> list[TurnResult]:

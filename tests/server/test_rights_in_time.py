@@ -213,7 +213,7 @@ async def test_a_reader_that_is_too_late_is_told_nothing_without_the_right() -> 
             await until(lambda: log.pulse.waiting)
             who["bob"].may()
             for _ in range(20):
-                server.store.get(SHARED).publish_state(word="the word")
+                server.store.get(SHARED).publish_state("the word")
             assert await stream.rest() == []
 
 

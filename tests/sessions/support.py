@@ -1,14 +1,15 @@
 """A store with a scripted engine, checked when the test is done with it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from cfs.wire import Message
 from cfs_server.engine.scripted import Script, ScriptedEngine, echo
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
+from cfs_server.sessions.state import Record
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import Turn, TurnRequest
 
 
 class StoreHarness:
@@ -20,8 +21,9 @@ class StoreHarness:
 
     def say(self, session_id: str, content: str, *, generate: bool = True) -> Turn:
         """Submit a user's message."""
-        turn = Turn(Message(role="user", content=content), generate=generate)
-        self.store.submit(session_id, turn)
+        _, turn, _ = self.store.submit(
+            session_id, TurnRequest(Message(role="user", content=content), generate=generate)
+        )
         return turn
 
     async def settled(self, session_id: str) -> Session:
@@ -42,11 +44,13 @@ class StoreHarness:
 
 
 @asynccontextmanager
-async def running_store(script: Script = echo, limits: Limits | None = None) -> AsyncIterator[StoreHarness]:
+async def running_store(
+    script: Script = echo, limits: Limits | None = None, record: Callable[[Record], None] | None = None
+) -> AsyncIterator[StoreHarness]:
     """Open a store; when the block ends it must be sound, and leave nothing behind."""
     engine = ScriptedEngine(script)
     await engine.start()
-    async with SessionStore(engine, limits) as store:
+    async with SessionStore(engine, limits, record=record) as store:
         yield StoreHarness(store, engine)
         store.check_integrity()
     store.check_integrity()

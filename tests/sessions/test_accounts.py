@@ -14,8 +14,7 @@ from cfs.errors import NotFound, StorageFull, TooLarge
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
 from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, cost_of, read_history
 from cfs_server.sessions.quotas import Account, Allowance, Limits
-from cfs_server.sessions.session import claim, finish, update
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import TurnRequest
 from tests.sessions.support import StoreHarness, running_store
 
 
@@ -177,15 +176,15 @@ async def forked(d: StoreHarness) -> None:
 
 async def recorded(d: StoreHarness) -> None:
     for before in ((), (message("hello"), message("hello", "assistant"))):
-        d.store.submit("a", Turn(message("hello"), view=Weighed.of(before)))
+        d.store.submit("a", TurnRequest(message("hello"), view=Weighed.of(before)))
         await d.settled("a")
 
 
 async def recorded_at_length(d: StoreHarness) -> None:
     before = [message(str(n)) for n in range(1000)]
-    d.store.submit("a", Turn(message("hello"), view=Weighed.of(before)))
+    d.store.submit("a", TurnRequest(message("hello"), view=Weighed.of(before)))
     await d.settled("a")
-    d.store.submit("a", Turn(message("again"), view=Weighed.of(before[:10]), may_replace=True))
+    d.store.submit("a", TurnRequest(message("again"), view=Weighed.of(before[:10]), may_replace=True))
 
 
 async def told_by_an_agent(d: StoreHarness) -> None:
@@ -193,13 +192,13 @@ async def told_by_an_agent(d: StoreHarness) -> None:
     d.say("a", "hello")
     d.say("a", "this one waits")
     session = d.store.get("a")
-    turn = claim(session, 30)
+    turn = session.claim(30)
     assert turn is not None
     assert turn.lease is not None
     for count in (3, 300):
         news = [message("", "assistant", ToolCall(id="1", name="f", arguments={"x": "y"}))] * count
-        update(session, turn.id, turn.lease.secret, text="so", messages=news, lease_seconds=30)
-    finish(session, turn.id, turn.lease.secret, reply=None, error=None, usage=Usage())
+        session.update(turn.id, turn.lease.secret, text="so", messages=news, lease_seconds=30)
+    session.finish(turn.id, turn.lease.secret, reply=None, error=None, usage=Usage())
 
 
 async def cancelled(d: StoreHarness) -> None:
@@ -257,9 +256,9 @@ async def test_a_session_has_so_many_messages_and_keeps_its_last_reply() -> None
             d.say("a", "three")
         assert len(d.store.get("a").history) == 4
         with pytest.raises(TooLarge):
-            d.store.submit("a", Turn(message("x"), view=Weighed.of([EMPTY] * 4)))
+            d.store.submit("a", TurnRequest(message("x"), view=Weighed.of([EMPTY] * 4)))
         with pytest.raises(TooLarge):
-            d.store.submit("new", Turn(message("x"), view=Weighed.of([EMPTY] * 4)))
+            d.store.submit("new", TurnRequest(message("x"), view=Weighed.of([EMPTY] * 4)))
         d.store.replace("a", TALK, "*")
         d.say("a", "three")
         await d.settled("a")
@@ -270,13 +269,13 @@ async def test_an_agent_cannot_add_without_end() -> None:
         d.store.create("a", SettingsPatch(driver="agent"))
         d.say("a", "hello")
         session = d.store.get("a")
-        turn = claim(session, 30)
+        turn = session.claim(30)
         assert turn is not None
         assert turn.lease is not None
         with pytest.raises(StorageFull, match="10 are the most"):
-            update(session, turn.id, turn.lease.secret, text="", messages=[EMPTY] * 10, lease_seconds=30)
-        update(session, turn.id, turn.lease.secret, text="", messages=[EMPTY] * 9, lease_seconds=30)
-        finish(session, turn.id, turn.lease.secret, reply="done", error=None, usage=Usage())
+            session.update(turn.id, turn.lease.secret, text="", messages=[EMPTY] * 10, lease_seconds=30)
+        session.update(turn.id, turn.lease.secret, text="", messages=[EMPTY] * 9, lease_seconds=30)
+        session.finish(turn.id, turn.lease.secret, reply="done", error=None, usage=Usage())
         assert session.history.messages[-1].content == "done"
 
 
@@ -286,12 +285,12 @@ def test_a_history_weighs_the_same_however_it_was_made(contents: list[str], end:
     account = Account("alice", Allowance())
     one, other = History(account), History(account, Weighed.of(messages))
     for each in messages:
-        one.append(each)
+        one.append(each, 0.0)
     assert (one.size, one.cost) == (other.size, other.cost)
     assert one.until(end) == Weighed.of(messages[:end])
     assert one.extended(messages) == Weighed.of(messages * 2)
     assert account.bytes == one.cost + other.cost
     assert read_history(one.text, 20, messages) == Weighed.of(messages)
-    other.replace(Weighed.of(messages[:end]))
-    one.release()
+    other.replace(Weighed.of(messages[:end]), 0.0)
+    one.release(0.0)
     assert account.bytes == other.cost

@@ -5,7 +5,6 @@ import pytest
 from cfs.errors import Conflict, Forbidden, NotFound
 from cfs.wire import Message, SettingsPatch, Usage
 from cfs_server.engine.interface import Delta
-from cfs_server.sessions import session as agents
 from cfs_server.sessions.turns import Turn
 from tests.sessions.support import StoreHarness, running_store
 
@@ -13,7 +12,7 @@ AGENT = SettingsPatch(driver="agent")
 
 
 def claim(d: StoreHarness, lease: float = 60) -> Turn:
-    turn = agents.claim(d.store.get("a"), lease)
+    turn = d.store.get("a").claim(lease)
     assert turn is not None
     assert turn.lease is not None
     return turn
@@ -25,11 +24,11 @@ def secret(turn: Turn) -> str:
 
 
 def update(d: StoreHarness, turn: Turn, text: str = "", *messages: Message, lease: float = 60) -> None:
-    agents.update(d.store.get("a"), turn.id, secret(turn), text=text, messages=messages, lease_seconds=lease)
+    d.store.get("a").update(turn.id, secret(turn), text=text, messages=messages, lease_seconds=lease)
 
 
 def finish(d: StoreHarness, turn: Turn, reply: str | None = None, error: str | None = None) -> None:
-    agents.finish(d.store.get("a"), turn.id, secret(turn), reply=reply, error=error, usage=Usage())
+    d.store.get("a").finish(turn.id, secret(turn), reply=reply, error=error, usage=Usage())
 
 
 async def test_the_server_announces_but_does_not_answer() -> None:
@@ -48,7 +47,7 @@ async def test_an_agent_claims_streams_calls_tools_and_finishes() -> None:
         d.say("a", "build it")
         turn = claim(d)
         assert turn.message.content == "build it"
-        assert agents.claim(d.store.get("a"), 60) is None, "one turn at a time"
+        assert d.store.get("a").claim(60) is None, "one turn at a time"
         update(d, turn, "work")
         update(d, turn, "ing", Message(role="assistant", content="call"), Message(role="tool", content="42"))
         assert d.store.get("a").partial == "working"
@@ -80,7 +79,7 @@ async def test_when_the_lease_ends_the_message_waits_for_the_next_agent() -> Non
         turn = claim(d)
         assert turn.id == dead.id
         with pytest.raises(Forbidden):
-            agents.finish(session, dead.id, held, reply="late", error=None, usage=Usage())
+            session.finish(dead.id, held, reply="late", error=None, usage=Usage())
         finish(d, turn, reply="answered")
         assert await d.text("a") == "User: one\nAssistant: answered\n"
 
@@ -90,15 +89,17 @@ async def test_each_call_renews_the_lease() -> None:
         d.store.create("a", AGENT)
         d.say("a", "one")
         turn = claim(d, lease=60)
-        first = turn.lease
+        first, timer = turn.lease, turn.timer
         assert first is not None
+        assert timer is not None
         update(d, turn, lease=120)
         assert turn.lease is not None
-        assert first.timer.cancelled()
+        assert timer.cancelled()
         assert turn.lease.secret == first.secret
         assert turn.lease.expires_at > first.expires_at + 30
         finish(d, turn, reply="still mine")
-        assert turn.lease.timer.cancelled()
+        assert turn.timer is not None
+        assert turn.timer.cancelled()
 
 
 async def test_only_the_holder_may_touch_a_turn() -> None:
@@ -108,9 +109,9 @@ async def test_only_the_holder_may_touch_a_turn() -> None:
         turn = claim(d)
         session = d.store.get("a")
         with pytest.raises(Forbidden):
-            agents.finish(session, turn.id, "guess", reply="x", error=None, usage=Usage())
+            session.finish(turn.id, "guess", reply="x", error=None, usage=Usage())
         with pytest.raises(NotFound):
-            agents.finish(session, "other", secret(turn), reply="x", error=None, usage=Usage())
+            session.finish("other", secret(turn), reply="x", error=None, usage=Usage())
         finish(d, turn, reply="ok")
 
 
@@ -124,7 +125,7 @@ async def test_a_cancelled_agent_learns_of_it_at_its_next_call() -> None:
         assert d.store.cancel("a") == (1, 0)
         assert await d.text("a") == "User: one\nAssistant: so far [Cancelled]\n"
         with pytest.raises(NotFound, match="cancelled"):
-            agents.update(d.store.get("a"), turn.id, held, text="x", messages=(), lease_seconds=1)
+            d.store.get("a").update(turn.id, held, text="x", messages=(), lease_seconds=1)
 
 
 async def test_handing_a_session_back_to_the_model_answers_what_waits() -> None:
@@ -134,4 +135,4 @@ async def test_handing_a_session_back_to_the_model_answers_what_waits() -> None:
         d.store.get("a").change_settings(SettingsPatch(driver="model"))
         assert await d.text("a") == "User: one\nAssistant: one\n"
         with pytest.raises(Conflict, match="driver=agent"):
-            agents.claim(d.store.get("a"), 60)
+            d.store.get("a").claim(60)

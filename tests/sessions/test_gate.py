@@ -17,7 +17,7 @@ from cfs_server.sessions.authorized import SessionGate
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.ids import SESSIONS, parent_of, path_of
 from cfs_server.sessions.quotas import Allowance
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import TurnRequest
 from tests.filesystem.support import grant
 from tests.sessions.support import StoreHarness, running_store
 
@@ -72,7 +72,7 @@ METHODS: dict[str, list[Method]] = {
     "create": [Method(WRITE, lambda gate: gate.create("a/new"))],
     "open": [Method(WRITE, lambda gate: gate.open("a")), Method(WRITE, lambda gate: gate.open("a/new"))],
     "fill": [Method(WRITE, lambda gate: gate.fill("a/new", "User: x\n"))],
-    "submit": [Method(WRITE, lambda gate: gate.submit("a", Turn(Message(role="user", content="x"))))],
+    "submit": [Method(WRITE, lambda gate: gate.submit("a", TurnRequest(Message(role="user", content="x"))))],
     "delete": [Method({"delete"}, lambda gate: gate.delete("a"))],
     "cancel": [Method(WRITE, lambda gate: gate.cancel("a", queued=True, cascade=True))],
     "fork": [
@@ -159,7 +159,7 @@ MAKERS: dict[str, Callable[[SessionGate, str], object]] = {
     "create": lambda gate, name: gate.create(name),
     "open": lambda gate, name: gate.open(name),
     "fill": lambda gate, name: gate.fill(name, "User: x\n"),
-    "submit": lambda gate, name: gate.submit(name, Turn(Message(role="user", content="x"), generate=False)),
+    "submit": lambda gate, name: gate.submit(name, TurnRequest(Message(role="user", content="x"), generate=False)),
     "fork": lambda gate, name: gate.fork("own", name),
     "rename": lambda gate, name: gate.rename("own", name),
 }

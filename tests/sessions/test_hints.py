@@ -6,7 +6,6 @@ import pytest
 
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
 from cfs_server.engine.interface import Hint
-from cfs_server.sessions import session as agents
 from cfs_server.sessions.hints import Situation, hint_for
 from tests.sessions.support import StoreHarness, running_store
 
@@ -102,13 +101,13 @@ async def test_an_agent_that_called_a_tool_comes_back_soon(d: StoreHarness) -> N
     d.store.create("a", SettingsPatch(driver="agent"))
     d.say("a", "build it")
     session = d.store.get("a")
-    turn = agents.claim(session, 60)
+    turn = session.claim(60)
     assert turn is not None
     assert turn.lease is not None
     secret = turn.lease.secret
 
     def update(*messages: Message, text: str = "") -> None:
-        agents.update(session, turn.id, secret, text=text, messages=messages, lease_seconds=60)
+        session.update(turn.id, secret, text=text, messages=messages, lease_seconds=60)
 
     update(text="let me see")
     assert heard(d, "a") == []
@@ -122,7 +121,7 @@ async def test_an_agent_that_called_a_tool_comes_back_soon(d: StoreHarness) -> N
     assert heard(d, "a")[2:] == ["waiting_for_children"]
     d.store.delete("a/helper")
     assert heard(d, "a")[3:] == ["tool_call"]
-    agents.finish(session, turn.id, secret, reply="done", error=None, usage=Usage())
+    session.finish(turn.id, secret, reply="done", error=None, usage=Usage())
     assert heard(d, "a")[4:] == ["user_turn"]
 
 

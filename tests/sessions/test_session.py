@@ -10,7 +10,7 @@ from cfs.wire import Message, SettingsPatch
 from cfs_server.engine.interface import Delta, GenerationRequest
 from cfs_server.engine.scripted import failing
 from cfs_server.sessions.quotas import Limits
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import TurnRequest
 from tests.sessions.support import running_store
 
 
@@ -60,8 +60,7 @@ async def test_a_prompt_is_the_complete_history_with_the_settings_of_the_turn() 
         d.say("chat", "one")
         await d.settled("chat")
         d.store.get("chat").change_settings(SettingsPatch(temperature=0.0))
-        turn = Turn(Message(role="user", content="two"), settings=SettingsPatch(max_tokens=1))
-        d.store.submit("chat", turn)
+        d.store.submit("chat", TurnRequest(Message(role="user", content="two"), settings=SettingsPatch(max_tokens=1)))
         await d.settled("chat")
         request = d.engine.requests[-1]
         assert [message.content for message in request.messages] == ["one", "one", "two"]
@@ -159,7 +158,7 @@ async def test_messages_without_a_turn_are_only_added_in_their_place() -> None:
     async with running_store() as d:
         d.engine.hold()
         d.say("chat", "one")
-        d.store.submit("chat", Turn(Message(role="tool", content="42"), generate=False))
+        d.store.submit("chat", TurnRequest(Message(role="tool", content="42"), generate=False))
         d.engine.release()
         assert await d.text("chat") == "User: one\nAssistant: one\nTool: 42\n"
 

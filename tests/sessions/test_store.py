@@ -17,7 +17,6 @@ from cfs.errors import (
 )
 from cfs.wire import SettingsPatch, Usage
 from cfs_server.sessions.quotas import Limits
-from cfs_server.sessions.session import claim, finish
 from tests.sessions.support import StoreHarness, running_store
 
 
@@ -226,10 +225,10 @@ async def test_an_unanswered_message_waits_for_an_agent_and_is_renamed_with_its_
         d.store.rename("a", "b")
         session = d.store.get("b")
         assert (session.state, session.history.text) == ("waiting_for_agent", HISTORY + "User: three\n")
-        turn = claim(session, 30)
+        turn = session.claim(30)
         assert turn is not None
         assert turn.message.content == "three"
-        finish(session, turn.id, turn.lease.secret if turn.lease else "", reply="four", error=None, usage=Usage())
+        session.finish(turn.id, turn.lease.secret if turn.lease else "", reply="four", error=None, usage=Usage())
         assert session.history.text == HISTORY + "User: three\nAssistant: four\n"
 
 

@@ -6,7 +6,7 @@ from cfs.wire import Message, SettingsPatch
 from cfs_server.engine.upstream.options import Kind
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import TurnRequest
 from tests.upstream.stub import WINDOW
 from tests.upstream.support import pair
 
@@ -17,8 +17,8 @@ async def test_a_conversation_that_is_too_long_is_cut_and_sent_again(kind: Kind)
     async with pair(kind) as both, SessionStore(both.engine, Limits(session_events=20_000)) as store:
         store.create("chat", SettingsPatch(system="Be brief."))
         for number in range(40):
-            turn = Turn(Message(role="user", content=f"{number} " + "word " * words))
-            session, _ = store.submit("chat", turn)
+            request = TurnRequest(Message(role="user", content=f"{number} " + "word " * words))
+            session, turn, _ = store.submit("chat", request)
             result = await turn.result
             assert result.error is None
             assert result.reply.startswith(f"{number} ")
@@ -27,19 +27,16 @@ async def test_a_conversation_that_is_too_long_is_cut_and_sent_again(kind: Kind)
         shifts = [event for event in events if event.type == "context.shifted"]
         assert 3 <= len(shifts) <= 20
         assert (await both.engine.stats()).gauges["upstream_requests"] == 40 + len(shifts)
-        alone = Turn(Message(role="user", content="word " * (WINDOW + 1)))
-        store.submit("chat", alone)
+        _, alone, _ = store.submit("chat", TurnRequest(Message(role="user", content="word " * (WINDOW + 1))))
         assert "too long by itself" in ((await alone.result).error or "")
-        after = Turn(Message(role="user", content="hello"))
-        store.submit("chat", after)
+        _, after, _ = store.submit("chat", TurnRequest(Message(role="user", content="hello")))
         assert (await after.result).reply == "hello"
 
 
 async def test_a_history_far_beyond_the_context_is_halved_until_it_fits() -> None:
     async with pair("openai") as both, SessionStore(both.engine) as store:
         store.create("chat", transcript="User: a b c\nAssistant: d e f\n" * WINDOW)
-        turn = Turn(Message(role="user", content="hello"))
-        session, _ = store.submit("chat", turn)
+        session, turn, _ = store.submit("chat", TurnRequest(Message(role="user", content="hello")))
         assert (await turn.result).reply == "hello"
         assert len(session.history) == 2 * WINDOW + 2
         assert (await both.engine.stats()).gauges["upstream_requests"] <= 6

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cfs.errors import CfsError
 from cfs.wire import Message
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import TurnRequest
 from cfs_webdav.tree import Conditions
 from tests.webdav.support import Caller, mount
 
@@ -75,8 +75,7 @@ class World:
             case "read":
                 self.read(copy)
             case "say":
-                turn = Turn(Message(role="user", content=text))
-                self.ann.principal.gate.submit(NAME, turn)
+                self.ann.principal.gate.submit(NAME, TurnRequest(Message(role="user", content=text)))
                 self.said.append(text)
             case "speak":
                 self.ann.harness.engine.step()

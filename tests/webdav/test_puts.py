@@ -10,7 +10,7 @@ from cfs_filesystem import OPERATIONS, Grant
 from cfs_server.dav import put
 from cfs_server.dav.sessions import SubSessionTree
 from cfs_server.sessions.quotas import Allowance, Limits
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import TurnRequest
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, mount, mounts
 
@@ -395,7 +395,7 @@ async def test_what_was_judged_is_not_done_to_another_version(monkeypatch: pytes
         loop, judge = asyncio.get_running_loop(), put.Sight.judge
 
         async def say() -> None:
-            store.submit("chat1", Turn(Message(role="user", content=f"i{len(judged)}"), generate=False))
+            store.submit("chat1", TurnRequest(Message(role="user", content=f"i{len(judged)}"), generate=False))
 
         def slow(sight: put.Sight, body: bytes) -> object:
             judged.append(sight.etag)

@@ -19,7 +19,7 @@ from cfs_server.engine.interface import CountsTokens, Delta, Engine, Finished, G
 from cfs_server.sessions.authorized import SessionGate
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import Turn, TurnRequest
 
 # Completions that a session records: a turn like any other, whether anybody reads it or not (S4, H4).
 
@@ -35,7 +35,7 @@ def submit(sessions: SessionGate, session_id: str, order: Order) -> tuple[Sessio
     settings = known.settings if known else Settings()
     if settings.driver == "agent" and (order.tools or order.json_schema):
         raise Conflict(f"session {session_id!r} is answered by an agent, which takes neither tools nor a form")
-    turn = Turn(
+    request = TurnRequest(
         order.messages[-1],
         settings=_patch(order.patch, settings),
         json_schema=order.json_schema,
@@ -45,7 +45,7 @@ def submit(sessions: SessionGate, session_id: str, order: Order) -> tuple[Sessio
         tool_choice=order.tool_choice,
         parallel_calls=order.parallel_calls,
     )
-    session, _ = sessions.submit(session_id, turn)
+    session, turn, _ = sessions.submit(session_id, request)
     return session, turn
 
 
@@ -67,8 +67,8 @@ async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> Asy
             seen = min(seen, len(turn.said))  # what a dead agent had said is taken back (S10)
     result = turn.result.result()
     check()
-    if result.error is not None:
-        raise turn.failure or EngineError(result.error)
+    if result.failure is not None:
+        raise result.failure
     said = turn.text.strip()
     if result.reason != "cancelled" and result.reply.startswith(said) and result.reply != said:
         yield Delta(result.reply[len(said) :], 0)  # an agent may end its turn by a reply that it did not stream

@@ -24,7 +24,7 @@ from cfs_server.sessions.carrier import AT_ONCE_BYTES, Carrier
 from cfs_server.sessions.history import History, Weighed, decode_message, read_history, rendered_in_thread
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import TurnRequest
 from cfs_webdav.tree import Conditions
 
 # What a principal's programs did a moment ago, where it says how their next request is meant.
@@ -315,8 +315,7 @@ class Put:
             case Append(text):
                 content = decode_message(text.encode(), limit=self._gate.limits.message_bytes)
                 if content is not None:
-                    turn = Turn(Message(role="user", content=content))
-                    session, _ = self._gate.submit(self._id, turn)
+                    session, *_ = self._gate.submit(self._id, TurnRequest(Message(role="user", content=content)))
                     return self._name_of_sent(session)
             case Import(transcript):
                 session = self._gate.fill(self._id, history or transcript)

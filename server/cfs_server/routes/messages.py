@@ -1,7 +1,6 @@
 """Writing to a session: one message, and its turn in the form that the writer wants (S3, S4, H1)."""
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import Annotated
 
@@ -33,7 +32,7 @@ from cfs_server.routes.http import apart, as_json, attend, is_json, location, mo
 from cfs_server.sessions.history import check_content, decode_message, rendered
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.turns import Turn, TurnResult
+from cfs_server.sessions.turns import Turn, TurnRequest, TurnResult
 
 router = APIRouter(prefix="/v1/sessions", tags=["messages"])
 
@@ -85,16 +84,15 @@ async def post_message(
     if chosen == media.EVENTS or wait != "false":
         sessions.require("read_binary", id)
     data = await request.body()
-    make = await apart(request, partial(_read, data, request, sessions.limits))
-    turn = make and make()
-    if turn is not None and turn.tools and (known := sessions.find(id, "write")) and known.settings.driver == "agent":
+    asked = await apart(request, partial(_read, data, request, sessions.limits))
+    if asked is not None and asked.tools and (known := sessions.find(id, "write")) and known.settings.driver == "agent":
         raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
     require_match_of(if_match, id, sessions)
     require_life(life, id, sessions)  # again: the body took its time
-    if turn is None:
+    if asked is None:
         session = sessions.open(id)
         return _accepted(session, None, session.log.last, 0)
-    session, event = sessions.submit(id, turn)
+    session, turn, event = sessions.submit(id, asked)
     if chosen == media.EVENTS:
         view = SessionView(session, sessions)
         return me.stream(follow(session.log, event.number - 1, view, turn))
@@ -108,12 +106,12 @@ async def post_message(
     return _accepted(session, turn, event.number, len(turn.message.content.encode()))
 
 
-def _read(data: bytes, request: Request, limits: Limits) -> Callable[[], Turn] | None:
-    """Read a body as a message; return what makes a turn of it on the loop, and None for an empty one."""
+def _read(data: bytes, request: Request, limits: Limits) -> TurnRequest | None:
+    """Read a body as a message; None for an empty one."""
     if not is_json(request):
         require_text(request)
         content = decode_message(data, limit=limits.message_bytes)
-        return None if content is None else partial(Turn, wire.Message(role="user", content=content))
+        return None if content is None else TurnRequest(wire.Message(role="user", content=content))
     new = parse(wire.NewMessage, data, most_values(limits))
     check_content(new.content, limit=limits.message_bytes)
     if not new.content.strip() and new.tool_call_id is None:  # a tool may have nothing to say
@@ -125,7 +123,7 @@ def _read(data: bytes, request: Request, limits: Limits) -> Callable[[], Turn] |
     settings = wire.SettingsPatch(**new.settings.model_dump(exclude_unset=True))
     tools, choice = read_tools(new.tools, new.tool_choice)
     schema = schema_of(new.response_format)
-    return partial(Turn, message, generate, settings, schema, new.logprobs, tools=tools, tool_choice=choice)
+    return TurnRequest(message, generate, settings, schema, new.logprobs, tools=tools, tool_choice=choice)
 
 
 async def _finished(session: Session, turn: Turn, seconds: float) -> TurnResult:

@@ -21,7 +21,6 @@ from cfs.errors import (
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.deps import Me, SessionId, Sessions
 from cfs_server.routes.http import as_json, attend, json_body, reply
-from cfs_server.sessions import session as agents
 from cfs_server.sessions.authorized import SessionGate
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn
@@ -68,8 +67,8 @@ async def update(
 ) -> Response:
     """Add text or whole messages to the turn, and renew the lease."""
     session = sessions.get(id, "write")
-    held = agents.update(session, turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease)
-    return as_json(_claim(session, held))
+    updated = session.update(turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease)
+    return as_json(_claim(session, updated))
 
 
 @router.post(
@@ -85,9 +84,8 @@ async def finish(
 ) -> Response:
     """End the turn by a reply or an error; the next message can be claimed."""
     session = sessions.get(id, "write")
-    held = agents.held(session, turn, end.claim)
-    agents.finish(session, turn, end.claim, reply=end.reply, error=end.error, usage=end.usage)
-    return as_json(reply(session, held, held.result.result()))
+    ended = session.finish(turn, end.claim, reply=end.reply, error=end.error, usage=end.usage)
+    return as_json(reply(session, ended, ended.result.result()))
 
 
 async def _next(session: Session, lease: float, seconds: float, sessions: SessionGate) -> Turn | None:
@@ -108,7 +106,7 @@ def _try(session: Session, lease: float) -> Turn | None:
         raise Gone(f"session {session.id!r} has been deleted")
     if session.log.closed:
         raise Unavailable("the server is shutting down", retry_after=5)
-    return agents.claim(session, lease)
+    return session.claim(lease)
 
 
 def _claim(session: Session, turn: Turn) -> wire.Claim:

@@ -25,7 +25,7 @@ from cfs_server.sessions.ids import SESSIONS, id_of, new_id, path_of
 from cfs_server.sessions.quotas import Account, Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import Turn, TurnRequest
 
 # What a caller is told when it has no right (G9): of what it may not see, that it is not there.
 #
@@ -161,11 +161,12 @@ class SessionGate:
         self._require_new(session_id)
         return self._store.open(session_id, self._account)
 
-    def submit(self, session_id: str, turn: Turn) -> tuple[Session, Event]:
-        """Append a message; see `SessionStore.submit`. A view of the history that does not fit needs more rights."""
+    def submit(self, session_id: str, request: TurnRequest) -> tuple[Session, Turn, Event]:
+        """Accept a message; see `SessionStore.submit`. A view that would replace the history needs more rights."""
         self._require_new(session_id)
-        turn.may_replace = self.may("delete", session_id)
-        return self._store.submit(session_id, turn, self._account)
+        if request.view is not None:
+            request = replace(request, may_replace=self.may("delete", session_id))
+        return self._store.submit(session_id, request, self._account)
 
     def delete(self, session_id: str) -> None:
         """Delete a session and everything below it (S2)."""

@@ -82,14 +82,19 @@ class Stale:
     last: int
 
 
+def new_nonce() -> str:
+    """Make the name of a log's life."""
+    return secrets.token_hex(4)
+
+
 class EventLog:
     """Events in the order of their numbers: the newest, `capacity` of them and `size` bytes at most, but always one.
 
     A number belongs to one life of one log: `nonce` tells a cursor of an earlier log of the same name apart.
     """
 
-    def __init__(self, capacity: int, size: int, number_of: Callable[[Event], int]) -> None:
-        self.nonce = secrets.token_hex(4)
+    def __init__(self, capacity: int, size: int, number_of: Callable[[Event], int], nonce: str | None = None) -> None:
+        self.nonce = nonce or new_nonce()
         self.closed = False
         self.goodbye = False
         self.pulse = Pulse()
@@ -196,13 +201,16 @@ class EventBus:
         self.bytes = 0
         self._held: deque[tuple[ReferenceType[EventLog], Event]] = deque()  # does not keep a deleted session's log
 
-    def new_log(self) -> EventLog:
-        """Make the log of a new session."""
-        return EventLog(self._limits.session_events, self._limits.session_event_bytes, lambda event: event.number)
+    def new_log(self, nonce: str | None = None) -> EventLog:
+        """Make the log of a session, whose life may have a name already."""
+        limits = self._limits
+        return EventLog(limits.session_events, limits.session_event_bytes, lambda event: event.number, nonce)
 
-    def publish(self, log: EventLog, kind: EventType, session: str, data: dict[str, Any]) -> Event:
-        """Number an event, add it to its session's log and to the common one."""
-        event = Event(kind, session, log.last + 1, self.log.last + 1, time.time(), data)
+    def publish(
+        self, log: EventLog, kind: EventType, session: str, data: dict[str, Any], at: float | None = None
+    ) -> Event:
+        """Number an event, add it to its session's log and to the common one; `at` is its time, now unless given."""
+        event = Event(kind, session, log.last + 1, self.log.last + 1, time.time() if at is None else at, data)
         log.append(event)
         self.log.append(event)
         self._held.append((ref(log), event))

@@ -26,7 +26,7 @@ from cfs_server.sessions.ids import SESSIONS, id_of, path_of
 from cfs_server.sessions.quotas import Account
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import Turn
+from cfs_server.sessions.turns import TurnRequest
 
 
 class SessionFileSystem(FileSystemBase):
@@ -96,8 +96,8 @@ class SessionFileSystem(FileSystemBase):
             content = decode_message(data, limit=self._store.limits.message_bytes)
             if content is None:  # an empty write makes the session, and adds nothing (S2, S3)
                 return _meta(self._store.open(session_id, self._account))
-            turn = Turn(Message(role="user", content=content), generate=self._generate)
-            return _meta(self._store.submit(session_id, turn, self._account)[0])
+            request = TurnRequest(Message(role="user", content=content), generate=self._generate)
+            return _meta(self._store.submit(session_id, request, self._account)[0])
         except UnsupportedMedia as error:
             raise InvalidArgumentError(error.detail, path) from None
         except Conflict as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from cfs_server.engine.interface import Engine, Hint
 from cfs_server.sessions.ids import ancestors_of
 from cfs_server.sessions.session import Session
+from cfs_server.sessions.turns import TurnState
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ class Hints:
 
 def _situation(session: Session, *, children_at_work: bool) -> Situation:
     turn, newest = session.running, session.history.last
-    leased = turn is not None and turn.lease is not None
+    leased = turn is not None and turn.state is TurnState.LEASED
     return Situation(
         answering=turn is not None and not leased,
         at_work=not session.idle,

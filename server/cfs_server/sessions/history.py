@@ -140,13 +140,13 @@ class History:
     The `window` is what prompts have of it; when the messages are replaced, that is everything again.
     """
 
-    def __init__(self, account: Account, history: Weighed | None = None) -> None:
+    def __init__(self, account: Account, history: Weighed | None = None, at: float | None = None) -> None:
         self._account = account
         self._messages: list[Message] = []
         self.size = self.cost = 0
         self.version = 0
         self.window = Window()
-        self._put(history or Weighed())
+        self._put(history or Weighed(), time.time() if at is None else at)
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -194,11 +194,6 @@ class History:
             return window
         cut = next((at for at in range(begin, len(self._messages)) if self._messages[at].role == "user"), begin)
         return replace(window, cut=cut)
-
-    def take_window(self, other: "History") -> None:
-        """Let prompts begin where those of another history do, of which this one is a copy."""
-        if other.window.cut < len(self._messages):
-            self.window = other.window
 
     @property
     def last(self) -> Message | None:
@@ -255,17 +250,17 @@ class History:
             return None
         return messages[count:]
 
-    def append(self, message: Message) -> int:
-        """Add a message; return its index."""
+    def append(self, message: Message, at: float) -> int:
+        """Add a message at a time in seconds since the epoch; return its index."""
         self._messages.append(message)
-        self._resized(_size(message), cost_of(message))
+        self._resized(_size(message), cost_of(message), at)
         self.version += 1
         return len(self._messages) - 1
 
-    def replace(self, history: Weighed) -> None:
-        """Put other messages in the place of all (S14)."""
+    def replace(self, history: Weighed, at: float) -> None:
+        """Replace all messages (S14)."""
         self.version += 1
-        self._put(history)
+        self._put(history, at)
 
     def extended(self, messages: Sequence[Message]) -> Weighed:
         """Weigh this history with more messages behind it."""
@@ -278,21 +273,21 @@ class History:
             return Weighed(self.messages, self.size, self.cost)
         return Weighed.of(self._messages[:end])
 
-    def release(self) -> None:
+    def release(self, at: float) -> None:
         """Free everything: the session is deleted."""
-        self._put(Weighed())
+        self._put(Weighed(), at)
 
-    def _put(self, history: Weighed) -> None:
+    def _put(self, history: Weighed, at: float) -> None:
         self._messages = list(history.messages)
         self.window = Window()
         self._text, self._rendered, self._rendered_size = "", 0, 0
         self._since = (self.version, len(self._messages))
-        self._resized(history.size - self.size, history.cost - self.cost)
+        self._resized(history.size - self.size, history.cost - self.cost, at)
 
-    def _resized(self, growth: int, cost: int) -> None:
+    def _resized(self, growth: int, cost: int, at: float) -> None:
         self.size += growth
         self.cost += cost
-        self.changed_at = time.time()
+        self.changed_at = at
         self._account.add(size=cost)
 
     def check_integrity(self) -> None:

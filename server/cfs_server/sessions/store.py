@@ -5,8 +5,9 @@ context manager: its tasks (one for every running turn) live in one task group a
 """
 
 import asyncio
+import uuid
 from bisect import bisect_left, insort
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
@@ -22,19 +23,27 @@ from cfs.errors import (
 from cfs.ids import check_id
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine
-from cfs_server.sessions.events import Event, EventBus
+from cfs_server.sessions.events import Event, EventBus, new_nonce
 from cfs_server.sessions.hints import Hints
-from cfs_server.sessions.history import Weighed, check_content, read_history
+from cfs_server.sessions.history import Weighed, Window, check_content, read_history
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
 from cfs_server.sessions.quotas import Account, Allowance, Limits
 from cfs_server.sessions.session import Services, Session
-from cfs_server.sessions.turns import Turn, kind_of
+from cfs_server.sessions.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed
+from cfs_server.sessions.turns import Turn, TurnRequest, kind_of
 
 
 class SessionStore:
     """Every session of the server; all of its methods are called from the event loop."""
 
-    def __init__(self, engine: Engine, limits: Limits | None = None, defaults: Settings | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        limits: Limits | None = None,
+        defaults: Settings | None = None,
+        record: Callable[[Record], None] | None = None,
+    ) -> None:
+        """Make an empty store; `record` gets every change of every session just before it is made."""
         self.limits = limits or Limits()
         self.bus = EventBus(self.limits)
         self.account = Account("the server", Allowance(self.limits.sessions, self.limits.total_bytes))
@@ -45,7 +54,9 @@ class SessionStore:
         self._tasks = asyncio.TaskGroup()
         self.draining = False
         self._hints = Hints(engine, self.find)
-        self._services = Services(engine, self.bus, self.limits, self._spawn, self._state_changed, self._hints.look)
+        self._services = Services(
+            engine, self.bus, self.limits, self._spawn, self._state_changed, self._hints.look, record
+        )
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -129,17 +140,22 @@ class SessionStore:
         session.answer_last()
         return session
 
-    def submit(self, session_id: str, turn: Turn, account: Account | None = None) -> tuple[Session, Event]:
-        """Append a message to a session, made if it is new, and let its turn run when it is due (S3, S4)."""
+    def submit(
+        self, session_id: str, request: TurnRequest, account: Account | None = None
+    ) -> tuple[Session, Turn, Event]:
+        """Accept a message for a session, created if it is new (S3, S4).
+
+        Returns the session, the message's turn and the event that announces it.
+        """
         if self.draining:
             raise Unavailable("the server is shutting down", retry_after=5)
-        self.limits.check_messages(len(turn.view.messages if turn.view else ()) + 1)
+        self.limits.check_messages(len(request.view.messages if request.view else ()) + 1)
         known = self._sessions.get(session_id)
         payer = known.account if known else account or self.account
-        held = known.history.cost if known and turn.view is not None else 0
-        payer.require_room(size=turn.cost - held)
+        replaced = known.history.cost if known and request.view is not None else 0
+        payer.require_room(size=request.cost - replaced)
         session = known or self.open(session_id, account)
-        return session, session.accept(turn)
+        return session, *session.accept(request)
 
     def delete(self, session_id: str) -> None:
         """Delete a session and everything below it (S2)."""
@@ -172,9 +188,9 @@ class SessionStore:
         history = source.settled_history() if at is None else source.history.until(at)
         if at is not None:
             self._check_unanswered(name, history.messages, source.settings, account or self.account)
-        copy = self._create(name, source.settings, history, account, forked_from=source.id)
-        if at is None or at >= len(source.history):
-            copy.history.take_window(source.history)
+        whole = at is None or at >= len(source.history)
+        window = source.history.window if whole and source.history.window.cut < len(history.messages) else WHOLE
+        copy = self._create(name, source.settings, history, account, window=window, forked_from=source.id)
         if at is not None:
             copy.answer_last()
         return copy
@@ -272,6 +288,31 @@ class SessionStore:
             session.log.close(goodbye=True)
         self.bus.log.close(goodbye=True)
 
+    # -- replaying ------------------------------------------------------------------------------------------------
+
+    def replay(self, records: Iterable[Record], account_of: Callable[[str], Account]) -> None:
+        """Make recorded changes again, in their order, in an empty store; nothing is recorded, no engine is asked.
+
+        `account_of` finds the account of an owner. The sessions, their turns and all events are as they were recorded;
+        turns that were running stand there as running, without a task or a timer.
+        """
+        sessions: dict[str, Session] = {}
+        for key, at, change in records:
+            if isinstance(change, Created):
+                session = sessions[key] = Session(change, self._services, account_of(change.owner), at)
+                self._add(session)
+                continue
+            session, name = sessions[key], sessions[key].id
+            session.redo(change, at)
+            if isinstance(change, Renamed | Deleted):
+                self._remove(name)
+            if isinstance(change, Renamed):
+                self._add(session)
+            if isinstance(change, Deleted):
+                session.log.close()
+        for session in self:
+            self._hints.look(session)
+
     # -- within ---------------------------------------------------------------------------------------------------
 
     def _create(
@@ -280,19 +321,32 @@ class SessionStore:
         settings: Settings,
         history: Weighed | None = None,
         account: Account | None = None,
-        **origin: str,
+        window: Window = WHOLE,
+        forked_from: str | None = None,
     ) -> Session:
-        account = account or self.account
-        account.require_room(sessions=len(self.missing(name)), size=history.cost if history else 0)
+        account, history = account or self.account, history or NO_MESSAGES
+        account.require_room(sessions=len(self.missing(name)), size=history.cost)
         self._make_ancestors(name, account)
-        session = Session(name, self._services, settings, account, history, **origin)
+        return self._make(name, settings, account, history, window, forked_from)
+
+    def _make(
+        self,
+        name: str,
+        settings: Settings,
+        account: Account,
+        history: Weighed = NO_MESSAGES,
+        window: Window = WHOLE,
+        forked_from: str | None = None,
+    ) -> Session:
+        created = Created(name, uuid.uuid4().hex, new_nonce(), account.owner, settings, history, window, forked_from)
+        session = Session(created, self._services, account)
         self._add(session)
         return session
 
     def _make_ancestors(self, name: str, account: Account) -> None:
         for ancestor in ancestors_of(name):
             if ancestor not in self._sessions:
-                self._add(Session(ancestor, self._services, self._defaults, account))
+                self._make(ancestor, self._defaults, account)
 
     def _siblings(self, session_id: str) -> list[str]:
         parent = parent_of(session_id)
@@ -305,9 +359,10 @@ class SessionStore:
     def _remove(self, session_id: str) -> None:
         del self._sessions[session_id]
         self._hints.taken_away(session_id)
-        self._children.pop(session_id, None)
         siblings = self._siblings(session_id)
         del siblings[bisect_left(siblings, session_id)]
+        if not siblings and (parent := parent_of(session_id)) is not None:
+            del self._children[parent]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)

@@ -4,9 +4,11 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 from cfs.completions import UNREADABLE, read_arguments
@@ -17,45 +19,52 @@ from cfs_server.sessions.history import Weighed, cost_of
 from cfs_server.sessions.ids import family_of, parent_of
 
 
+class TurnState(StrEnum):
+    """Where a turn is in its life."""
+
+    QUEUED = "queued"
+    """It waits for the turns before it, or for an agent."""
+    RUNNING = "running"
+    """The model answers it."""
+    CANCELLING = "cancelling"
+    """The engine has been asked to stop; what it has generated becomes the reply."""
+    LEASED = "leased"
+    """An agent answers it under a lease (S10)."""
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+TRANSITIONS: Mapping[TurnState, frozenset[TurnState]] = MappingProxyType(
+    {
+        TurnState.QUEUED: frozenset(
+            {TurnState.RUNNING, TurnState.LEASED, TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}
+        ),
+        TurnState.RUNNING: frozenset({TurnState.CANCELLING, TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}),
+        TurnState.CANCELLING: frozenset({TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}),
+        TurnState.LEASED: frozenset(
+            {TurnState.QUEUED, TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}  # queued: the lease ran out
+        ),
+        TurnState.FINISHED: frozenset(),
+        TurnState.FAILED: frozenset(),
+        TurnState.CANCELLED: frozenset(),
+    }
+)
+"""Which state may follow which. A message that wants no reply goes from `queued` to `finished`."""
+
+
+class InvalidTransition(Exception):
+    """A turn was to enter a state that cannot follow its present one: a defect of ours."""
+
+
 @dataclass(frozen=True, slots=True)
-class TurnResult:
-    """How a turn ended; `event` is the number of the event that said so, `messages` the length of the history then."""
+class TurnRequest:
+    """A message and how it is to be answered, as its writer sent it.
 
-    reply: str
-    reason: FinishReason
-    usage: Usage
-    event: int
-    messages: int
-    error: str | None = None
-    calls: tuple[ToolCall, ...] = ()
-
-
-@dataclass(slots=True)
-class Lease:
-    """An agent's hold on a turn (S10): until when, by which secret, and the timer that ends it."""
-
-    secret: str
-    expires_at: float
-    timer: asyncio.TimerHandle
-
-    @staticmethod
-    def new_secret() -> str:
-        """Make the secret that an agent's calls for this turn must carry."""
-        return secrets.token_urlsafe(16)
-
-
-@dataclass(eq=False, slots=True)
-class Turn:
-    """One message and what becomes of it.
-
-    `view` is the conversation before the message as its writer knows it: when the turn begins, that is what the history
-    is (H4), if the writer `may_replace` one that does not fit; None leaves the history as it is. `tools`, `tool_choice`
-    and `parallel_calls` are the request's. `generate` is false for a message that is only to be added to the history,
-    in its place in the queue.
-    `base` is the length of the history before the turn's own message: what a fork of a busy session copies.
-    `logprobs` asks the engine for log-probabilities; those of the reply are `ranked`.
-    `lapsed` is the secret of an agent whose lease has run out, who may still go on as long as nobody else has.
-    `waiting_bytes` count for the session's account as long as the message is not in its history.
+    `view` is the conversation before the message as its writer knows it: when the turn begins, the history is made
+    equal to it (H4), if the writer `may_replace` one that differs; None leaves the history as it is. Without
+    `generate` the message is only added to the history, in its place in the queue. `logprobs` asks the engine for that
+    many log-probabilities a token.
     """
 
     message: Message
@@ -70,15 +79,87 @@ class Turn:
     parallel_calls: bool = True
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     accepted_at: float = field(default_factory=time.time)
-    base: int | None = None
-    waiting_bytes: int = 0
-    said: list[Delta] = field(default_factory=list)
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory that its messages take."""
+        return (self.view.cost if self.view else 0) + cost_of(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnResult:
+    """How a turn ended; `event` is the number of its last event, `messages` the length of the history then."""
+
+    reply: str
+    reason: FinishReason
+    usage: Usage
+    event: int
+    messages: int
     failure: CfsError | None = None
+    calls: tuple[ToolCall, ...] = ()
+
+    @property
+    def error(self) -> str | None:
+        """Why it failed, in one sentence; None if it did not."""
+        return None if self.failure is None else self.failure.detail
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """An agent's right to answer a turn (S10): the secret that its calls must carry, and when it ends."""
+
+    secret: str
+    expires_at: float
+
+    @staticmethod
+    def new_secret() -> str:
+        """Make the secret that an agent's calls for this turn must carry."""
+        return secrets.token_urlsafe(16)
+
+
+@dataclass(eq=False, slots=True)
+class Turn:
+    """A request that a session has accepted, and what becomes of it.
+
+    `base` is the length of the history before the turn's own message, None until that is in the history: a fork of a
+    busy session copies what is before it. `said` is the reply so far. `lease` stays when it has run out: its agent may
+    go on until another one claims the turn. `task`, `timer` and `result` belong to the running process only.
+    """
+
+    request: TurnRequest
+    base: int | None = None
+    state: TurnState = TurnState.QUEUED
+    said: list[Delta] = field(default_factory=list)
     lease: Lease | None = None
-    lapsed: str | None = None
     task: asyncio.Task[None] | None = None
-    cancelled: bool = False
+    timer: asyncio.TimerHandle | None = None
     result: asyncio.Future[TurnResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def enter(self, state: TurnState) -> None:
+        """Enter a state; raises `InvalidTransition` for one that cannot follow the present one."""
+        if state not in TRANSITIONS[self.state]:
+            raise InvalidTransition(f"turn {self.id} is {self.state} and cannot become {state}")
+        self.state = state
+
+    @property
+    def id(self) -> str:
+        """Name of the turn."""
+        return self.request.id
+
+    @property
+    def message(self) -> Message:
+        """The message that it answers."""
+        return self.request.message
+
+    @property
+    def generate(self) -> bool:
+        """Whether the message wants a reply."""
+        return self.request.generate
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of memory that its messages take until they are in the history, which counts them then."""
+        return self.request.cost if self.base is None else 0
 
     @property
     def text(self) -> str:
@@ -90,26 +171,21 @@ class Turn:
         """The log-probabilities of the reply's tokens, if they were asked for."""
         return tuple(chain.from_iterable(delta.logprobs for delta in self.said))
 
-    @property
-    def cost(self) -> int:
-        """Bytes of memory that the messages take which the turn brings."""
-        return (self.view.cost if self.view else 0) + cost_of(self.message)
-
-    def request(
+    def generation(
         self, session_id: str, key: str, messages: tuple[Message, ...], settings: Settings, owner: str, seconds: float
     ) -> GenerationRequest:
-        """Say to an engine what it is to do within some seconds: answer these messages, which end with the turn's."""
-        settings = settings.patched(self.settings)
+        """Make the engine's request: answer these messages, which end with the turn's, within some seconds."""
+        request, settings = self.request, settings.patched(self.request.settings)
         return GenerationRequest(
             self.id,
             key,
             messages,
             settings,
-            json_schema=self.json_schema,
-            logprobs=self.logprobs,
-            tools=self.tools,
-            tool_choice=self.tool_choice,
-            parallel_calls=self.parallel_calls,
+            json_schema=request.json_schema,
+            logprobs=request.logprobs,
+            tools=request.tools,
+            tool_choice=request.tool_choice,
+            parallel_calls=request.parallel_calls,
             owner=owner,
             account=family_of(session_id),
             kind=kind_of(session_id),

@@ -13,7 +13,6 @@ from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.model import Retries
 from cfs_agents.testing import raises, says, together
-from cfs_server.sessions.session import expire
 from tests.agents.fibre.trees import (
     ScriptedModels,
     all_chunks,
@@ -235,7 +234,7 @@ async def test_a_turn_whose_holder_was_late_goes_on(tmp_path: Path, server: Serv
         await scripted.clock.until_asleep()
         session = server.store.get("main")
         assert session.running is not None
-        expire(session, session.running)
+        session.expire(session.running)
         assert session.running is None
         scripted.clock.advance(5)
         assert (await working).ok
