@@ -24,7 +24,7 @@ from cfs_server.app import create_app
 from cfs_server.engine.interface import ModelInfo
 from cfs_server.engine.scripted import Script, ScriptedEngine, echo
 from cfs_server.routes.deps import Context
-from cfs_server.serve import Server, listen, server_config, url_of
+from cfs_server.serve import Config, Server, listen, server_config, url_of
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
 
@@ -82,6 +82,27 @@ class ServerHarness:
             await log.pulse.wait()
 
 
+class _PromptServer(Server):
+    """Ends as soon as it is told to, and not at the next of uvicorn's ticks, of which there are ten a second."""
+
+    def __init__(self, config: Config, on_started: Callable[[], None]) -> None:
+        super().__init__(config, on_started)
+        self._told = asyncio.Event()
+
+    def end(self) -> None:
+        """Tell it to end."""
+        self.should_exit = True
+        self._told.set()
+
+    async def main_loop(self) -> None:
+        """Tick until told to end."""
+        counter = 0
+        while not await self.on_tick(counter):
+            counter += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._told.wait(), 0.1)
+
+
 @asynccontextmanager
 async def running_server(
     script: Script = echo, *, engine: ScriptedEngine | None = None, may_block: bool = False, **changes: Any
@@ -93,7 +114,7 @@ async def running_server(
     listener = listen("127.0.0.1", 0, settings.send_timeout)
     app = create_app(settings, engine, MODEL)
     started = asyncio.Event()
-    server = Server(server_config(app), started.set)
+    server = _PromptServer(server_config(app), started.set)
     with contextlib.nullcontext() if may_block else blockbuster_ctx():
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await started.wait()
@@ -105,7 +126,7 @@ async def running_server(
         finally:
             engine.release()
             await app.state.cfs.store.drain(0)
-            server.should_exit = True
+            server.end()
             await serving
             await engine.stop()
     listener.close()
