@@ -1,12 +1,12 @@
-"""What an answer says of files: the ones that it names as made or changed, in English and in Chinese. Pure: no I/O.
+"""Finds the files that an answer claims to have made or changed, in English and in Chinese. No I/O.
 
-A success that is none is worse than a failure, and so is a true answer that is doubted. So only what is said in so many
-words counts: a name of a file, governed by a verb that says that it was written. A file that was read, that does not
-exist, that may be written one day, that somebody wrote before, or that stands in code, in a quotation or in a question
-is not claimed. Where it is not clear, nothing is.
+A false success is bad, and so is doubt about a true answer. So only explicit claims count: the name of a file governed
+by a verb that says that it was written. A file is not claimed if it was read, does not exist, may be written later, was
+written by somebody else or before, or is named in code, in a quotation or in a question. In doubt nothing is claimed.
 
-How: code, quotations and addresses are blanked out, lists are put behind the line that introduces them, and the rest is
-cut into clauses. In a clause each name belongs to the verb before it, or else to the passive behind it.
+Method: code, quotations and addresses are blanked out, items of a list follow the line that introduces the list, and
+the rest is cut into clauses. In a clause a name belongs to the verb before it, or to the passive after it. Each pattern
+holds both languages, because a text may mix them.
 """
 
 import re
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 _LONGEST, _LONGEST_LINE, _LONGEST_CLAUSE = 20_000, 1_000, 400
-"""Characters of a text, of each line and of a clause that are looked at, so that no text takes long."""
+"""Characters of a text, a line and a clause that are examined; this bounds the time."""
 
 _ENDINGS = (
     r"adoc|asm|astro|avi|awk|bak|bash|bat|bib|bin|bmp|c|cc|cfg|clj|cmake|cmd|conf|cpp|"
@@ -35,7 +35,7 @@ _PROGRAMS = re.compile(
     r"(?:console|math|np|numpy|torch|logger|self|this|process|git|os|sys|django|window|document)\.\w+",
     re.IGNORECASE,
 )
-"""Names of programs, libraries and what is in them that look like names of files."""
+"""Names of programs and libraries, and of their parts, that look like names of files."""
 
 _ENDING = rf"\.(?:{_ENDINGS})(?:\.(?:{_ENDINGS}))?"
 _BARE = r"[A-Za-z0-9_À-ɏ.+@-]"
@@ -78,7 +78,6 @@ _OTHER = (
     r"create|write|save|update|modify|change|edit|append|add|generate|produce|make|build|export|delete|remove|"
     r"put it|fix|replace|implement|creating|writing|saving|updating|modifying|editing|adding|generating"
 )
-_VERB = re.compile(rf"\b(?:(?P<made>{_MADE})|(?P<other>{_OTHER}))\b", re.IGNORECASE)
 _MADE_ZH = (
     r"写入|写到|写进|写好|写成|写完|写了|写在|改写|重写|创建|新建|建立|生成|保存|存入|存到|存为|存放|更新|修改|编辑|"
     r"追加|添加|加入|增加|导出|输出到|输出为|覆盖|记录到|记录在|记录于|制作|完善|补充|修复|清空|替换"
@@ -87,8 +86,13 @@ _OTHER_ZH = (
     r"读取|读了|读到|阅读|查看|看了|检查|打开|搜索|列出|分析|包含|含有|内容是|内容为|显示|根据|参考|基于|按照|使用|"
     r"运行|执行|来自|导入|引用|说明|提到|描述|比较"
 )
-_VERB_ZH = re.compile(rf"(?P<made>{_MADE_ZH})|(?P<other>{_OTHER_ZH})")
+_VERB = re.compile(rf"(?P<made>\b(?:{_MADE})\b|{_MADE_ZH})|\b(?:{_OTHER})\b|{_OTHER_ZH}", re.IGNORECASE)
 
+_DENIED_ZH = (
+    r"没|未(?!来)|不(?!过|仅|但)|无法|失败|别|请|如果|若|假如|除非|将会|将要|将(?![结内其文数它该所此全报])|会(?!议|话|员|计)|"
+    r"可以|可能|应该|应当|需要|需(?!求)|打算|准备|计划(?:创|写|保|生|更|修)|想要|能够|"
+    r"之前|以前|先前|早已|原有|原来|已有|上次|昨天|仍|还是|你|您|他们|删除|移除|重命名|改名|移动|撤销|回滚|例如|比如|是否|吗|怎么|如何"
+)
 _DENIED = re.compile(
     r"\b(?:not|never|no|none|nothing|neither|nor|without|cannot|unable|fail(?:s|ed|ing)?|failure|refused|denied|"
     r"instead of|would|could|should|can|may|might|must|will|shall|going to|want(?:ed|s)? to|plan(?:ned|s)? to|"
@@ -97,13 +101,9 @@ _DENIED = re.compile(
     r"untouched|still|they|he|she|someone|somebody|others?|by you|"
     r"you(?: have|[’']ve)? (?:wrote|written|created|saved|made|added|updated|changed)|"
     r"deleted|removed|renamed|moved|cleaned up|rolled back|reverted|undid|undone|discarded|"
-    r"supposed|pretend|example|e\.g|for instance|suppose|imagine|claims?|claimed)\b|n[’']t\b|[’']ll\b|[’']d\b",
+    r"supposed|pretend|example|e\.g|for instance|suppose|imagine|claims?|claimed)\b|n[’']t\b|[’']ll\b|[’']d\b|"
+    + _DENIED_ZH,
     re.IGNORECASE,
-)
-_DENIED_ZH = re.compile(
-    r"没|未(?!来)|不(?!过|仅|但)|无法|失败|别|请|如果|若|假如|除非|将会|将要|将(?![结内其文数它该所此全报])|会(?!议|话|员|计)|"
-    r"可以|可能|应该|应当|需要|需(?!求)|打算|准备|计划(?:创|写|保|生|更|修)|想要|能够|"
-    r"之前|以前|先前|早已|原有|原来|已有|上次|昨天|仍|还是|你|您|他们|删除|移除|重命名|改名|移动|撤销|回滚|例如|比如|是否|吗|怎么|如何"
 )
 _SOURCE = re.compile(
     r"(?:\bof|\bfrom|\bin(?:side)?|\bwith|\busing|\bper|\bthan|\blike|\bas in|\bto match|\bfor|\bagainst|\bvia|\bby|"
@@ -114,16 +114,15 @@ _SOURCE = re.compile(
 _INTO = re.compile(
     r"\b(?:to|into|as|at|under|in|called|named)\b[\s:]*(?:the |a |an |new |file |text |called |named )*$", re.IGNORECASE
 )
+_IN = re.compile(r"\bin\s+(?:the |a |file )*$", re.IGNORECASE)
 _PUT_IN = re.compile(r"\b(?:saved|stored|wrote|written|recorded|put|placed|exported|dumped)\b", re.IGNORECASE)
 _OF = re.compile(r"\b(?:of|from)\b", re.IGNORECASE)
 _PASSIVE = re.compile(
     rf"^\W*(?:file|script|module|page|document)?\W*(?:(?:and|,)[^.]*?)?\W*"
     rf"(?:(?:has|have) been|was|were|is now|are now|now"
-    rf"|is|are|got|:|-|–|—|\()\s*(?:successfully |also |now |both |all |newly |just |been )*(?P<made>{_MADE})\b",
+    rf"|is|are|got|:|-|–|—|\()\s*(?:successfully |also |now |both |all |newly |just |been )*(?:{_MADE})\b"
+    rf"|^[^，。；！？]{{0,8}}?(?:已经?|均已|都已|被|成功|现已|已被)+[^，。；！？]{{0,4}}?(?:{_MADE_ZH})",
     re.IGNORECASE,
-)
-_PASSIVE_ZH = re.compile(
-    rf"^[^，。；！？]{{0,8}}?(?:已经?|均已|都已|被|成功|现已|已被)+[^，。；！？]{{0,4}}?(?:{_MADE_ZH})"
 )
 _UNDONE = re.compile(
     r"\b(?:deleted|removed|cleaned|rolled|reverted|undid|discarded)(?: up| back)?\s+(?:it|them|both|that|again)\b"
@@ -146,24 +145,25 @@ _ORDER = re.compile(
     re.IGNORECASE,
 )
 _ORDER_ZH = re.compile(rf"(?:{_MADE_ZH}|写|存|建)")
+_NO_ORDER_ZH = re.compile(_DENIED_ZH)
 _ORDER_OTHER = re.compile(
     rf"\b(?:{_OTHER}|that|so|which|if|whether|how|why|what|unless|without|not|don[’']t)\b", re.IGNORECASE
 )
 
 
 class _Clause(NamedTuple):
-    """A piece of an answer in which names are marks, and what is to be thought before it (the head of a list)."""
+    """A part of an answer in which marks replace names; an item of a list includes the head of the list."""
 
     text: str
     void: bool = False
-    """A question, or about what was undone."""
+    """Whether it is a question, or about something that was undone."""
     listed: bool = False
 
 
 def claimed_files(answer: str, task: str = "") -> tuple[str, ...]:
-    """Name the files that an answer says were made or changed, as it writes them, each once.
+    """Return the files that an answer claims to have made or changed, as it writes them, each once.
 
-    What a `task` in so many words orders to be written counts, too, where the answer speaks of it without a denial.
+    A file that the `task` explicitly orders to be written counts as well, if the answer mentions it without a denial.
     """
     names, text = _marked(answer)
     ordered = _ordered(task) if task else frozenset()
@@ -180,7 +180,7 @@ def claimed_files(answer: str, task: str = "") -> tuple[str, ...]:
 
 
 def named_files(answer: str, task: str, doubted: str | None) -> tuple[str, ...]:
-    """Name the files that an answer claims, and those of an earlier answer that was `doubted` and is not corrected."""
+    """Return the files that an answer claims, and those of a `doubted` earlier answer that it does not correct."""
     names = dict.fromkeys(claimed_files(answer, task))
     if doubted is not None:
         names |= dict.fromkeys(name for name in claimed_files(doubted, task) if not corrects(answer, name))
@@ -188,7 +188,7 @@ def named_files(answer: str, task: str, doubted: str | None) -> tuple[str, ...]:
 
 
 def corrects(answer: str, name: str) -> bool:
-    """Whether an answer takes back what was said of a file: it denies something, of the file if it names files."""
+    """Return whether an answer takes a claim back: it denies something, about this file if it names files."""
     names, text = _marked(answer)
     denied = [clause.text for clause in _clauses(text) if _denied(clause.text)]
     about = {names[int(mark[1])] for clause in denied for mark in _MARKED.finditer(clause)}
@@ -196,11 +196,11 @@ def corrects(answer: str, name: str) -> bool:
 
 
 def _denied(clause: str) -> bool:
-    return _DENIED.search(clause) is not None or _DENIED_ZH.search(clause) is not None
+    return _DENIED.search(clause) is not None
 
 
 def _ordered(task: str) -> frozenset[str]:
-    """The last parts of the names that a task orders to be written."""
+    """Return the file names, without folders, that a task orders to be written."""
     names, text = _marked(task)
     found = set()
     for clause in _sentences(text):
@@ -210,7 +210,7 @@ def _ordered(task: str) -> frozenset[str]:
             before = clause[: mark.start()]
             orders = list(_ORDER.finditer(before))
             english = orders and not _ORDER_OTHER.search(before, orders[-1].end()) and not _SOURCE.search(before)
-            if english or (_ORDER_ZH.search(before[-8:]) and not _DENIED_ZH.search(before.replace("请", ""))):
+            if english or (_ORDER_ZH.search(before[-8:]) and not _NO_ORDER_ZH.search(before.replace("请", ""))):
                 found.add(names[int(mark[1])].rpartition("/")[2])
     return frozenset(found)
 
@@ -219,7 +219,7 @@ def _ordered(task: str) -> frozenset[str]:
 
 
 def _marked(text: str) -> tuple[Sequence[str], str]:
-    """Put a mark in the place of each name of a file; blank out what is not said by the answer itself."""
+    """Replace each name of a file by a mark; blank out what the answer does not say itself."""
     names: list[str] = []
 
     def mark(name: str) -> str:
@@ -256,7 +256,7 @@ def _sentences(text: str) -> Iterator[str]:
 
 
 def _clauses(text: str) -> Iterator[_Clause]:
-    """Cut a text into clauses; the first name of an item of a list stands behind the line that introduces the list."""
+    """Cut a text into clauses; the first name of a list item is put after the line that introduces the list."""
     head: str | None = None
     for line in text.split("\n"):
         item = _ITEM.match(line)
@@ -274,8 +274,8 @@ def _clauses(text: str) -> Iterator[_Clause]:
 
 
 def _is_head(line: str) -> bool:
-    """Whether a line says that what stands below it was made."""
-    verbs = [*_VERB.finditer(line), *_VERB_ZH.finditer(line)]
+    """Return whether a line says that what is listed below it was made."""
+    verbs = list(_VERB.finditer(line))
     return bool(verbs) and verbs[-1]["made"] is not None and not _denied(line)
 
 
@@ -293,17 +293,17 @@ def _parts(line: str) -> Iterator[_Clause]:
 
 
 def _is_made(clause: str, mark: re.Match[str]) -> bool:
-    """Whether a clause says of the name at a mark that it was made or changed."""
+    """Return whether a clause says that the file at a mark was made or changed."""
     before, after = clause[: mark.start()], clause[mark.end() :]
-    if _PASSIVE.match(after) or _PASSIVE_ZH.match(after):
+    if _PASSIVE.match(after):
         return True
-    verbs = sorted([*_VERB.finditer(before), *_VERB_ZH.finditer(before)], key=lambda found: found.start())
+    verbs = list(_VERB.finditer(before))
     if not verbs or verbs[-1]["made"] is None:
         return False
     between = _MARKED.sub("", before[verbs[-1].end() :])
     if _SOURCE.search(before) is None:
         return True
-    if re.search(r"\bin\s+(?:the |a |file )*$", before, re.IGNORECASE) is None:
+    if _IN.search(before) is None:
         return False
     goes_on = _MARKED.search(after) is not None and _INTO.search(after[: after.index("\ue000")]) is not None
     return _PUT_IN.search(verbs[-1][0]) is not None and not goes_on and _OF.search(between) is None
