@@ -1,7 +1,7 @@
-"""The loop of an agent: ask the model, run the tools that it calls, until it answers without a call (A7, O6).
+"""The loop of an agent: ask the model and run its tool calls until it answers without a call (A7, O6).
 
-What is to be done next follows from the conversation alone: calls without results are run, an answer ends the task,
-anything else is for the model. So a task that was broken off anywhere goes on by the same loop.
+The next step follows from the conversation alone: calls without results are run, an answer ends the task, and in all
+other cases the model is asked. So the same loop resumes a task that was interrupted anywhere.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ from cfs_agents.repetition import RepeatedSteps, RepeatedText, ends_repeating
 from cfs_agents.tools import Registry, ToolResult, failure_of
 from cfs_agents.tools.registry import shortened
 
-# What replies cost, added up. Pure: no I/O.
+# Usage of replies. No I/O.
 
 
 def added(first: Usage, second: Usage) -> Usage:
-    """Add what two replies have cost; how long they took is not kept."""
+    """Add the tokens of two replies; times are dropped."""
     return Usage(
         prompt_tokens=first.prompt_tokens + second.prompt_tokens,
         cached_tokens=first.cached_tokens + second.cached_tokens,
@@ -52,16 +52,16 @@ def added(first: Usage, second: Usage) -> Usage:
     )
 
 
-# Summaries of a conversation by the model itself, for when nothing less makes it short enough (O5).
+# Summaries by the model itself, used when nothing else makes a conversation short enough (O5).
 
 _LONGEST_ITEM = 2_000
-"""Characters of each message that the model is shown."""
+"""Characters of each message that the model sees."""
 
 _NAMES = {"user": "User", "assistant": "Assistant", "tool": "Result", "system": "System"}
 
 
 class Summaries:
-    """Asks a model to sum up messages: a `Summarise` for a compaction. `used` is what that has cost and nobody took."""
+    """Asks a model to sum up messages: a `Summarise` for a compaction."""
 
     def __init__(self, model: Model, language: Language = "en") -> None:
         self._model = model
@@ -69,12 +69,12 @@ class Summaries:
         self._used: Usage | None = None
 
     def take_usage(self) -> Usage | None:
-        """Hand out what summaries have cost since the last time; None if there was none."""
+        """Return the usage of summaries since the last call; None if there was none."""
         used, self._used = self._used, None
         return used
 
     async def __call__(self, items: Sequence[ContextItem]) -> str:
-        """Return a summary; raises `CfsError` when there is none, or only half of one."""
+        """Return a summary; raises `CfsError` if there is none or it is truncated."""
         order = Message(role="system", content=catalogue(self._language).sum_up)
         text = Message(role="user", content="\n\n".join(map(_shown, items)))
         reply: CompleteResponse | None = None
@@ -91,24 +91,24 @@ class Summaries:
 
 
 def _shown(item: ContextItem) -> str:
-    """Write a message so that a model reads who said what; of long ones beginning and end."""
+    """Return a message with its role; a long one is shortened in the middle."""
     return f"{_NAMES[item.message.role]}: {shortened(item.text(), _LONGEST_ITEM)}"
 
 
-# Stopping a piece of work from outside, at the places where it waits.
+# Interrupting work from outside, at the places where it waits.
 
 _T = TypeVar("_T")
 
 
 class Interrupted(Exception):
-    """Somebody asked for the work to stop; raised where it waits."""
+    """The work was asked to stop; raised where it waits."""
 
 
 class Interrupts:
-    """Ends what is awaited through `guard` when `request` is called, and nothing else.
+    """Cancels what is awaited through `guard` when `request` is called, and nothing else.
 
-    Why not just cancel the task: it may be somebody else's, who goes on after the work has ended. As with
-    `asyncio.timeout`, the cancellation is taken back where the work ends.
+    The asyncio task itself may belong to a caller who continues after the work has ended. So the cancellation is taken
+    back where the work ends, as `asyncio.timeout` does.
     """
 
     def __init__(self) -> None:
@@ -116,17 +116,17 @@ class Interrupts:
         self._task: asyncio.Task[object] | None = None
 
     def clear(self) -> None:
-        """Forget a request that came before the work began."""
+        """Drop a request from before the work began."""
         self._requested = False
 
     def request(self) -> None:
-        """Ask for the work to stop; from the thread of its event loop."""
+        """Stop the work. Call it from the thread of its event loop."""
         if not self._requested and self._task is not None:
             self._task.cancel()
         self._requested = True
 
     async def guard(self, work: Awaitable[_T]) -> _T:
-        """Await something; raises `Interrupted` when the work is to stop."""
+        """Await something; raises `Interrupted` if the work is to stop."""
         if self._requested:
             if asyncio.iscoroutine(work):
                 work.close()
@@ -144,12 +144,12 @@ class Interrupts:
             self._task = None
 
 
-# Replies that are no use as they are, and how the model is asked again. Pure: no I/O.
+# Useless replies, and how the model is asked again. No I/O.
 #
-# A reply that is cut off in words is gone on with, and the parts are joined. One that is cut off within a call cannot
-# be: half a call is no call, and what a model writes next would not continue it. Such a call is told as cut off, and
-# leaves the conversation with the next reply. So a conversation never has half a reply for long, and never as an
-# answer. A reply that is empty, or repeats itself, never comes into it.
+# A reply that is truncated in words is continued, and the parts are joined. One that is truncated within a call cannot
+# be continued: the model is told so, and the partial call leaves the conversation with the next reply. So a truncated
+# reply never stays in a conversation and never counts as an answer. A reply that is empty or repeats itself never
+# enters the conversation.
 
 
 class Fault(Enum):
@@ -162,13 +162,13 @@ class Fault(Enum):
 
 
 MOST_FAULTS = {Fault.CUT_OFF: 4, Fault.MALFORMED: 3, Fault.EMPTY: 3, Fault.REPEATED: 2}
-"""How many such replies in a row end the task as failed; after each before that the model is asked again."""
+"""How many such replies in a row end the task as failed. Before that the model is asked again each time."""
 
 REASONS = {
     Fault.CUT_OFF: "the model's reply was cut off at its limit of tokens {} times in a row:"
     " allow longer replies, or ask for less at once; what was done is kept",
     Fault.MALFORMED: "the model called tools in a way that cannot be carried out {} times in a row",
-    Fault.EMPTY: "the model said nothing, and called nothing, {} times in a row",
+    Fault.EMPTY: "the model's reply was empty {} times in a row",
     Fault.REPEATED: "the model's reply repeated itself and was stopped, {} times in a row",
 }
 
@@ -184,7 +184,7 @@ _WORD = re.compile(r"[!-~]")
 
 
 def asking(messages: Sequence[Message], fault: Fault, language: Language) -> list[Message]:
-    """Ask again after a reply that was no use, or for the rest of one that was cut off, with which the messages end."""
+    """Return the messages with a note that asks again, or for the rest of the truncated reply at their end."""
     say = catalogue(language)
     if fault is not Fault.CUT_OFF:
         note = say.empty if fault is Fault.EMPTY else say.repeated
@@ -200,7 +200,7 @@ def asking(messages: Sequence[Message], fault: Fault, language: Language) -> lis
 
 
 def joined(part: Message, rest: Message) -> Message:
-    """Put the parts of a reply together; of a call that was cut off nothing remains."""
+    """Join the parts of a reply; a truncated call is dropped."""
     begun = _call_begins(part.content)
     said = part.content if begun is None else part.content[:begun].rstrip()
     thought = (part.thinking or "") + (rest.thinking or "")
@@ -208,7 +208,7 @@ def joined(part: Message, rest: Message) -> Message:
 
 
 def _call_begins(text: str) -> int | None:
-    """Find where the call begins in whose middle a text ends."""
+    """Return where the truncated call at the end of a text begins."""
     if _BARE_CALL.match(text):
         return 0
     begun = _CALL.search(text)
@@ -216,7 +216,7 @@ def _call_begins(text: str) -> int | None:
 
 
 def _together(said: str, rest: str) -> str:
-    """Join two parts. Servers take white space off the ends of replies, so between two words it is put back."""
+    """Join two parts. Servers strip white space from replies, so a space is added between two words."""
     apart = said and rest and _WORD.match(said[-1]) and _WORD.match(rest[0]) and rest[0].isalnum()
     return f"{said} {rest}" if apart else said + rest
 
@@ -259,17 +259,17 @@ class Agent:
         self._interrupts = Interrupts()
         self._broken: Mapping[str, str] = {}
         self._begun: set[str] = set()
-        """Ids of the open calls that were begun."""
+        """Ids of the open calls that have begun."""
         self._syncs = 0
         self._unsynced = 0
         """Steps since the last sync, or since the model was last asked for one."""
         self._fault: Fault | None = None
         self._faults: Counter[Fault] = Counter()
-        """Replies in a row that were at fault, by what was wrong with them."""
+        """Useless replies in a row, by fault."""
         self._unkept: Usage | None = None
-        """What replies cost that were not taken into the conversation."""
+        """Usage of replies that did not enter the conversation."""
         self.repeated = RepeatedSteps(config.language)
-        """Watches the steps; whoever tells the agent something clears it."""
+        """Detects repeated steps; a new message for the agent clears it."""
         self._cleans = files is None
         self._warnings: list[str] = []
         self._told = 0
@@ -282,9 +282,9 @@ class Agent:
         broken: Mapping[str, str] | None = None,
         failed_call: str = "",
     ) -> None:
-        """Take over a conversation; `begun` are the ids of open calls that were started before.
+        """Take over a conversation; `begun` are the ids of its open calls that have begun before.
 
-        `failed_call` is what its last call failed with, if it did.
+        `broken` has the reasons why calls could not be read, by id. `failed_call` is the error of its last call.
         """
         self.context.context = context
         self._begun, self._broken, self._failed_call = set(begun), broken or {}, failed_call
@@ -294,21 +294,21 @@ class Agent:
         self._interrupts.request()
 
     def warn(self, sentence: str) -> None:
-        """Let a person know something: it is told by `Warned` with what happens next. From the loop's thread."""
+        """Warn a person: a `Warned` comes before the next event. Call it from the thread of the event loop."""
         self._warnings.append(sentence)
 
     async def query(self, task: str | None = None) -> Outcome:
-        """Work on a task to its end, and say how it ended; without a task, go on with the last one."""
+        """Work on a task to its end and return the outcome; without a task, continue the last one."""
         async with aclosing(self.run_stream(task)) as events:
             async for _ in events:
                 pass
         return self.outcome
 
     async def run_stream(self, task: str | None = None) -> AsyncGenerator[AgentEvent, None]:
-        """Work on a task and tell what happens; `Finished` is the last event, whatever happens.
+        """Work on a task and yield events; `Finished` is always the last one.
 
-        Only a cancellation gets out of it, and closing the generator; what was begun then is told to the model when
-        the agent goes on.
+        Errors become the outcome; only a cancellation propagates. When the agent continues after one, or after the
+        generator was closed, the model is told which calls had begun.
         """
         before, self.outcome = self.outcome, Outcome()
         self._interrupts.clear()
@@ -345,14 +345,14 @@ class Agent:
         yield end
 
     async def _clean(self) -> None:
-        """Remove what is old below the root of an agent that has no directory of its own; what fails can wait."""
+        """Remove old off-loaded items of an agent without a directory of its own; failures can wait."""
         if (files := self.context.files) is not None:
             with suppress(CfsError):
                 await self.context.clean()
                 await asyncio.to_thread(clean_root, files.root, CleaningPolicy(), files.now())
 
     async def _open(self, task: str | None, before: Outcome) -> None:
-        """Begin a task, or see to it that the model goes on with the last one."""
+        """Begin a task, or prepare to continue the last one."""
         if task is not None:
             while calls := self.context.context.open_calls:
                 await self._finish(calls[0], self._lost(calls[0]))
@@ -365,7 +365,7 @@ class Agent:
             await self._add(Message(role="user", content=self._say.go_on))
 
     def _news(self) -> Iterator[Warned]:
-        """Tell what there is to warn of, once."""
+        """Yield new warnings, each once."""
         sentences = [*self._warnings, *self.context.warnings[self._told :]]
         self._warnings.clear()
         self._told = len(self.context.warnings)
@@ -381,7 +381,7 @@ class Agent:
     # -- rounds ---------------------------------------------------------------------------------------------------
 
     async def _rounds(self) -> AsyncGenerator[AgentEvent, None]:
-        """Do what the conversation asks for next, until there is an answer or the steps are over."""
+        """Do what the conversation requires next, until there is an answer or no step is left."""
         last, turn = False, self.config.sync_turn
         tools = self.tools
         while True:
@@ -419,14 +419,14 @@ class Agent:
         return bool(items) and items[-1].message.role == "assistant" and not items[-1].cut
 
     def _refuses_sync(self) -> bool:
-        """Whether the model's last word is said in the place of a sync, so that it is no answer to the task."""
+        """Whether the model answered instead of a sync, so that its text is not an answer to the task."""
         turn, before = self.config.sync_turn, self.context.context.items[-2:-1]
         return turn is not None and [item.message.content for item in before] == [turn.prompt]
 
     # -- the model ------------------------------------------------------------------------------------------------
 
     async def _ask(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
-        """Ask the model, and again where its reply is no use, or for the rest of one that was cut off in words."""
+        """Ask the model; ask again after a useless reply, or for the rest of a truncated one."""
         self.outcome.rounds += 1
         await self._recorder.before_round()
         for warning in self._news():
@@ -441,7 +441,7 @@ class Agent:
             yield Warned(WARNINGS[self._fault])
 
     async def _fitting_reply(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
-        """Ask the model once, with a shorter conversation when this one is too long for it."""
+        """Ask the model once; shorten the conversation if it is too long for the model."""
         for _ in range(_MOST_SHORTENINGS):
             before = self.context.context
             messages = await self._interrupts.guard(self.context.prepare())
@@ -463,7 +463,7 @@ class Agent:
         raise ContextTooLong("the conversation is too long for the model, however much of it is left out")
 
     async def _shortened(self, before: Context) -> list[AgentEvent]:
-        """Keep what has become of the conversation while it was made ready; return what there is to tell of it."""
+        """Record what has changed in the conversation while it was prepared; return the events about it."""
         told: list[AgentEvent] = []
         if change := Change.between(before, self.context.context):
             await self._recorder.shortened(change)
@@ -478,7 +478,7 @@ class Agent:
         return [*told, *self._news()]
 
     async def _reply(self, messages: Sequence[Message], tools: Registry) -> AsyncGenerator[AgentEvent, None]:
-        """Let the model answer, and take its reply in; one that repeats itself is stopped."""
+        """Stream a reply and add it to the conversation; one that repeats itself is stopped."""
         part = self.context.context.cut_off
         noted = part is not None or self._fault in (Fault.EMPTY, Fault.REPEATED)
         if noted:
@@ -529,7 +529,7 @@ class Agent:
         self._note(fault, next(iter(reply.broken.values()), ""))
 
     def _note(self, fault: Fault | None, detail: str = "") -> None:
-        """Remember what was wrong with a reply; raises `EngineError` where that is so once too often in a row."""
+        """Count a useless reply; raises `EngineError` after too many in a row."""
         self._fault = fault
         if fault is None:
             self._faults.clear()
@@ -560,10 +560,10 @@ class Agent:
     # -- tools ----------------------------------------------------------------------------------------------------
 
     async def _calls(self, tools: Registry) -> AsyncGenerator[AgentEvent, None]:
-        """Run the open calls in their order, side by side where none waits for another (`Registry.together`).
+        """Run the open calls in order, in parallel where none depends on another (`Registry.together`).
 
-        Where one was begun before, none is run: the model is told of each. Raises `EngineError` where the agent has
-        only repeated itself for some steps.
+        If one had begun before an interruption, none is run and the model is told about each. Raises `EngineError` if
+        the last steps have only repeated themselves.
         """
         lost = bool(self._begun)
         step: list[tuple[ToolCall, ToolResult]] = []
@@ -604,7 +604,7 @@ class Agent:
             raise EngineError(reason)
 
     async def _finish(self, call: ToolCall, result: ToolResult) -> int:
-        """Take in the result of a call; return the lines of the window that it wrote, if it did."""
+        """Add the result of a call; return the number of lines if the call wrote a new window, else 0."""
         item = self.context.add(result.message())
         new = await self._recorder.done(call, result, item, self.context.context.open_calls)
         self._begun.discard(call.id)
@@ -615,7 +615,7 @@ class Agent:
         return new.lines
 
     async def _asks_again(self) -> bool:
-        """Hold an answer against the files; return whether the model is asked once more, with the facts."""
+        """Check an answer against the files; return whether the model is asked once more, with the facts."""
         if self._watch is None:
             return False
         task, doubted = self._doubted()
@@ -630,7 +630,7 @@ class Agent:
         return True
 
     def _doubted(self) -> tuple[str, str | None]:
-        """Return what the task is, and the answer to it that was doubted, if one was."""
+        """Return the task, and the answer to it that was doubted, if there is one."""
         task, answer, doubted = "", "", None
         begin = self._say.unmade.partition("{")[0]
         for item in self.context.context.items:
@@ -644,7 +644,7 @@ class Agent:
         return task, doubted
 
     def _lost(self, call: ToolCall) -> ToolResult:
-        """Make the result of a call that has none: one that was begun, or one that was not."""
+        """Return the result of a call that was lost: one that had begun, or one that had not."""
         text = (self._say.perhaps_run if call.id in self._begun else self._say.not_run).format(call.name)
         return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
 
@@ -674,7 +674,7 @@ class _Written:
 
 
 def _fault_of(reply: CompleteResponse, message: Message, tools: Registry) -> Fault | None:
-    """Say what is wrong with a reply; `message` is all of it, where it is the rest of one that was cut off."""
+    """Return what is wrong with a reply; `message` is the whole of it, including the parts before."""
     calls = reply.message.tool_calls
     if reply.finish_reason == "length":
         repeats = not calls and (ends_repeating(message.content) or ends_repeating(message.thinking or ""))

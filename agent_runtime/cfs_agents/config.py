@@ -1,4 +1,4 @@
-"""How an agent works, and how a task ended (O6)."""
+"""Settings of an agent, and the outcome of a task (O6)."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -31,9 +31,9 @@ MODEL_VARIABLES = ("CFS_MODEL", "ANTHROPIC_MODEL", "OPENAI_MODEL")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncTurn:
-    """What the model is asked for after so many steps without a sync, and at the end of the steps (A4).
+    """A turn for a sync, after `every` steps without one and when no step is left (A4).
 
-    `tools` names the only ones that it may use for it.
+    The model gets `prompt`, and only the tools named in `tools`.
     """
 
     prompt: str
@@ -93,10 +93,10 @@ class AgentConfig:
 
 @dataclass(slots=True)
 class Outcome:
-    """How a task ended: `reason`, the model's last words, the reason in words without an answer, and what it cost.
+    """How a task ended: `reason`, the answer in `text`, without an answer the reason in `detail`, and its usage.
 
-    `files` are those that are not as they were when the task began, where the agent's files are watched. `failed_call`
-    is what the last call before an answer failed with, if it did. `error` is what a failed task failed with.
+    `rounds` counts the steps. `files` are the files that have changed since the task began, if the agent's files are
+    watched. `failed_call` is the error of the last call before the answer. `error` is the error of a failed task.
     """
 
     reason: EndReason = "failed"
@@ -110,39 +110,39 @@ class Outcome:
 
     @property
     def over(self) -> bool:
-        """Whether the model came to an answer, whatever it is worth: there is nothing to go on with."""
+        """Whether the model has answered, truthfully or not: there is nothing to resume."""
         return self.reason in ("answered", "unverified")
 
     @property
     def ok(self) -> bool:
-        """Whether the model came to an answer that the files bear out, and its last call before did not fail."""
+        """Whether the model has answered, its claims about files are true, and its last call did not fail."""
         return self.reason == "answered" and not self.failed_call
 
     def __str__(self) -> str:
-        """Return what there is to read."""
+        """Return the answer, or the reason why there is none."""
         return self.text or self.detail
 
 
 class FilesWatch(Protocol):
-    """Watches the files of an agent, so that what it says of them can be held against what is so."""
+    """Watches the files of an agent, so that its claims can be checked against them."""
 
     async def begin(self) -> None:
         """A task begins."""
         ...
 
     async def changes(self) -> FileChanges:
-        """Return what is not as it was when the task began."""
+        """Return what has changed since the task began."""
         ...
 
     async def unmade(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return those of some files that were neither created nor changed since the task began."""
+        """Return the named files that were neither created nor changed since the task began."""
         ...
 
 
 def working_context(
     config: AgentConfig, files: ContextFileSystem | None, tools: Registry, summarise: Summarise | None = None
 ) -> WorkingContext:
-    """Make the context that a configuration asks for; `summarise` asks a model, where nothing less helps (O5)."""
+    """Create the context for a configuration; `summarise` asks a model for a summary as the last resort (O5)."""
     if files is None and config.offload_enabled:
         files = ContextFileSystem(config.offload_root_path)
     keep = {each.name: each.ephemeral for each in tools if each.ephemeral is not None}

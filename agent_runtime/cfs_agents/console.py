@@ -1,4 +1,4 @@
-"""The console of an agent: its events go in, and a person can read what comes out (A8)."""
+"""The console of an agent: turns its events into text for a person (A8)."""
 
 import asyncio
 import hashlib
@@ -39,15 +39,15 @@ from cfs_agents.tools.commands import COMMAND, Answer, CommandRequest, exit_stat
 from cfs_agents.tools.files import file_path
 from cfs_agents.tools.registry import ToolError, ToolResult
 
-# Asks at the terminal whether a command may run: `--commands ask` (A5).
+# Questions at the terminal before a command runs: `--commands ask` (A5).
 #
-# What is shown is exactly what would run. Nothing in it can steer the terminal, look like the question, or be
-# overlooked: what has no shape is written as its number, and long lines are broken here, each part below a mark.
+# The question shows exactly what would run. Nothing in it can control the terminal, imitate the question or hide:
+# invisible characters appear as numbers, and long lines are wrapped here, each part after a mark.
 
 _LINE, _GOES_ON = "  | ", "  : "
 _NARROWEST = 20
 _SHAPELESS = frozenset(map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0)))
-"""Letters and marks that are shown as nothing."""
+"""Characters that are shown as nothing."""
 _SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 _ANSWERS = {
     **dict.fromkeys(("y", "yes"), Answer.YES),
@@ -58,7 +58,7 @@ _CHOICE = "Run it? y(es), n(o), a(lways: this exact command in this directory, u
 
 
 def can_ask() -> bool:
-    """Whether there is a terminal to ask at, and one to show the question on."""
+    """Return whether standard input and standard error are terminals."""
     return is_terminal(sys.stdin) and is_terminal(sys.stderr)
 
 
@@ -70,11 +70,11 @@ class CommandQuestions:
         self._quiet.set()
 
     async def quiet(self) -> None:
-        """Wait until no question is open, so that nothing is shown between it and its answer."""
+        """Wait until no question is open, so that nothing appears between a question and its answer."""
         await self._quiet.wait()
 
     async def __call__(self, agent: str, request: CommandRequest) -> Answer:
-        """Ask, until there is an answer. The end of the input is a no."""
+        """Ask until there is an answer. The end of the input counts as no."""
         self._quiet.clear()
         try:
             _write(question(agent, request, shutil.get_terminal_size().columns))
@@ -95,7 +95,7 @@ class CommandQuestions:
 
 
 def question(agent: str, request: CommandRequest, columns: int) -> str:
-    """Show a command so that all of it can be seen. Pure."""
+    """Return the question for a command, with all of the command visible."""
     lines = request.command.split("\n")
     long = f" ({len(lines)} lines)" if len(lines) > 1 else ""
     background = " in the background" if request.background else ""
@@ -110,7 +110,7 @@ def question(agent: str, request: CommandRequest, columns: int) -> str:
 
 
 def shapely(text: str) -> str:
-    """Write as its number each character that a terminal obeys, or shows as nothing."""
+    """Replace control characters and invisible characters by their numbers."""
     return "".join(each if _has_shape(each) else f"<U+{ord(each):04X}>" for each in text)
 
 
@@ -121,7 +121,7 @@ def _has_shape(character: str) -> bool:
 
 
 def _parts(line: str, width: int) -> Iterator[str]:
-    """Cut a line into parts of so many columns at most; an empty one is one part."""
+    """Wrap a line into parts of at most `width` columns; an empty line is one part."""
     begin = used = 0
     for end, character in enumerate(line):
         columns = 2 if unicodedata.east_asian_width(character) in "WF" else 1
@@ -133,7 +133,7 @@ def _parts(line: str, width: int) -> Iterator[str]:
 
 
 async def _typed_line() -> bytes:
-    """Read a line from the terminal; nothing at its end. A cancellation leaves what comes later to others."""
+    """Read a line from the terminal, empty at its end. After a cancellation later input is left to others."""
     loop = asyncio.get_running_loop()
     line: asyncio.Future[bytes] = loop.create_future()
     terminal = sys.stdin.fileno()
@@ -155,7 +155,7 @@ async def _typed_line() -> bytes:
 
 
 def _forget_typed() -> None:
-    """Forget what was typed before the question: it was no answer to it."""
+    """Drop what was typed before the question: it is not an answer."""
     import termios
 
     termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
@@ -165,7 +165,7 @@ def _write(text: str) -> None:
     typer.echo(text, err=True, nl=False)
 
 
-# Calls and results in few lines: what is long is shortened in its middle (A8). Pure: no I/O.
+# Formatting of calls and results in few lines: long texts are shortened in the middle (A8). No I/O.
 
 FIRST_LINES, LAST_LINES = 10, 5
 LONGEST_LINE = 300
@@ -176,15 +176,15 @@ _ON_FILES = frozenset({"read_file", "write_file", "edit_file"})
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A heading, and lines that belong below it."""
+class Formatted:
+    """A heading and the lines below it."""
 
     heading: str
     lines: Sequence[str] = ()
 
 
 def file_of(call: ToolCall) -> str | None:
-    """Name the one file that a call is about, always by the same name; None when it is about none."""
+    """Return the logical path of the file that a call works on; None if there is none."""
     path = call.arguments.get("path")
     if call.name not in _ON_FILES or not isinstance(path, str):
         return None
@@ -194,8 +194,8 @@ def file_of(call: ToolCall) -> str | None:
         return path  # the tool will say what is wrong with it
 
 
-def told_call(call: ToolCall, operation: int = 0) -> Told:
-    """Tell a call, with the number of the operation if it is one on a file."""
+def format_call(call: ToolCall, operation: int = 0) -> Formatted:
+    """Format a call; `operation` numbers the operations on its file."""
     rest = dict(call.arguments)
     heading, lines = call.name, list[str]()
     if (path := file_of(call)) is not None:
@@ -210,39 +210,39 @@ def told_call(call: ToolCall, operation: int = 0) -> Told:
             lines += [f"{name}:", *(f"  {line}" for line in shortened(text))]
         elif value is not None:
             heading += f" {name}={json.dumps(value, ensure_ascii=False)}"
-    return Told(heading, lines)
+    return Formatted(heading, lines)
 
 
-def told_result(call: ToolCall, result: ToolResult, *, repeated: bool = False) -> Told:
-    """Tell a result, of a command with its status; one that is repeated is named only."""
+def format_result(call: ToolCall, result: ToolResult, *, repeated: bool = False) -> Formatted:
+    """Format a result; a command's has its exit status, a `repeated` output is not shown again."""
     code = _exit_status(call, result)
     status = ("ok" if result.ok else "failed") if code is None else f"exit status {code}"
     heading = " ".join(filter(None, (call.name, _subject(call)))) + f": {status}, {result.seconds:.2f} s"
     output = output_of(call, result)
     if not output.strip():
-        return Told(heading)
+        return Formatted(heading)
     if repeated:
-        return Told(heading, [f"[the same output as before: {counted(len(output.splitlines()), 'line')}]"])
-    return Told(heading, shortened(output))
+        return Formatted(heading, [f"[the same output as before: {counted(len(output.splitlines()), 'line')}]"])
+    return Formatted(heading, shortened(output))
 
 
 def output_of(call: ToolCall, result: ToolResult) -> str:
-    """Take the status off a command's result: it stands in the heading, with a time that is never the same."""
+    """Return the output without a command's status line, which is in the heading already."""
     return result.text if _exit_status(call, result) is None else without_status(result.text)
 
 
 def went_wrong(call: ToolCall, result: ToolResult) -> bool:
-    """Whether a result is to be noticed: an error, or a command whose status is not 0."""
+    """Return whether a result is an error, or that of a command with a status other than 0."""
     return not result.ok or bool(_exit_status(call, result))
 
 
 def _exit_status(call: ToolCall, result: ToolResult) -> int | None:
-    """Read the status of a command that has ended; one that did not say it ended with 0."""
+    """Return the exit status of a command that has ended (0 if its result has none)."""
     return exit_status(call.name, call.arguments, result.text) if result.ok else None
 
 
 def shortened(text: str) -> list[str]:
-    """Split a text into lines, of which the first and the last remain when there are many."""
+    """Split a text into lines; of many only the first and the last remain."""
     lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     left_out = len(lines) - FIRST_LINES - LAST_LINES
     if left_out > 1:
@@ -251,24 +251,24 @@ def shortened(text: str) -> list[str]:
 
 
 def ordinal(number: int) -> str:
-    """Write 1 as 1st."""
+    """Return an ordinal number, such as 1st."""
     endings = {1: "st", 2: "nd", 3: "rd"}
     return f"{number:,}" + ("th" if number % 100 in (11, 12, 13) else endings.get(number % 10, "th"))
 
 
 def counted(number: int, thing: str) -> str:
-    """Write a number with what is counted."""
+    """Return a number with its unit, such as 2 lines."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def listed(paths: Sequence[str]) -> str:
-    """Write the first of some paths, and how many more there are."""
+    """Join the first paths, and say how many more there are."""
     more = f", and {len(paths) - MOST_PATHS:,} more" if len(paths) > MOST_PATHS else ""
     return ", ".join(map(_line, paths[:MOST_PATHS])) + more
 
 
 def _subject(call: ToolCall) -> str:
-    """Say in a few words which of several calls of a tool it was."""
+    """Return a few words that tell this call from others of its tool."""
     if (path := file_of(call)) is not None:
         return _line(path)
     named = call.arguments.get("command") or call.arguments.get("path")
@@ -290,20 +290,20 @@ def _line(line: str) -> str:
     return f"{line[:half]} [... {len(line) - 2 * half:,} characters ...] {line[-half:]}"
 
 
-# From the pieces of a reply, as they happen to come, to blocks that can be shown (A8). Pure: no I/O.
+# From the chunks of a reply to blocks that can be shown (A8). No I/O.
 
 Kind = Literal["thinking", "text"]
 
 LONGEST_HELD = 400
-"""Characters that wait for a natural break; beyond, a break between two words will do."""
+"""Characters that are held back for a natural break; with more, a break between two words is enough."""
 
 _BREAK = re.compile(r"""\n|[.!?…]["'”’)\]*_]{0,8}[ \t]+|[。！？][”’」』）]{0,8}""")
-"""Ends of lines and sentences. A point within a number or a name has no space behind it."""
+"""Ends of lines and sentences. A point within a number or a name is not followed by a space."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """What a model says, or says to itself, up to a natural break. All passages together are its words, unchanged."""
+    """Text or thinking of a model up to a natural break. All passages together are its words, unchanged."""
 
     kind: Kind
     text: str
@@ -311,7 +311,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """A reply is asked for again; if some of it was `shown`, that does not count."""
+    """A reply failed and is requested again; what was `shown` of it does not count."""
 
     reason: str
     seconds: float
@@ -331,13 +331,13 @@ Block: TypeAlias = (
     | FileChanges
     | Finished
 )
-"""What is shown in one go."""
+"""What is shown at once."""
 
 
 class StreamProcessor:
-    """Takes an agent's events, or a model's chunks and replies, and gives whole blocks.
+    """Turns an agent's events, or a model's chunks and replies, into whole blocks.
 
-    Words are held back until a natural break. A call is given once, whether a reply has it, an event, or both.
+    Text is held back until a natural break. Each call appears once, also if both a reply and an event contain it.
     """
 
     def __init__(self) -> None:
@@ -347,11 +347,11 @@ class StreamProcessor:
         self._called: set[str] = set()
 
     def feed(self, event: AgentEvent | Chunk | CompleteResponse) -> list[Block]:
-        """Take the next event; return the blocks that it completes."""
+        """Process the next event and return the blocks that it completes."""
         return list(self._blocks(event))
 
     def finish(self) -> list[Block]:
-        """Give what is held back, as nothing more will come: the agent was stopped, or has failed."""
+        """Return what is held back; nothing more will come."""
         return list(self._release())
 
     def _blocks(self, event: AgentEvent | Chunk | CompleteResponse) -> Iterator[Block]:
@@ -388,7 +388,7 @@ class StreamProcessor:
 
     def _begin_reply(self) -> None:
         self._shown = False
-        self._called.clear()  # ids are told apart within a reply only
+        self._called.clear()  # ids are unique within a reply only
 
     def _call(self, event: CallStarted) -> Iterator[Block]:
         if event.call.id not in self._called:
@@ -416,7 +416,7 @@ class StreamProcessor:
 
 
 def _last_break(text: str) -> int:
-    """Find where the last break ends; 0 when there is none, and none is needed yet."""
+    """Return the end of the last break; 0 if there is none and none is needed yet."""
     end = 0
     for found in _BREAK.finditer(text):
         end = found.end()
@@ -426,17 +426,17 @@ def _last_break(text: str) -> int:
     return max(end, between_words) or len(text)
 
 
-# Where a console writes: lines that appear at once, that cannot steer a terminal, and that never fail.
+# Output of a console: it appears at once, cannot control the terminal, and never raises.
 
 _WHOLE_LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
 class Page:
-    """Writes to a stream, of which it knows whether a line has been begun.
+    """Writes to a stream and tracks whether a line is open.
 
-    Control characters are made visible, for a pipe as well: there may be a terminal at its end. Styles are only for
-    terminals that know colours. When the reader has left, or the disk is full, `closed` is true and nothing is
-    written: what an agent does is not for its console to end.
+    Control characters are made visible, in a pipe too, as it may end at a terminal. Styles are used only on terminals
+    with colours. If the reader has left or the disk is full, `closed` is true and nothing more is written: a console
+    never ends its agent.
     """
 
     def __init__(self, out: TextIO) -> None:
@@ -446,7 +446,7 @@ class Page:
         self._fresh = True
 
     def write(self, text: str, *, prefix: str = "", colour: str | None = None, dim: bool = False) -> None:
-        """Write text; each of its lines begins with the prefix, where it does not go on in one that has been begun."""
+        """Write text; each line gets the prefix, except one that continues an open line."""
         lines = _WHOLE_LINE.findall(visible(text.replace("\r\n", "\n")))
         for number, line in enumerate(lines):
             lines[number] = self._styled(prefix + line if number or self._fresh else line, colour, dim)
@@ -455,12 +455,12 @@ class Page:
             self._put("".join(lines))
 
     def line(self, text: str, *, prefix: str = "", colour: str | None = None, dim: bool = False) -> None:
-        """Write a line of its own, or several."""
+        """Write whole lines."""
         self.begin_line()
         self.write(f"{text}\n", prefix=prefix, colour=colour, dim=dim)
 
     def begin_line(self) -> None:
-        """End the line that has been begun, if one has."""
+        """End the open line, if there is one."""
         self.write("" if self._fresh else "\n")
 
     def _styled(self, text: str, colour: str | None, dim: bool) -> str:
@@ -480,7 +480,7 @@ class Page:
             self._forget_the_rest()
 
     def _forget_the_rest(self) -> None:
-        """Let what is still buffered go nowhere, or the end of the program would fail to write it."""
+        """Redirect buffered output to /dev/null, or the exit of the program would fail to write it."""
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             try:
@@ -488,7 +488,7 @@ class Page:
             finally:
                 os.close(nowhere)
         except (OSError, ValueError):
-            return  # it is no file of the system
+            return  # the stream is not a file
 
 
 def _encodable(text: str, out: TextIO) -> str:
@@ -496,7 +496,7 @@ def _encodable(text: str, out: TextIO) -> str:
     return text.encode(encoding, "replace").decode(encoding)
 
 
-# Prints blocks: words as they come, calls and results once, in few lines (A8).
+# Prints blocks: text as it comes, calls and results once, in few lines (A8).
 
 _THINKS = "~ "
 _CALLS = "> "
@@ -506,21 +506,21 @@ _BELOW = "    "
 _ENDS: dict[EndReason, str] = {
     "answered": "",
     "unverified": "unverified",
-    "rounds": "stopped at the limit of rounds",
+    "rounds": "stopped at the limit of steps",
     "interrupted": "interrupted",
     "failed": "failed",
 }
 
 
 class IncrementalOutputFormatter:
-    """Prints one conversation after the other."""
+    """Formats blocks as text and prints them, one conversation after the other."""
 
     def __init__(self, out: TextIO) -> None:
         self._page = Page(out)
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was printed: another conversation begins."""
+        """Begin another conversation: counts and known outputs are cleared."""
         self._page.begin_line()
         self._kind = ""
         self._operations: Counter[str] = Counter()
@@ -531,7 +531,7 @@ class IncrementalOutputFormatter:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody reads any more."""
+        """Whether the reader has left."""
         return self._page.closed
 
     def print(self, block: Block) -> None:
@@ -547,10 +547,10 @@ class IncrementalOutputFormatter:
                 path = file_of(call)
                 if path is not None:
                     self._operations[path] += 1
-                self._tell(_CALLS, told_call(call, self._operations[path] if path is not None else 0), "cyan")
+                self._tell(_CALLS, format_call(call, self._operations[path] if path is not None else 0), "cyan")
             case CallFinished(call, result):
                 repeated = self._is_repeated(call.name, output_of(call, result))
-                told = told_result(call, result, repeated=repeated)
+                told = format_result(call, result, repeated=repeated)
                 self._tell(_RESULTS, told, "red" if went_wrong(call, result) else "green")
             case ContextUpdated(lines, number):
                 self._remark(f"context window number {number:,}: {counted(lines, 'line')}")
@@ -585,7 +585,7 @@ class IncrementalOutputFormatter:
         else:
             self._page.write(text)
 
-    def _tell(self, mark: str, told: Told, colour: str) -> None:
+    def _tell(self, mark: str, told: Formatted, colour: str) -> None:
         self._page.line(told.heading, prefix=mark, colour=colour)
         for line in told.lines:
             self._page.line(line, prefix=_BELOW, dim=mark == _RESULTS)
@@ -607,21 +607,21 @@ class IncrementalOutputFormatter:
             self._remark(how)
         used = self._usage
         self._remark(
-            f"{counted(self._rounds, 'round')}, {counted(used.prompt_tokens, 'token')} read "
+            f"{counted(self._rounds, 'step')}, {counted(used.prompt_tokens, 'token')} read "
             f"({used.cached_tokens:,} of them known), {used.completion_tokens:,} written"
         )
         self._rounds, self._usage = 0, Usage()
 
 
 class ConsoleStreamHandler:
-    """Shows what an agent does, on standard output unless told otherwise.
+    """Shows what an agent does, on standard output by default.
 
         console = ConsoleStreamHandler()
         async for event in agent.run("Tidy up."):
             console.show(event)
 
-    It takes the chunks and replies of a bare model, too. Nothing that happens to its output is an error: when the
-    reader of a pipe has left, `closed` says so.
+    It also takes the chunks and replies of a model. Failures of the output raise nothing; if the reader of a pipe has
+    left, `closed` is true.
     """
 
     def __init__(self, out: TextIO | None = None) -> None:
@@ -630,22 +630,20 @@ class ConsoleStreamHandler:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody reads any more."""
+        """Whether the reader has left."""
         return self._printer.closed
 
     def show(self, event: AgentEvent | Chunk | CompleteResponse) -> None:
-        """Show what an event completes."""
+        """Show the blocks that an event completes."""
         for block in self._stream.feed(event):
             self._printer.print(block)
 
     def reset(self) -> None:
-        """Show what was held back, and begin another conversation: operations and outputs count anew."""
+        """Show what is held back and begin another conversation; counts start again."""
         for block in self._stream.finish():
             self._printer.print(block)
         self._stream = StreamProcessor()
         self._printer.reset()
 
-
-# What a person sees of an agent at work, at a terminal or through a pipe (A8).
 
 __all__ = ["Block", "ConsoleStreamHandler", "Passage", "StreamProcessor", "Void"]

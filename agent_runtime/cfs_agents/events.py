@@ -1,12 +1,11 @@
-"""What an agent says while it works: small values in the order in which things happen (A7, A8). Pure: no I/O.
+"""The events of an agent at work, in the order in which things happen (A7, A8). No I/O.
 
-A task is rounds, and a round is one reply of the model with the calls that it makes:
+A task consists of steps; a step is one reply of the model with its calls:
 
     RoundStarted, (Thinking | Text | Retrying)*, TurnUsage, (CallStarted, ContextUpdated?, CallFinished)*
 
-A reply that was cut off is followed by another one in the same round. `ContextShortened` and `Warned` may come anywhere
-before the end. `FileChanges` tells at the end what has become of the files, if anything has, and `Finished` is the
-last of all.
+A truncated reply is followed by another one in the same step. `ContextShortened` and `Warned` may come anywhere before
+the end. At the end come `FileChanges`, if any file has changed, and `Finished`, which is always last.
 """
 
 from dataclasses import dataclass
@@ -34,41 +33,41 @@ __all__ = [
 ]
 
 EndReason = Literal["answered", "unverified", "rounds", "interrupted", "failed"]
-"""How a task ends: by an answer, by one that says of files what is not so, at the limit of rounds, because somebody
-stopped it, or by an error."""
+"""How a task ends: by an answer, by an answer with false claims about files, at the limit of steps, by an interruption,
+or by an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundStarted:
-    """The model is asked; `number` counts the rounds of the task from 1."""
+    """A step begins: the model is asked. `number` counts the steps of the task from 1."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """A piece of what the model says to itself, as it comes."""
+    """The next piece of the model's thinking."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A piece of what the model says, as it comes."""
+    """The next piece of the model's text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallStarted:
-    """A tool is called. Several may be at work at once; `call.id` tells them apart."""
+    """A tool call begins. Several may run at once; `call.id` identifies each."""
 
     call: ToolCall
 
 
 @dataclass(frozen=True, slots=True)
 class CallFinished:
-    """A call has come to its result; a call that could not be read has one, too, without having been started."""
+    """A call has a result. A call that could not be read has one too, without `CallStarted`."""
 
     call: ToolCall
     result: ToolResult
@@ -76,7 +75,7 @@ class CallFinished:
 
 @dataclass(frozen=True, slots=True)
 class ContextUpdated:
-    """The model has written a new context window: how many lines it has, and which of the task it is, from 1 (A4)."""
+    """The model has written a new context window: its lines, and its number in the task, from 1 (A4)."""
 
     lines: int
     number: int
@@ -84,7 +83,7 @@ class ContextUpdated:
 
 @dataclass(frozen=True, slots=True)
 class ContextShortened:
-    """The conversation was too long, and messages have left it; `summarised` if a summary stands for them (O5)."""
+    """The conversation was too long and messages have left it; `summarised` if a summary replaces them (O5)."""
 
     tokens_before: int
     tokens_after: int
@@ -93,34 +92,34 @@ class ContextShortened:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something that a person should know, and that does not stop the work: in a sentence."""
+    """A warning for a person, in one sentence; the work continues."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TurnUsage:
-    """What the reply of this round cost, or a summary."""
+    """The tokens that the reply of this step, or a summary, has used."""
 
     usage: Usage
 
 
 @dataclass(frozen=True, slots=True)
 class FileChanges:
-    """The files that are not as they were when the task began, by their paths, sorted."""
+    """The files that have changed since the task began: their paths, sorted."""
 
     created: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether any file has changed."""
         return bool(self.created or self.changed or self.deleted)
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The task is over; `detail` is the reason in words when there was no answer."""
+    """The task has ended; without an answer `detail` is the reason in words."""
 
     reason: EndReason
     detail: str = ""

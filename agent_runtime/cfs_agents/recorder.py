@@ -1,4 +1,4 @@
-"""Who writes down what an agent does: the loop tells it, and goes on only when it is written."""
+"""Recorders store what an agent does. The loop calls them at each step and continues when they return."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,47 +12,47 @@ from cfs_agents.tools.registry import ToolResult
 
 @dataclass(frozen=True, slots=True)
 class NewContext:
-    """A conversation that takes the place of the present one, as a call has written a new window of so many lines."""
+    """A conversation that replaces the present one, because a call has written a new window of so many lines."""
 
     context: Context
     lines: int
 
 
 class Recorder(Protocol):
-    """Told of each step; a `CfsError` that it raises ends the task."""
+    """Stores each step of an agent. A `CfsError` that it raises ends the task."""
 
     async def before_round(self) -> None:
         """The model is about to be asked."""
         ...
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
-        """A message of the user has come, or the model's, which has cost `usage`; calls in `broken` are not run.
+        """Store a message of the user, or of the model, which used `usage`; calls in `broken` are not run.
 
-        An item with the id of the last one takes its place: the rest of a reply that was cut off.
+        An item with the id of the last one replaces it: it is the whole of a truncated reply.
         """
         ...
 
     async def shortened(self, change: Change) -> None:
-        """The conversation is another one now: something was off-loaded, or has left."""
+        """Store a change of the conversation: items were off-loaded or have left."""
         ...
 
     async def begins(self, calls: Sequence[ToolCall]) -> None:
-        """Calls are about to be run, at the same time where there are several."""
+        """Store that calls are about to run, all at the same time."""
         ...
 
     async def done(
         self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
     ) -> NewContext | None:
-        """A call has come to its result; `later` are the calls of the same reply that have none yet."""
+        """Store the result of a call; `later` are the calls of the same reply that have none yet."""
         ...
 
     async def ended(self, end: Finished) -> None:
-        """The task is over."""
+        """Store that the task has ended."""
         ...
 
 
 class NullRecorder:
-    """Writes nothing down."""
+    """Stores nothing."""
 
     async def before_round(self) -> None:
         """Do nothing."""

@@ -41,7 +41,7 @@ def test_a_reader_of_a_pipe_sees_each_sentence_as_it_comes() -> None:
             program.stdin.flush()
             assert os.read(program.stdout.fileno(), 100) == said + b" "
         rest, errors = program.communicate()
-    assert rest.startswith(b"\n[0 rounds")
+    assert rest.startswith(b"\n[0 steps")
     assert (program.returncode, errors) == (0, b"False\n")
 
 

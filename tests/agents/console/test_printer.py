@@ -98,7 +98,7 @@ def test_a_whole_task_reads_like_a_conversation() -> None:
         "< write_file /workspace/a.txt: ok, 0.25 s\n"
         "    created, 2 lines\n"
         "Done.\n"
-        "[2 rounds, 2,100 tokens read (1,000 of them known), 22 written]\n"
+        "[2 steps, 2,100 tokens read (1,000 of them known), 22 written]\n"
     )
 
 
@@ -213,7 +213,7 @@ def test_however_often_a_model_is_asked_again_that_is_said_once() -> None:
 @pytest.mark.parametrize(
     ("event", "line"),
     [
-        (Finished("rounds"), "[stopped at the limit of rounds]"),
+        (Finished("rounds"), "[stopped at the limit of steps]"),
         (Finished("interrupted"), "[interrupted]"),
         (Finished("failed", "the disk is full"), "[failed: the disk is full]"),
     ],

@@ -213,7 +213,7 @@ def test_a_chat_at_a_terminal_has_help_and_a_history(url: str, tmp_path: Path) -
         screen.expect("there is no command /nonsense")
         screen.expect("> ")
         screen.line("first words")
-        screen.expect("first words\r\n[1 round")
+        screen.expect("first words\r\n[1 step")
         screen.expect("> ")
         screen.line("/quit")
         assert screen.end()[0] == 0
@@ -222,7 +222,7 @@ def test_a_chat_at_a_terminal_has_help_and_a_history(url: str, tmp_path: Path) -
         screen.type(UP + UP)
         screen.expect("first words")
         screen.line(" and more")
-        screen.expect("first words and more\r\n[1 round")
+        screen.expect("first words and more\r\n[1 step")
         screen.expect("> ")
         screen.type(CTRL_D)
         assert screen.end()[0] == 0

@@ -303,7 +303,7 @@ async def test_a_reply_of_nothing_is_no_answer(tmp_path: Path) -> None:
         outcome = await made.run("Again.")
         assert (outcome.reason, outcome.detail) == (
             "failed",
-            "the model said nothing, and called nothing, 3 times in a row",
+            "the model's reply was empty 3 times in a row",
         )
         assert (await made.resume()).text == "There."
         assert "empty" not in texts(model.asked[-1].messages)
