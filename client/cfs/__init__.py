@@ -46,17 +46,19 @@ from cfs.errors import (
 )
 
 if typing.TYPE_CHECKING:
-    from cfs.async_session import AsyncSession
+    from cfs.async_session import AsyncChatIterator, AsyncSession
     from cfs.response import Response
-    from cfs.session import Session
+    from cfs.session import ChatIterator, Session
     from cfs.tools import FunctionTool, Tool
     from cfs.wire import Settings, Usage
 
 __all__ = [
     "AlreadyExists",
+    "AsyncChatIterator",
     "AsyncSession",
     "Busy",
     "CfsError",
+    "ChatIterator",
     "Conflict",
     "ContextTooLong",
     "EngineError",
@@ -99,7 +101,9 @@ __all__ = [
 ]
 
 _LATER = {
+    "AsyncChatIterator": "cfs.async_session",
     "AsyncSession": "cfs.async_session",
+    "ChatIterator": "cfs.session",
     "FunctionTool": "cfs.tools",
     "Response": "cfs.response",
     "Session": "cfs.session",

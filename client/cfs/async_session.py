@@ -5,7 +5,7 @@ There are two, with and without `async`; tools/unasync.py makes the second from 
 
 import os
 import uuid
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -22,9 +22,27 @@ from cfs.transports.base import DEFAULT_MOUNT, AsyncTransport, Deadline, resolve
 from cfs.wire import NewMessage, Settings, SettingsPatch, TurnSettings
 
 Model = TypeVar("Model", bound=BaseModel)
+T = TypeVar("T")
 
 TIMEOUT = 900.0
 """Seconds that a reply may take unless said otherwise; a server gives a turn ten minutes."""
+
+
+class AsyncChatIterator(AsyncIterator[str]):
+    """The reply to a message as it is generated, piece by piece; `text` is what has come so far."""
+
+    def __init__(self, pieces: AsyncGenerator[str]) -> None:
+        self.text = ""
+        self._pieces = pieces
+
+    async def __anext__(self) -> str:
+        piece = await anext(self._pieces)
+        self.text += piece
+        return piece
+
+    async def aclose(self) -> None:
+        """Stop reading; the turn goes on, and its reply is in the history."""
+        await self._pieces.aclose()
 
 
 class AsyncSession:
@@ -34,9 +52,10 @@ class AsyncSession:
     is given `CFS_URL` is taken if it is set, and `/cfs` if not. `token` is `CFS_TOKEN` unless given. Every call may
     take `timeout` seconds (None: any time), then it raises `Timeout` and the turn goes on.
 
-    It holds no state: everything is read at the moment of asking (C2). As a context manager it makes the session if
-    there is none and lets go of its connections in the end; the session stays, unless `delete` says otherwise.
-    Errors are those of `cfs.errors`.
+    It holds no state: everything is read at the moment of asking (C2). A session that does not exist is created by the
+    first use, as `open` does with `O_CREAT`: by entering the context manager, or else by the first call. Leaving the
+    context manager closes the connections; the session stays, unless `delete` says otherwise. Errors are those of
+    `cfs.errors`.
     """
 
     def __init__(
@@ -53,6 +72,7 @@ class AsyncSession:
         self._id = check_id(_name(path, endpoint.location))
         self._timeout = timeout
         self._delete = delete
+        self._exists = False
         self._place: dict[str, Any]
         self._transport: AsyncTransport
         if endpoint.kind == "http":
@@ -84,6 +104,7 @@ class AsyncSession:
         session = cls(path, mount, url=url, token=token, timeout=timeout, delete=delete)
         try:
             await session._transport.require()
+            session._exists = True
         except BaseException:
             await session.close()
             raise
@@ -177,7 +198,7 @@ class AsyncSession:
         max_rounds: int = MAX_ROUNDS,
         settings: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> AsyncGenerator[str]:
+    ) -> AsyncChatIterator:
         """Write a message and yield its reply as it is generated (C4); raises `EngineError` if the turn fails.
 
         The message is written when the loop begins. Leaving it early stops nothing: the turn goes on, and its reply
@@ -188,7 +209,7 @@ class AsyncSession:
         """
         box = Toolbox(tools)
         new = self._new(message, _turn_settings(settings), box)
-        return self._stream(new, box, max_rounds, self._deadline(timeout))
+        return AsyncChatIterator(self._stream(new, box, max_rounds, self._deadline(timeout)))
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -199,8 +220,8 @@ class AsyncSession:
         `Accept: text/plain`, and `?wait=` if `blocking`.
         """
         if not blocking:
-            return await self._transport.read_now()
-        return await self._transport.read(self._deadline(timeout))
+            return await self._use(self._transport.read_now)
+        return await self._use(lambda: self._transport.read(self._deadline(timeout)))
 
     @property
     async def history(self) -> list[str]:
@@ -216,7 +237,7 @@ class AsyncSession:
 
         As a file: `getxattr user.cfs.*`. Over HTTP: `GET /v1/sessions/{id}/settings`.
         """
-        return await self._transport.settings()
+        return await self._use(self._transport.settings)
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
@@ -226,21 +247,22 @@ class AsyncSession:
         Raises `InvalidParameters` for a name or a value that is none. As a file: `setxattr user.cfs.NAME`. Over HTTP:
         `PATCH /v1/sessions/{id}/settings`.
         """
-        return await self._transport.configure(_checked(SettingsPatch, changes))
+        patch = _checked(SettingsPatch, changes)
+        return await self._use(lambda: self._transport.configure(patch))
 
     async def cancel(self, *, queued: bool = False, cascade: bool = False) -> None:
         """Cancel the running turn; over HTTP also those that are `queued`, and with `cascade` those below (S12).
 
         As a file: `setxattr user.cfs.cancel 1`. Over HTTP: `POST /v1/sessions/{id}/cancel`.
         """
-        await self._transport.cancel(queued=queued, cascade=cascade)
+        await self._use(lambda: self._transport.cancel(queued=queued, cascade=cascade))
 
     async def wait(self, timeout: float | None = None) -> None:
         """Return once nothing runs or waits (S13).
 
         As a file: a read that waits. Over HTTP: `GET /v1/sessions/{id}/wait`.
         """
-        await self._transport.wait(self._deadline(timeout))
+        await self._use(lambda: self._transport.wait(self._deadline(timeout)))
 
     async def fork(self, path: str | None = None, *, at: int | None = None) -> Self:
         """Copy the history, or its first `at` messages, and return the copy, which goes on by itself (S14).
@@ -248,7 +270,7 @@ class AsyncSession:
         Without a `path` the copy gets a new name; `AlreadyExists` where the name is taken. As a file: read and write
         a new one. Over HTTP: `POST /v1/sessions/{id}/fork`.
         """
-        copy = await self._transport.fork(path, at, self._deadline(None))
+        copy = await self._use(lambda: self._transport.fork(path, at, self._deadline(None)))
         return type(self)(copy, **self._place, timeout=self._timeout)
 
     async def delete(self) -> None:
@@ -257,6 +279,7 @@ class AsyncSession:
         As a file: unlink. Over HTTP: `DELETE /v1/sessions/{id}`.
         """
         await self._transport.delete()
+        self._exists = True  # it did: only `reopen` or a message makes another one
 
     async def reopen(self) -> None:
         """Go on with whatever has the name by now, and make the session if there is none.
@@ -278,6 +301,7 @@ class AsyncSession:
     async def __aenter__(self) -> Self:
         try:
             await self._transport.open()
+            self._exists = True
         except BaseException:
             await self.close()
             raise
@@ -295,6 +319,18 @@ class AsyncSession:
             await self.close()
 
     # -- parts ----------------------------------------------------------------------------------------------------
+
+    async def _use(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Make a call; the first one creates the session if there is none."""
+        try:
+            result = await call()
+        except NotFound as error:
+            if self._exists or type(error) is not NotFound:  # deleted since then, or hidden
+                raise
+            await self._transport.open()
+            result = await call()
+        self._exists = True
+        return result
 
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline(self._timeout if timeout is None else timeout)
@@ -315,6 +351,7 @@ class AsyncSession:
     ) -> Outcome:
         """Send a message, and results of tools for as long as the model asks for them."""
         outcome = await self._transport.send(new, deadline)
+        self._exists = True
         rounds = 0
         while auto_tool and outcome.error is None and (calls := box.calls(outcome)):
             _check_rounds(rounds, max_rounds, outcome)
@@ -330,6 +367,7 @@ class AsyncSession:
             calls: list[ToolRequest] = []
             async with aclosing(self._transport.stream(message, deadline)) as pieces:
                 async for piece in pieces:
+                    self._exists = True
                     if isinstance(piece, str):
                         yield piece
                     elif calls := box.calls(piece):

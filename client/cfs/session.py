@@ -6,7 +6,7 @@ There are two, with and without `async`; tools/unasync.py makes the second from 
 
 import os
 import uuid
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
@@ -23,9 +23,27 @@ from cfs.transports.base import DEFAULT_MOUNT, Deadline, Transport, resolve
 from cfs.wire import NewMessage, Settings, SettingsPatch, TurnSettings
 
 Model = TypeVar("Model", bound=BaseModel)
+T = TypeVar("T")
 
 TIMEOUT = 900.0
 """Seconds that a reply may take unless said otherwise; a server gives a turn ten minutes."""
+
+
+class ChatIterator(Iterator[str]):
+    """The reply to a message as it is generated, piece by piece; `text` is what has come so far."""
+
+    def __init__(self, pieces: Generator[str]) -> None:
+        self.text = ""
+        self._pieces = pieces
+
+    def __next__(self) -> str:
+        piece = next(self._pieces)
+        self.text += piece
+        return piece
+
+    def close(self) -> None:
+        """Stop reading; the turn goes on, and its reply is in the history."""
+        self._pieces.close()
 
 
 class Session:
@@ -35,9 +53,10 @@ class Session:
     is given `CFS_URL` is taken if it is set, and `/cfs` if not. `token` is `CFS_TOKEN` unless given. Every call may
     take `timeout` seconds (None: any time), then it raises `Timeout` and the turn goes on.
 
-    It holds no state: everything is read at the moment of asking (C2). As a context manager it makes the session if
-    there is none and lets go of its connections in the end; the session stays, unless `delete` says otherwise.
-    Errors are those of `cfs.errors`.
+    It holds no state: everything is read at the moment of asking (C2). A session that does not exist is created by the
+    first use, as `open` does with `O_CREAT`: by entering the context manager, or else by the first call. Leaving the
+    context manager closes the connections; the session stays, unless `delete` says otherwise. Errors are those of
+    `cfs.errors`.
     """
 
     def __init__(
@@ -54,6 +73,7 @@ class Session:
         self._id = check_id(_name(path, endpoint.location))
         self._timeout = timeout
         self._delete = delete
+        self._exists = False
         self._place: dict[str, Any]
         self._transport: Transport
         if endpoint.kind == "http":
@@ -85,6 +105,7 @@ class Session:
         session = cls(path, mount, url=url, token=token, timeout=timeout, delete=delete)
         try:
             session._transport.require()
+            session._exists = True
         except BaseException:
             session.close()
             raise
@@ -178,7 +199,7 @@ class Session:
         max_rounds: int = MAX_ROUNDS,
         settings: Mapping[str, Any] | None = None,
         timeout: float | None = None,
-    ) -> Generator[str]:
+    ) -> ChatIterator:
         """Write a message and yield its reply as it is generated (C4); raises `EngineError` if the turn fails.
 
         The message is written when the loop begins. Leaving it early stops nothing: the turn goes on, and its reply
@@ -189,7 +210,7 @@ class Session:
         """
         box = Toolbox(tools)
         new = self._new(message, _turn_settings(settings), box)
-        return self._stream(new, box, max_rounds, self._deadline(timeout))
+        return ChatIterator(self._stream(new, box, max_rounds, self._deadline(timeout)))
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -200,8 +221,8 @@ class Session:
         `Accept: text/plain`, and `?wait=` if `blocking`.
         """
         if not blocking:
-            return self._transport.read_now()
-        return self._transport.read(self._deadline(timeout))
+            return self._use(self._transport.read_now)
+        return self._use(lambda: self._transport.read(self._deadline(timeout)))
 
     @property
     def history(self) -> list[str]:
@@ -217,7 +238,7 @@ class Session:
 
         As a file: `getxattr user.cfs.*`. Over HTTP: `GET /v1/sessions/{id}/settings`.
         """
-        return self._transport.settings()
+        return self._use(self._transport.settings)
 
     # -- acting ---------------------------------------------------------------------------------------------------
 
@@ -227,21 +248,22 @@ class Session:
         Raises `InvalidParameters` for a name or a value that is none. As a file: `setxattr user.cfs.NAME`. Over HTTP:
         `PATCH /v1/sessions/{id}/settings`.
         """
-        return self._transport.configure(_checked(SettingsPatch, changes))
+        patch = _checked(SettingsPatch, changes)
+        return self._use(lambda: self._transport.configure(patch))
 
     def cancel(self, *, queued: bool = False, cascade: bool = False) -> None:
         """Cancel the running turn; over HTTP also those that are `queued`, and with `cascade` those below (S12).
 
         As a file: `setxattr user.cfs.cancel 1`. Over HTTP: `POST /v1/sessions/{id}/cancel`.
         """
-        self._transport.cancel(queued=queued, cascade=cascade)
+        self._use(lambda: self._transport.cancel(queued=queued, cascade=cascade))
 
     def wait(self, timeout: float | None = None) -> None:
         """Return once nothing runs or waits (S13).
 
         As a file: a read that waits. Over HTTP: `GET /v1/sessions/{id}/wait`.
         """
-        self._transport.wait(self._deadline(timeout))
+        self._use(lambda: self._transport.wait(self._deadline(timeout)))
 
     def fork(self, path: str | None = None, *, at: int | None = None) -> Self:
         """Copy the history, or its first `at` messages, and return the copy, which goes on by itself (S14).
@@ -249,7 +271,7 @@ class Session:
         Without a `path` the copy gets a new name; `AlreadyExists` where the name is taken. As a file: read and write
         a new one. Over HTTP: `POST /v1/sessions/{id}/fork`.
         """
-        copy = self._transport.fork(path, at, self._deadline(None))
+        copy = self._use(lambda: self._transport.fork(path, at, self._deadline(None)))
         return type(self)(copy, **self._place, timeout=self._timeout)
 
     def delete(self) -> None:
@@ -258,6 +280,7 @@ class Session:
         As a file: unlink. Over HTTP: `DELETE /v1/sessions/{id}`.
         """
         self._transport.delete()
+        self._exists = True  # it did: only `reopen` or a message makes another one
 
     def reopen(self) -> None:
         """Go on with whatever has the name by now, and make the session if there is none.
@@ -279,6 +302,7 @@ class Session:
     def __enter__(self) -> Self:
         try:
             self._transport.open()
+            self._exists = True
         except BaseException:
             self.close()
             raise
@@ -297,6 +321,18 @@ class Session:
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
+    def _use(self, call: Callable[[], T]) -> T:
+        """Make a call; the first one creates the session if there is none."""
+        try:
+            result = call()
+        except NotFound as error:
+            if self._exists or type(error) is not NotFound:  # deleted since then, or hidden
+                raise
+            self._transport.open()
+            result = call()
+        self._exists = True
+        return result
+
     def _deadline(self, timeout: float | None) -> Deadline:
         return Deadline(self._timeout if timeout is None else timeout)
 
@@ -314,6 +350,7 @@ class Session:
     def _converse(self, new: NewMessage, box: Toolbox, auto_tool: bool, max_rounds: int, deadline: Deadline) -> Outcome:
         """Send a message, and results of tools for as long as the model asks for them."""
         outcome = self._transport.send(new, deadline)
+        self._exists = True
         rounds = 0
         while auto_tool and outcome.error is None and (calls := box.calls(outcome)):
             _check_rounds(rounds, max_rounds, outcome)
@@ -329,6 +366,7 @@ class Session:
             calls: list[ToolRequest] = []
             with closing(self._transport.stream(message, deadline)) as pieces:
                 for piece in pieces:
+                    self._exists = True
                     if isinstance(piece, str):
                         yield piece
                     elif calls := box.calls(piece):

@@ -5,7 +5,6 @@ fixture `door`.
 """
 
 import os
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel
 
 from cfs import (
     AlreadyExists,
+    AsyncChatIterator,
     AsyncSession,
     Busy,
     EngineError,
@@ -83,10 +83,24 @@ class AsyncConformance:
     async def test_a_session_that_is_not_there_cannot_be_continued(self, harness: ClientHarness) -> None:
         with pytest.raises(NotFound):
             await AsyncSession.from_file("none", **harness.where)
-        session = await self.session(harness, "none")
+
+    async def test_the_first_use_of_a_name_creates_the_session(self, harness: ClientHarness) -> None:
+        """As `open` does with `O_CREAT`; a session that was there, and was deleted, stays deleted."""
+        session = await self.session(harness, "new")
+        assert await session.read() == ""
+        async with await AsyncSession.from_file("new", **harness.where) as again:
+            assert await again.history == []
+        await session.delete()
         with pytest.raises(NotFound):
             await session.read()
         await session.close()
+
+    async def test_a_stream_knows_the_text_that_has_come(self, harness: ClientHarness) -> None:
+        async with await self.session(harness, "streamed") as session:
+            pieces = session.stream("one two three")
+            first = await anext(pieces)
+            assert pieces.text == first
+            assert first + await _all(pieces) == pieces.text == "one two three"
 
     async def test_nothing_is_remembered_what_others_write_is_seen(self, harness: ClientHarness) -> None:
         async with await self.session(harness, "shared") as one, await self.session(harness, "shared") as other:
@@ -436,7 +450,7 @@ class AsyncConformance:
             assert response.parsed.count == 7
 
 
-async def _all(pieces: AsyncGenerator[str]) -> str:
+async def _all(pieces: AsyncChatIterator) -> str:
     """Read a stream to its end."""
     said = ""
     async with aclosing(pieces):

@@ -6,7 +6,6 @@ fixture `door`.
 """
 
 import os
-from collections.abc import Generator
 from contextlib import closing
 from typing import Any
 
@@ -16,6 +15,7 @@ from pydantic import BaseModel
 from cfs import (
     AlreadyExists,
     Busy,
+    ChatIterator,
     EngineError,
     FunctionTool,
     Gone,
@@ -84,10 +84,24 @@ class Conformance:
     def test_a_session_that_is_not_there_cannot_be_continued(self, harness: ClientHarness) -> None:
         with pytest.raises(NotFound):
             Session.from_file("none", **harness.where)
-        session = self.session(harness, "none")
+
+    def test_the_first_use_of_a_name_creates_the_session(self, harness: ClientHarness) -> None:
+        """As `open` does with `O_CREAT`; a session that was there, and was deleted, stays deleted."""
+        session = self.session(harness, "new")
+        assert session.read() == ""
+        with Session.from_file("new", **harness.where) as again:
+            assert again.history == []
+        session.delete()
         with pytest.raises(NotFound):
             session.read()
         session.close()
+
+    def test_a_stream_knows_the_text_that_has_come(self, harness: ClientHarness) -> None:
+        with self.session(harness, "streamed") as session:
+            pieces = session.stream("one two three")
+            first = next(pieces)
+            assert pieces.text == first
+            assert first + _all(pieces) == pieces.text == "one two three"
 
     def test_nothing_is_remembered_what_others_write_is_seen(self, harness: ClientHarness) -> None:
         with self.session(harness, "shared") as one, self.session(harness, "shared") as other:
@@ -433,7 +447,7 @@ class Conformance:
             assert response.parsed.count == 7
 
 
-def _all(pieces: Generator[str]) -> str:
+def _all(pieces: ChatIterator) -> str:
     """Read a stream to its end."""
     said = ""
     with closing(pieces):
