@@ -8,12 +8,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
 from uuid import uuid4
 
 import tenacity
 
-from cfs.api import complete_in_chunks, count_tokens
+from cfs.api import complete_in_chunks, count_tokens, models
 from cfs.completions import (
     UNREADABLE,
     ChatChunk,
@@ -302,6 +302,15 @@ class Model(Protocol):
         ...
 
 
+@runtime_checkable
+class HasContextWindow(Protocol):
+    """A model that knows how much it reads."""
+
+    async def context_window(self) -> int | None:
+        """Return how many tokens the model reads at most; None if that is not known. Raises `CfsError`."""
+        ...
+
+
 # From a finished completion to a reply: its message, its cost, and which of its calls cannot be made. Pure: no I/O.
 #
 # A server that cannot read a call passes it on as text. That is no answer: such a call is a broken one, too.
@@ -440,6 +449,14 @@ class ServerModel:
         self._client = client
         self._settings = settings or ModelSettings()
         self._retries = retries or Retries()
+        self._window: int | None = None
+
+    async def context_window(self) -> int | None:
+        """Return how many tokens the model reads at most, as the server says; None if it does not know."""
+        if self._window is None:
+            card = (await self._retries.call(lambda: self._client.call(models()))).data[0]
+            self._window = card.max_model_len
+        return self._window
 
     async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
         """Yield what is new in the reply as it comes, then the reply (see `Model`)."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jinja2 import Environment, nodes
 
-from cfs_agents.fibre.prompts import fixed_part
+from cfs_agents.fibre.prompts import short_part
 from cfs_agents.file_agent.agent import default
 from cfs_agents.messages import Language, after_sync, system_prompt
 from cfs_agents.tools.files import CONTEXT_WINDOW, GUIDELINE
@@ -47,7 +47,7 @@ def words_of_agents() -> Iterator[str]:
         guideline, window = default(GUIDELINE, language), default(CONTEXT_WINDOW, language)
         yield system_prompt(guideline, window, "/workspace/", language, CONTEXT_WINDOW)
         yield after_sync(language, ())
-        yield from (fixed_part(language, may_spawn=leads) for leads in (True, False))
+        yield from (short_part(language, may_spawn=leads) for leads in (True, False))
 
 
 def test_the_words_are_those_that_training_was_made_for() -> None:
@@ -60,7 +60,7 @@ def test_training_is_on_the_words_of_the_agents(drawn: list[Dialogue]) -> None:
     """Every dialogue begins with a prompt of a real agent."""
     heads = (
         *(default(GUIDELINE, language).strip() for language in ("en", "zh")),
-        *(fixed_part(language, may_spawn=leads) for language in ("en", "zh") for leads in (True, False)),
+        *(short_part(language, may_spawn=leads) for language in ("en", "zh") for leads in (True, False)),
     )
     for one in drawn:
         assert one.messages[0].role == "system"

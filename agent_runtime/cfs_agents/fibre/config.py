@@ -6,6 +6,7 @@ from typing import Any
 
 from cfs_agents.config import MAX_ROUNDS
 from cfs_agents.context import OFFLOAD_THRESHOLD, TokenCounter
+from cfs_agents.fibre.prompts import PromptForm
 from cfs_agents.messages import Language
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
 
@@ -20,17 +21,19 @@ LEASE_SECONDS = 30.0
 class FibreConfig:
     """How a tree works. Times are in seconds, budgets in tokens; None is no limit.
 
-    `instruction` is the root's own part of its system prompt, `common` what all agents are told beside the fixed part.
-    `max_turns`, `timeout` and `budget` hold for an agent whose parent says nothing else; those of the root begin with
-    `root_`. `tree_budget` is what all agents of the tree may use together. `max_depth` counts the levels below the
-    root, `max_alive` and `max_agents` the sub-agents at work and in all. `file_tools` names the tools beside those of
-    Fibre, and `tools` are further ones. With `commands` agents have a shell: whoever may write to their sessions then
-    runs programs here; `CommandMode.ASK` awaits `ask` before each command, one at a time. Of our environment they get
-    what is harmless and `keep_variables`. Results of `offload_token_threshold` tokens go to files below `.cfs` in the
-    workspace, where the agent's tools can read them. `workflow` is what all agents share.
+    `prompt` is the form of the system prompt's fixed part: by default the short one if the model's context window is
+    under 8,192 tokens, else the full one. `instruction` is the root's own part of its system prompt, `common` is added
+    for all agents. `max_turns`, `timeout` and `budget` hold for an agent unless its parent gives others; those of the
+    root begin with `root_`. `tree_budget` is what all agents of the tree may use together. `max_depth` counts the
+    levels below the root, `max_alive` and `max_agents` the sub-agents at work and in all. `file_tools` names the tools
+    besides those of Fibre, and `tools` are further ones. With `commands` agents have a shell: anyone who can write to
+    their sessions can then run commands; `CommandMode.ASK` awaits `ask` before each command, one at a time. Commands
+    get the harmless part of the environment, and `keep_variables`. Results above `offload_token_threshold` tokens go to
+    files below `.cfs` in the workspace, where the agent's tools can read them. `workflow` is shared by all agents.
     """
 
     language: Language = "en"
+    prompt: PromptForm | None = None
     instruction: str = ""
     common: str = ""
     user_id: str = "user"

@@ -150,7 +150,7 @@ class SessionContext:
         copied = {key: self.system_context[key] for key in COPIED if key in self.system_context}
         added = {
             "available_agents": list(available_agents),
-            "parent_task": self.agent_config.task_goal,
+            "parent_task": agent_config.task_goal,
             "parent_session_id": self.session_id,
         }
         return SessionContext(

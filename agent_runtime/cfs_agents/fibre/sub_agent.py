@@ -23,7 +23,7 @@ from cfs_agents.context import Context, ContextFileSystem, ContextItem
 from cfs_agents.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking, TurnUsage
 from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.guards.guards import Guards
-from cfs_agents.fibre.prompts import system_prompt
+from cfs_agents.fibre.prompts import form_for, system_prompt
 from cfs_agents.fibre.report import ChunkKind, ChunkStream, Finish, Report, ReportStatus
 from cfs_agents.fibre.server_sessions import ClaimedTurn, NoLease, SessionBackend, TurnLease
 from cfs_agents.fibre.state import (
@@ -42,7 +42,7 @@ from cfs_agents.fibre.state import (
 )
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.messages import Language, catalogue, format_changes
-from cfs_agents.model import Model, is_outage
+from cfs_agents.model import HasContextWindow, Model, is_outage
 from cfs_agents.tools import AsyncPersistentShell, Tool
 
 _log = structlog.get_logger(__name__)
@@ -358,14 +358,20 @@ class FibreSubAgent:
             yield child
             yield from child.below()
 
-    def system_text(self) -> str:
-        """Write its system prompt (B6)."""
+    async def system_text(self, model: Model) -> str:
+        """Return its system prompt (B6), in the form that fits the model. Its task is not in it."""
         config = self.tree.config
+        form = config.prompt
+        if form is None:
+            form = form_for(await model.context_window() if isinstance(model, HasContextWindow) else None)
         notes = {"agent_name": self.record.agent_name}
         for key, value in self.context.system_context.items():
-            notes[key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            if key != "parent_task":
+                notes[key] = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
         instruction = self.record.system_instruction
-        return system_prompt(config.language, instruction, may_spawn=self.may_spawn, notes=notes, common=config.common)
+        return system_prompt(
+            config.language, instruction, may_spawn=self.may_spawn, notes=notes, common=config.common, form=form
+        )
 
     # -- state ----------------------------------------------------------------------------------------------------
 
@@ -496,7 +502,7 @@ class FibreSubAgent:
 
     async def _work(self, claim: Claim, message: InboxMessage | None) -> Ending:
         say = catalogue(self.tree.config.language)
-        agent = self._make_agent()
+        agent = await self._make_agent()
         turn = await claim()
         if turn is None:
             return Ending("cancelled", Finish(status="failed", summary=""), (say.stopped,))
@@ -531,7 +537,7 @@ class FibreSubAgent:
     def _failed(self, reason: str) -> Ending:
         return Ending("failed", Finish(status="failed", summary=""), (reason,))
 
-    def _make_agent(self) -> Agent:
+    async def _make_agent(self) -> Agent:
         """Make the loop, its tools and its conversation as it was stored."""
         config, record = self.tree.config, self.record
         tools, self._shell = self.tree.toolset(self)
@@ -552,7 +558,7 @@ class FibreSubAgent:
         stored = self.context.session_memory_manager.load(record.items, record.messages)
         newest = {message.content for message in self.context.message_manager.messages[record.messages :]}
         record.inbox = [each for each in record.inbox if self._text_of(each) not in newest]  # taken in, then killed
-        system = ContextItem.of(Message(role="system", content=self.system_text()))
+        system = ContextItem.of(Message(role="system", content=await self.system_text(model)))
         calls = stored.open_calls
         once = any(call.id in record.begun and call.name not in REPEATABLE for call in calls)
         begun = record.begun if once else ()

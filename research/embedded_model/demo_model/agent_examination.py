@@ -76,7 +76,9 @@ async def done(work: Work, model: Model, folder: Path) -> Done:
 
 async def _done(work: Work, models: "dict[str, Model] | dict[str, Script]", folder: Path) -> Done:
     if work.kind == TREE:
-        config = FibreConfig(language=work.language, root_max_turns=12, max_turns=5, max_agents=5, timeout=60)
+        config = FibreConfig(
+            prompt="short", language=work.language, root_max_turns=12, max_turns=5, max_agents=5, timeout=60
+        )
         async with FibreAgent(folder, lambda name: models.get(name, models["main"]), config) as tree:
             report = await tree.run(work.job.task)
         return Done(_left(folder / "main" / WORKSPACE_FOLDER), report.summary)

@@ -150,6 +150,7 @@ async def tree_dialogues(cast: Cast, language: Language, folder: Path) -> list[D
 
     config = FibreConfig(
         language=language,
+        prompt="short",
         max_depth=rng.choice((1, 2, 2, 2)),
         file_tools=rng.choice(
             (DEFAULT_FILE_TOOLS, DEFAULT_FILE_TOOLS, (*DEFAULT_FILE_TOOLS, "edit_file", "search_files"))

@@ -1,52 +1,73 @@
-"""The system prompt of Fibre's agents (B6): each point, in both languages, and short enough for the embedded model."""
+"""The system prompt of Fibre's agents (B6): each rule, in both languages and both forms; and how long it is."""
 
 import json
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.config import DEFAULT_FILE_TOOLS
-from cfs_agents.fibre.prompts import CAPABILITIES, ROLE, fixed_part, system_prompt
+from cfs_agents.fibre.prompts import (
+    CAPABILITIES,
+    ROLE,
+    SMALL_CONTEXT,
+    PromptForm,
+    form_for,
+    full_part,
+    short_part,
+    system_prompt,
+)
 from cfs_agents.fibre.report import Change, Report
 from cfs_agents.fibre.tools import FibreTools
 from cfs_agents.messages import Language
-from cfs_agents.model import ServerCounter
+from cfs_agents.model import ServerCounter, ServerModel
+from cfs_agents.testing import says
 from cfs_agents.tools import AsyncPersistentShell, CommandTools, FileTools, ShellSettings, Tool, agent_grants
 from cfs_filesystem import InMemoryFileSystem
-from tests.agents.fibre.trees import ScriptedModels, tree
+from tests.agents.fibre.trees import ScriptedModels, finish, spawn, tree, wait
 from tests.server.support import Process
 
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 
+FORMS: tuple[PromptForm, ...] = get_args(PromptForm)
+
 POINTS = {
     "autonomous, orchestrates others at run time": (("autonomous agent", "orchestrate"), ("自主的智能体", "编排")),
-    "creates and manages a team": (("create a team and manage it",), ("创建团队并管理它",)),
-    "parallel what can be parallel": (("parallel what can be parallel",), ("能并行的就并行",)),
-    "one workspace for all": (("you and all sub-agents share one workspace",), ("共享一个工作区",)),
-    "a file is readable by the others at once": (("readable by all at once",), ("其他立刻能读",)),
-    "coordinate, do not overwrite": (("never overwrite", "say who writes what"), ("不要覆盖", "说好谁写什么")),
+    "creates and manages a team": (("create a team", "manage it"), ("创建", "团队", "管理它")),
+    "parallel what can be parallel": (("parallel",), ("能并行的",)),
+    "one workspace for all": (("you and all sub-agents", "share"), ("共享", "工作区")),
+    "a file is readable by the others at once": (("by all", "at once"), ("其他", "立刻能读")),
+    "coordinate, do not overwrite": (("never overwrite",), ("覆盖", "说好谁写")),
     "names that do not collide": (("{agent_name}_{filename}",), ("{agent_name}_{filename}",)),
-    "the name is unique": (("agent_name: unique",), ("agent_name：唯一",)),
-    "the role is one line for one's own tracking": (("one line, for your own tracking",), ("一行，供你自己记录",)),
+    "the name is unique": (("agent_name:", "unique"), ("agent_name：", "唯一的名字")),
+    "the role is one line for one's own tracking": (
+        ("role_description: one line", "your own tracking"),
+        ("role_description：一行", "供你自己记录"),
+    ),
     "the instruction matters most and is the system prompt": (
-        ("system_instruction: the most important", "the child's system prompt"),
+        ("system_instruction: the most important", "system prompt"),
         ("system_instruction：最重要", "成为子智能体的系统提示"),
     ),
-    "it defines persona, limits, abilities": (("persona, limits, abilities",), ("角色、限制、能力",)),
-    "with an example": (("you are a tester",), ("你是测试员",)),
-    "the goal is the first message": (("task_goal: its first message",), ("task_goal：它的第一条消息",)),
-    "limits": (("max_turns, timeout (seconds), budget (tokens)",), ("max_turns、timeout（秒）、budget（token）",)),
-    "message an agent to correct it or give it more": (("correct an agent, or give it more",), ("纠正", "更多任务")),
-    "wait for a report": (("sys_wait_agent(agent_id): wait",), ("sys_wait_agent(agent_id)：等待",)),
-    "a sub-agent reports by finishing": (("sys_finish_task: a sub-agent reports",), ("sys_finish_task：子智能体报告",)),
+    "it defines persona, limits, abilities": (("persona", "limits", "abilities"), ("角色", "限制", "能力")),
+    "with an example": (("you are a ", "tester"), ("你是", "测试员")),
+    "the goal is the first message": (("task_goal:", "first message"), ("task_goal：", "第一条消息")),
+    "limits": (
+        ("max_turns", "timeout", "seconds", "budget", "tokens"),
+        ("max_turns", "timeout", "秒", "budget", "token"),
+    ),
+    "message an agent to correct it or give it more": (("sys_send_message", "correct", "more"), ("纠正", "更多任务")),
+    "wait for a report": (("sys_wait_agent", "wait"), ("sys_wait_agent", "等待")),
+    "a sub-agent reports by finishing": (("sys_finish_task", "report"), ("sys_finish_task", "报告")),
     "status, summary, details": (("- status", "- summary", "- details"), ("- status", "- summary", "- details")),
     "details hold paths of files made, and logs": (('"created_files": [paths]', "logs"), ("created_files", "logs")),
-    "locks": (("sys_lock_file(path)", "sys_unlock_file(path)"), ("sys_lock_file(path)", "sys_unlock_file(path)")),
+    "locks": (("sys_lock_file", "sys_unlock_file"), ("sys_lock_file", "sys_unlock_file")),
     "contexts are isolated, only the report is seen": (("isolated", "only its report"), ("隔离", "只看到它的报告")),
-    "work flow": (("spawn, wait for the report, check it, then accept it or send feedback",), ("创建，等报告，检查",)),
-    "golden rule": (("conduct, do not play", "complex, delegate"), ("指挥，不要亲自演奏", "复杂就委派")),
+    "work flow": (
+        ("spawn", "wait for the report", "check", "accept", "send feedback"),
+        ("创建", "报告", "检查", "接受", "意见"),
+    ),
+    "golden rule": (("golden rule: conduct", "play", "complex, delegate"), ("黄金法则：指挥", "演奏", "复杂就委派")),
 }
 
 GOAL = "make a.txt with X and b.txt with Y in parallel"
@@ -54,28 +75,37 @@ NOTES = {"current_time": "2026-11-22 20:10 UTC", "file_workspace": "/workspace",
 INSTRUCTIONS = {"en": "You help with files.", "zh": "你帮助处理文件。"}
 
 
-def text(language: Language, *, may_spawn: bool = True, notes: dict[str, str] | None = None) -> str:
-    return system_prompt(language, INSTRUCTIONS[language], may_spawn=may_spawn, notes=NOTES if notes is None else notes)
+def text(
+    language: Language, *, may_spawn: bool = True, notes: dict[str, str] | None = None, form: PromptForm = "short"
+) -> str:
+    notes = NOTES if notes is None else notes
+    return system_prompt(language, INSTRUCTIONS[language], may_spawn=may_spawn, notes=notes, form=form)
 
 
+def fixed(language: Language, form: PromptForm) -> str:
+    return full_part(language) if form == "full" else short_part(language, may_spawn=True)
+
+
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("point", POINTS)
-def test_the_fixed_part_makes_each_point(language: Language, point: str) -> None:
-    said = fixed_part(language, may_spawn=True).lower()
+def test_the_fixed_part_makes_each_point(language: Language, point: str, form: PromptForm) -> None:
+    said = fixed(language, form).lower()
     for words in POINTS[point][LANGUAGES.index(language)]:
         assert words.lower() in said
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_the_fixed_part_comes_first_then_notes_then_the_role(language: Language) -> None:
-    prompt = text(language)
-    assert prompt.startswith(f"{CAPABILITIES}\n{fixed_part(language, may_spawn=True)}\n")
+def test_the_fixed_part_comes_first_then_notes_then_the_role(language: Language, form: PromptForm) -> None:
+    prompt = text(language, form=form)
+    assert prompt.startswith(f"{CAPABILITIES}\n{fixed(language, form)}\n")
     assert prompt.endswith(f"file_permission: read, write\n{ROLE}\n{INSTRUCTIONS[language]}")
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_leaf_reads_nothing_of_spawning_but_all_of_reporting(language: Language) -> None:
-    leaf = fixed_part(language, may_spawn=False)
+def test_a_leaf_reads_nothing_of_spawning_in_the_short_form_but_all_of_reporting(language: Language) -> None:
+    leaf = short_part(language, may_spawn=False)
     assert "sys_spawn_agent" not in leaf
     assert "sys_wait_agent" not in leaf
     for words in ("sys_finish_task", "created_files", "sys_lock_file", "{agent_name}_{filename}"):
@@ -91,9 +121,70 @@ async def leading(folder: Path, **may: bool) -> list[Tool]:
 async def test_each_tool_and_each_parameter_is_explained_in_both_languages(tmp_path: Path) -> None:
     for tool in await leading(tmp_path):
         for language in LANGUAGES:
-            said = fixed_part(language, may_spawn=True)
-            assert tool.name in said
-            assert all(name in said for name in tool.arguments.schema["properties"])
+            for form in FORMS:
+                said = fixed(language, form)
+                assert tool.name in said
+                assert all(name in said for name in tool.arguments.schema["properties"])
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_the_full_form_begins_alike_for_all_agents_of_a_tree(tmp_path: Path, language: Language) -> None:
+    """So that a server computes it once: for the root, for an agent in the middle, and for one of the last level."""
+    scripted = ScriptedModels(
+        main=[spawn("a"), wait("a"), says("ok")], a=[spawn("b"), wait("b"), finish()], b=[finish()]
+    )
+    async with tree(tmp_path, scripted, language=language) as agent:
+        await agent.run("go")
+    for model in scripted.models.values():
+        system = model.asked[0].messages[0].content
+        assert system.startswith(f"{CAPABILITIES}\n{full_part(language)}\nagent_name: ")
+
+
+def test_a_small_context_gets_the_short_form() -> None:
+    forms = [form_for(window) for window in (None, 2_048, SMALL_CONTEXT - 1, SMALL_CONTEXT, 128_000)]
+    assert forms == ["full", "short", "short", "full", "full"]
+
+
+class WithWindow:
+    """A model that reads so many tokens."""
+
+    def __init__(self, model: Any, window: int | None) -> None:
+        self._model = model
+        self._window = window
+
+    async def context_window(self) -> int | None:
+        return self._window
+
+    def stream(self, messages: Any, tools: Any = ()) -> Any:
+        return self._model.stream(messages, tools)
+
+
+@pytest.mark.parametrize(
+    ("window", "chosen", "form"),
+    [
+        (2_048, None, "short"),
+        (32_768, None, "full"),
+        (None, None, "full"),
+        (2_048, "full", "full"),
+        (None, "short", "short"),
+    ],
+)
+async def test_the_form_follows_the_model_unless_it_is_configured(
+    tmp_path: Path, window: int | None, chosen: PromptForm | None, form: PromptForm
+) -> None:
+    scripted = ScriptedModels(main=[says("ok")])
+    async with tree(tmp_path, lambda name: WithWindow(scripted(name), window), prompt=chosen) as agent:
+        await agent.run("go")
+    system = scripted.models["main"].asked[0].messages[0].content
+    assert system.startswith(f"{CAPABILITIES}\n{fixed('en', form)}\n")
+
+
+async def test_a_server_says_how_much_its_model_reads(model_server: Process) -> None:
+    """The embedded model gets the words that it was trained on."""
+    async with AsyncClient(model_server.url) as client:
+        window = await ServerModel(client).context_window()
+    assert window is not None
+    assert form_for(window) == "short"
 
 
 def test_notes_are_one_line_each_and_bounded_and_empty_ones_are_left_out() -> None:
@@ -123,6 +214,10 @@ class TestLength:
         leads = await leading(tmp_path / "tree", may_spawn=may_spawn, may_finish=not may_spawn)
         told = described([*leads, *(files[name] for name in DEFAULT_FILE_TOOLS)])
         assert await self.tokens(model_server, f"{text(language, may_spawn=may_spawn)}\n{told}") <= most
+
+    @pytest.mark.parametrize(("language", "most"), [("en", 1_650), ("zh", 1_350)])
+    async def test_the_full_form_is_not_long(self, model_server: Process, language: Language, most: int) -> None:
+        assert await self.tokens(model_server, full_part(language)) <= most
 
     @pytest.mark.parametrize("language", LANGUAGES)
     async def test_a_report_is_short(self, model_server: Process, language: Language) -> None:

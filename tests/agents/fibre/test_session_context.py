@@ -63,12 +63,12 @@ def test_what_is_the_same_for_both(parent: SessionContext, name: str) -> None:
 
 
 def test_the_system_context_is_copied_in_part_and_added_to(parent: SessionContext) -> None:
-    child = parent.child(AgentSpec("coder"), ["main", "tester"]).system_context
+    child = parent.child(AgentSpec("coder", task_goal="write the parser"), ["main", "tester"]).system_context
     assert {key: child[key] for key in COPIED} == {key: parent.system_context[key] for key in COPIED}
     assert child.keys() - set(COPIED) == {"available_agents", "parent_task", "parent_session_id"}
     assert [child["available_agents"], child["parent_task"], child["parent_session_id"]] == [
         ["main", "tester"],
-        "build it",
+        "write the parser",
         "main",
     ]
 

@@ -113,6 +113,17 @@ async def test_the_goal_is_the_first_message_and_not_in_the_system_prompt(tmp_pa
     assert "the secret goal" not in system.content
 
 
+async def test_a_childs_parent_task_is_the_task_that_its_parent_gave_it(tmp_path: Path) -> None:
+    """Also after the tree was read from disk."""
+    scripted = ScriptedModels(main=[spawn("a", "the goal"), wait("a"), says("ok")], a=[finish()])
+    async with tree(tmp_path, scripted) as agent:
+        await agent.run("go")
+        assert agent.agents["a"].context.system_context["parent_task"] == "the goal"
+    async with tree(tmp_path, ScriptedModels(main=[])) as agent:
+        assert agent.agents["a"].context.system_context["parent_task"] == "the goal"
+        assert "parent_task" not in agent.agents["main"].context.system_context
+
+
 # -- on a server ------------------------------------------------------------------------------------------------------
 
 
