@@ -13,7 +13,7 @@ if typing.TYPE_CHECKING:
     from cfs_agents.context import ContextFileSystem, OffloadPolicy
     from cfs_agents.fibre.agent import FibreAgent
     from cfs_agents.fibre.orchestrator import FibreOrchestrator
-    from cfs_agents.fibre.state import SessionContext as SubSessionContext
+    from cfs_agents.fibre.state import SubSessionContext
     from cfs_agents.fibre.sub_agent import FibreSubAgent
     from cfs_agents.file_agent import ContextSynchronizer, FileSystemAgent, OperationLogger
     from cfs_agents.model import CompleteResponse
@@ -64,7 +64,7 @@ _HOMES = {
     "PathManager": "tools.PathManager",
     "PersistentShell": "tools.PersistentShell",
     "StreamProcessor": "console.StreamProcessor",
-    "SubSessionContext": "fibre.state.SessionContext",
+    "SubSessionContext": "fibre.state.SubSessionContext",
     "tool": "tools.tool",
 }
 """Where each name is defined."""

@@ -1,4 +1,4 @@
-"""The agents' command of `cfs`: agent run, agent chat, and those of trees of agents."""
+"""The commands `cfs agent`: run and chat for an agent whose state is in files, the others for trees of agents."""
 
 import os
 import sys
@@ -17,25 +17,28 @@ if TYPE_CHECKING:
     from cfs.cli.doctor import Check
     from cfs.wire import SessionTree
     from cfs_agents.console import CommandQuestions
+    from cfs_agents.fibre.config import FibreConfig
     from cfs_agents.file_agent import FileSystemAgentConfig
     from cfs_agents.model import ModelSettings
-    from cfs_agents.runner import Seat, TreeSeat
+    from cfs_agents.runner import AgentSession, RunnerOptions, TreeRunner
 
 
-# The commands of `cfs agent` for trees of agents: serve, resume, tree, pause, unpause, cancel (B9, S12).
+# -- trees of agents: serve, resume, tree, pause, unpause, cancel (B9, S12) -------------------------------------------
 
 TreeRoot = Annotated[
     Path,
-    typer.Option("--root", envvar="CFS_TREE_ROOT", metavar="DIR", help="Where trees are kept: each has a folder."),
+    typer.Option(
+        "--root", envvar="CFS_TREE_ROOT", metavar="DIR", help="Directory of all trees; each has a folder in it."
+    ),
 ]
 Model = Annotated[
-    str, typer.Option("--model", envvar="CFS_MODEL", metavar="NAME", help="Which of the server's models.")
+    str, typer.Option("--model", envvar="CFS_MODEL", metavar="NAME", help="Model to use, if the server has several.")
 ]
 Temperature = Annotated[
-    float | None, typer.Option("--temperature", min=0, max=5, help="How freely the model chooses; else the server's.")
+    float | None, typer.Option("--temperature", min=0, max=5, help="Sampling temperature (default: the server's).")
 ]
 PromptLanguage = Annotated[
-    Literal["en", "zh"], typer.Option("--lang", help="PromptLanguage of the prompts and of the runtime's own words.")
+    Literal["en", "zh"], typer.Option("--lang", help="Language of the prompts and of the runtime's messages.")
 ]
 CommandModeName = Literal["none", "ask", "bwrap", "host"]
 Commands = Annotated[
@@ -44,7 +47,7 @@ Commands = Annotated[
         "--commands",
         help="Whether agents may run shell commands. none: never; ask: as your user, after you agree to each one at"
         " this terminal; bwrap: without asking, in a bubblewrap sandbox; host: without asking, as your user. Anyone who"
-        " can write to an agent's session can have it run what this allows.",
+        " can write to an agent's session can then run commands.",
     ),
 ]
 
@@ -68,7 +71,10 @@ Variables = Annotated[
     ),
 ]
 Budget = Annotated[
-    int | None, typer.Option("--budget", min=1, metavar="TOKENS", help="What all agents may use together.")
+    int | None,
+    typer.Option(
+        "--budget", min=1, metavar="TOKENS", help="Maximum tokens that all agents of the tree may use together."
+    ),
 ]
 
 
@@ -92,14 +98,16 @@ Patience = Annotated[
     ),
 ]
 USUAL_PATIENCE: Any = "15m"
-"""As a user writes it; the option's parser makes seconds of it."""
-Tree = Annotated[str, typer.Argument(help="Session of the root; main unless given.", show_default=False)]
+"""As a user writes it; the option's parser converts it to seconds."""
+Tree = Annotated[str, typer.Argument(help="Session of the root agent (default: main).", show_default=False)]
 
 
 def serve(
     session: Annotated[str, typer.Option("--session", help="Session that the agent answers.")] = "main",
     root: TreeRoot = Path("agents"),
-    instruction: Annotated[str, typer.Option("--instruction", help="The root's own part of its system prompt.")] = "",
+    instruction: Annotated[
+        str, typer.Option("--instruction", help="Instructions for the root agent, added to its system prompt.")
+    ] = "",
     model: Model = "",
     temperature: Temperature = None,
     lang: PromptLanguage = "en",
@@ -110,22 +118,25 @@ def serve(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Attach an agent to a session, until Ctrl-C: it answers what is written there, and may become many.
+    """Attach an agent to a session until Ctrl-C: it answers messages and may start sub-agents (Fibre).
 
-    Each sub-agent has a session below it. Write to any of them, on any face, to steer its agent. What was broken off,
-    by whatever, is gone on with first. While the server does not answer, an agent with work waits for as long as
-    --patience says, and an idle one without end.
+    Each sub-agent has a session below this one. Write to any of these sessions, over any interface, to steer its agent.
+    Interrupted work is resumed first. If the server stops answering, an agent with work waits up to --patience, an idle
+    one indefinitely.
     """
-    with _tree_seat(
-        root, session, instruction, model, temperature, lang, commands, env, budget, patience, url, token_file
-    ) as seat:
-        seat.serve()
+    questions = questions_of(commands)
+    config = _tree_config(instruction, lang, commands, questions, env, budget)
+    options = _options(root, _settings(model, temperature), questions, patience, url, token_file)
+    with _tree_runner(session, config, options) as runner:
+        runner.serve()
 
 
 def resume(
     session: Tree = "main",
     root: TreeRoot = Path("agents"),
-    instruction: Annotated[str, typer.Option("--instruction", help="The root's own part of its system prompt.")] = "",
+    instruction: Annotated[
+        str, typer.Option("--instruction", help="Instructions for the root agent, added to its system prompt.")
+    ] = "",
     model: Model = "",
     temperature: Temperature = None,
     lang: PromptLanguage = "en",
@@ -136,18 +147,19 @@ def resume(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Go on with all that was broken off in a tree, and end with it.
+    """Resume all interrupted work in a tree, then exit.
 
-    The exit code is 0 when the root has answered, and 4 when it names files as made or changed that are not.
+    The exit code is 0 if the root agent has answered, and 4 if its answer names files as made or changed that are not.
     """
-    with _tree_seat(
-        root, session, instruction, model, temperature, lang, commands, env, budget, patience, url, token_file
-    ) as seat:
-        seat.resume()
+    questions = questions_of(commands)
+    config = _tree_config(instruction, lang, commands, questions, env, budget)
+    options = _options(root, _settings(model, temperature), questions, patience, url, token_file)
+    with _tree_runner(session, config, options) as runner:
+        runner.resume()
 
 
 def tree(session: Tree = "main", as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Show a tree of agents: what each is doing, how many messages it has, and how many wait."""
+    """Show the agents of a tree: the state of each, its number of messages, and how many messages wait."""
     from cfs import api
 
     with connect(url, token_file) as client:
@@ -160,17 +172,17 @@ def tree(session: Tree = "main", as_json: Json = False, url: Url = DEFAULT_URL, 
 
 
 def pause(session: Session, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Let an agent, and all below it, wait before their next steps."""
+    """Pause an agent and all agents below it, each before its next step."""
     _pause(session, url, token_file, paused=True)
 
 
 def unpause(session: Session, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """Let an agent that was paused go on."""
+    """Resume a paused agent and all agents below it."""
     _pause(session, url, token_file, paused=False)
 
 
 def cancel(session: Session, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
-    """End what an agent, and all below it, are doing; what is written next finds them ready."""
+    """Cancel the tasks of an agent and of all agents below it. They accept new messages afterwards."""
     from cfs import api
 
     with connect(url, token_file) as client:
@@ -197,41 +209,50 @@ def _lines(tree: "SessionTree", paused: set[str], depth: int = 0) -> list[str]:
     return [line, *(each for child in tree.children for each in _lines(child, paused, depth + 1))]
 
 
-def _tree_seat(
-    root: Path,
-    session: str,
+def _tree_config(
     instruction: str,
-    name: str,
-    temperature: float | None,
     language: Literal["en", "zh"],
     commands: CommandModeName,
+    questions: "CommandQuestions | None",
     env: list[str] | None,
     budget: int | None,
-    patience: float,
-    url: str,
-    token_file: Path | None,
-) -> "TreeSeat":
-    # Everything heavy comes in here, so that --help is quick.
+) -> "FibreConfig":
     from cfs_agents.fibre.config import FibreConfig
-    from cfs_agents.model import ModelSettings
-    from cfs_agents.runner import TreeSeat
     from cfs_agents.tools import CommandMode
 
-    config = FibreConfig(
+    return FibreConfig(
         language=language,
         instruction=instruction,
         tree_budget=budget,
         keep_variables=frozenset(env or ()),
         commands=CommandMode(commands),
-        ask=(questions := questions_of(commands)),
+        ask=questions,
     )
-    settings = ModelSettings(name=name, temperature=temperature)
+
+
+def _tree_runner(session: str, config: "FibreConfig", options: "RunnerOptions") -> "TreeRunner":
+    # Everything heavy is imported here, so that --help is quick.
+    from cfs_agents.runner import TreeRunner
+
+    return TreeRunner(session, config, options)
+
+
+def _options(
+    root: Path,
+    model: "ModelSettings",
+    questions: "CommandQuestions | None",
+    patience: float,
+    url: str,
+    token_file: Path | None,
+) -> "RunnerOptions":
+    from cfs_agents.runner import RunnerOptions
+
     token = read_token(token_file)
-    return TreeSeat(root, session, config, model=settings, url=url, token=token, questions=questions, patience=patience)
+    return RunnerOptions(root=root, model=model, url=url, token=token, questions=questions, patience=patience)
 
 
 def questions_of(commands: CommandModeName) -> "CommandQuestions | None":
-    """Return what asks before each command, for `ask`; raises `typer.BadParameter` where there is no terminal."""
+    """Return what asks before each command, for `ask`; raises `typer.BadParameter` if there is no terminal."""
     from cfs_agents.console import CommandQuestions, can_ask
 
     if commands != "ask":
@@ -250,19 +271,23 @@ app.add_typer(agent, name="agent")
 
 Root = Annotated[
     Path,
-    typer.Option("--root", envvar="CFS_AGENT_ROOT", metavar="DIR", help="The agent's directory: all of its state."),
+    typer.Option(
+        "--root", envvar="CFS_AGENT_ROOT", metavar="DIR", help="Directory of the agent, with all of its state."
+    ),
 ]
 ModelName = Annotated[
-    str, typer.Option("--model", envvar="CFS_MODEL", metavar="NAME", help="Which of the server's models.")
+    str, typer.Option("--model", envvar="CFS_MODEL", metavar="NAME", help="Model to use, if the server has several.")
 ]
 
 MaxTokens = Annotated[
     int | None,
-    typer.Option("--max-tokens", min=1, help="How long a reply may be; what is cut off is gone on with."),
+    typer.Option("--max-tokens", min=1, help="Maximum tokens per reply; truncated replies are continued."),
 ]
-Rounds = Annotated[int, typer.Option("--steps", "--rounds", min=1, help="Most steps of a task: replies of the model.")]
+Rounds = Annotated[
+    int, typer.Option("--steps", "--rounds", min=1, help="Maximum steps of a task; a step is one reply of the model.")
+]
 Language = Annotated[
-    Literal["en", "zh"], typer.Option("--lang", help="Language of the guideline and of the runtime's own words.")
+    Literal["en", "zh"], typer.Option("--lang", help="Language of the guideline and of the runtime's messages.")
 ]
 
 
@@ -270,7 +295,7 @@ def _no_sandbox(value: str | None) -> None:
     if value is not None:
         raise typer.BadParameter(
             "this option has become --commands none|ask|bwrap|host:"
-            " say --commands bwrap for --sandbox bwrap, --commands host for --sandbox none"
+            " use --commands bwrap for --sandbox bwrap, --commands host for --sandbox none"
         )
 
 
@@ -278,7 +303,10 @@ Sandbox = Annotated[str | None, typer.Option("--sandbox", hidden=True, callback=
 Longest = Annotated[
     int | None,
     typer.Option(
-        "--context", min=500, metavar="TOKENS", help="Compact longer conversations; else when the model refuses them."
+        "--context",
+        min=500,
+        metavar="TOKENS",
+        help="Compact conversations longer than this (default: when the model rejects them).",
     ),
 ]
 
@@ -290,7 +318,7 @@ for _command in (serve, resume, tree, pause, unpause, cancel):
 @agent.command()
 def run(
     task: Annotated[str | None, typer.Argument(help="What to do, in words.", show_default=False)] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the task that was broken off.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the interrupted task.")] = False,
     root: Root = Path("agent_root"),
     model: ModelName = "",
     temperature: Temperature = None,
@@ -305,13 +333,13 @@ def run(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Let an agent do a task. Without a task, or with --resume, it goes on with the one that was broken off.
+    """Let an agent do a task. Without a task, or with --resume, it resumes the interrupted one.
 
-    The agent knows what is in its directory, and nothing else; the directory can be moved. Ctrl-C stops the task and
-    keeps its state, so does anything that ends the program.
+    All state of the agent is in its directory, which can be moved. Ctrl-C stops the task and keeps its state, and so
+    does anything else that ends the program.
 
-    The exit code is 0 only when the model came to an answer and its last call before did not fail; otherwise it is 1,
-    and a line says why. It is 4 when the answer names files as made or changed that are not.
+    The exit code is 0 if the model has answered and its last call before the answer did not fail. It is 4 if the answer
+    names files as made or changed that are not, and 1 otherwise; a line gives the reason.
     """
     if task is not None and resume:
         raise typer.BadParameter("either a task or --resume")
@@ -320,11 +348,11 @@ def run(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context)
     settings = _settings(model, temperature, max_tokens)
-    with _seat(root, config, settings, patience, url, token_file, questions) as seat:
+    with _session(config, _options(root, settings, questions, patience, url, token_file)) as session:
         if task is None:
-            seat.resume()
+            session.resume()
         else:
-            seat.work(task)
+            session.work(task)
 
 
 @agent.command()
@@ -345,9 +373,9 @@ def chat(
 ) -> None:
     '''Give an agent tasks, line by line.
 
-    Ctrl-C stops the running task and keeps its state, Ctrl-D ends. /resume goes on with a task that was broken off,
-    /help lists the commands. A task of several lines stands between two """. What is piped in is taken line by line,
-    until a task fails.
+    Ctrl-C stops the running task and keeps its state, Ctrl-D ends the chat. /resume resumes an interrupted task, /help
+    lists the commands. A task of several lines stands between two """. Piped input is read line by line, until a
+    task fails.
     '''
     from cfs.cli.chat import LineEditor, history_file, messages, read_input
     from cfs.cli.screen import is_terminal
@@ -356,12 +384,12 @@ def chat(
     questions = questions_of(commands)
     config = _config(rounds, lang, commands, questions, env, context)
     settings = _settings(model, temperature, max_tokens)
-    with _seat(root, config, settings, patience, url, token_file, questions) as seat:
+    with _session(config, _options(root, settings, questions, patience, url, token_file)) as session:
         if interactive:
-            seat.greet()
+            session.greet()
         read_line = LineEditor(history_file("agent")).read_line if interactive else read_input
         for entry in messages(read_line):
-            if not seat.take(entry, interactive=interactive):
+            if not session.take(entry, interactive=interactive):
                 return
         if interactive:
             typer.echo()
@@ -388,27 +416,17 @@ def _config(
     )
 
 
-def _settings(name: str, temperature: float | None, max_tokens: int | None) -> "ModelSettings":
+def _settings(name: str, temperature: float | None, max_tokens: int | None = None) -> "ModelSettings":
     from cfs_agents.model import ModelSettings
 
     return ModelSettings(name=name, temperature=temperature, max_tokens=max_tokens)
 
 
-def _seat(
-    root: Path,
-    config: "FileSystemAgentConfig",
-    model: "ModelSettings",
-    patience: float,
-    url: str,
-    token_file: Path | None,
-    questions: "CommandQuestions | None",
-) -> "Seat":
-    # Everything heavy comes in here, so that --help is quick.
-    from cfs_agents.runner import Seat
+def _session(config: "FileSystemAgentConfig", options: "RunnerOptions") -> "AgentSession":
+    # Everything heavy is imported here, so that --help is quick.
+    from cfs_agents.runner import AgentSession
 
-    return Seat(
-        root, config, model=model, url=url, token=read_token(token_file), questions=questions, patience=patience
-    )
+    return AgentSession(config, options)
 
 
 def checks() -> "Iterator[Check]":

@@ -1,15 +1,14 @@
-"""Where a person sits before an agent: tasks go in, what happens is shown, Ctrl-C stops the task and not the agent."""
+"""Runs agents for the command line: tasks go in, what happens is shown, Ctrl-C stops the work and keeps its state."""
 
 import asyncio
 import re
-import signal
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from signal import SIGINT, SIGTERM
 from types import TracebackType
-from typing import Self, get_args
+from typing import Generic, Self, TypeVar, get_args
 
 import structlog
 
@@ -19,7 +18,7 @@ from cfs.errors import CfsError, InvalidRequest, NotFound, Unreachable, Unverifi
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.config import Outcome
 from cfs_agents.console import CommandQuestions, ConsoleStreamHandler, listed
-from cfs_agents.context import CachedCounter
+from cfs_agents.context import CachedCounter, TokenCounter
 from cfs_agents.events import AgentEvent, Finished
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.config import FibreConfig
@@ -27,42 +26,39 @@ from cfs_agents.fibre.report import ChangeKind, MessageChunk
 from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.model import PATIENCE, ModelSettings, Outages, Retries, ServerCounter, ServerModel, is_outage
 
-# Where a person sits before a tree of agents: what each does is a line, and Ctrl-C leaves all of it to be resumed.
-
-_LONGEST = 100
+AgentT = TypeVar("AgentT", FileSystemAgent, FibreAgent)
 
 
-class TreeSeat:
-    """A tree whose model and sessions are behind a server, in the main thread. Use it in `with`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerOptions:
+    """What agents of either kind are run with: where their state is, their model, and the server.
 
-    Its methods raise `CfsError`, and `KeyboardInterrupt` after Ctrl-C; the state of the tree is on disk then.
+    `questions` asks for consent before each command. `patience` is for how many seconds an outage is waited out.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        session: str,
-        config: FibreConfig,
-        *,
-        model: ModelSettings | None = None,
-        url: str | None = None,
-        token: str | None = None,
-        questions: CommandQuestions | None = None,
-        patience: float = PATIENCE,
-    ) -> None:
-        self._root = root
-        self._session = session
-        self._config = config
-        self._model = model
-        self._url = url
-        self._token = token
-        self._questions = questions
-        self._retries = Retries(patience=patience, outages=Outages(_waits, _goes_on))
+    root: Path
+    model: ModelSettings = field(default_factory=ModelSettings)
+    url: str | None = None
+    token: str | None = None
+    questions: CommandQuestions | None = None
+    patience: float = PATIENCE
+
+
+class Runner(Generic[AgentT]):
+    """An agent whose model is behind a server, in the main thread. Use it in `with`.
+
+    Its methods raise `CfsError` if there is no answer, and `KeyboardInterrupt` after Ctrl-C; the state is on disk then.
+    """
+
+    def __init__(self, options: RunnerOptions, outages: Outages | None = None) -> None:
+        self._options = options
+        self._retries = Retries(patience=options.patience, outages=outages or Outages())
+        self._agent: AgentT
         self._runner = asyncio.Runner()
         self._stack = AsyncExitStack()
 
     def __enter__(self) -> Self:
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the lines tell what happens
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # this runner shows what happens
         try:
             self._agent = self._runner.run(self._open())
         except BaseException:
@@ -75,12 +71,15 @@ class TreeSeat:
     ) -> None:
         self._close()
 
-    async def _open(self) -> FibreAgent:
-        client = await self._stack.enter_async_context(AsyncClient(self._url, self._token))
-        config = replace(self._config, counter=CachedCounter(ServerCounter(client)))
-        model = ServerModel(client, self._model, retries=self._retries)
-        agent = FibreAgent(self._root, model, config, session=self._session, client=client, retries=self._retries)
+    async def _open(self) -> AgentT:
+        client = await self._stack.enter_async_context(AsyncClient(self._options.url, self._options.token))
+        model = ServerModel(client, self._options.model, retries=self._retries)
+        agent = self._make(client, model, CachedCounter(ServerCounter(client)))
         return await self._stack.enter_async_context(agent)
+
+    def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> AgentT:
+        """Make the agent."""
+        raise NotImplementedError
 
     def _close(self) -> None:
         try:
@@ -88,58 +87,30 @@ class TreeSeat:
         finally:
             self._runner.close()
 
-    def serve(self) -> None:
-        """Answer the session until Ctrl-C. An outage is waited out: for ever by an agent that has nothing to do."""
-        self._runner.run(self._until_stopped(self._serve()))
+    def _run(self, work: Coroutine[None, None, None], stop: Callable[[], object] | None = None) -> None:
+        """Do the work until it ends or a signal comes, which calls `stop`, or cancels the work."""
+        self._runner.run(self._until_stopped(work, stop))
 
-    def resume(self) -> None:
-        """Go on with what was broken off. Raises `NotFound` if nothing was, and `CfsError` without an answer."""
-        self._runner.run(self._until_stopped(self._resume()))
-
-    async def _serve(self) -> None:
-        await self._agent.attach()  # first: what is written before would be answered by the server's model
-        note(f"[an agent answers in {self._session}; Ctrl-C ends it]")
-        async with aclosing(self._agent.serve()) as chunks:
-            async for chunk in chunks:
-                await self._show(chunk)
-
-    async def _resume(self) -> None:
-        self._agent.require_unfinished()
-        async with aclosing(self._agent.run_stream()) as chunks:
-            async for chunk in chunks:
-                await self._show(chunk)
-        report = self._agent.report
-        if report is not None and not report.ok:
-            kind = Unverified if report.status == "unverified" else CfsError
-            raise kind("; ".join(report.reasons) or f"it ended as {report.status}")
-
-    async def _show(self, chunk: MessageChunk) -> None:
-        if self._questions is not None:
-            await self._questions.quiet()
-        _tell(chunk)
-        if chunk.kind == "ended" and chunk.session_id == self._session and self._agent.report is not None:
-            for what in get_args(ChangeKind):
-                if paths := [each.path for each in self._agent.report.facts if each.kind == what]:
-                    show(f"{chunk.session_id}: [{what}: {visible(listed(paths))}]\n")
-
-    async def _until_stopped(self, work: Coroutine[None, None, None]) -> None:
-        """Do the work until a signal comes; then it is left where it is."""
+    async def _until_stopped(self, work: Coroutine[None, None, None], stop: Callable[[], object] | None) -> None:
         task = asyncio.create_task(work)
-        with _signals(task):
+        with _signals(stop or task.cancel):
             await asyncio.wait([task])
         if task.cancelled():
             raise KeyboardInterrupt
-        error = task.exception()
-        if isinstance(error, CfsError) and is_outage(error) and self._agent.unfinished:
-            raise Unreachable(f"{error.detail}; what was done is kept: `cfs agent resume` goes on with it") from error
         task.result()
+
+    async def _quiet(self) -> None:
+        """Wait until no question stands on the terminal."""
+        if self._options.questions is not None:
+            await self._options.questions.quiet()
 
 
 @contextmanager
-def _signals(task: "asyncio.Task[None]") -> Iterator[None]:
+def _signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Call `stop` when a signal comes that ends programs."""
     loop = asyncio.get_running_loop()
     for number in (SIGINT, SIGTERM):
-        loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, stop)
     try:
         yield
     finally:
@@ -147,32 +118,97 @@ def _signals(task: "asyncio.Task[None]") -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _waits(error: CfsError) -> None:
+# -- a tree of agents -------------------------------------------------------------------------------------------------
+
+_LONGEST = 100
+"""Characters of the line that shows one step of an agent."""
+
+
+class TreeRunner(Runner[FibreAgent]):
+    """Runs a tree of agents, whose steps are lines; Ctrl-C leaves all work to be resumed."""
+
+    def __init__(self, session: str, config: FibreConfig, options: RunnerOptions) -> None:
+        super().__init__(options, Outages(_server_away, _server_back))
+        self._session = session
+        self._config = config
+
+    def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> FibreAgent:
+        config = replace(self._config, counter=counter)
+        return FibreAgent(
+            self._options.root, model, config, session=self._session, client=client, retries=self._retries
+        )
+
+    def serve(self) -> None:
+        """Answer the session until Ctrl-C. An agent that has nothing to do waits out any outage."""
+        self._run(self._serve())
+
+    def resume(self) -> None:
+        """Resume interrupted work. Raises `NotFound` if there is none."""
+        self._run(self._resume())
+
+    async def _serve(self) -> None:
+        await self._agent.attach()  # first: what is written before would be answered by the server's model
+        note(f"[an agent answers in {self._session}; Ctrl-C ends it]")
+        await self._show(self._agent.serve())
+
+    async def _resume(self) -> None:
+        self._agent.require_unfinished()
+        await self._show(self._agent.run_stream())
+        report = self._agent.report
+        if report is not None and not report.ok:
+            kind = Unverified if report.status == "unverified" else CfsError
+            raise kind("; ".join(report.reasons) or f"it ended as {report.status}")
+
+    async def _show(self, chunks: AsyncGenerator[MessageChunk, None]) -> None:
+        """Show each chunk, and at the end of the root's task all changes of files."""
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    await self._quiet()
+                    _show_chunk(chunk)
+                    if chunk.kind == "ended" and chunk.session_id == self._session:
+                        self._show_changes()
+        except CfsError as error:
+            if is_outage(error) and self._agent.unfinished:
+                hint = "what was done is kept: `cfs agent resume` continues it"
+                raise Unreachable(f"{error.detail}; {hint}") from error
+            raise
+
+    def _show_changes(self) -> None:
+        if (report := self._agent.report) is not None:
+            for kind in get_args(ChangeKind):
+                if paths := [each.path for each in report.facts if each.kind == kind]:
+                    show(f"{self._session}: [{kind}: {visible(listed(paths))}]\n")
+
+
+def _server_away(error: CfsError) -> None:
     note(f"[waiting for the server: {error.detail}]")
 
 
-def _goes_on() -> None:
+def _server_back() -> None:
     note("[the server answers again]")
 
 
-def _tell(chunk: MessageChunk) -> None:
+def _show_chunk(chunk: MessageChunk) -> None:
     """Show who does what, in a line."""
     match chunk.kind:
         case "call" if chunk.call is not None:
-            said = f"> {chunk.call.name} {chunk.call.arguments}"
+            text = f"> {chunk.call.name} {chunk.call.arguments}"
         case "result":
-            said = f"< {chunk.name}: {chunk.content}"
+            text = f"< {chunk.name}: {chunk.content}"
         case "message":
-            said = f"* {chunk.content}"
+            text = f"* {chunk.content}"
         case "ended":
-            said = f"= {chunk.content}"
+            text = f"= {chunk.content}"
         case _:
             return
-    line = visible(" ".join(said.split()))
+    line = visible(" ".join(text.split()))
     show(f"{chunk.session_id}: {line if len(line) <= _LONGEST else line[:_LONGEST] + '...'}\n")
 
 
-HELP = '''/resume   go on with the task that was broken off
+# -- an agent whose state is in files ---------------------------------------------------------------------------------
+
+HELP = '''/resume   resume the task that was interrupted
 /help     this list
 /quit     end; so does Ctrl-D
 Ctrl-C    stop the running task; what was done is kept
@@ -180,91 +216,42 @@ Ctrl-C    stop the running task; what was done is kept
 //TEXT    a task that begins with a slash
 '''
 _COMMAND = re.compile(r"/[a-z]*")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class Seat:
-    """An agent whose model is behind a server, with a console, in the main thread. Use it in `with`.
+class AgentSession(Runner[FileSystemAgent]):
+    """Runs a file agent, with a console."""
 
-    Its methods raise what a task failed with, and `KeyboardInterrupt` after one that was interrupted.
-    """
-
-    def __init__(
-        self,
-        root: Path,
-        config: FileSystemAgentConfig,
-        *,
-        model: ModelSettings | None = None,
-        url: str | None = None,
-        token: str | None = None,
-        questions: CommandQuestions | None = None,
-        patience: float = PATIENCE,
-    ) -> None:
-        self._root = root
+    def __init__(self, config: FileSystemAgentConfig, options: RunnerOptions) -> None:
+        super().__init__(options)
         self._config = config
-        self._model = model
-        self._url = url
-        self._token = token
-        self._questions = questions
-        self._retries = Retries(patience=patience)
         self._console = ConsoleStreamHandler()
-        self._runner = asyncio.Runner()
-        self._stack = AsyncExitStack()
 
-    def __enter__(self) -> Self:
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the console tells what happens
-        try:
-            self._agent = self._runner.run(self._open())
-        except BaseException:
-            self._close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    async def _open(self) -> FileSystemAgent:
-        client = await self._stack.enter_async_context(AsyncClient(self._url, self._token))
-        model = ServerModel(client, self._model, retries=self._retries)
-        config = replace(self._config, counter=CachedCounter(ServerCounter(client)))
-        return await self._stack.enter_async_context(
-            FileSystemAgent(project_root=self._root, model=model, config=config)
-        )
-
-    def _close(self) -> None:
-        try:
-            self._runner.run(self._stack.aclose())
-        finally:
-            self._runner.close()
-
-    # -- tasks ----------------------------------------------------------------------------------------------------
+    def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> FileSystemAgent:  # noqa: ARG002
+        config = replace(self._config, counter=counter)
+        return FileSystemAgent(project_root=self._options.root, model=model, config=config)
 
     def greet(self) -> None:
-        """Say where a chat stands."""
-        note(f"The agent of {self._root}. /help lists the commands.")
+        """Show how a chat begins."""
+        note(f"The agent of {self._options.root}. /help lists the commands.")
         if self._agent.unfinished:
-            note("[a task was broken off; /resume goes on with it]")
+            note("[a task was interrupted; /resume continues it]")
 
     def work(self, task: str) -> None:
         """Let the agent do a task."""
         if self._agent.unfinished:
-            note("[a task was broken off before; this one follows it in the same conversation]")
-        self._runner.run(self._show(self._agent.run_stream(task)))
-        self._judge(self._agent.outcome)
+            note("[a task was interrupted before; this one follows it in the same conversation]")
+        self._do(self._agent.run_stream(task))
 
     def resume(self) -> None:
-        """Let it go on with the task that was broken off; raises `NotFound` when there is none."""
+        """Resume the task that was interrupted; raises `NotFound` if there is none."""
         if not self._agent.unfinished:
-            raise NotFound(f"no task was broken off in {self._root}: say what to do")
-        self._runner.run(self._show(self._agent.run_stream()))
-        self._judge(self._agent.outcome)
+            raise NotFound(f"no task was interrupted in {self._options.root}: give a task")
+        self._do(self._agent.run_stream())
 
     def take(self, entry: str, *, interactive: bool) -> bool:
-        """Carry out a line of a chat; False when it was the last. Interactive, it goes on when something goes wrong."""
+        """Carry out a line of a chat; False if it was the last. Interactive, a chat continues after an error."""
         try:
-            return self._obeyed(entry.strip())
+            return self._carry_out(entry.strip())
         except CfsError as error:
             if not interactive:
                 raise
@@ -272,10 +259,10 @@ class Seat:
         except KeyboardInterrupt:
             if not interactive:
                 raise
-            note("[interrupted; /resume goes on with it]")
+            note("[interrupted; /resume continues it]")
         return True
 
-    def _obeyed(self, entry: str) -> bool:
+    def _carry_out(self, entry: str) -> bool:
         """Carry out a command, or a task; raises what is wrong with it."""
         match entry:
             case "":
@@ -292,36 +279,28 @@ class Seat:
                 self.work(entry[1:] if entry.startswith("//") else entry)
         return True
 
+    def _do(self, events: AsyncGenerator[AgentEvent, None]) -> None:
+        self._run(self._show(events), stop=self._agent.interrupt)
+        _require_answer(self._agent.outcome)
+
     async def _show(self, events: AsyncGenerator[AgentEvent, None]) -> None:
-        with self._interrupting():
-            async with aclosing(events):
-                async for event in events:
-                    if self._questions is not None:
-                        await self._questions.quiet()
-                    if not isinstance(event, Finished) or event.reason in ("answered", "unverified"):
-                        self._console.show(event)
+        async with aclosing(events):
+            async for event in events:
+                await self._quiet()
+                if not isinstance(event, Finished) or event.reason in ("answered", "unverified"):
+                    self._console.show(event)
         self._console.reset()
 
-    @contextmanager
-    def _interrupting(self) -> Iterator[None]:
-        """Let the signals stop the task."""
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._agent.interrupt)
-        try:
-            yield
-        finally:
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
 
-    def _judge(self, outcome: Outcome) -> None:
-        if outcome.reason == "interrupted":
-            raise KeyboardInterrupt
-        if outcome.error is not None:
-            raise outcome.error
-        if outcome.reason == "unverified":
-            raise Unverified(outcome.detail)
-        if outcome.reason != "answered":
-            raise CfsError(f"{outcome.detail}; what was done is kept: resume to go on")
-        if outcome.failed_call:
-            raise CfsError(f"the last call before the answer failed: {outcome.failed_call}")
+def _require_answer(outcome: Outcome) -> None:
+    """Raise why a task did not end with an answer that can be relied on."""
+    if outcome.reason == "interrupted":
+        raise KeyboardInterrupt
+    if outcome.error is not None:
+        raise outcome.error
+    if outcome.reason == "unverified":
+        raise Unverified(outcome.detail)
+    if outcome.reason != "answered":
+        raise CfsError(f"{outcome.detail}; what was done is kept: resume to continue")
+    if outcome.failed_call:
+        raise CfsError(f"the last call before the answer failed: {outcome.failed_call}")

@@ -182,7 +182,7 @@ def test_ctrl_c_at_the_question_ends_the_task(url: str, tmp_path: Path) -> None:
         asked(screen)
         screen.type(CTRL_C)
         screen.expect("[not answered: the command is not run]")
-        screen.expect("[interrupted; /resume goes on with it]")
+        screen.expect("[interrupted; /resume continues it]")
         screen.expect("> ")
         screen.line(call(command="touch two"))
         asked(screen)

@@ -120,7 +120,7 @@ def test_when_patience_is_over_the_task_can_be_resumed(upstream: Upstream, tmp_p
         server.stop()
         ended = resume("--patience", "1s")
         assert ended.returncode != 0
-        assert "what was done is kept: `cfs agent resume` goes on" in ended.stderr
+        assert "what was done is kept: `cfs agent resume` continues it" in ended.stderr
         assert ended.stderr.count("[waiting for") == 1
         server.start()
         ended = resume()

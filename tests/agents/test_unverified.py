@@ -258,7 +258,7 @@ def test_the_exit_codes_of_a_task(upstream: tuple[str, OpenAIStub], tmp_path: Pa
     assert code == 4
     assert errors == "cfs: the answer says that out.txt was written, and it was not\n"
     assert output.count("[warning: the answer says that out.txt was written") == 1
-    assert ended(cfs(url, "agent", "run", *root))[2].startswith("cfs: no task was broken off")
+    assert ended(cfs(url, "agent", "run", *root))[2].startswith("cfs: no task was interrupted")
 
 
 def test_a_chat_from_a_pipe_ends_with_the_first_that_is_not_so(

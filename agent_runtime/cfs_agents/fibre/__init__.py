@@ -1,3 +1,3 @@
-"""Fibre: one agent that becomes many, which share a workspace and nothing of what they have in mind (B1-B9)."""
+"""Fibre: one agent becomes a tree of agents that share a workspace, each with its own conversation (B1-B9)."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""FibreAgent: to the outside an agent like any other, with `run_stream`; inside, as many as it takes (B1)."""
+"""FibreAgent: a tree of agents, used like one agent by `run` and `run_stream` (B1)."""
 
 import asyncio
 import os
@@ -19,9 +19,9 @@ from cfs_agents.fibre.state import (
     AgentSpec,
     InboxMessage,
     MessageManager,
-    SessionContext,
     SessionMemoryManager,
     SubAgentRecord,
+    SubSessionContext,
     TreeFolder,
     system_context_of_root,
 )
@@ -37,14 +37,14 @@ _NEXT_SECONDS = 20.0
 
 
 class FibreAgent:
-    """An agent that may become many, whose state is below `workspace_root/session`: use it in `async with`.
+    """An agent that may start sub-agents. Its state is below `workspace_root/session`. Use it in `async with`.
 
-    With a `client` all of its agents can be watched, written to and cancelled in their sessions on that server: the
-    root in `session`, its children in `session/NAME`. `model` answers for all agents, or a function returns the one for
-    an agent's name. Entering raises `Conflict` if another program has the tree open, `Unavailable` or `StorageFull`.
-    One task at a time. Whatever happens to the process, `resume` in another one goes on. An outage of the server is
-    waited out as `retries` says, which should be those of the model, too. One that is too long ends the run by its
-    error, and the task can be resumed.
+    With a `client` you can watch all of its agents, write to them and cancel them in their sessions on that server: the
+    root in `session`, its children in `session/NAME`. `model` is the model of all agents, or a function that returns
+    the model for an agent's name. Entering raises `Conflict` if another program has the tree open, `Unavailable` or
+    `StorageFull`. It does one task at a time. If the process ends, `resume` in another process continues the task. An
+    outage of the server is waited out as `retries` gives it; pass the same to the model. An outage that is too long
+    ends the run with its error, and the task can be resumed.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class FibreAgent:
             created_at=time.time(),
         )
 
-    def _context(self) -> SessionContext:
+    def _context(self) -> SubSessionContext:
         messages = MessageManager()
-        return SessionContext(
+        return SubSessionContext(
             session_id=self.session,
             agent_config=AgentSpec(self.session, system_instruction=self.config.instruction),
             message_manager=messages,
@@ -129,12 +129,12 @@ class FibreAgent:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a task was broken off, by whatever, of the root or of an agent below it."""
+        """Whether a task of the root, or of an agent below it, was interrupted."""
         return self._orchestrator.unfinished
 
     @property
     def report(self) -> Report | None:
-        """How the root's last task ended; None before that."""
+        """The report of the root's last task; None before that."""
         return self._orchestrator.root.report
 
     @property
@@ -145,18 +145,18 @@ class FibreAgent:
     # -- tasks ----------------------------------------------------------------------------------------------------
 
     async def run(self, task: str) -> Report:
-        """Work on a task to its end."""
+        """Do a task, and return its report."""
         return await self._through(self.run_stream(task))
 
     async def resume(self) -> Report:
-        """Go on with what was broken off. Raises `NotFound` if nothing was."""
+        """Resume interrupted work. Raises `NotFound` if there is none."""
         self.require_unfinished()
         return await self._through(self.run_stream())
 
     def require_unfinished(self) -> None:
-        """Raise `NotFound` if nothing was broken off."""
+        """Raise `NotFound` if there is no interrupted work."""
         if not self.unfinished:
-            raise NotFound(f"there is nothing to go on with in {self._folder.path}")
+            raise NotFound(f"there is no interrupted work in {self._folder.path}")
 
     async def _through(self, chunks: AsyncGenerator[MessageChunk, None]) -> Report:
         async with aclosing(chunks):
@@ -166,9 +166,9 @@ class FibreAgent:
         return self.report
 
     async def run_stream(self, task: str | None = None) -> AsyncGenerator[MessageChunk, None]:
-        """Work on a task, or without one on what was broken off, and yield what all agents say, as they say it.
+        """Work on a task, or without one on interrupted work, and yield the chunks of all agents as they come.
 
-        Leaving it early, at once through `contextlib.aclosing`, breaks the task off; `resume` goes on with it.
+        To leave it early use `contextlib.aclosing`: that interrupts the task, and `resume` continues it.
         """
         root, backend = self._orchestrator.root, self._backend
 
@@ -181,13 +181,13 @@ class FibreAgent:
                 yield chunk
 
     async def attach(self) -> None:
-        """Make the session on the server if there is none, and be who answers it. Raises what the server reports."""
+        """Create the session on the server unless it exists, and become its driver. Raises what the server reports."""
         await self._backend.open(self.session)
 
     async def serve(self) -> AsyncGenerator[MessageChunk, None]:
-        """Answer the messages of the session on the server, one after the other, until left (B9).
+        """Answer the messages of the session on the server, one after the other, until closed (B9).
 
-        What was broken off is gone on with first. Raises what the server reports.
+        Interrupted work is resumed first. Raises what the server reports.
         """
         root, backend = self._orchestrator.root, self._backend
         await self.attach()
@@ -204,16 +204,16 @@ class FibreAgent:
                     yield chunk
 
     def cancel(self, agent_id: str | None = None) -> None:
-        """End the task of an agent and of those below it; of the whole tree without one.
+        """Cancel the task of an agent and of those below it; without an id, of the whole tree.
 
-        Raises `NotFound` for an agent that there is not. From the thread of the event loop.
+        Raises `NotFound` for an unknown agent. Call it from the thread of the event loop.
         """
         if agent_id is not None and agent_id not in self.agents:
             raise NotFound(f"there is no agent {agent_id!r}")
         self._orchestrator.cancel(agent_id or self.session)
 
     async def send(self, agent_id: str, content: str, *, sender: str = "user") -> None:
-        """Write to an agent: it reads it at its next step, or goes to work again. Raises `NotFound`."""
+        """Write to an agent, which reads the message at its next step, or starts again. Raises `NotFound`."""
         if agent_id not in self.agents:
             raise NotFound(f"there is no agent {agent_id!r}")
         sub_agent = self.agents[agent_id]
@@ -221,7 +221,7 @@ class FibreAgent:
         self._orchestrator.wake(sub_agent)
 
     async def _stream(self, claim: Claim | None) -> AsyncGenerator[MessageChunk, None]:
-        """Run the tree in a task of its own, which ends with this generator, and yield what comes."""
+        """Run the tree in a task, which ends with this generator, and yield its chunks."""
         if self._busy:
             raise Conflict("this agent is at work on another task")
         self._busy = True

@@ -1,4 +1,4 @@
-"""How a tree of agents works: its language, its limits, its tools (B7)."""
+"""The configuration of a tree of agents: its language, its limits, its tools (B7)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ DEFAULT_FILE_TOOLS = ("read_file", "write_file", "list_directory", "execute_comm
 """The tools besides those of Fibre, unless others are configured: prompt and tools must fit into a small context."""
 
 LEASE_SECONDS = 30.0
-"""For how long a turn is held without a sign of life; a third of it is the time between two signs."""
+"""Seconds until the lease of a turn expires; it is renewed after a third of that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FibreConfig:
-    """How a tree works. Times are in seconds, budgets in tokens; None is no limit.
+    """The configuration of a tree. Times are in seconds, budgets in tokens; None is no limit.
 
     `prompt` is the form of the system prompt's fixed part: by default the short one if the model's context window is
     under 8,192 tokens, else the full one. `instruction` is the root's own part of its system prompt, `common` is added

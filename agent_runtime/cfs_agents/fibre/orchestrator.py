@@ -21,10 +21,10 @@ from cfs_agents.fibre.state import (
     LEDGER,
     AgentSpec,
     InboxMessage,
-    SessionContext,
     StoredAgent,
     SubAgentRecord,
     SubAgentRecorder,
+    SubSessionContext,
     TreeFolder,
     load_root,
     load_sub_agents,
@@ -83,7 +83,7 @@ class FibreOrchestrator:
         self._group: asyncio.TaskGroup | None = None
         backend.attach(self._recorders, self._message_waits, self._session_deleted)
 
-    def load(self, fresh: SubAgentRecord, context: SessionContext) -> None:
+    def load(self, fresh: SubAgentRecord, context: SubSessionContext) -> None:
         """Load the sub-agents that are on disk; the root is `fresh` when there are none. Blocks."""
         self._add(load_root(self._folder, fresh, context))
         for stored in load_sub_agents(self._folder, lambda agent_id: self.sub_agents[agent_id].context):
@@ -259,7 +259,7 @@ class FibreOrchestrator:
 
     # -- requests of sub-agents -----------------------------------------------------------------------------------
 
-    async def create_sub_session(self, parent_context: SessionContext, agent_config: AgentSpec) -> FibreSubAgent:
+    async def create_sub_session(self, parent_context: SubSessionContext, agent_config: AgentSpec) -> FibreSubAgent:
         """Make a sub-agent below the one that has this context; it takes its name at once (B1, B4)."""
         parent = next(each for each in self.sub_agents.values() if each.context is parent_context)
         if agent_config.name in self.sub_agents:

@@ -1,4 +1,4 @@
-"""What a parent learns of a child: its report, with the facts beside what it claims (B5, B7). Pure: no I/O."""
+"""The chunks that a tree of agents sends, and the report of an agent with the facts beside its claims (B5, B7)."""
 
 import asyncio
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from cfs.wire import Role, ToolCall, Usage
 from cfs_agents.messages import Language
 
-# What a tree of agents says while it works: chunks, each with the session that it belongs to (B5). Pure: no I/O.
+# -- chunks -----------------------------------------------------------------------------------------------------------
 
 ChunkKind = Literal["message", "text", "thinking", "call", "result", "started", "ended"]
 """A whole message of the user or of another agent; a piece of a reply or of its thinking; a call; its result; and the
@@ -18,7 +18,7 @@ beginning and the end of an agent's work, whose content is then its report."""
 
 @dataclass(frozen=True, slots=True)
 class MessageChunk:
-    """A piece of what an agent of the tree says or does, as it happens.
+    """A piece of the output of one agent of the tree, as it happens.
 
     `number` counts the chunks of its session from 1, without gaps, so that a reader of many can put each in order.
     """
@@ -35,7 +35,7 @@ class MessageChunk:
 
 
 class ChunkStream:
-    """Brings the chunks of all agents to one reader, in the order in which they were said."""
+    """Brings the chunks of all agents to one reader, in the order in which they were sent."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[MessageChunk | None] = asyncio.Queue()
@@ -61,12 +61,12 @@ class ChunkStream:
         )
 
     def clear(self) -> None:
-        """Forget what nobody has read, as its reader has gone."""
+        """Discard the chunks that were not read, as the reader has gone."""
         while not self._queue.empty():
             self._queue.get_nowait()
 
     def close(self) -> None:
-        """Say that nothing more comes."""
+        """End the stream."""
         self._queue.put_nowait(None)
 
     async def chunks(self) -> AsyncGenerator[MessageChunk, None]:
@@ -133,7 +133,7 @@ class Change:
     """A file of the workspace that is not as it was: its path relative to the workspace, and who changed it.
 
     The path is text: what cannot be shown stands as `\\xff` in it (`escaped_name`).
-    `by` is an agent's id, and None where nobody knows: a command that several agents may have run, or a person.
+    `by` is an agent's id, or None if that is not known: a command that several agents may have run, or a person.
     """
 
     path: str
@@ -143,7 +143,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a sub-agent ended: what it claims (`summary`, `details`), what is so (`facts`), and why the status is this.
+    """How a task ended: what the agent claims (`summary`, `details`), the `facts`, and the `reasons` for the status.
 
     `facts` are the changes of the workspace from the spawn to the end: its own, those of agents below it, and those
     that no agent is known to have made. `usage` is in tokens.
@@ -159,11 +159,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether it succeeded, as far as anybody can know."""
+        """Whether the task succeeded and nothing speaks against it."""
         return self.status == "success"
 
     def text(self, language: Language = "en") -> str:
-        """Write it for a parent, short: status, summary, why not success, and what changed by whom."""
+        """Return it as a short text for the parent: status, summary, reasons, and what was changed by whom."""
         say = _WORDS[language]
         lines = [say["heading"].format(self.agent_id, say[self.status]), _shortened(self.summary)]
         lines += self.reasons

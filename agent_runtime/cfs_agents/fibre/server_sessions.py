@@ -479,9 +479,9 @@ class ServerSessions:
         return ClaimedTurn(lease, record.content, resumed=True)
 
     async def is_waiting(self, session_id: str) -> bool:
-        """Whether somebody has written to this session, and the message waits.
+        """Whether a message waits in this session.
 
-        The server is asked only where the events say so; a message of our own may have been the reason.
+        The server is asked only after an event said so; the event may have been caused by a message of our own.
         """
         if session_id not in self._waiting:
             return False
@@ -494,7 +494,7 @@ class ServerSessions:
         return bool(queue)
 
     def paused(self, session_id: str) -> bool:
-        """Whether this session, or one above it, is paused, as far as the events have told."""
+        """Whether this session, or one above it, is paused according to the events."""
         return any(session_id == each or session_id.startswith(f"{each}/") for each in self._paused)
 
     async def unpaused(self, session_id: str) -> None:
@@ -504,7 +504,7 @@ class ServerSessions:
             await self._unpaused.wait()
 
     async def watch(self, root: str) -> None:
-        """Tell of what happens to the sessions of a tree, until cancelled."""
+        """Follow the events of the sessions of a tree, until cancelled."""
         while True:
             stream = api.Stream(api.events().request, None, announce=True)
             try:
@@ -513,14 +513,14 @@ class ServerSessions:
                         if event.type in ("connected", "stale"):
                             await self._look(root)
                         elif event.session == root or event.session.startswith(f"{root}/"):
-                            self._hear(event)
-            except CfsError as error:  # the server was not there when the stream began
+                            self._handle(event)
+            except CfsError as error:  # the server was away when the stream began
                 if not is_outage(error):
                     raise
             await asyncio.sleep(_WATCH_PAUSE)
 
     async def cancel(self, session_id: str) -> None:
-        """End what runs and waits in a session, and below it."""
+        """Cancel all turns of a session and of those below it."""
         await self.client.call(api.cancel(session_id, queued=True, cascade=True))
 
     # -- turns ----------------------------------------------------------------------------------------------------
@@ -557,7 +557,7 @@ class ServerSessions:
     # -- outages --------------------------------------------------------------------------------------------------
 
     async def _call(self, action: Callable[[], Awaitable[T]], *, forever: bool = False) -> T:
-        """Do something, again after an outage, and again where sessions have been lost and made anew."""
+        """Do something; again after an outage, and again if sessions were lost and made again."""
 
         async def once() -> T:
             before = self._store
@@ -565,15 +565,15 @@ class ServerSessions:
                 return await action()
             except (NotFound, Conflict) as error:
                 if await self._restored() or self._store != before:
-                    raise Unreachable("the server has lost its sessions; they have been made anew") from error
+                    raise Unreachable("the server has lost its sessions; they have been made again") from error
                 raise
 
         return await self.retries.call(once, lambda: forever)
 
     async def _regain(self, lease: ServerLease) -> bool:
-        """Take a turn again that the server does not know as ours; False where it was ended, or another has it.
+        """Claim a turn again whose lease the server does not know; return False if it was ended or taken over.
 
-        A server that ends fails the turns that it has, so before a turn counts as ended the server must be ready.
+        A server that shuts down fails its turns, so a turn counts as ended only if the server is ready.
         """
         ending = False
 
@@ -595,7 +595,7 @@ class ServerSessions:
                 return False
             await self._restored()
             record = await self._claim_of(lease.session, lease.record.content)
-            while record.content != lease.record.content:  # somebody has written while there was nobody to answer
+            while record.content != lease.record.content:  # somebody has written while no agent was attached
                 end = AgentFinish(claim=record.claim, error=_AGAIN)
                 await self.client.call(api.finish(lease.session, record.turn, end))
                 record = await self._claim_of(lease.session, lease.record.content)
@@ -609,7 +609,7 @@ class ServerSessions:
         return True
 
     async def _restored(self) -> bool:
-        """Whether the server has another store than the one that had our sessions; then they are made anew."""
+        """Whether the server has another store than the one with our sessions; if so they are made again."""
         async with self._opening:
             store = await self.client.call(api.store())
             before = self._store
@@ -627,7 +627,7 @@ class ServerSessions:
                 await self._open(session_id)
 
     async def _open(self, session_id: str) -> bool:
-        """Make a session, or see to it that it is the one that we know; tell whether it had been lost."""
+        """Create a session, or check that it is the one that we know; return whether it had been lost."""
         if self._store is None:
             self._store = await self.client.call(api.store())
         recorder = self._recorders.get(session_id)
@@ -656,18 +656,18 @@ class ServerSessions:
             self._recorders[session_id].session_opened(life, settings)
 
     async def _adopt(self, detail: SessionDetail, stored: StoredSession, driven: SettingsPatch) -> Settings:
-        """Answer a session that is there. Where it is another one of the name, what we keep goes before what it has."""
+        """Attach to an existing session. If it is a new one of the name, what is stored goes before its history."""
         if stored.life in (None, life_of(detail.etag)):
             return await self.client.call(api.configure(detail.id, SettingsPatch(driver="agent")))
         settings = await self.client.call(api.configure(detail.id, driven))
         text = _transcript([*stored.messages, *detail.history])
-        with suppress(Conflict):  # it is being written to: then it stays as it is
+        with suppress(Conflict):  # it is being written to, and stays as it is
             await self.client.call(api.replace(detail.id, text, detail.etag))
         return settings
 
     # -- events ---------------------------------------------------------------------------------------------------
 
-    def _hear(self, event: StreamEvent) -> None:
+    def _handle(self, event: StreamEvent) -> None:
         lease = self._leases.get(event.session)
         match event.type:
             case "state.changed":
@@ -695,11 +695,11 @@ class ServerSessions:
             self._waiting.discard(session_id)
 
     async def _look(self, root: str) -> None:
-        """See what has been missed."""
+        """Read what may have been missed."""
         try:
             await self._restored()
             tree = await self.client.call(api.sub_sessions(root))
-        except CfsError:  # not there yet, or not reachable: the stream will say more
+        except CfsError:  # not created yet, or not reachable: the stream will report more
             return
         for info in _all(tree):
             self._note(info.id, info.queued)
@@ -732,12 +732,12 @@ def _has(detail: SessionDetail, content: str) -> bool:
 
 
 def life_of(etag: str) -> str:
-    """Return what tells one session of a name from the next: the first part of its ETag."""
+    """Return what distinguishes a session from later ones of its name: the first part of its ETag."""
     return etag.strip('"').rpartition("-")[0]
 
 
 def _transcript(messages: Sequence[Message]) -> str:
-    """Render messages, or the newest of them that a server takes."""
+    """Render messages as a transcript: the newest that the server accepts."""
     texts, size = list[str](), 0
     for message in reversed(messages):
         text = render_one(message) + "\n"

@@ -1,4 +1,4 @@
-"""What has to be known of a sub-agent to go on with it in another process (B8). Pure: no I/O."""
+"""The state of a sub-agent: what its children inherit, what is on disk, and who writes it (B3, B4, B8)."""
 
 import asyncio
 import fcntl
@@ -29,16 +29,16 @@ from cfs_agents.tools.files import WORKSPACE
 from cfs_agents.tools.registry import ToolResult
 from cfs_filesystem import FsHandle
 
-# What a sub-agent knows of itself and of where it works; what of it a child gets (B4).
+# -- the context of a session, and what a child inherits of it (B4) ---------------------------------------------------
 
 COPIED = ("current_time", "file_workspace", "file_permission", "user_id")
-"""What of a system context a child gets as its parent has it."""
+"""The entries of a system context that a child inherits unchanged."""
 _OFFLOADED = ".cfs/offloaded"
 _SHOWN_OFFLOADED = f"{WORKSPACE}/{_OFFLOADED}"
 
 
 class MessageManager:
-    """All messages of one session, in order; nothing leaves it."""
+    """All messages of one session, in order. Messages are never removed."""
 
     def __init__(self, messages: Sequence[Message] = ()) -> None:
         self._messages = list(messages)
@@ -51,26 +51,26 @@ class MessageManager:
         self._messages.append(message)
 
     def replace_last(self, message: Message) -> None:
-        """Put a message into the place of the last one: a reply that was cut off has been gone on with."""
+        """Replace the last message: a truncated reply has been continued."""
         self._messages[-1] = message
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """All of them."""
+        """All messages."""
         return tuple(self._messages)
 
 
 class SessionMemoryManager:
-    """What of a session its model sees, on disk: items of a context, most of which are messages of the session."""
+    """Stores the context of a model: its items, most of which are messages of the session."""
 
     def __init__(self, messages: MessageManager) -> None:
         self._messages = messages
         self._dumped: dict[str, tuple[ContextItem, dict[str, Any]]] = {}
 
     def dump(self, context: Context) -> list[dict[str, Any]]:
-        """Describe a context; where an item's message is one of the session, its place stands for it.
+        """Return a context as JSON values. If the message of an item is one of the session, only its place is stored.
 
-        The system prompt is left out, as it is made anew.
+        The system prompt is left out: it is made again.
         """
         places = {id(message): place for place, message in enumerate(self._messages.messages)}
         dumped: dict[str, tuple[ContextItem, dict[str, Any]]] = {}
@@ -84,7 +84,7 @@ class SessionMemoryManager:
         return [state for _, state in dumped.values()]
 
     def load(self, items: Sequence[Mapping[str, Any]], counted: int) -> Context:
-        """Make the context that was described, and what came after the first so many messages."""
+        """Return the stored context, with the messages that came after the first `counted`."""
         messages = self._messages.messages
         loaded = []
         for state in items:
@@ -110,7 +110,7 @@ def _described(item: ContextItem, places: Mapping[int, int]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """What makes an agent what it is: its name, its role in a line, its instruction, and its limits (B2)."""
+    """The definition of an agent: its name, its role in one line, its instruction, and its limits (B2)."""
 
     name: str
     role_description: str = ""
@@ -122,8 +122,8 @@ class AgentSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionContext:
-    """One sub-agent's own and shared things. `child` says which of them a child has of its own, and which it shares.
+class SubSessionContext:
+    """The context of one sub-agent. `child` defines what a child has of its own, and what it shares.
 
     `workflow_manager` is one object for the whole tree. `files` is the handle by which the sub-agent's tools reach the
     shared files. `system_context` is what stands in the system prompt.
@@ -141,10 +141,11 @@ class SessionContext:
     files: FsHandle
     system_context: Mapping[str, Any] = field(default_factory=dict)
 
-    def child(self, agent_config: AgentSpec, available_agents: Sequence[str] = ()) -> "SessionContext":
-        """Make the context of a child: its session and minds are its own, place and user are the same (B4).
+    def child(self, agent_config: AgentSpec, available_agents: Sequence[str] = ()) -> "SubSessionContext":
+        """Return the context of a child: its session and memory are its own, its place and user the same (B4).
 
-        Its rights to files are those of its parent, and end with them (G7).
+        `parent_task` is the task that its parent gave it. Its file grants are those of its parent, and end with them
+        (G7).
         """
         messages = MessageManager()
         copied = {key: self.system_context[key] for key in COPIED if key in self.system_context}
@@ -153,7 +154,7 @@ class SessionContext:
             "parent_task": agent_config.task_goal,
             "parent_session_id": self.session_id,
         }
-        return SessionContext(
+        return SubSessionContext(
             session_id=f"{self.session_id}/{agent_config.name}",
             agent_config=agent_config,
             message_manager=messages,
@@ -168,7 +169,7 @@ class SessionContext:
         )
 
     def offloaded(self) -> ContextFileSystem:
-        """Return where its long results are put: among the shared files, where its tools can read them (O1)."""
+        """Return the store of its long results: among the shared files, where its tools can read them (O1)."""
         return ContextFileSystem(
             self.agent_workspace / _OFFLOADED,
             self.agent_config.name,
@@ -178,7 +179,7 @@ class SessionContext:
 
 
 def system_context_of_root(user_id: str, file_workspace: str, file_permission: str) -> dict[str, Any]:
-    """Make the system context that all others are copied from."""
+    """Return the system context of the root, from which children inherit."""
     return {
         "current_time": datetime.now(UTC).isoformat(timespec="seconds"),
         "file_workspace": file_workspace,
@@ -190,7 +191,7 @@ def system_context_of_root(user_id: str, file_workspace: str, file_permission: s
 VERSION = "1.0"
 
 RecordedState = Literal["new", "working", "done"]
-"""Nothing asked yet; at work on a task, or broken off in it; reported, and ready for more."""
+"""What is on disk of a task: not begun; begun and not reported; reported."""
 
 
 _BY_ALIAS = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
@@ -202,9 +203,9 @@ def _saved_as(name: str, default: Any = None) -> Any:
 
 
 class InboxMessage(BaseModel):
-    """A message that waits for an agent: from its parent, from another agent, or the news that a child is done.
+    """A message that waits for an agent: of another agent, or the notification that a child is done.
 
-    `id` is that of the call which sent it, or of the report, so that a letter is never put in twice.
+    `id` is that of the call which sent it, or of the report, so that no message is delivered twice.
     """
 
     model_config = ConfigDict(frozen=True, **_BY_ALIAS)
@@ -216,9 +217,9 @@ class InboxMessage(BaseModel):
 
 
 class LeaseRecord(BaseModel):
-    """A turn of the server that a sub-agent answers, the secret by which it is held, and the message that began it.
+    """A claimed turn of the server: its id, the secret of the claim, and the message that began the turn.
 
-    `life` tells in which session of the name it is, as that may be lost and made anew.
+    `life` tells one session of a name from the next, as sessions may be lost and made again.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -230,12 +231,12 @@ class LeaseRecord(BaseModel):
 
 
 def _as_list(value: object) -> object:
-    """Read what was written when calls were run one after the other."""
+    """Read what earlier versions wrote, which ran one call after the other."""
     return [] if value is None else [value] if isinstance(value, str) else value
 
 
 class SubAgentRecord(BaseModel):
-    """One sub-agent as `session_status.json` has it: who it is, what it may do, and where it is in its task.
+    """One sub-agent in `session_status.json`: who it is, what it may do, and where it is in its task.
 
     `begun` are the ids of calls that were begun and have no result. `items` are those of the context: a whole one, or
     `{"at": n, ...}` for one whose message is the n-th of `messages.json`, which has `messages` of them. `doubted` is an
@@ -288,7 +289,7 @@ class SubAgentRecord(BaseModel):
         return self.state != "done" or self.lease is not None
 
     def deliver(self, message: InboxMessage) -> bool:
-        """Put a letter into the inbox, unless it has been there before; tell whether it was new."""
+        """Put a message into the inbox unless it was there before; return whether it is new."""
         if message.id in self.seen:
             return False
         self.seen.append(message.id)
@@ -299,10 +300,10 @@ class SubAgentRecord(BaseModel):
 # A tree of agents on disk: a folder for the root, and one for each sub-agent below it (B3).
 #
 #     {workspace_root}/{main_session_id}/
-#         messages.json           all that the root said, did and was told, in order
+#         messages.json           all messages of the root, its calls and their results, in order
 #         session_status.json     where it is in its work; written after every step
 #         agent_workspace/        the files that all of them share
-#         ledger.jsonl            what became of each file, and through whom
+#         ledger.jsonl            what became of each file, and by whom
 #         sub_sessions/{agent}/   messages.json, session_status.json, agent_workspace -> ../../agent_workspace
 #
 # A file is replaced in one step, so whoever is killed leaves all of the old one or all of the new one. The messages are
@@ -318,7 +319,7 @@ _NEW = ".new"
 
 
 class SessionFolder:
-    """The folder of one sub-agent. Raises `StorageFull` and `Unavailable`; blocks."""
+    """The folder of one sub-agent. Methods block, and raise `StorageFull` and `Unavailable`."""
 
     def __init__(self, path: Path, *, link: bool) -> None:
         self.path = path
@@ -327,7 +328,7 @@ class SessionFolder:
         self._lines: list[str] = []
 
     def save(self, status: str, messages: Sequence[Message]) -> None:
-        """Write the messages if there are new ones, then the status that counts them; `status` is a record's JSON."""
+        """Write the messages if there are new ones, then the status that counts them, which is a record as JSON."""
         with disk_errors(self.path):
             if self._kept is None:
                 self._make()
@@ -345,7 +346,7 @@ class SessionFolder:
                 (self.path / WORKSPACE_FOLDER).symlink_to(Path("..", "..", WORKSPACE_FOLDER))
 
     def load(self) -> tuple[SubAgentRecord, list[Message]] | None:
-        """Read both; None where nothing was saved. Raises `Unavailable` for files that no crash leaves so."""
+        """Read both; None if nothing was saved. Raises `Unavailable` if they are damaged."""
         with disk_errors(self.path):
             for left in self.path.glob(f"*{_NEW}"):
                 left.unlink(missing_ok=True)
@@ -355,13 +356,13 @@ class SessionFolder:
                 record = SubAgentRecord.model_validate_json((self.path / STATUS).read_bytes())
                 messages = [Message(**each) for each in json.loads((self.path / MESSAGES).read_bytes())]
             except (ValidationError, ValueError, TypeError) as error:
-                raise Unavailable(f"{self.path} cannot be read: {error}; move it away to go on without it") from None
+                raise Unavailable(f"{self.path} cannot be read: {error}; move it away to continue without it") from None
         self._kept, self._lines = messages, list(map(_line, messages))
         return record, messages
 
 
 class TreeFolder:
-    """The folder of a tree. One object at a time may have it open: raises `Conflict` if another program has."""
+    """The folder of a tree. Raises `Conflict` if another program has it open."""
 
     def __init__(self, workspace_root: str | os.PathLike[str], main_session_id: str) -> None:
         self.workspace_root = Path(workspace_root).expanduser().absolute()
@@ -380,12 +381,12 @@ class TreeFolder:
         except BlockingIOError:
             unlock()
             raise Conflict(f"another agent is at work in {self.path}") from None
-        except OSError:  # a disk without locks lets everybody in
+        except OSError:  # a disk without locks: it cannot be checked
             pass
         return unlock
 
     def close(self) -> None:
-        """Let others have the tree; happens by itself when the process ends, however it does."""
+        """Unlock the folder; the end of the process does that, too."""
         self._unlock()
 
     def main(self) -> SessionFolder:
@@ -393,11 +394,11 @@ class TreeFolder:
         return SessionFolder(self.path, link=False)
 
     def sub(self, agent_id: str) -> SessionFolder:
-        """Return the folder of a sub-agent, which is made when something is saved."""
+        """Return the folder of a sub-agent, which is created when something is saved."""
         return SessionFolder(self.path / SUB_SESSIONS / agent_id, link=True)
 
     def subs(self) -> list[str]:
-        """Name the sub-agents that have a folder."""
+        """Return the ids of the sub-agents that have a folder."""
         with disk_errors(self.path):
             return sorted(entry.name for entry in (self.path / SUB_SESSIONS).iterdir() if entry.is_dir())
 
@@ -414,7 +415,7 @@ def _replace(path: Path, text: str) -> None:
     new.replace(path)
 
 
-# Keeps what a sub-agent does: on disk first, then in its session, then for whoever reads its chunks (B3, B5, B8).
+# -- the recorder: what happens goes to disk first, then to its session and the readers of its chunks (B3, B5, B8) -----
 
 SPAWN = "sys_spawn_agent"
 SEND = "sys_send_message"
@@ -426,7 +427,7 @@ UNLOCK = "sys_unlock_file"
 REPEATABLE = frozenset(
     {SPAWN, SEND, WAIT, FINISH, LOCK, UNLOCK, "read_file", "write_file", "list_directory", "search_files"}
 )
-"""Calls that do nothing twice: after a kill in their middle they are just made again."""
+"""Calls that may be made twice: after a kill in their middle they are simply made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,7 +451,7 @@ class SubAgentRecorder:
     def __init__(
         self,
         record: SubAgentRecord,
-        context: SessionContext,
+        context: SubSessionContext,
         folder: SessionFolder,
         *,
         stored: Callable[[Message], None],
@@ -482,7 +483,7 @@ class SubAgentRecorder:
             await to_the_end(lambda: self._folder.save(status, messages))
 
     async def add(self, message: Message) -> None:
-        """Keep a message that is in the context already."""
+        """Store a message that is in the context already."""
         self._last = None
         self._messages.add(message)
         await self.save()
@@ -501,7 +502,7 @@ class SubAgentRecorder:
         return StoredSession(messages, self.record.settings, self.record.life)
 
     def session_opened(self, life: str, settings: Mapping[str, Any]) -> None:
-        """Keep which session it has and the session's settings; they go to disk with the next step."""
+        """Take over the identity and the settings of its session; they are written with the next step."""
         self.record.life, self.record.settings = life, dict(settings)
 
     async def turn_retaken(self, lease: LeaseRecord) -> None:
@@ -528,11 +529,11 @@ class SubAgentRecorder:
     # -- the steps of the loop ------------------------------------------------------------------------------------
 
     async def before_round(self) -> None:
-        """Let the sub-agent look what has come."""
+        """Let the sub-agent take in what has come."""
         await self._before_round()
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
-        """Keep a message of the user or of the model."""
+        """Store a message of the user or of the model."""
         record = self.record
         record.begun, record.broken = [], dict(broken)
         if usage is not None:
@@ -550,18 +551,18 @@ class SubAgentRecorder:
         self._last = item.item_id
 
     async def shortened(self, change: Change) -> None:  # noqa: ARG002 - as the protocol has it
-        """Keep what the conversation is now."""
+        """Store the shortened conversation."""
         await self.save()
 
     async def begins(self, calls: Sequence[ToolCall]) -> None:
-        """Keep that calls are about to be run, if running one of them twice would matter."""
+        """Store that calls are about to run, if running one of them twice would matter."""
         self.record.begun = [call.id for call in calls]
         if any(call.name not in REPEATABLE for call in calls):
             await self.save()
             self._send_stored()
 
     def _send_stored(self) -> None:
-        """Tell what is on disk by now, and was kept from being told before."""
+        """Send the messages that are on disk by now."""
         for message in self._unsent:
             self._stored(message)
         self._unsent.clear()
@@ -573,24 +574,24 @@ class SubAgentRecorder:
         item: ContextItem,
         later: Sequence[ToolCall],  # noqa: ARG002
     ) -> NewContext | None:
-        """Keep a result."""
+        """Store a result."""
         self.record.begun = [each for each in self.record.begun if each != call.id]
         await self.add(item.message)
         return None
 
     async def ended(self, end: Finished) -> None:
-        """Do nothing: what an end means is for the sub-agent to say."""
+        """Do nothing: the sub-agent decides what the end means."""
 
 
-# Making sub-agents of what is on disk (B8).
+# -- loading (B8) -----------------------------------------------------------------------------------------------------
 
 _REPORT = TypeAdapter(Report)
 
-StoredAgent = tuple[SubAgentRecord, SessionContext, SessionFolder]
+StoredAgent = tuple[SubAgentRecord, SubSessionContext, SessionFolder]
 
 
-def load_root(folder: TreeFolder, fresh: SubAgentRecord, context: SessionContext) -> StoredAgent:
-    """Read the root, or take it as it is when there is none yet. Blocks."""
+def load_root(folder: TreeFolder, fresh: SubAgentRecord, context: SubSessionContext) -> StoredAgent:
+    """Load the root, or return a fresh one if there is none. Blocks."""
     place = folder.main()
     kept = place.load()
     if kept is None:
@@ -599,10 +600,10 @@ def load_root(folder: TreeFolder, fresh: SubAgentRecord, context: SessionContext
     return record, _with(context, messages, spec_of(record)), place
 
 
-def load_sub_agents(folder: TreeFolder, context_of: Callable[[str], SessionContext]) -> Iterator[StoredAgent]:
-    """Read the sub-agents, parents first. `context_of` returns the context of one that came before. Blocks.
+def load_sub_agents(folder: TreeFolder, context_of: Callable[[str], SubSessionContext]) -> Iterator[StoredAgent]:
+    """Load the sub-agents, parents first. `context_of` returns the context of one that was loaded before. Blocks.
 
-    A folder without a status is what a kill has left of a spawn that had not happened.
+    A folder without a status was left by a kill in the middle of a spawn, and is skipped.
     """
     found = []
     for agent_id in folder.subs():
@@ -616,7 +617,7 @@ def load_sub_agents(folder: TreeFolder, context_of: Callable[[str], SessionConte
 
 
 def spec_of(record: SubAgentRecord) -> AgentSpec:
-    """Return what makes a recorded agent what it is."""
+    """Return the definition of a stored agent."""
     return AgentSpec(
         record.agent_name,
         record.role_description,
@@ -629,17 +630,17 @@ def spec_of(record: SubAgentRecord) -> AgentSpec:
 
 
 def report_of(record: SubAgentRecord) -> Report | None:
-    """Read the report that a record has."""
+    """Return the report in a record."""
     return _REPORT.validate_python(record.report) if record.report is not None else None
 
 
 def state_of(report: Report) -> dict[str, object]:
-    """Describe a report as plain JSON."""
+    """Return a report as JSON values."""
     state: dict[str, object] = _REPORT.dump_python(report, mode="json")
     return state
 
 
-def _with(context: SessionContext, messages: list[Message], spec: AgentSpec) -> SessionContext:
+def _with(context: SubSessionContext, messages: list[Message], spec: AgentSpec) -> SubSessionContext:
     manager = MessageManager(messages)
     memory = SessionMemoryManager(manager)
     return replace(context, message_manager=manager, session_memory_manager=memory, agent_config=spec)

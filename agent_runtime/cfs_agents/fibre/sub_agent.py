@@ -33,10 +33,10 @@ from cfs_agents.fibre.state import (
     WAIT,
     InboxMessage,
     LeaseRecord,
-    SessionContext,
     SessionFolder,
     SubAgentRecord,
     SubAgentRecorder,
+    SubSessionContext,
     report_of,
     state_of,
 )
@@ -279,7 +279,7 @@ class FibreSubAgent:
         self,
         tree: TreeResources,
         record: SubAgentRecord,
-        context: SessionContext,
+        context: SubSessionContext,
         folder: SessionFolder,
         parent: "FibreSubAgent | None" = None,
     ) -> None:

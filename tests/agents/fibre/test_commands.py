@@ -154,4 +154,4 @@ def test_what_is_not_there_is_told(url: str, tmp_path: Path) -> None:
     assert ended(cfs(url, "agent", "tree", "nobody"))[0] != 0
     code, _, errors = ended(cfs(url, "agent", "resume", "nobody", "--root", str(tmp_path)))
     assert code != 0
-    assert errors.startswith("cfs: there is nothing to go on with")
+    assert errors.startswith("cfs: there is no interrupted work")

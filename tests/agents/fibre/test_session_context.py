@@ -12,8 +12,8 @@ from cfs_agents.fibre.state import (
     COPIED,
     AgentSpec,
     MessageManager,
-    SessionContext,
     SessionMemoryManager,
+    SubSessionContext,
     system_context_of_root,
 )
 from cfs_filesystem import OPERATIONS, AccessDeniedError, DiskFileSystem, Grant
@@ -26,10 +26,10 @@ MIXED = {"system_context"}
 
 
 @pytest.fixture
-def parent(tmp_path: Path) -> Iterator[SessionContext]:
+def parent(tmp_path: Path) -> Iterator[SubSessionContext]:
     disk = DiskFileSystem(tmp_path, prefix="/workspace/")
     messages = MessageManager([Message(role="user", content="mine")])
-    yield SessionContext(
+    yield SubSessionContext(
         session_id="main",
         agent_config=AgentSpec("main", task_goal="build it"),
         message_manager=messages,
@@ -46,11 +46,11 @@ def parent(tmp_path: Path) -> Iterator[SessionContext]:
 
 
 def test_every_attribute_has_its_rule() -> None:
-    assert {field.name for field in fields(SessionContext)} == NEW | SAME | SHARED | NARROWED | MIXED
+    assert {field.name for field in fields(SubSessionContext)} == NEW | SAME | SHARED | NARROWED | MIXED
 
 
 @pytest.mark.parametrize("name", sorted(NEW))
-def test_what_is_the_childs_own(parent: SessionContext, name: str) -> None:
+def test_what_is_the_childs_own(parent: SubSessionContext, name: str) -> None:
     child = parent.child(AgentSpec("coder"))
     assert getattr(child, name) is not getattr(parent, name)
     assert child.session_id == "main/coder"
@@ -58,11 +58,11 @@ def test_what_is_the_childs_own(parent: SessionContext, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SAME | SHARED))
-def test_what_is_the_same_for_both(parent: SessionContext, name: str) -> None:
+def test_what_is_the_same_for_both(parent: SubSessionContext, name: str) -> None:
     assert getattr(parent.child(AgentSpec("coder")), name) is getattr(parent, name)
 
 
-def test_the_system_context_is_copied_in_part_and_added_to(parent: SessionContext) -> None:
+def test_the_system_context_is_copied_in_part_and_added_to(parent: SubSessionContext) -> None:
     child = parent.child(AgentSpec("coder", task_goal="write the parser"), ["main", "tester"]).system_context
     assert {key: child[key] for key in COPIED} == {key: parent.system_context[key] for key in COPIED}
     assert child.keys() - set(COPIED) == {"available_agents", "parent_task", "parent_session_id"}
@@ -73,7 +73,7 @@ def test_the_system_context_is_copied_in_part_and_added_to(parent: SessionContex
     ]
 
 
-def test_a_childs_rights_end_with_its_parents(parent: SessionContext) -> None:
+def test_a_childs_rights_end_with_its_parents(parent: SubSessionContext) -> None:
     child = parent.child(AgentSpec("coder"))
     child.files.write("/workspace/a.txt", "x")
     parent.files.grants = [Grant(prefix="/workspace", ops=OPERATIONS - {"write"})]

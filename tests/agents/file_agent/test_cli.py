@@ -54,7 +54,7 @@ def test_a_task_without_an_answer_is_a_failure(url: str, tmp_path: Path) -> None
     task = call("list_directory", path="/workspace")
     code, _, errors = ended(cfs(url, "agent", "run", task, "--steps", "1", "--root", str(tmp_path)))
     assert code == 1
-    assert errors == "cfs: no answer after 1 steps; what was done is kept: resume to go on\n"
+    assert errors == "cfs: no answer after 1 steps; what was done is kept: resume to continue\n"
 
 
 def test_an_answer_that_is_always_cut_off_is_a_failure(url: str, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_there_may_be_nothing_to_go_on_with(url: str, tmp_path: Path, arguments:
     """Then one line says so."""
     code, output, errors = ended(cfs(url, "agent", "run", *arguments, "--root", str(tmp_path)))
     assert (code, output) == (1, "")
-    assert errors.startswith("cfs: no task was broken off in ")
+    assert errors.startswith("cfs: no task was interrupted in ")
 
 
 def test_no_server_is_told(tmp_path: Path) -> None:
@@ -166,13 +166,13 @@ def test_ctrl_c_in_a_chat_stops_the_task_and_not_the_chat(url: str, tmp_path: Pa
         screen.line(SLEEP)
         wait_for(tmp_path / "root/workspace/begun")
         screen.type(CTRL_C)
-        screen.expect("[interrupted; /resume goes on with it]")
+        screen.expect("[interrupted; /resume continues it]")
         screen.expect("> ")
         screen.line("/resume")
         screen.expect("may or may not have happened")
         screen.expect("> ")
         screen.line("/resume")
-        screen.expect("no task was broken off")
+        screen.expect("no task was interrupted")
         screen.expect("> ")
         screen.type(CTRL_D)
         assert screen.end()[0] == 0
@@ -184,7 +184,7 @@ def test_a_piped_chat_ends_with_the_first_failure(url: str, tmp_path: Path) -> N
     data = "\n".join([*tasks, ""]).encode()
     done = cfs(url, "agent", "chat", "--rounds", "1", "--root", str(tmp_path), data=data)
     code, output, errors = ended(done)
-    assert (code, errors) == (1, "cfs: no answer after 1 steps; what was done is kept: resume to go on\n")
+    assert (code, errors) == (1, "cfs: no answer after 1 steps; what was done is kept: resume to continue\n")
     assert "hello" in output
     assert not (tmp_path / "workspace/late").exists()
 
@@ -207,7 +207,7 @@ def test_a_chat_at_a_terminal_has_help_and_a_history(url: str, tmp_path: Path) -
         screen.expect("/help lists the commands")
         screen.expect("> ")
         screen.line("/help")
-        screen.expect("go on with the task that was broken off")
+        screen.expect("resume the task that was interrupted")
         screen.expect("> ")
         screen.line("/nonsense")
         screen.expect("there is no command /nonsense")

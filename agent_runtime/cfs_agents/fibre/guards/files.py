@@ -1,4 +1,4 @@
-"""Claims against facts: what a sub-agent says that it did with files, and what is so (B7)."""
+"""The files of a tree: who changed what, claims about it, locks, and stale writes (B7)."""
 
 import json
 import os
@@ -20,11 +20,11 @@ from cfs_agents.tools.files import WORKSPACE, escaped_name, file_path, unescaped
 from cfs_agents.tools.registry import ToolError
 from cfs_filesystem import open_beneath
 
-# The ledger of a shared workspace: what became of each file, and through whom (B7).
+# -- the ledger of a shared workspace: what became of each file, and by whom (B7) -------------------------------------
 #
-# A write by a tool is entered with its agent. What commands and people do is found by looking: it is entered for the
-# one agent whose command was running, and else for nobody. An agent's mark is a place in the ledger, so what changed
-# since is what stands behind it. All of it is in one file of lines, so that it is still known after a kill.
+# A write by a tool is entered for its agent. Changes by commands and by people are found by looking at the disk, and
+# entered for the agent whose command was running if there was one only. An agent's mark is a place in the ledger: the
+# entries after it are the changes since. Everything is in one file of lines, so that it outlives a kill.
 #
 # A path inside is the name on disk, as `os.fsdecode` makes it. In the file of lines and in what `since` returns it is
 # escaped (`escaped_name`), as both become JSON.
@@ -33,7 +33,7 @@ _LARGEST_READ = 8 << 20
 _MOST_FILES = 20_000
 _CHUNK = 1 << 20
 _PASSED_OVER = frozenset({".cfs", ".git", ".venv", "__pycache__", "node_modules"})
-"""Folders in which programs keep what is theirs: too large to look at each time, and nobody claims it."""
+"""Folders of programs for themselves: too large to read each time, and not claimed by agents."""
 
 _SETTLED = 1_000_000_000
 """Nanoseconds after which a change of a file shows in its times."""
@@ -43,7 +43,7 @@ _Stamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What happened to a file: how its content was called before and after (None: no file), and through whom."""
+    """A change of a file: the names of its content before and after (None: no file), and who made it."""
 
     path: str
     before: str | None
@@ -52,10 +52,10 @@ class Entry:
 
 
 class ChangeLog:
-    """The ledger of the workspace `root`, kept in `file`; without one it is forgotten. Any number of threads.
+    """The ledger of the workspace `root`, kept in `file`; without one in memory only. Any number of threads may use it.
 
     With `only`, it is about these folders of the root; what is in the folders `apart` is not looked at. Without
-    `contents` a file is told by its size and the time of its last change, and not read.
+    `contents` files are not read, but compared by size and time of last change.
 
     Paths are relative to the root. Its methods block: they look at the disk. Raises `OSError`.
     """
@@ -89,7 +89,7 @@ class ChangeLog:
     # -- marks ----------------------------------------------------------------------------------------------------
 
     def mark(self, agent_id: str, *, again: bool = True) -> None:
-        """Let an agent's work begin here; not `again` leaves a mark that it has."""
+        """Mark the beginning of an agent's work; if not `again`, keep a mark that it has."""
         with self._lock:
             if again or agent_id not in self._marks:
                 self._look()
@@ -98,7 +98,7 @@ class ChangeLog:
                 self._write({"mark": agent_id, "time": now})
 
     def restart(self, agent_id: str) -> None:
-        """Forget all that was, and let an agent's work begin here."""
+        """Forget all changes, and mark the beginning of an agent's work."""
         with self._lock:
             self._entries.clear()
             self._marks.clear()
@@ -116,9 +116,9 @@ class ChangeLog:
         return self._file.stat().st_mtime_ns
 
     def since(self, agent_id: str) -> tuple[Change, ...]:
-        """Return what is not as it was at an agent's mark, sorted; where it and others had a hand in, it is named.
+        """Return the changes since an agent's mark, sorted; one that it and others made is attributed to it.
 
-        What nobody is known to have done in a folder that is passed over may just have been read for the first time.
+        A change without an author in a folder of `_PASSED_OVER` is left out: it may just have been read first.
         """
         with self._lock:
             self._look()
@@ -136,8 +136,8 @@ class ChangeLog:
     def unmade(self, agent_id: str, names: Iterable[str], places: Mapping[str, str]) -> tuple[str, ...]:
         """Return those of some named files that were not created, changed or written again since an agent's mark.
 
-        `places` says of the folders in which files may be how they are shown, and what they are called here. A name
-        without its folder is that of any file called so. What lies elsewhere cannot be told, and is not returned.
+        `places` maps the prefixes under which folders are shown to those in the ledger. A name without a folder matches
+        any file of that name. Files elsewhere are not known, and never returned.
         """
         made = {change.path for change in self.since(agent_id) if change.kind != "deleted"}
         return tuple(name for name in names if not self._is_made(agent_id, name, made, places))
@@ -180,7 +180,7 @@ class ChangeLog:
 
     @contextmanager
     def writing(self, agent_id: str, path: str) -> Iterator[str | None]:
-        """Let an agent write a file, and nobody else meanwhile; gives what the file is now."""
+        """Let only this agent write a file in this block; gives the name of its present content."""
         with self._lock:
             self._enter(path, self._print(path), self._suspect())
             yield self._now.get(path)
@@ -188,13 +188,13 @@ class ChangeLog:
             self._begun.pop(path, None)
 
     def begins(self, agent_id: str, path: str) -> None:
-        """Keep that an agent is about to write a file, so that a kill in the middle leaves no doubt who did."""
+        """Record that an agent is about to write a file, so that its author is known after a kill in the middle."""
         with self._lock:
             self._begun[path] = agent_id
             self._write({"begins": escaped_name(path), "by": agent_id})
 
     def present(self, path: str) -> str | None:
-        """Return how a file's content is called now; equal names are equal contents."""
+        """Return the name of a file's present content; equal names are equal contents."""
         with self._lock:
             self._enter(path, self._print(path), self._suspect())
             return self._now.get(path)
@@ -212,14 +212,14 @@ class ChangeLog:
             return None
 
     def begin_command(self, agent_id: str) -> None:
-        """An agent runs a command from now on: what it changes is entered for it, unless others run theirs, too."""
+        """Begin a command of an agent: changes are entered for it unless other agents run commands, too."""
         with self._lock:
             self._look()
             self._running.append(agent_id)
             self._ran.add(agent_id)
 
     def end_command(self, agent_id: str) -> None:
-        """An agent's command is over."""
+        """End a command of an agent."""
         with self._lock:
             self._look()
             self._running.remove(agent_id)
@@ -254,7 +254,7 @@ class ChangeLog:
         self._write({"path": escaped_name(path), "before": before, "after": now, "by": by}, at_once=at_once)
 
     def _files(self) -> Iterator[tuple[str, int, str]]:
-        """Yield path, folder and name of each file. By descriptors: commands may put links in the way meanwhile."""
+        """Yield path, folder and name of each file. By descriptors, as commands may replace folders by links."""
         left = _MOST_FILES
         root = open_beneath(self._root, ())
         try:
@@ -313,7 +313,7 @@ class ChangeLog:
     # -- on disk --------------------------------------------------------------------------------------------------
 
     def _recall(self) -> None:
-        """Read what was kept; a line that a kill has torn is cut off."""
+        """Read the file; an incomplete last line, left by a kill, is removed."""
         if self._file is None or not self._file.exists():
             return
         good = 0
@@ -363,7 +363,7 @@ def _kind(before: str | None, after: str | None) -> ChangeKind | None:
 
 
 def _status(folder: int, name: str) -> os.stat_result | None:
-    """Look at a plain file; links lead out of the workspace and are none."""
+    """Return the status of a regular file; links are ignored, as they lead out of the workspace."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except (OSError, ValueError):
@@ -389,7 +389,7 @@ def _hash(folder: int, name: str, status: os.stat_result, most: int) -> str | No
     return digest.hexdigest()
 
 
-# Finished children in one line each, where a parent's context has become long (B7). Pure: no I/O.
+# -- reports of finished children in one line each, in a long context (B7) --------------------------------------------
 
 _REPORT = re.compile(r"^\[[A-Za-z0-9_./-]+ [^\]\n]+\]$", re.MULTILINE)
 _LONGEST = 120
@@ -407,7 +407,7 @@ def digested(context: Context, is_report: Callable[[ContextItem], bool], *, keep
 
 
 def one_line(text: str) -> str | None:
-    """Write a report in a line: who, how it ended, the first line of its summary. None where nothing is saved by it."""
+    """Return a report in a line: who, the status, the first line of its summary. None if that is not shorter."""
     found = _REPORT.search(text)
     if found is None:
         return None
@@ -426,7 +426,7 @@ _MOST_NAMED = 5
 def check_claims(
     details: Mapping[str, Any], agent_id: str, facts: Sequence[Change], ledger: ChangeLog, language: Language = "en"
 ) -> tuple[str, ...]:
-    """Say what is wrong with what an agent claims; nothing where all of it is so. Blocks: it looks at the files."""
+    """Return what is wrong with the claims of an agent. Blocks: it reads the files."""
     say = catalogue(language)
     reasons: list[str] = []
     wrong: dict[str, list[str]] = {}
@@ -454,7 +454,7 @@ def relative(path: str) -> str | None:
 
 
 def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: ChangeLog, *, deleted: bool) -> str | None:
-    """Return the name of the sentence that says what is wrong with one claimed path."""
+    """Return the name of the message about what is wrong with one claimed path."""
     place = relative(path) or _odd(path)
     if place is None:
         return "no_path"
@@ -484,9 +484,7 @@ def _told(wrong: Mapping[str, list[str]], say: Messages) -> Iterator[str]:
         yield getattr(say, problem).format(", ".join(path[:100] for path in paths[:_MOST_NAMED]) + more)
 
 
-# Locks: an agent reserves a file, for a time (B7). Advisory: they hold whoever asks, and nobody else. Pure: no I/O.
-#
-# They live in memory, so a kill of the runtime releases them all.
+# -- locks: advisory, for a time, in memory, so that a kill of the runtime releases them all (B7) ----------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,7 +516,7 @@ class Locks:
         return (self._say.locked if held is None else self._say.renewed).format(place, self._seconds)
 
     def release(self, agent_id: str, path: str) -> str:
-        """Give a file free; raises `ToolError` where it is not the agent's."""
+        """Release a file; raises `ToolError` if it is not the agent's."""
         place = self._place(path)
         held = self._held(place)
         if held is None or held.agent_id != agent_id:
@@ -527,7 +525,7 @@ class Locks:
         return self._say.unlocked.format(place)
 
     def release_all(self, agent_id: str) -> None:
-        """Give free all that an agent has, as it has ended."""
+        """Release all files of an agent, as it has ended."""
         self._locks = {path: lock for path, lock in self._locks.items() if lock.agent_id != agent_id}
 
     def held(self) -> dict[str, str]:
@@ -548,7 +546,7 @@ class Locks:
         return place
 
 
-# A write over a file that changed since this agent last read it is refused, and who changed it is named (B7).
+# -- stale writes: refused if the file changed since this agent last read it (B7) --------------------------------------
 
 
 class StaleWrites:
@@ -566,23 +564,23 @@ class StaleWrites:
         self._over = False
 
     def close(self) -> None:
-        """Let nothing be written any more, also by a thread that outlives its agent."""
+        """Refuse all writes from now on, also of a thread that outlives its agent."""
         self._over = True
 
     def open(self) -> None:
-        """Let the agent write again: it has another task."""
+        """Allow writes again: the agent has another task."""
         self._over = False
 
     def seen(self, path: str) -> None:
-        """The agent is about to read a file: what it finds is the file as it is now, or a newer one."""
+        """Record that the agent is about to read a file: it will see the present content, or newer."""
         if (place := relative(path)) is not None:
             self._seen[place] = self._ledger.present(place)
 
     @contextmanager
     def writing(self, path: str, *, whole: bool) -> Iterator[None]:
-        """Let one write through. A `whole` one replaces all that is there, so it has to know it.
+        """Allow one write. A `whole` one replaces the content, so the agent must know the content.
 
-        Raises `ToolError` when the agent does not, or has ended.
+        Raises `ToolError` if it does not, or has ended.
         """
         if self._over:
             raise ToolError(self._say.over)

@@ -1,4 +1,4 @@
-"""All guards of one tree together, as the orchestrator asks them (B7). Its state that outlives a kill is the ledger."""
+"""All guards of one tree (B7). Only the ledger outlives a kill."""
 
 import asyncio
 import functools
@@ -22,13 +22,13 @@ from cfs_agents.tools import Tool
 from cfs_agents.tools.files import WORKSPACE
 
 LONG_CONTEXT = 800
-"""Tokens of a conversation from which on reports are kept in one line each."""
+"""Tokens of a conversation above which older reports are shortened to one line each."""
 
 
 class Guards:
     """The guards of the tree whose shared files are in `workspace`; `ledger` is where their ledger is kept.
 
-    Used from the event loop; what looks at the disk does so in threads.
+    Use it from the event loop; the disk is read in threads.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Guards:
     # -- the life of an agent -------------------------------------------------------------------------------------
 
     async def began(self, agent_id: str, *, again: bool) -> None:
-        """An agent begins with a task, or, not `again`, goes on with one after a kill."""
+        """An agent begins a task, or, if not `again`, continues one after a kill."""
         self.gate(agent_id).open()
 
         def mark() -> None:
@@ -61,7 +61,7 @@ class Guards:
         await to_the_end(mark)
 
     def ended(self, agent_id: str) -> None:
-        """An agent's task is over, however it ended: nothing of it is held any more."""
+        """An agent's task is over: release all that it has reserved."""
         self.gate(agent_id).close()
         self.locks.release_all(agent_id)
         self.budget.release(agent_id)
@@ -69,11 +69,11 @@ class Guards:
     # -- its tools ------------------------------------------------------------------------------------------------
 
     def gate(self, agent_id: str) -> StaleWrites:
-        """Return what looks at an agent's files."""
+        """Return the gate that an agent's reads and writes of files pass."""
         return self._gates.setdefault(agent_id, StaleWrites(self.ledger, agent_id, self._language))
 
     def watched(self, tool: Tool, agent_id: str) -> Tool:
-        """Make a tool of one that may change files by itself, such as a shell: what it changes is its agent's doing."""
+        """Wrap a tool that may change files by itself, such as a shell: its changes are recorded for its agent."""
         work: Callable[..., Awaitable[Any]] = tool.callable
 
         @functools.wraps(work)
@@ -89,9 +89,9 @@ class Guards:
     # -- its steps ------------------------------------------------------------------------------------------------
 
     def before_round(self, agent_id: str, context: Context, length: int) -> Context:
-        """Look before a model is asked with a conversation of so many tokens; return what it is to be asked with.
+        """Check before a model is asked with a conversation of `length` tokens; return the conversation to send.
 
-        Raises `TooMany` when the budget does not have so much.
+        Raises `TooMany` if the budget does not have that much.
         """
         if length > LONG_CONTEXT:
             context = digested(context, _brings_report)
@@ -99,13 +99,13 @@ class Guards:
         return context
 
     def asked(self, agent_id: str, usage: Usage) -> None:
-        """A model was asked, and this is what it cost."""
+        """A model was asked: draw its usage from the budget."""
         self.budget.draw(agent_id, tokens(usage))
 
     async def unmade(self, agent_id: str, answer: str, task: str, doubted: str | None) -> tuple[str, ...]:
         """Return the files that an answer names as made or changed, and that were not since the agent's task began.
 
-        `doubted` is an earlier answer to the `task`, whose claims stand until they are taken back.
+        `doubted` is an earlier answer to the `task`, whose claims hold until they are withdrawn.
         """
 
         def look() -> tuple[str, ...]:
@@ -117,15 +117,15 @@ class Guards:
         return await to_the_end(look)
 
     async def changes(self, agent_id: str) -> FileChanges:
-        """Return what is not as it was when an agent's task began, through whomever."""
+        """Return all changes of files since an agent's task began."""
         with disk_errors(self._workspace):
             facts = await to_the_end(lambda: self.ledger.since(agent_id))
         return FileChanges(*(tuple(each.path for each in facts if each.kind == kind) for kind in get_args(ChangeKind)))
 
     async def judge(self, report: Report, *, reports: int = 1) -> Report:
-        """Hold what an agent says against the facts: a success that they do not bear out is none.
+        """Check an agent's report against the files: a success whose claims are wrong becomes `unverified`.
 
-        `reports` is how often it has reported; the first one counts.
+        `reports` is how often it has reported; the first report counts.
         """
         facts, reasons = await to_the_end(lambda: self._looked(report))
         status = "unverified" if reasons and report.status == "success" else report.status

@@ -1,4 +1,4 @@
-"""Limits of a tree: how deep it may grow, how many agents may be at work, and how many in all (B7). Pure: no I/O."""
+"""Limits of a tree: its depth, the number of agents, and the token budget (B7). Pure: no I/O."""
 
 from dataclasses import dataclass, field
 
@@ -7,14 +7,12 @@ from cfs.wire import Usage
 from cfs_agents.messages import Language, catalogue
 from cfs_agents.tools.registry import ToolError
 
-# The token budget of a tree: each agent draws from its own, and with it from those of all above it (B7). Pure: no I/O.
-#
-# It is looked at before a model is asked, with what the question will cost at least; so what is used can go over it by
-# one reply for each agent that is being answered, and not by more.
+# The token budget: each agent draws from its own and from those of all agents above it. It is checked before a model is
+# asked, with the least that the question costs, so each agent can exceed it by one reply and no more.
 
 
 def tokens(usage: Usage) -> int:
-    """Return what a usage counts for: all that was read, known or not, and written."""
+    """Return the tokens that a usage counts: all that were read, cached or not, and written."""
     return usage.prompt_tokens + usage.completion_tokens
 
 
@@ -38,9 +36,9 @@ class TreeBudget:
         self._accounts: dict[str, _Account] = {}
 
     def open(self, agent_id: str, parent: str | None, limit: int | None, used: int = 0) -> None:
-        """Give an agent an account below its parent's; `used` is what it has used in an earlier process.
+        """Open an account below the parent's; `used` is what the agent has used in an earlier process.
 
-        An account that is there already gets the limit, and keeps what was used.
+        An existing account gets the limit, and keeps what was used.
         """
         if agent_id in self._accounts:
             self._accounts[agent_id].limit = limit
@@ -49,9 +47,9 @@ class TreeBudget:
         self.draw(agent_id, used)
 
     def reserve(self, agent_id: str, tokens: int) -> None:
-        """Set aside what the next question costs at least, until something is drawn.
+        """Reserve the least that the next question costs, until something is drawn.
 
-        Raises `TooMany` before anybody is asked, when the agent's budget or one above it does not have so much.
+        Raises `TooMany` if the agent's budget, or one above it, does not have that much.
         """
         line = self._line(agent_id)
         for name in line:
@@ -64,13 +62,13 @@ class TreeBudget:
             self._accounts[name].reserved[agent_id] = tokens
 
     def draw(self, agent_id: str, tokens: int) -> None:
-        """Enter what a reply has cost, in the agent's account and all above it."""
+        """Draw the cost of a reply from the agent's account and all above it."""
         for name in self._line(agent_id):
             self._accounts[name].used += tokens
             self._accounts[name].reserved.pop(agent_id, None)
 
     def release(self, agent_id: str) -> None:
-        """Give back what an agent has set aside, as it has ended."""
+        """Release what an agent has reserved, as it has ended."""
         for name in self._line(agent_id):
             self._accounts[name].reserved.pop(agent_id, None)
 
@@ -97,7 +95,7 @@ class Limits:
     total: int = 256
 
     def check_spawn(self, *, depth: int, alive: int, total: int, language: Language = "en") -> None:
-        """Judge one more agent, which would be so many levels below the root. Raises `ToolError` with the reason."""
+        """Check one more agent, `depth` levels below the root. Raises `ToolError` with the reason."""
         say = catalogue(language)
         if depth > self.depth:
             raise ToolError(say.too_deep.format(self.depth))
