@@ -10,7 +10,7 @@ import pytest
 
 import make_random_gguf
 from cfs_server.engine.llama.model import NativeLog, load
-from cfs_server.engine.llama.scheduler import LEAST, Place, reseat
+from cfs_server.engine.llama.scheduler import LEAST, RunningSequence, reallocate
 from cfs_server.engine.protocol import Options
 from tests.engine.support import ask, running, until
 from tests.engine.test_equality import PROMPT, REPLY, make, reply, speak
@@ -27,19 +27,22 @@ def test_turns_that_are_moved_go_on_as_if_they_had_not_been(make: Callable[[], C
     harness = make()
     harness.turn("rests", words((9, 60)))
     logs = [list(PROMPT), list(other_prompt)]
-    seats, halves = [], []
+    allocations, halves = [], []
     for log in logs:
-        seats.append(harness.enter(log))
-        halves.append(speak(harness, seats[-1], log, REPLY // 2))
-        harness.residency.commit(seats[-1], array("i", log))
+        allocations.append(harness.enter(log))
+        halves.append(speak(harness, allocations[-1], log, REPLY // 2))
+        harness.residency.commit(allocations[-1], array("i", log))
     cells, evaluated = harness.residency.pool.cells_used, harness.evaluated
-    places = [Place(seat, array("i", log), key) for seat, log, key in zip(seats, logs, "ab", strict=True)]
-    moved = reseat(harness.residency, places)
+    places = [
+        RunningSequence(allocation, array("i", log), key)
+        for allocation, log, key in zip(allocations, logs, "ab", strict=True)
+    ]
+    moved = reallocate(harness.residency, places)
     assert harness.residency.check_integrity() == []
     assert harness.residency.pool.cells_used == cells - 60
-    for seat, log, half, (wanted, logits) in zip(moved, logs, halves, expected, strict=True):
-        assert seat is not None
-        rest = speak(harness, seat, log, REPLY // 2)
+    for allocation, log, half, (wanted, logits) in zip(moved, logs, halves, expected, strict=True):
+        assert allocation is not None
+        rest = speak(harness, allocation, log, REPLY // 2)
         assert log == wanted
         assert np.allclose(np.concatenate([half, rest]), logits, atol=ROUNDING)
     assert harness.evaluated - evaluated == REPLY
@@ -51,9 +54,9 @@ def test_memory_is_within_its_limit_after_a_move(tiny: Path) -> None:
     """Copies of what is on the device again are the first to go; with no memory at all nothing is lost either."""
     harness = CacheHarness(tiny, memory=0)
     log = words((1, 60))
-    seat = harness.enter(log)
-    harness.compute(seat, log)
-    (moved,) = reseat(harness.residency, [Place(seat, array("i", log), "s")])
+    allocation = harness.enter(log)
+    harness.compute(allocation, log)
+    (moved,) = reallocate(harness.residency, [RunningSequence(allocation, array("i", log), "s")])
     assert moved is not None
     assert (moved.length, harness.residency.memory.used) == (59, 0)
     assert harness.residency.check_integrity() == []

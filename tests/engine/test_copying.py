@@ -77,9 +77,9 @@ def test_random_lives_while_state_is_copied(harness: Turns) -> None:
             tokens = words((dice.randrange(2), dice.randrange(1, 50)), (dice.randrange(3), dice.randrange(1, 30)))
             logits = harness.turn(key, tokens)
             if dice.random() < 0.2:
-                seat = plain.enter(tokens)
-                assert np.allclose(logits, plain.compute(seat, tokens), atol=ROUNDING)
-                plain.residency.leave(seat, array("i"), None)
+                allocation = plain.enter(tokens)
+                assert np.allclose(logits, plain.compute(allocation, tokens), atol=ROUNDING)
+                plain.residency.leave(allocation, array("i"), None)
         elif action < 0.8:
             harness.residency.copy_some()
         elif action < 0.9:

@@ -295,15 +295,15 @@ def test_random_lives_with_a_disk_leave_nothing(
                 talk.tokens = list(dice.choice(list(talks.values())).tokens)
             talk.tokens = [*talk.tokens, *words((dice.randrange(4), dice.randrange(1, 30)))][:90]
             harness.fetch(talk.tokens, talk.owner)
-            seat = harness.enter(talk.tokens, talk.owner)
-            known = tuple(talk.tokens[: seat.length])
+            allocation = harness.enter(talk.tokens, talk.owner)
+            known = tuple(talk.tokens[: allocation.length])
             assert not known or known in shadow[talk.owner], "state of tokens that this owner never had computed"
-            logits = harness.compute(seat, talk.tokens)
+            logits = harness.compute(allocation, talk.tokens)
             if dice.random() < 0.1:
                 other = plain.enter(talk.tokens)
                 assert np.allclose(logits, plain.compute(other, talk.tokens), atol=ROUNDING)
                 plain.residency.leave(other, None, None)
-            harness.residency.leave(seat, array("i", talk.tokens), key)
+            harness.residency.leave(allocation, array("i", talk.tokens), key)
             shadow[talk.owner].update(tuple(talk.tokens[:end]) for end in range(1, len(talk.tokens) + 1))
         elif action < 0.7:
             harness.residency.evict_one()

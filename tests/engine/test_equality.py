@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cfs_server.engine.kvcache.device import Seat
+from cfs_server.engine.kvcache.device import Allocation
 from tests.engine.test_residency import FAMILIES, ROUNDING, CacheHarness, Logits, words
 
 PROMPT, REPLY = words((1, 90), (2, 20)), 60
 """The prompt is longer than the window of the windowed model."""
 
 
-def speak(harness: CacheHarness, seat: Seat, log: list[int], count: int) -> Logits:
+def speak(harness: CacheHarness, allocation: Allocation, log: list[int], count: int) -> Logits:
     """Compute what is missing and append greedy tokens; returns the logits after each."""
     logits = []
     for _ in range(count):
-        logits.append(harness.compute(seat, log))
+        logits.append(harness.compute(allocation, log))
         log.append(int(logits[-1].argmax()))
     return np.array(logits)
 
@@ -29,9 +29,9 @@ def speak(harness: CacheHarness, seat: Seat, log: list[int], count: int) -> Logi
 def reply(harness: CacheHarness, log: list[int], key: str = "ours", count: int = REPLY) -> tuple[list[int], Logits]:
     """Run a whole turn behind a prompt; returns prompt and reply, and the logits of the reply."""
     log = list(log)
-    seat = harness.enter(log)
-    logits = speak(harness, seat, log, count)
-    harness.residency.leave(seat, array("i", log[: seat.length]), key)
+    allocation = harness.enter(log)
+    logits = speak(harness, allocation, log, count)
+    harness.residency.leave(allocation, array("i", log[: allocation.length]), key)
     assert harness.residency.check_integrity() == []
     return log, logits
 
@@ -135,9 +135,9 @@ def test_a_turn_that_is_put_aside_goes_on_as_if_it_had_not_been(make: Callable[[
     alone, logits = reply(make(), PROMPT)
     harness, log, parts = make(), list(PROMPT), []
     for number in range(3):
-        seat = harness.enter(log)
-        parts.append(speak(harness, seat, log, 20))
-        harness.residency.leave(seat, array("i", log[: seat.length]), "ours")
+        allocation = harness.enter(log)
+        parts.append(speak(harness, allocation, log, 20))
+        harness.residency.leave(allocation, array("i", log[: allocation.length]), "ours")
         evaluated = harness.evaluated
         harness.turn("other", words((20 + number, 100)))
         harness.evaluated = evaluated

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cfs_server.engine.kvcache.cache import Residency
-from cfs_server.engine.kvcache.device import Seat
+from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.kvcache.disk import DiskTier
 from cfs_server.engine.kvcache.snapshots import Snapshots
 from cfs_server.engine.llama.ffi import Batch, Outcome
@@ -48,34 +48,34 @@ class CacheHarness:
         self.batch = Batch(8)
         self.evaluated = 0
 
-    def enter(self, tokens: list[int], owner: str = "") -> Seat:
-        """Seat a turn that must find room."""
-        seat = self.residency.enter(owner, array("i", tokens), 0, alone=False)
-        assert seat is not None
-        return seat
+    def enter(self, tokens: list[int], owner: str = "") -> Allocation:
+        """Allocate a sequence to a turn that must find room."""
+        allocation = self.residency.enter(owner, array("i", tokens), 0, alone=False)
+        assert allocation is not None
+        return allocation
 
-    def compute(self, seat: Seat, tokens: list[int]) -> Logits:
+    def compute(self, allocation: Allocation, tokens: list[int]) -> Logits:
         """Compute what is missing and return the logits after the last token."""
-        for place in range(seat.length, len(tokens)):
+        for place in range(allocation.length, len(tokens)):
             self.batch.clear()
-            self.batch.add(seat.slot.id, [tokens[place]], place, output=True)
+            self.batch.add(allocation.handle.id, [tokens[place]], place, output=True)
             assert self.model.context.decode(self.batch) is Outcome.DONE
-            self.residency.grow(seat, 1)
+            self.residency.grow(allocation, 1)
             self.evaluated += 1
         return self.model.context.logits(0, self.model.vocabulary.size).copy()
 
     def turn(self, key: str, tokens: list[int], owner: str = "") -> Logits:
         """Run a whole turn."""
-        seat = self.enter(tokens, owner)
-        logits = self.compute(seat, tokens)
-        self.residency.leave(seat, array("i", tokens), key)
+        allocation = self.enter(tokens, owner)
+        logits = self.compute(allocation, tokens)
+        self.residency.leave(allocation, array("i", tokens), key)
         assert self.residency.check_integrity() == []
         return logits
 
     def empty(self) -> bool:
         """Whether nothing is kept anywhere."""
         pool, memory = self.residency.pool, self.residency.memory
-        return not (pool.cells_used or pool.slots or memory.used or list(self.residency.tree))
+        return not (pool.cells_used or pool.handles or memory.used or list(self.residency.tree))
 
 
 def words(*parts: tuple[int, int]) -> list[int]:
@@ -138,12 +138,12 @@ def test_the_end_of_a_run_comes_back_though_its_beginning_is_there(harness: Cach
         pass
     harness.turn("b", words((1, 300), (3, 5)))
     before = harness.evaluated
-    seat = harness.residency.enter("", array("i", ours), 0, alone=True)
-    assert seat is not None
-    assert seat.length == len(ours) - 1
-    assert np.allclose(harness.compute(seat, ours), fresh, atol=ROUNDING)
+    allocation = harness.residency.enter("", array("i", ours), 0, alone=True)
+    assert allocation is not None
+    assert allocation.length == len(ours) - 1
+    assert np.allclose(harness.compute(allocation, ours), fresh, atol=ROUNDING)
     assert harness.evaluated == before + 1
-    harness.residency.leave(seat, array("i", ours), "a")
+    harness.residency.leave(allocation, array("i", ours), "a")
     assert harness.residency.check_integrity() == []
 
 
@@ -179,24 +179,24 @@ def test_turns_side_by_side_share_what_is_committed(harness: CacheHarness) -> No
 def test_two_turns_that_computed_the_same_keep_it_once(harness: CacheHarness) -> None:
     """Whoever commits second takes the first one's cells and frees its own."""
     tokens = words((1, 40))
-    seats = [harness.enter(tokens), harness.enter(tokens)]
-    for seat in seats:
-        harness.compute(seat, tokens)
+    allocations = [harness.enter(tokens), harness.enter(tokens)]
+    for allocation in allocations:
+        harness.compute(allocation, tokens)
     assert harness.residency.pool.cells_used == 80
-    for seat in seats:
-        harness.residency.commit(seat, array("i", tokens))
+    for allocation in allocations:
+        harness.residency.commit(allocation, array("i", tokens))
         assert harness.residency.check_integrity() == []
     assert harness.residency.pool.cells_used == 40
-    for number, seat in enumerate(seats):
-        harness.residency.leave(seat, None, f"s{number}")
+    for number, allocation in enumerate(allocations):
+        harness.residency.leave(allocation, None, f"s{number}")
     assert harness.residency.check_integrity() == []
 
 
 def test_what_was_not_committed_is_gone(harness: CacheHarness) -> None:
     """A turn that failed leaves nothing."""
-    seat = harness.enter(words((1, 30)))
-    harness.compute(seat, words((1, 30)))
-    harness.residency.leave(seat, None, None)
+    allocation = harness.enter(words((1, 30)))
+    harness.compute(allocation, words((1, 30)))
+    harness.residency.leave(allocation, None, None)
     assert harness.residency.check_integrity() == []
     assert harness.empty()
 
@@ -204,34 +204,34 @@ def test_what_was_not_committed_is_gone(harness: CacheHarness) -> None:
 def test_an_aborted_step_is_as_if_it_had_not_been(harness: CacheHarness) -> None:
     """From another thread, in the middle of a batch; the same tokens computed again give the same logits."""
     tokens = words((1, 300))
-    seat = harness.enter(tokens)
-    harness.compute(seat, tokens[:20])
+    allocation = harness.enter(tokens)
+    harness.compute(allocation, tokens[:20])
     batch, context = Batch(512), harness.model.context
-    batch.add(seat.slot.id, tokens[20:], 20, output=True)
+    batch.add(allocation.handle.id, tokens[20:], 20, output=True)
     outcomes = set()
     for _ in range(50):
         timer = threading.Timer(0.002, context.brake.pull)
         timer.start()
         outcomes.add(outcome := context.decode(batch))
         timer.join()
-        harness.residency.undo([seat])
+        harness.residency.undo([allocation])
         assert harness.residency.check_integrity() == []
         if outcome is Outcome.ABORTED:
             break
     assert Outcome.ABORTED in outcomes
-    again = harness.compute(seat, tokens)
-    harness.residency.leave(seat, None, None)
+    again = harness.compute(allocation, tokens)
+    harness.residency.leave(allocation, None, None)
     assert np.array_equal(harness.turn("fresh", tokens), again)
 
 
 def test_no_room_changes_nothing(harness: CacheHarness) -> None:
     """Beside running turns that fill the pool nobody else is seated, and nothing is lost."""
     long = words((1, 500))
-    seat = harness.enter(long)
-    harness.compute(seat, long)
+    allocation = harness.enter(long)
+    harness.compute(allocation, long)
     assert harness.residency.enter("", array("i", words((2, 100))), 0, alone=False) is None
     assert harness.residency.check_integrity() == []
-    harness.residency.leave(seat, None, None)
+    harness.residency.leave(allocation, None, None)
     assert harness.empty()
 
 
@@ -249,7 +249,7 @@ class Talk:
 
     owner: str
     tokens: list[int] = field(default_factory=list)
-    seat: Seat | None = None
+    allocation: Allocation | None = None
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -262,17 +262,17 @@ def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, o
     talks: dict[str, Talk] = {}
 
     def finish(key: str, talk: Talk, *, well: bool) -> None:
-        assert talk.seat is not None
-        harness.residency.leave(talk.seat, array("i", talk.tokens) if well else None, key if well else None)
-        talk.seat = None
+        assert talk.allocation is not None
+        harness.residency.leave(talk.allocation, array("i", talk.tokens) if well else None, key if well else None)
+        talk.allocation = None
 
     for _ in range(operations):
         key = f"s{dice.randrange(10)}"
         talk = talks.setdefault(key, Talk(dice.choice("ab")))
         action = dice.random()
-        if talk.seat is not None:
+        if talk.allocation is not None:
             if action < 0.5:
-                harness.residency.commit(talk.seat, array("i", talk.tokens))
+                harness.residency.commit(talk.allocation, array("i", talk.tokens))
             else:
                 finish(key, talk, well=action < 0.9)
         elif action < 0.5:
@@ -281,13 +281,13 @@ def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, o
             elif action < 0.2:
                 talk.tokens = list(dice.choice(list(talks.values())).tokens)
             talk.tokens = [*talk.tokens, *words((dice.randrange(4), dice.randrange(1, 30)))][:90]
-            talk.seat = harness.residency.enter(talk.owner, array("i", talk.tokens), 0, alone=False)
-            if talk.seat is not None:
-                logits = harness.compute(talk.seat, talk.tokens)
+            talk.allocation = harness.residency.enter(talk.owner, array("i", talk.tokens), 0, alone=False)
+            if talk.allocation is not None:
+                logits = harness.compute(talk.allocation, talk.tokens)
                 if dice.random() < 0.1:
-                    seat = plain.enter(talk.tokens)
-                    assert np.allclose(logits, plain.compute(seat, talk.tokens), atol=ROUNDING)
-                    plain.residency.leave(seat, None, None)
+                    allocation = plain.enter(talk.tokens)
+                    assert np.allclose(logits, plain.compute(allocation, talk.tokens), atol=ROUNDING)
+                    plain.residency.leave(allocation, None, None)
         elif action < 0.8:
             harness.residency.evict_one()
         else:
@@ -295,7 +295,7 @@ def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, o
             del talks[key]
         assert harness.residency.check_integrity() == []
     for key, talk in talks.items():
-        if talk.seat is not None:
+        if talk.allocation is not None:
             finish(key, talk, well=True)
         harness.residency.forget(key)
     assert harness.residency.check_integrity() == []

@@ -14,7 +14,7 @@ from itertools import chain, groupby, takewhile
 
 import numpy as np
 
-from cfs_server.engine.kvcache.device import Pool, Seat, Slot
+from cfs_server.engine.kvcache.device import Allocation, Pool, SequenceHandle
 from cfs_server.engine.kvcache.disk import DiskTier, Piece
 from cfs_server.engine.kvcache.radix_tree import Blob, Entry, Memory, Node, PrefixTree, Shelf, dispensable
 from cfs_server.engine.llama.ffi import Context, Tokens
@@ -301,45 +301,45 @@ class Keeping:
 
 
 class Residency(Keeping):
-    """Gives turns their seats, and decides what leaves when room is short."""
+    """Allocates sequences to turns, and decides what leaves when room is short."""
 
     def known(self, owner: str, log: "array[int]") -> int:
         """Leading tokens of a prompt that need no evaluation, all but the last at most."""
         return self.tree.match(owner, tokens_of(log, len(log) - 1)).length
 
-    def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Seat | None:
-        """Seat a turn behind the longest known prefix of its log, if the log and `spare` cells fit.
+    def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Allocation | None:
+        """Allocate a sequence to a turn behind the longest known prefix of its log, if the log and `spare` cells fit.
 
         `None` when there is no room or no id. A turn that is alone gets what there is; what cannot be restored is lost.
         """
         node = self._near(self._beginning(owner, log))
         if node is not None:
             node.pin()
-        seat = self._sit(Seat(owner, Slot(-1), node), len(log), spare, alone=alone)
-        if seat is None and node is not None:
+        allocation = self._sit(Allocation(owner, SequenceHandle(-1), node), len(log), spare, alone=alone)
+        if allocation is None and node is not None:
             node.pin(-1)
             if alone:
                 # What was saved as one needs room for all of it, also for the part that is on the device already.
                 if not self._evict_all():
                     self._lose(node)
                 return self.enter(owner, log, spare, alone=True)
-        return seat
+        return allocation
 
-    def grow(self, seat: Seat, count: int) -> None:
+    def grow(self, allocation: Allocation, count: int) -> None:
         """Count what a step computed for a turn."""
-        self.pool.grow(seat.slot, count)
+        self.pool.grow(allocation.handle, count)
 
-    def undo(self, seats: Sequence[Seat]) -> None:
+    def undo(self, allocations: Sequence[Allocation]) -> None:
         """Take back what an aborted step may have written."""
-        for seat in seats:
-            self.pool.forget_rest(seat.slot, seat.length)
+        for allocation in allocations:
+            self.pool.forget_rest(allocation.handle, allocation.length)
 
-    def commit(self, seat: Seat, log: "array[int]") -> None:
+    def commit(self, allocation: Allocation, log: "array[int]") -> None:
         """Put everything that a turn has computed into the tree, for others to share."""
-        before, start = seat.node, seat.shared
-        if start == seat.length:
+        before, start = allocation.node, allocation.shared
+        if start == allocation.length:
             return
-        node = self.tree.insert(seat.owner, tokens_of(log, seat.length))
+        node = self.tree.insert(allocation.owner, tokens_of(log, allocation.length))
         if node is None:
             return
         node.pin()
@@ -347,30 +347,30 @@ class Residency(Keeping):
             if part.end <= start:
                 continue
             if part.device is None:
-                self.pool.hold(part, seat.slot)
+                self.pool.hold(part, allocation.handle)
             else:
-                self.pool.replace(part, seat.slot)
-        self.pool.adopt(seat.slot)
-        seat.node = node
+                self.pool.replace(part, allocation.handle)
+        self.pool.adopt(allocation.handle)
+        allocation.node = node
         if before is not None:
             before.pin(-1)
 
-    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
-        """Free a turn's seat. What it computed, if it is given, stays for the session `key`.
+    def leave(self, allocation: Allocation, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
+        """Free a turn's allocation. What it computed, if it is given, stays for the session `key`.
 
         Without a log nothing more is committed, and without a key only what others need stays.
         """
         if log is not None:
-            self.commit(seat, log)
-        node = seat.node
-        self.pool.forget_rest(seat.slot, seat.shared)
-        seat.slot.running = False
+            self.commit(allocation, log)
+        node = allocation.node
+        self.pool.forget_rest(allocation.handle, allocation.shared)
+        allocation.handle.running = False
         path = node.path() if node else []
-        if seat.slot.nodes:
+        if allocation.handle.nodes:
             for part in path:
-                self.pool.move(part, seat.slot)
+                self.pool.move(part, allocation.handle)
         else:
-            self.pool.release(seat.slot)
+            self.pool.release(allocation.handle)
         if node is None:
             return
         node.pin(-1)
@@ -457,34 +457,34 @@ class Residency(Keeping):
         """List the nodes that a prompt goes through."""
         return self.tree.match(owner, tokens_of(log, len(log) - 1)).nodes
 
-    def _sit(self, seat: Seat, length: int, spare: int, *, alone: bool) -> Seat | None:
-        path = seat.node.path() if seat.node else []
+    def _sit(self, allocation: Allocation, length: int, spare: int, *, alone: bool) -> Allocation | None:
+        path = allocation.node.path() if allocation.node else []
         missing = [node for node in path if node.device is None]
         saved = [(blob, list(nodes)) for blob, nodes in groupby(missing, key=lambda node: node.memory)]
         needed = sum(blob.end - blob.start for blob, _ in saved if blob)
-        if not self.make_room(needed + length - seat.shared + spare) and not alone:
+        if not self.make_room(needed + length - allocation.shared + spare) and not alone:
             return None
-        slot = self._take_slot()
-        if slot is None:
+        handle = self._take_handle()
+        if handle is None:
             return None
-        self.pool.share(path, slot)
-        if not all(self.pool.restore(nodes, slot) for _, nodes in saved):
-            slot.running = False
-            for node in list(slot.nodes):
+        self.pool.share(path, handle)
+        if not all(self.pool.restore(nodes, handle) for _, nodes in saved):
+            handle.running = False
+            for node in list(handle.nodes):
                 self.pool.drop(node)
-            if slot.id in self.pool.slots:
-                self.pool.release(slot)
+            if handle.id in self.pool.handles:
+                self.pool.release(handle)
             return None
-        seat.slot = slot
-        slot.length = seat.shared
+        allocation.handle = handle
+        handle.length = allocation.shared
         self._touch(path)
-        return seat
+        return allocation
 
-    def _take_slot(self) -> Slot | None:
-        while (slot := self.pool.take()) is None:
+    def _take_handle(self) -> SequenceHandle | None:
+        while (handle := self.pool.take()) is None:
             if not self.evict_one():
                 return None
-        return slot
+        return handle
 
     def _evictable(self, node: Node) -> bool:
         return not node.pins and all(child.device is None for child in node.children.values())

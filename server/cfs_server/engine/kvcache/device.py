@@ -1,4 +1,4 @@
-"""A turn's place on the device."""
+"""The device: the cells of the pool, the sequences that hold them, and what each running turn is allocated."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,14 +8,12 @@ from cfs_server.engine.kvcache.disk import Piece
 from cfs_server.engine.kvcache.radix_tree import Blob, Node
 from cfs_server.engine.llama.ffi import Context
 
-# The device: its cells, and the sequence ids ("slots") through which nodes of the prefix tree are held there.
-#
-# A cell may belong to several sequences. A node is held by one slot; a running turn has a slot of its own that shares
-# the cells of all nodes on its way, and computes behind them.
+# A cell may belong to several sequences. Each node of the prefix tree on the device is held by one sequence. A running
+# turn has a sequence of its own, which shares the cells of all nodes on its path and computes behind them.
 
 
 @dataclass(eq=False, slots=True)
-class Slot:
+class SequenceHandle:
     """A sequence id in use. `length` positions are computed while a turn runs on it, `own` of them by itself."""
 
     id: int
@@ -32,14 +30,14 @@ class Pool:
         self._context = context
         self._free = list(range(context.sequences - 1, -1, -1))
         self._scratch = self._free.pop() if context.partial else -1
-        self.slots: dict[int, Slot] = {}
+        self.handles: dict[int, SequenceHandle] = {}
         self.nodes: set[Node] = set()
         self._held = 0
 
     @property
     def cells_used(self) -> int:
         """Cells that hold something."""
-        return self._held + sum(slot.own for slot in self.slots.values())
+        return self._held + sum(handle.own for handle in self.handles.values())
 
     @property
     def cells(self) -> int:
@@ -55,46 +53,46 @@ class Pool:
         """Cells that hold nothing."""
         return self._context.cells - self.cells_used
 
-    def take(self) -> Slot | None:
+    def take(self) -> SequenceHandle | None:
         """Take a sequence id for a turn."""
         if not self._free:
             return None
-        slot = Slot(self._free.pop())
-        self.slots[slot.id] = slot
-        return slot
+        handle = SequenceHandle(self._free.pop())
+        self.handles[handle.id] = handle
+        return handle
 
-    def release(self, slot: Slot) -> None:
+    def release(self, handle: SequenceHandle) -> None:
         """Give back a sequence id that holds no node."""
-        self._context.clear(slot.id)
-        del self.slots[slot.id]
-        self._free.append(slot.id)
+        self._context.clear(handle.id)
+        del self.handles[handle.id]
+        self._free.append(handle.id)
 
-    def hold(self, node: Node, slot: Slot) -> None:
-        """Note that a slot has a node's cells and keeps them."""
-        node.device = slot.id
-        slot.nodes.add(node)
+    def hold(self, node: Node, handle: SequenceHandle) -> None:
+        """Note that a handle has a node's cells and keeps them."""
+        node.device = handle.id
+        handle.nodes.add(node)
         self.nodes.add(node)
         self._held += self._size(node)
 
     def drop(self, node: Node) -> None:
         """Let a node go; its cells are free when no running turn shares them."""
-        slot = self._let_go(node)
-        if slot.running:
-            slot.own += self._size(node)
-        elif slot.nodes:
-            self._context.drop(slot.id, node.start, node.end)
+        handle = self._let_go(node)
+        if handle.running:
+            handle.own += self._size(node)
+        elif handle.nodes:
+            self._context.drop(handle.id, node.start, node.end)
         else:
-            self.release(slot)
+            self.release(handle)
 
-    def move(self, node: Node, slot: Slot) -> None:
-        """Let a node be held by a slot that shares its cells, if nobody runs on the one that holds it."""
-        if node.device is None or node.device == slot.id:
+    def move(self, node: Node, handle: SequenceHandle) -> None:
+        """Let a node be held by a handle that shares its cells, if nobody runs on the one that holds it."""
+        if node.device is None or node.device == handle.id:
             return
-        if self.slots[node.device].running:
-            self._context.drop(slot.id, node.start, node.end)
+        if self.handles[node.device].running:
+            self._context.drop(handle.id, node.start, node.end)
         else:
             self.drop(node)
-            self.hold(node, slot)
+            self.hold(node, handle)
 
     def padding(self, count: int) -> int | None:
         """Return a sequence for tokens that nobody needs, until `clear_padding`; `None` without room for the step."""
@@ -104,44 +102,44 @@ class Pool:
         """Free the cells of tokens that nobody needs."""
         self._context.clear(self._scratch)
 
-    def share(self, nodes: Iterable[Node], slot: Slot) -> None:
-        """Let a slot have the cells of nodes that are held by others."""
+    def share(self, nodes: Iterable[Node], handle: SequenceHandle) -> None:
+        """Let a handle have the cells of nodes that are held by others."""
         for node in nodes:
-            if node.device is not None and node.device != slot.id:
-                self._context.share(node.device, slot.id, node.start, node.end)
+            if node.device is not None and node.device != handle.id:
+                self._context.share(node.device, handle.id, node.start, node.end)
 
-    def replace(self, node: Node, slot: Slot) -> None:
-        """Swap cells of a slot for those of a node that has the same tokens."""
+    def replace(self, node: Node, handle: SequenceHandle) -> None:
+        """Swap cells of a handle for those of a node that has the same tokens."""
         if node.device is not None:
-            self._context.drop(slot.id, node.start, node.end)
-            self._context.share(node.device, slot.id, node.start, node.end)
+            self._context.drop(handle.id, node.start, node.end)
+            self._context.share(node.device, handle.id, node.start, node.end)
 
-    def grow(self, slot: Slot, count: int) -> None:
+    def grow(self, handle: SequenceHandle, count: int) -> None:
         """Count cells that a turn has just filled."""
-        self._context.guard(slot.id, slot.length, slot.length + count)
-        slot.length += count
-        slot.own += count
+        self._context.guard(handle.id, handle.length, handle.length + count)
+        handle.length += count
+        handle.own += count
 
-    def adopt(self, slot: Slot) -> None:
+    def adopt(self, handle: SequenceHandle) -> None:
         """Count no cells of a turn as its own: nodes have them now."""
-        slot.own = 0
+        handle.own = 0
 
-    def take_over(self, node: Node) -> Slot:
+    def take_over(self, node: Node) -> SequenceHandle:
         """Let a turn go on in the sequence that holds a node, which loses it."""
-        slot = self._let_go(node)
-        slot.running, slot.length, slot.own = True, node.end, node.end
-        return slot
+        handle = self._let_go(node)
+        handle.running, handle.length, handle.own = True, node.end, node.end
+        return handle
 
-    def forget_rest(self, slot: Slot, length: int) -> None:
+    def forget_rest(self, handle: SequenceHandle, length: int) -> None:
         """Cut a turn's sequence down to a length; what is cut off were its own cells."""
-        self._context.drop(slot.id, length, -1)
-        slot.own -= slot.length - length
-        slot.length = length
+        self._context.drop(handle.id, length, -1)
+        handle.own -= handle.length - length
+        handle.length = length
 
-    def empty(self, slot: Slot) -> None:
+    def empty(self, handle: SequenceHandle) -> None:
         """Forget everything that a turn has computed."""
-        self._context.clear(slot.id)
-        slot.length = slot.own = 0
+        self._context.clear(handle.id)
+        handle.length = handle.own = 0
 
     def save(self, node: Node) -> Blob:
         """Copy the state of a node out of the pool."""
@@ -174,8 +172,8 @@ class Pool:
             self._context.clear(self._scratch)
             yield Piece(left, right, state)
 
-    def restore(self, nodes: Sequence[Node], slot: Slot) -> bool:
-        """Copy the state of nodes that were saved as one back, for a slot to hold; false when there is no room."""
+    def restore(self, nodes: Sequence[Node], handle: SequenceHandle) -> bool:
+        """Copy the state of nodes that were saved as one back, for a handle to hold; false when there is no room."""
         blob = nodes[0].memory
         if blob is None:
             return False
@@ -185,43 +183,43 @@ class Pool:
                 continue
             restored = self._context.restore(self._scratch, piece.state)
             if restored:
-                self._context.share(self._scratch, slot.id, start, end)
+                self._context.share(self._scratch, handle.id, start, end)
             self._context.clear(self._scratch)
             if not restored:
                 return False
         for node in nodes:
-            self.hold(node, slot)
+            self.hold(node, handle)
         return True
 
-    def restore_whole(self, blob: Blob, slot: Slot) -> bool:
+    def restore_whole(self, blob: Blob, handle: SequenceHandle) -> bool:
         """Copy a whole sequence's state back, for a turn to go on from; false when there is no room for it."""
-        if not self._context.restore(slot.id, blob.data[0].state):
-            self._context.clear(slot.id)
+        if not self._context.restore(handle.id, blob.data[0].state):
+            self._context.clear(handle.id)
             return False
-        slot.length = slot.own = blob.end
+        handle.length = handle.own = blob.end
         return True
 
     def split(self, upper: Node, lower: Node) -> None:
         """Note that a node became two."""
         if lower.device is not None:
-            self.slots[lower.device].nodes.add(upper)
+            self.handles[lower.device].nodes.add(upper)
             self.nodes.add(upper)
 
     def joined(self, upper: Node) -> None:
-        """Note that a node was taken in by the one below it, which the same slot holds."""
+        """Note that a node was taken in by the one below it, which the same handle holds."""
         if upper.device is not None:
-            self.slots[upper.device].nodes.discard(upper)
+            self.handles[upper.device].nodes.discard(upper)
             self.nodes.discard(upper)
 
     def check_integrity(self) -> list[str]:
         """Compare the books with the device; every line is a violation."""
         problems = []
-        ids = sorted([*self.slots, *self._free, *([self._scratch] if self._scratch >= 0 else [])])
+        ids = sorted([*self.handles, *self._free, *([self._scratch] if self._scratch >= 0 else [])])
         if ids != list(range(self._context.sequences)):
-            problems.append(f"sequence ids are lost: held {sorted(self.slots)}, free {sorted(self._free)}")
-        held = {node: slot.id for slot in self.slots.values() for node in slot.nodes}
+            problems.append(f"sequence ids are lost: held {sorted(self.handles)}, free {sorted(self._free)}")
+        held = {node: handle.id for handle in self.handles.values() for node in handle.nodes}
         if held.keys() != self.nodes or any(node.device != place for node, place in held.items()):
-            problems.append("nodes and the slots that hold them do not agree")
+            problems.append("nodes and the sequences that hold them do not agree")
         if sum(map(self._size, self.nodes)) != self._held:
             problems.append(f"{self._held} cells are booked for nodes")
         for number in range(self._context.sequences):
@@ -231,34 +229,34 @@ class Pool:
         return problems
 
     def _expected(self, number: int) -> tuple[int, int]:
-        slot = self.slots.get(number)
-        if slot is not None and slot.running:
-            return (0, slot.length - 1) if slot.length else (-1, -1)
-        if slot is not None and slot.nodes:
-            return min(node.start for node in slot.nodes), max(node.end for node in slot.nodes) - 1
+        handle = self.handles.get(number)
+        if handle is not None and handle.running:
+            return (0, handle.length - 1) if handle.length else (-1, -1)
+        if handle is not None and handle.nodes:
+            return min(node.start for node in handle.nodes), max(node.end for node in handle.nodes) - 1
         return -1, -1
 
     def _size(self, node: Node) -> int:
         """Cells of a node; state that has no parts is that of all tokens up to its end."""
         return len(node.tokens) if self._context.partial else node.end
 
-    def _let_go(self, node: Node) -> Slot:
+    def _let_go(self, node: Node) -> SequenceHandle:
         if node.device is None:
             raise ValueError("the node is not on the device")
-        slot = self.slots[node.device]
-        slot.nodes.remove(node)
+        handle = self.handles[node.device]
+        handle.nodes.remove(node)
         self.nodes.remove(node)
         self._held -= self._size(node)
         node.device = None
-        return slot
+        return handle
 
 
 @dataclass(eq=False, slots=True)
-class Seat:
+class Allocation:
     """A turn's place: its sequence, and the node of the tree (pinned) up to which others may share."""
 
     owner: str
-    slot: Slot
+    handle: SequenceHandle
     node: Node | None
 
     @property
@@ -269,4 +267,4 @@ class Seat:
     @property
     def length(self) -> int:
         """Positions that are computed."""
-        return self.slot.length
+        return self.handle.length

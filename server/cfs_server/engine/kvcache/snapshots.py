@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Sequence
 
 from cfs_server.engine.kvcache.cache import Residency, tokens_of
-from cfs_server.engine.kvcache.device import Seat, Slot
+from cfs_server.engine.kvcache.device import Allocation, SequenceHandle
 from cfs_server.engine.kvcache.radix_tree import Entry, Node
 
 
@@ -25,8 +25,8 @@ class Snapshots(Residency):
         node = self._beginning(owner, log)
         return node.end if node else 0
 
-    def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Seat | None:
-        """Seat a turn behind the longest prefix of its log that has a state, if the log and `spare` cells fit."""
+    def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Allocation | None:
+        """Allocate a sequence behind the longest prefix of a log that has a state, if the log and `spare` cells fit."""
         node = self._beginning(owner, log, near=True)
         here = node.end if node is not None and node.device is not None else 0
         if node is not None:
@@ -35,29 +35,33 @@ class Snapshots(Residency):
         fits = self.make_room(len(log) - here + spare) or alone
         if node is not None:
             node.pin(-1)
-        slot = self._continue(node) if fits else None
-        return Seat(owner, slot, None) if slot else None
+        handle = self._continue(node) if fits else None
+        return Allocation(owner, handle, None) if handle else None
 
-    def undo(self, seats: Sequence[Seat]) -> None:
+    def undo(self, allocations: Sequence[Allocation]) -> None:
         """Go back to nothing: state that was written to cannot be taken apart."""
-        for seat in seats:
-            self.pool.empty(seat.slot)
+        for allocation in allocations:
+            self.pool.empty(allocation.handle)
 
-    def commit(self, seat: Seat, log: "array[int]") -> None:
+    def commit(self, allocation: Allocation, log: "array[int]") -> None:
         """Do nothing: the state of a turn that goes on cannot be shared."""
 
-    def leave(self, seat: Seat, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
-        """Free a turn's seat. Its state stays for the session `key`."""
-        slot = seat.slot
-        slot.running = False
-        if log is None or key is None or (node := self.tree.insert(seat.owner, tokens_of(log, slot.length))) is None:
-            self.pool.release(slot)
+    def leave(self, allocation: Allocation, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
+        """Free a turn's allocation. Its state stays for the session `key`."""
+        handle = allocation.handle
+        handle.running = False
+        if (
+            log is None
+            or key is None
+            or (node := self.tree.insert(allocation.owner, tokens_of(log, handle.length))) is None
+        ):
+            self.pool.release(handle)
             return
         if node.device is None:
-            slot.own = 0
-            self.pool.hold(node, slot)
+            handle.own = 0
+            self.pool.hold(node, handle)
         else:
-            self.pool.release(slot)
+            self.pool.release(handle)
         self._touch([node], pause)
         before = self.tree.attach(key, node)
         if before is not node:
@@ -77,16 +81,16 @@ class Snapshots(Residency):
     def _removable(self, entry: Entry) -> bool:  # noqa: ARG002 - states do not depend on each other
         return True
 
-    def _continue(self, node: Node | None) -> Slot | None:
+    def _continue(self, node: Node | None) -> SequenceHandle | None:
         """Take a sequence that has the state of a node, or an empty one."""
         if node is not None and node.device is not None:
             self._store(node)
         if node is not None and node.device is not None:
-            slot = self.pool.take_over(node)
+            handle = self.pool.take_over(node)
             if node.memory is None:
                 self._lose(node)
-            return slot
-        taken = self._take_slot()
+            return handle
+        taken = self._take_handle()
         if taken is not None and node is not None and node.memory is not None:
             self.pool.restore_whole(node.memory, taken)
         return taken

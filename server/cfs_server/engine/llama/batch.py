@@ -286,7 +286,7 @@ def fill(batch: Batch, shares: Mapping[Generation, int]) -> Filling:
     batch.clear()
     speaking = [turn for turn, count in shares.items() if count == 1 == turn.pending]
     batch.add_streams(
-        [turn.place.slot.id for turn in speaking],
+        [turn.own_allocation.handle.id for turn in speaking],
         [turn.log[-1] for turn in speaking],
         [len(turn.log) - 1 for turn in speaking],
     )
@@ -295,7 +295,7 @@ def fill(batch: Batch, shares: Mapping[Generation, int]) -> Filling:
         streaming = set(speaking)
         for turn in [turn for turn in shares if turn not in streaming]:
             count, pending = shares[turn], turn.pending
-            batch.add(turn.place.slot.id, turn.next_tokens(count), turn.computed, output=count == pending)
+            batch.add(turn.own_allocation.handle.id, turn.next_tokens(count), turn.computed, output=count == pending)
             if count == pending:
                 speaking.append(turn)
     return Filling(shares, streams, speaking)
@@ -417,7 +417,7 @@ class Steps:
         self._lobby.charge(filling.shares, self.budget.credible(self._batch.size, seconds, seen))
         self.budget.saw_step(self._batch.size, seconds, seen)
         for turn, count in filling.shares.items():
-            self._residency.grow(turn.place, count)
+            self._residency.grow(turn.own_allocation, count)
         again = sum(turn.completion_tokens > 0 for turn in filling.speaking)
         self._prompt_tokens += tokens - again
 

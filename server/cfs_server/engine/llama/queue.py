@@ -38,13 +38,13 @@ class Lobby:
             self.waiting.remove(turn)
 
     def pause(self, turn: Generation) -> None:
-        """Set a turn aside that has no seat; one that is paused stays so."""
+        """Set a turn aside that has no allocation; one that is paused stays so."""
         if turn not in self.paused:
             self.gone(turn)
             self.paused.append(turn)
 
     def resume(self, name: str) -> None:
-        """Let a paused turn wait for a seat again."""
+        """Let a paused turn wait for an allocation again."""
         for turn in [turn for turn in self.paused if turn.id == name]:
             self.paused.remove(turn)
             self._settle()

@@ -24,7 +24,7 @@ from cfs.wire import FinishReason
 from cfs_server.engine.fairness import Backlog
 from cfs_server.engine.interface import TOO_LONG
 from cfs_server.engine.kvcache.cache import Residency, tokens_of
-from cfs_server.engine.kvcache.device import Seat
+from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.kvcache.disk import Woken, open_disk
 from cfs_server.engine.kvcache.radix_tree import SECONDS_UNTIL, PrefixTree
 from cfs_server.engine.kvcache.snapshots import Snapshots
@@ -57,7 +57,7 @@ from cfs_server.engine.protocol import (
 # Moves what runs to the beginning of the pool when holes below it cost time.
 #
 # The library attends over all cells up to the highest that is used, free ones too, and has no call that moves cells. So
-# running turns are saved, taken off and seated again: copying a cell costs as much as looking at it some dozen times.
+# running turns are saved, taken off and allocated anew: copying a cell costs as much as looking at it some dozen times.
 
 COPY = 40
 """Looks at a cell, one for each token of a stream, that cost as much as saving and restoring it (measured: 5 to 42)."""
@@ -70,28 +70,28 @@ MOST_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A running turn: its seat, its tokens, its session."""
+class RunningSequence:
+    """A running turn: its allocation, its tokens, its session."""
 
-    seat: Seat
+    allocation: Allocation
     log: "array[int]"
     key: str
 
 
-def reseat(residency: Residency, places: Sequence[Place]) -> list[Seat | None]:
-    """Empty the pool and seat these turns again where it begins; `None` for one that finds no room any more.
+def reallocate(residency: Residency, places: Sequence[RunningSequence]) -> list[Allocation | None]:
+    """Empty the pool and allocate these turns again where it begins; `None` for one that finds no room any more.
 
     All turns that run must be given. Nothing is lost: memory may hold more than its limit meanwhile.
     """
     limit, residency.memory.limit = residency.memory.limit, 1 << 62
     for place in places:
-        residency.leave(place.seat, place.log, place.key)
+        residency.leave(place.allocation, place.log, place.key)
     while residency.evict_one():
         pass
-    seats = [residency.enter(place.seat.owner, place.log, 0, alone=False) for place in places]
+    allocations = [residency.enter(place.allocation.owner, place.log, 0, alone=False) for place in places]
     residency.memory.limit = limit
     residency.trim_memory()
-    return seats
+    return allocations
 
 
 class Compaction:
@@ -130,10 +130,12 @@ class Compaction:
     def _compact(self) -> None:
         self.count += 1
         turns = list(self._running)
-        seats = reseat(self._residency, [Place(turn.place, turn.log, turn.cache_key) for turn in turns])
-        for turn, seat in zip(turns, seats, strict=True):
-            turn.reached, turn.seat = (0 if seat else turn.computed), seat
-            if seat is None:
+        allocations = reallocate(
+            self._residency, [RunningSequence(turn.own_allocation, turn.log, turn.cache_key) for turn in turns]
+        )
+        for turn, allocation in zip(turns, allocations, strict=True):
+            turn.reached, turn.allocation = (0 if allocation else turn.computed), allocation
+            if allocation is None:
                 self._running.remove(turn)
                 self._waiting.appendleft(turn)
 
@@ -187,7 +189,7 @@ def must_wait(turn: Generation, running: Iterable[Generation], residency: Reside
     """Whether a turn had better wait; when its prefix is there, it is put where the turn will find it."""
     if turn.awaited is not None:
         other, length = turn.awaited
-        if other.seat is not None and other.computed < length:
+        if other.allocation is not None and other.computed < length:
             return True
         turn.awaited = None
     if not residency.partial:
@@ -203,7 +205,7 @@ def must_wait(turn: Generation, running: Iterable[Generation], residency: Reside
     if best.computed < known:
         turn.awaited = best, known
         return True
-    residency.commit(best.place, best.log)
+    residency.commit(best.own_allocation, best.log)
     return False
 
 
@@ -368,7 +370,7 @@ class Audit:
         return problems
 
     def violations(self) -> list[str]:
-        """Compare the turns with their seats, their accounts and their deadlines."""
+        """Compare the turns with their allocations, their accounts and their deadlines."""
         aside = [*self._lobby.waiting, *self._lobby.paused]
         computed = [*self._running, *self._solo.turns]
         turns = [*computed, *aside]
@@ -377,18 +379,20 @@ class Audit:
         problems += self._deadlines.check_integrity(set(turns))
         if len(set(turns)) != len(turns):
             problems.append("a turn is listed twice")
-        problems += [f"{turn.id} runs without a seat" for turn in self._running if turn.seat is None]
-        problems += [f"{turn.id} waits in a seat" for turn in [*aside, *self._solo.turns] if turn.seat is not None]
+        problems += [f"{turn.id} runs without an allocation" for turn in self._running if turn.allocation is None]
+        problems += [
+            f"{turn.id} waits in an allocation" for turn in [*aside, *self._solo.turns] if turn.allocation is not None
+        ]
         return [*problems, *self._misplaced(turns)]
 
     def _misplaced(self, turns: Sequence[Generation]) -> Iterator[str]:
-        seated = [turn.seat for turn in turns if turn.seat is not None]
-        slots = self._residency.pool.slots.values()
-        if {seat.slot.id for seat in seated} != {slot.id for slot in slots if slot.running}:
+        allocations = [turn.allocation for turn in turns if turn.allocation is not None]
+        handles = self._residency.pool.handles.values()
+        if {allocation.handle.id for allocation in allocations} != {handle.id for handle in handles if handle.running}:
             yield "sequences that run and unfinished turns do not agree"
-        for seat in seated:
-            if seat.node is not None and seat.slot.own != seat.length - seat.shared:
-                yield f"sequence {seat.slot.id} has {seat.slot.own} cells of its own"
+        for allocation in allocations:
+            if allocation.node is not None and allocation.handle.own != allocation.length - allocation.shared:
+                yield f"sequence {allocation.handle.id} has {allocation.handle.own} cells of its own"
 
 
 # What happened since the last frame to the server.
@@ -527,7 +531,7 @@ class Scheduler:
                 self._send(self._stats(work))
 
     def _pause(self, turn: Generation) -> None:
-        if turn.seat is not None:
+        if turn.allocation is not None:
             self._put_aside(turn)
         self._solo.remove(turn)
         self._fetching.gone(turn)
@@ -575,12 +579,12 @@ class Scheduler:
             self._news.started.append(turn.start_notice())
 
     def _bring_in(self, turn: Generation) -> bool:
-        """Seat a turn if all of its log, and some of what comes, fits beside the running ones."""
+        """Allocate a sequence to a turn if all of its log, and some of what comes, fits beside the running ones."""
         spare, alone = self._parking.spare(turn), not self._running
-        turn.seat = self._residency.enter(turn.owner, turn.log, spare, alone=alone)
-        if turn.seat is not None:
+        turn.allocation = self._residency.enter(turn.owner, turn.log, spare, alone=alone)
+        if turn.allocation is not None:
             self._parking.came_in(turn)
-        return turn.seat is not None
+        return turn.allocation is not None
 
     def _compute(self) -> None:
         while self._running:
@@ -590,7 +594,7 @@ class Scheduler:
             if computed.outcome is Outcome.DONE:
                 return self._take(computed)
             if computed.outcome is Outcome.ABORTED:
-                return self._residency.undo([turn.place for turn in shares])
+                return self._residency.undo([turn.own_allocation for turn in shares])
             if computed.outcome is Outcome.FAILED:
                 self._send(Log("error", computed.reason))
                 return self._fail(list(shares), EngineError(STEP_FAILED))
@@ -637,11 +641,11 @@ class Scheduler:
         return True
 
     def _put_aside(self, turn: Generation) -> None:
-        """Take a turn's seat away; it goes on later from where it was."""
+        """Take a turn's allocation away; it goes on later from where it was."""
         self._running.remove(turn)
         self._parking.leaves(turn)
-        self._residency.leave(turn.place, turn.log, turn.cache_key)
-        turn.seat = None
+        self._residency.leave(turn.own_allocation, turn.log, turn.cache_key)
+        turn.allocation = None
 
     def _take(self, computed: Computed) -> None:
         """Let those speak for whom a token was chosen."""
@@ -649,8 +653,8 @@ class Scheduler:
             if isinstance(choice, CfsError):
                 self._fail([turn], choice)
                 continue
-            if turn.seat is not None and not turn.completion_tokens:
-                self._residency.commit(turn.seat, turn.log)
+            if turn.allocation is not None and not turn.completion_tokens:
+                self._residency.commit(turn.allocation, turn.log)
             if reason := turn.accept(choice, self._vocabulary):
                 self._end(turn, reason)
             elif text := turn.take_text():
@@ -685,10 +689,10 @@ class Scheduler:
         self._fetching.gone(turn)
         if turn in self._running:
             self._running.remove(turn)
-        if turn.seat is not None:
+        if turn.allocation is not None:
             log, key = None if turn.failed else turn.log, None if turn.forgotten else turn.cache_key
-            self._residency.leave(turn.seat, log, key, SECONDS_UNTIL[turn.share[1]])
-            turn.seat = None
+            self._residency.leave(turn.allocation, log, key, SECONDS_UNTIL[turn.share[1]])
+            turn.allocation = None
         if turn.forgotten and not turn.failed:
             self._residency.forget(turn.cache_key)  # it may have been put aside for a session that was gone by then
 
@@ -713,7 +717,7 @@ class Scheduler:
             counters=self._counters,
             running=len(self._running) + len(self._solo.turns),
             waiting=len(self._waiting),
-            sequences_resident=len(residency.pool.slots),
+            sequences_resident=len(residency.pool.handles),
             sequences_parked=residency.parked,
             cells_used=residency.pool.cells_used,
             gauges=residency.gauges() | self._steps.gauges | gauges,

@@ -8,7 +8,7 @@ import numpy as np
 
 from cfs.wire import FinishReason
 from cfs_server.engine.fairness import Path as Share
-from cfs_server.engine.kvcache.device import Seat
+from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.llama.sampling import Reported, Sampler
 from cfs_server.engine.llama.text import TextStream
@@ -26,7 +26,7 @@ class Generation:
     `reached` is what was computed when it was put aside, and `losses` how often
     that was gone when it came back. `ends_at` is its deadline by the monotonic clock, `may_take` the seconds that it
     was given. `reported` is there for turns that asked for log-probabilities; `solo` ones are computed by themselves
-    and never get a seat. `thinks` when its prompt ends in the middle of the model's thinking.
+    and never get an allocation. `thinks` when its prompt ends in the middle of the model's thinking.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Generation:
     spared: int = 0
     reached: int = 0
     losses: int = 0
-    seat: Seat | None = None
+    allocation: Allocation | None = None
     awaited: "tuple[Generation, int] | None" = None
     forgotten: bool = False
     failed: bool = False
@@ -60,16 +60,16 @@ class Generation:
     said: list[str] = field(default_factory=list)
 
     @property
-    def place(self) -> Seat:
-        """The seat of a turn that runs."""
-        if self.seat is None:
+    def own_allocation(self) -> Allocation:
+        """The allocation of a turn that runs."""
+        if self.allocation is None:
             raise RuntimeError(f"turn {self.id} was not admitted")
-        return self.seat
+        return self.allocation
 
     @property
     def computed(self) -> int:
         """Tokens of the log whose state is on the device."""
-        return self.seat.slot.length if self.seat else 0
+        return self.allocation.handle.length if self.allocation else 0
 
     @property
     def left(self) -> int:
@@ -79,7 +79,7 @@ class Generation:
     @property
     def pending(self) -> int:
         """Tokens of the log that are still to be computed."""
-        return len(self.log) - (self.seat.slot.length if self.seat else 0)
+        return len(self.log) - (self.allocation.handle.length if self.allocation else 0)
 
     def next_tokens(self, count: int) -> Tokens:
         """Return the next tokens to compute."""
