@@ -40,7 +40,7 @@ STREAMS = 16
 CASES = ((100, 0), (1500, 0), (100, 300), (1500, 300))
 """Tokens of context, and idle sessions."""
 PARTS = {
-    "admission and eviction": ("_admit", "_residency.evict_rested"),
+    "admission and eviction": ("_admit", "_cache.evict_rested"),
     "shares": ("_fitting_shares",),
     "accounts": ("_steps._book",),
     "sampling": ("_steps._choose",),

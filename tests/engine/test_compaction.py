@@ -31,15 +31,15 @@ def test_turns_that_are_moved_go_on_as_if_they_had_not_been(make: Callable[[], C
     for log in logs:
         allocations.append(harness.enter(log))
         halves.append(speak(harness, allocations[-1], log, REPLY // 2))
-        harness.residency.commit(allocations[-1], array("i", log))
-    cells, evaluated = harness.residency.pool.cells_used, harness.evaluated
+        harness.cache.commit(allocations[-1], array("i", log))
+    cells, evaluated = harness.cache.pool.cells_used, harness.evaluated
     places = [
         RunningSequence(allocation, array("i", log), key)
         for allocation, log, key in zip(allocations, logs, "ab", strict=True)
     ]
-    moved = reallocate(harness.residency, places)
-    assert harness.residency.check_integrity() == []
-    assert harness.residency.pool.cells_used == cells - 60
+    moved = reallocate(harness.cache, places)
+    assert harness.cache.check_integrity() == []
+    assert harness.cache.pool.cells_used == cells - 60
     for allocation, log, half, (wanted, logits) in zip(moved, logs, halves, expected, strict=True):
         assert allocation is not None
         rest = speak(harness, allocation, log, REPLY // 2)
@@ -56,10 +56,10 @@ def test_memory_is_within_its_limit_after_a_move(tiny: Path) -> None:
     log = words((1, 60))
     allocation = harness.enter(log)
     harness.compute(allocation, log)
-    (moved,) = reallocate(harness.residency, [RunningSequence(allocation, array("i", log), "s")])
+    (moved,) = reallocate(harness.cache, [RunningSequence(allocation, array("i", log), "s")])
     assert moved is not None
-    assert (moved.length, harness.residency.memory.used) == (59, 0)
-    assert harness.residency.check_integrity() == []
+    assert (moved.length, harness.cache.memory.used) == (59, 0)
+    assert harness.cache.check_integrity() == []
 
 
 @pytest.fixture(scope="module")

@@ -51,30 +51,30 @@ class DiskCacheHarness(CacheHarness):
         self.archive.reached.clear()
         self.archive.read(WatchedArchive.MARK)
         assert self.archive.reached.wait(60)
-        self.residency.collect()
+        self.cache.collect()
 
     def fetch(self, tokens: list[int], owner: str = "") -> bool:
         """Let a turn wait for the disk; whether it had to."""
         waited = False
         for _ in range(3):
-            if not self.residency.fetch(owner, array("i", tokens)):
+            if not self.cache.fetch(owner, array("i", tokens)):
                 return waited
             waited = True
             self.settle()
-            assert self.residency.check_integrity() == []
+            assert self.cache.check_integrity() == []
         return waited
 
     def to_disk(self) -> None:
         """Leave state on disk only."""
         self.settle()
-        while self.residency.evict_one():
+        while self.cache.evict_one():
             pass
-        limit, self.residency.memory.limit = self.residency.memory.limit, -1
-        for node in sorted(self.residency._stored, key=lambda node: -node.end):
-            self.residency._discard(node)
-        self.residency.memory.limit = limit
-        assert self.residency.memory.used == 0
-        assert self.residency.check_integrity() == []
+        limit, self.cache.memory.limit = self.cache.memory.limit, -1
+        for node in sorted(self.cache._stored, key=lambda node: -node.end):
+            self.cache._discard(node)
+        self.cache.memory.limit = limit
+        assert self.cache.memory.used == 0
+        assert self.cache.check_integrity() == []
 
     def again(self, key: str, tokens: list[int], owner: str = "") -> tuple[Any, int]:
         """Run a turn that may find its state on disk; returns the logits and how much was evaluated."""
@@ -122,7 +122,7 @@ def test_state_from_disk_is_the_computed_state(
     assert np.allclose(logits, expected, atol=ROUNDING)
     assert first.shape == logits.shape
     for key in ("s", "fork"):
-        harness.residency.forget(key)
+        harness.cache.forget(key)
     assert harness.files() == []
     assert harness.empty()
 
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_refused_and_removed(make: Make, tmp_path: Path, damage
     [file] = harness.files()
     harness.tier.close()
     data = bytearray(file.read_bytes())
-    place = {"head": 30, "tokens": len(data) - harness.residency.memory.used - 60, "state": -5}.get(damage)
+    place = {"head": 30, "tokens": len(data) - harness.cache.memory.used - 60, "state": -5}.get(damage)
     if place is not None:
         data[place] ^= 1
     data = {"cut": data[:-10], "longer": data + b"x", "empty": bytearray()}.get(damage, data)
@@ -232,7 +232,7 @@ def test_the_limit_is_kept_by_what_was_used_longest_ago(make: Make) -> None:
     harness = make(limit=size * 4)
     harness.settle()
     assert 0 < sum(file.stat().st_size for file in harness.files()) <= size * 4
-    assert harness.residency.check_integrity() == []
+    assert harness.cache.check_integrity() == []
     harness.to_disk()
     assert harness.again("s0", words((0, 40)))[1] == 1
     assert harness.again("s1", words((1, 40)))[1] == 40
@@ -245,14 +245,14 @@ def test_state_larger_than_memory_is_not_copied(make: Make) -> None:
     small, shared, large = words((1, 20)), words((2, 30)), words((2, 30), (3, 300))
     harness.turn("small", small)
     harness.turn("shared", [*shared, *words((4, 3))])
-    before = harness.residency.memory.used
+    before = harness.cache.memory.used
     harness.turn("large", large)
     assert before > 0
-    assert harness.residency.memory.used == before
-    assert harness.residency.pool.state_bytes(len(large)) > 60_000
-    while harness.residency.evict_one():
+    assert harness.cache.memory.used == before
+    assert harness.cache.pool.state_bytes(len(large)) > 60_000
+    while harness.cache.evict_one():
         pass
-    assert harness.residency.check_integrity() == []
+    assert harness.cache.check_integrity() == []
     assert harness.again("small", small)[1] == 1
     assert harness.again("large", large)[1] == 300
 
@@ -302,11 +302,11 @@ def test_random_lives_with_a_disk_leave_nothing(
             if dice.random() < 0.1:
                 other = plain.enter(talk.tokens)
                 assert np.allclose(logits, plain.compute(other, talk.tokens), atol=ROUNDING)
-                plain.residency.leave(other, None, None)
-            harness.residency.leave(allocation, array("i", talk.tokens), key)
+                plain.cache.release(other, None, None)
+            harness.cache.release(allocation, array("i", talk.tokens), key)
             shadow[talk.owner].update(tuple(talk.tokens[:end]) for end in range(1, len(talk.tokens) + 1))
         elif action < 0.7:
-            harness.residency.evict_one()
+            harness.cache.evict_one()
         elif action < 0.75:
             harness.to_disk()
         elif action < 0.77:
@@ -315,18 +315,18 @@ def test_random_lives_with_a_disk_leave_nothing(
             file = dice.choice(files)
             file.write_bytes(file.read_bytes()[: dice.randrange(2000)])
         else:
-            harness.residency.collect()
-            harness.residency.forget(key)
+            harness.cache.collect()
+            harness.cache.forget(key)
             del talks[key]
-        assert harness.residency.check_integrity() == []
+        assert harness.cache.check_integrity() == []
     _leave_nothing(harness, [f"s{number}" for number in range(8)])
 
 
 def _leave_nothing(harness: DiskCacheHarness, keys: list[str]) -> None:
     for key in keys:
-        harness.residency.forget(key)
+        harness.cache.forget(key)
     harness.settle()
-    assert harness.residency.check_integrity() == []
+    assert harness.cache.check_integrity() == []
     assert harness.files() == []
     assert harness.empty()
 

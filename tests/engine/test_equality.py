@@ -31,16 +31,16 @@ def reply(harness: CacheHarness, log: list[int], key: str = "ours", count: int =
     log = list(log)
     allocation = harness.enter(log)
     logits = speak(harness, allocation, log, count)
-    harness.residency.leave(allocation, array("i", log[: allocation.length]), key)
-    assert harness.residency.check_integrity() == []
+    harness.cache.release(allocation, array("i", log[: allocation.length]), key)
+    assert harness.cache.check_integrity() == []
     return log, logits
 
 
 def to_memory(harness: CacheHarness) -> None:
     """Empty the device."""
-    while harness.residency.evict_one():
+    while harness.cache.evict_one():
         pass
-    assert harness.residency.pool.cells_used == 0
+    assert harness.cache.pool.cells_used == 0
 
 
 def on_the_device(harness: CacheHarness) -> None:
@@ -70,7 +70,7 @@ def between_others(harness: CacheHarness) -> None:
     harness.turn("before", words((7, 70)))
     harness.turn("ours", PROMPT)
     harness.turn("behind", words((8, 70)))
-    harness.residency.forget("before")
+    harness.cache.forget("before")
 
 
 def overrun(harness: CacheHarness) -> None:
@@ -137,7 +137,7 @@ def test_a_turn_that_is_put_aside_goes_on_as_if_it_had_not_been(make: Callable[[
     for number in range(3):
         allocation = harness.enter(log)
         parts.append(speak(harness, allocation, log, 20))
-        harness.residency.leave(allocation, array("i", log[: allocation.length]), "ours")
+        harness.cache.release(allocation, array("i", log[: allocation.length]), "ours")
         evaluated = harness.evaluated
         harness.turn("other", words((20 + number, 100)))
         harness.evaluated = evaluated

@@ -78,5 +78,5 @@ def test_a_session_that_is_deleted_while_its_turn_is_put_aside_leaves_nothing(ha
     for name in names:
         harness.scheduler.inbox.put(Forget(f"key-{name}"))
     harness.run(*names)
-    assert harness.scheduler._residency.pool.cells_used == 0
-    assert harness.scheduler._residency.memory.used == 0
+    assert harness.scheduler._cache.pool.cells_used == 0
+    assert harness.scheduler._cache.memory.used == 0

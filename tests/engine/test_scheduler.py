@@ -78,12 +78,12 @@ def test_a_batch_that_the_library_refuses_fails_its_turns_only(harness: Schedule
     """An impossible token is a defect of ours; the worker outlives it and nothing is left of the turn."""
     harness.put("bad", prompt=10, tokens=5, first=10**6)
     assert harness.run("bad")["bad"].kind == "EngineError"
-    assert harness.scheduler._residency.pool.cells_used == 0
+    assert harness.scheduler._cache.pool.cells_used == 0
     harness.put("good", prompt=10, tokens=5)
     assert harness.run("good")["good"].reason == "length"
     harness.scheduler.inbox.put(Forget("key-good"))
     harness.scheduler.take_work()
-    assert harness.scheduler._residency.pool.cells_used == 0
+    assert harness.scheduler._cache.pool.cells_used == 0
 
 
 def test_a_failed_step_is_one_line_of_the_log(tiny: Path) -> None:
@@ -152,8 +152,8 @@ def test_sessions_that_rest_leave_the_pool_while_others_compute(tiny: Path) -> N
     harness.run("first")
     harness.put("second", prompt=40, tokens=5, first=300)
     harness.run("second")
-    assert [node.sessions for node in harness.scheduler._residency.pool.nodes] == [{"key-second"}]
-    assert harness.scheduler._residency.parked == 1
+    assert [node.sessions for node in harness.scheduler._cache.pool.nodes] == [{"key-second"}]
+    assert harness.scheduler._cache.parked == 1
 
 
 def test_a_forgotten_turn_that_is_put_aside_leaves_nothing(harness: SchedulerHarness) -> None:
@@ -169,7 +169,7 @@ def test_a_forgotten_turn_that_is_put_aside_leaves_nothing(harness: SchedulerHar
     harness.run("other")
     harness.scheduler.inbox.put(Forget("key-other"))
     harness.scheduler.take_work()
-    assert harness.scheduler._residency.nodes == 0
+    assert harness.scheduler._cache.nodes == 0
 
 
 def test_a_paused_turn_saves_up_no_share(harness: SchedulerHarness) -> None:

@@ -44,7 +44,7 @@ def test_few_tokens_behind_many_are_filled_up_to_a_tile(tiny: Path, more: int, s
     steps = made.scheduler._steps
     assert steps._batch.size == size
     assert steps.counters(0).prompt_tokens_evaluated == 300 + more
-    assert made.scheduler._residency.pool.cells_used == 300 + more
+    assert made.scheduler._cache.pool.cells_used == 300 + more
     assert made.scheduler.check_integrity() == []
     made.run("second")
 

@@ -3,7 +3,7 @@
 State is kept in runs of tokens, each once for all sessions that share it. At the end of a turn it is copied to memory
 ("write-behind"), so that leaving the device is only a removal. What is on the device hangs together from the first
 token on, and so does what is kept at all; so only leaves are evicted. For models whose state has no parts there is
-`snapshots.Snapshots`.
+`snapshots.SnapshotCache`.
 """
 
 import time
@@ -19,89 +19,15 @@ from cfs_server.engine.kvcache.disk import DiskTier, Piece
 from cfs_server.engine.kvcache.radix_tree import Blob, Entry, Memory, Node, PrefixTree, Shelf, dispensable
 from cfs_server.engine.llama.ffi import Context, Tokens
 
-# Large state that is copied to memory in pieces, one between two steps, so that no stream waits for all of it.
-
 PIECE_BYTES = 16 << 20
 """State that is copied at once, a few milliseconds' worth."""
 
 
-class Copying:
-    """Nodes that rest on the device and are still to be copied; what happens to them meanwhile is seen at their turn.
+class PrefixCache:
+    """Allocates sequences to turns, and moves state between device, memory and disk within the limits of each.
 
-    One that is cut begins anew, one that has left needs no copy: whoever takes a node off the device copies it first.
+    State that is in none of the three leaves the tree, with all nodes that need it.
     """
-
-    def __init__(self, pool: Pool, piece_bytes: int = PIECE_BYTES) -> None:
-        self.piece_bytes = piece_bytes
-        self._pool = pool
-        self._due: deque[Node] = deque()
-        self._copied: _Copied | None = None
-
-    def __len__(self) -> int:
-        return len(self._due)
-
-    def takes(self, node: Node) -> bool:
-        """Take in a node whose state is large; false when it had better be copied at once."""
-        if not self._pool.has_parts or self._pool.state_bytes(len(node.tokens)) <= self.piece_bytes:
-            return False
-        if node not in self._due:
-            self._due.append(node)
-        return True
-
-    def go_on(self) -> tuple[Node, Blob] | None:
-        """Copy one piece; returns a node with its state when that is complete."""
-        while self._due and not _is_due(self._due[0]):
-            self._due.popleft()
-        if not self._due:
-            self._copied = None
-            return None
-        node, copied = self._due[0], self._copied
-        if copied is None or (copied.node, copied.start, copied.end) != (node, node.start, node.end):
-            copied = self._copied = _Copied(node)
-        tokens = max(1, len(node.tokens) * self.piece_bytes // self._pool.state_bytes(len(node.tokens)))
-        copied.pieces += self._pool.save_part(node, copied.place, min(node.end, copied.place + tokens))
-        if copied.place < node.end:
-            return None
-        self._due.popleft()
-        self._copied = None
-        size = sum(piece.state.nbytes for piece in copied.pieces)
-        return node, Blob(node.start, node.end, size, tuple(copied.pieces))
-
-    def check_integrity(self) -> list[str]:
-        """Compare what is due with what is copied; every line is a violation."""
-        copied, problems = self._copied, []
-        if len(set(self._due)) != len(self._due):
-            problems.append("a node is to be copied twice")
-        if copied is not None and (copied.node not in self._due or not copied.start <= copied.place <= copied.end):
-            problems.append("pieces are kept of a node that is not to be copied")
-        return problems
-
-
-class _Copied:
-    """What there is of a copy."""
-
-    def __init__(self, node: Node) -> None:
-        self.node, self.start, self.end = node, node.start, node.end
-        self.pieces: list[Piece] = []
-
-    @property
-    def place(self) -> int:
-        """The first position that is not copied."""
-        return self.pieces[-1].end if self.pieces else self.start
-
-
-def _is_due(node: Node) -> bool:
-    return node.parent is not None and node.device is not None and node.memory is None
-
-
-# What is kept of the computation, and where: on the device, in memory, on disk.
-#
-# The books of the three places and of the tree change together here: what is nowhere any more leaves the tree, with all
-# that needs it. Who runs where is `residency.Residency`'s business.
-
-
-class Keeping:
-    """Moves state between its places, within the limits of each."""
 
     def __init__(self, context: Context, memory_bytes: int, idle_seconds: float, disk: DiskTier | None = None) -> None:
         self.pool = Pool(context)
@@ -299,15 +225,11 @@ class Keeping:
             if node.disk is not None:
                 self.disk.books.touch(node.disk)
 
-
-class Residency(Keeping):
-    """Allocates sequences to turns, and decides what leaves when room is short."""
-
     def known(self, owner: str, log: "array[int]") -> int:
         """Leading tokens of a prompt that need no evaluation, all but the last at most."""
         return self.tree.match(owner, tokens_of(log, len(log) - 1)).length
 
-    def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Allocation | None:
+    def allocate(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Allocation | None:
         """Allocate a sequence to a turn behind the longest known prefix of its log, if the log and `spare` cells fit.
 
         `None` when there is no room or no id. A turn that is alone gets what there is; what cannot be restored is lost.
@@ -315,14 +237,14 @@ class Residency(Keeping):
         node = self._near(self._beginning(owner, log))
         if node is not None:
             node.pin()
-        allocation = self._sit(Allocation(owner, SequenceHandle(-1), node), len(log), spare, alone=alone)
+        allocation = self._place(Allocation(owner, SequenceHandle(-1), node), len(log), spare, alone=alone)
         if allocation is None and node is not None:
             node.pin(-1)
             if alone:
                 # What was saved as one needs room for all of it, also for the part that is on the device already.
                 if not self._evict_all():
                     self._lose(node)
-                return self.enter(owner, log, spare, alone=True)
+                return self.allocate(owner, log, spare, alone=True)
         return allocation
 
     def grow(self, allocation: Allocation, count: int) -> None:
@@ -355,7 +277,7 @@ class Residency(Keeping):
         if before is not None:
             before.pin(-1)
 
-    def leave(self, allocation: Allocation, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
+    def release(self, allocation: Allocation, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
         """Free a turn's allocation. What it computed, if it is given, stays for the session `key`.
 
         Without a log nothing more is committed, and without a key only what others need stays.
@@ -457,7 +379,7 @@ class Residency(Keeping):
         """List the nodes that a prompt goes through."""
         return self.tree.match(owner, tokens_of(log, len(log) - 1)).nodes
 
-    def _sit(self, allocation: Allocation, length: int, spare: int, *, alone: bool) -> Allocation | None:
+    def _place(self, allocation: Allocation, length: int, spare: int, *, alone: bool) -> Allocation | None:
         path = allocation.node.path() if allocation.node else []
         missing = [node for node in path if node.device is None]
         saved = [(blob, list(nodes)) for blob, nodes in groupby(missing, key=lambda node: node.memory)]
@@ -499,3 +421,75 @@ class Residency(Keeping):
 def tokens_of(log: "array[int]", length: int) -> Tokens:
     """Copy the beginning of a log (a view would keep the log from growing)."""
     return np.array(log[:length], dtype=np.int32)
+
+
+# Large state is copied to memory in pieces, one between two steps, so that no stream waits for all of it.
+
+
+class Copying:
+    """Nodes that rest on the device and are still to be copied; what happens to them meanwhile is seen at their turn.
+
+    One that is cut begins anew, one that has left needs no copy: whoever takes a node off the device copies it first.
+    """
+
+    def __init__(self, pool: Pool, piece_bytes: int = PIECE_BYTES) -> None:
+        self.piece_bytes = piece_bytes
+        self._pool = pool
+        self._due: deque[Node] = deque()
+        self._copied: _Copied | None = None
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def takes(self, node: Node) -> bool:
+        """Take in a node whose state is large; false when it had better be copied at once."""
+        if not self._pool.has_parts or self._pool.state_bytes(len(node.tokens)) <= self.piece_bytes:
+            return False
+        if node not in self._due:
+            self._due.append(node)
+        return True
+
+    def go_on(self) -> tuple[Node, Blob] | None:
+        """Copy one piece; returns a node with its state when that is complete."""
+        while self._due and not _is_due(self._due[0]):
+            self._due.popleft()
+        if not self._due:
+            self._copied = None
+            return None
+        node, copied = self._due[0], self._copied
+        if copied is None or (copied.node, copied.start, copied.end) != (node, node.start, node.end):
+            copied = self._copied = _Copied(node)
+        tokens = max(1, len(node.tokens) * self.piece_bytes // self._pool.state_bytes(len(node.tokens)))
+        copied.pieces += self._pool.save_part(node, copied.place, min(node.end, copied.place + tokens))
+        if copied.place < node.end:
+            return None
+        self._due.popleft()
+        self._copied = None
+        size = sum(piece.state.nbytes for piece in copied.pieces)
+        return node, Blob(node.start, node.end, size, tuple(copied.pieces))
+
+    def check_integrity(self) -> list[str]:
+        """Compare what is due with what is copied; every line is a violation."""
+        copied, problems = self._copied, []
+        if len(set(self._due)) != len(self._due):
+            problems.append("a node is to be copied twice")
+        if copied is not None and (copied.node not in self._due or not copied.start <= copied.place <= copied.end):
+            problems.append("pieces are kept of a node that is not to be copied")
+        return problems
+
+
+class _Copied:
+    """What there is of a copy."""
+
+    def __init__(self, node: Node) -> None:
+        self.node, self.start, self.end = node, node.start, node.end
+        self.pieces: list[Piece] = []
+
+    @property
+    def place(self) -> int:
+        """The first position that is not copied."""
+        return self.pieces[-1].end if self.pieces else self.start
+
+
+def _is_due(node: Node) -> bool:
+    return node.parent is not None and node.device is not None and node.memory is None

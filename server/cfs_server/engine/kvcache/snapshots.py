@@ -1,4 +1,4 @@
-"""Residency for models whose state has no parts: recurrent and hybrid ones keep no history to go back to (ENGINE.md).
+"""The prefix cache for models whose state has no parts: recurrent and hybrid ones keep no history to go back to.
 
 A node's state is that of all tokens up to its end, taken when a turn ends. Others may go on from there and from nowhere
 in between. The turn that goes on takes the sequence over; the copy in memory stays for those who come after.
@@ -7,12 +7,12 @@ in between. The turn that goes on takes the sequence over; the copy in memory st
 from array import array
 from collections.abc import Sequence
 
-from cfs_server.engine.kvcache.cache import Residency, tokens_of
+from cfs_server.engine.kvcache.cache import PrefixCache, tokens_of
 from cfs_server.engine.kvcache.device import Allocation, SequenceHandle
 from cfs_server.engine.kvcache.radix_tree import Entry, Node
 
 
-class Snapshots(Residency):
+class SnapshotCache(PrefixCache):
     """Keeps whole states, each in one node."""
 
     @property
@@ -25,7 +25,7 @@ class Snapshots(Residency):
         node = self._beginning(owner, log)
         return node.end if node else 0
 
-    def enter(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Allocation | None:
+    def allocate(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Allocation | None:
         """Allocate a sequence behind the longest prefix of a log that has a state, if the log and `spare` cells fit."""
         node = self._beginning(owner, log, near=True)
         here = node.end if node is not None and node.device is not None else 0
@@ -46,7 +46,7 @@ class Snapshots(Residency):
     def commit(self, allocation: Allocation, log: "array[int]") -> None:
         """Do nothing: the state of a turn that goes on cannot be shared."""
 
-    def leave(self, allocation: Allocation, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
+    def release(self, allocation: Allocation, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
         """Free a turn's allocation. Its state stays for the session `key`."""
         handle = allocation.handle
         handle.running = False

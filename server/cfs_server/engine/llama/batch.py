@@ -11,7 +11,7 @@ from llama_cpp import llama_cpp as lib
 
 from cfs.errors import CfsError, EngineError
 from cfs_server.engine.fairness import Backlog
-from cfs_server.engine.kvcache.cache import Residency
+from cfs_server.engine.kvcache.cache import PrefixCache
 from cfs_server.engine.llama.candidates import Candidates, Logits
 from cfs_server.engine.llama.cost_model import TILE, PromptBudget, StepCost, counted, looks, padding
 from cfs_server.engine.llama.ffi import Batch, Context, Outcome
@@ -314,7 +314,7 @@ class Computed:
 class Steps:
     """Runs the model and the samplers for the scheduler, which decides for whom."""
 
-    def __init__(self, model: LoadedModel, lobby: Lobby, residency: Residency) -> None:
+    def __init__(self, model: LoadedModel, lobby: Lobby, cache: PrefixCache) -> None:
         options = model.options
         self.budget = PromptBudget(model.context.batch_size, options.step_seconds)
         self.forecast = Forecast(self.budget)
@@ -326,7 +326,7 @@ class Steps:
         self._vocabulary = model.vocabulary
         self._batch = Batch(model.context.batch_size)
         self._lobby = lobby
-        self._residency = residency
+        self._cache = cache
         self._cost_alone = StepCost()
         self._steps = self._prompt_tokens = self._tokens_generated = 0
 
@@ -358,7 +358,7 @@ class Steps:
         seconds = time.perf_counter() - began
         why = self._log.take(failed=outcome is Outcome.FAILED)
         if padded:
-            self._residency.pool.clear_padding()
+            self._cache.pool.clear_padding()
         self.clock.decoded(seconds)
         if outcome is not Outcome.DONE:
             return Computed(outcome, reason=_failure(shares, tokens, why) if why else "")
@@ -406,7 +406,7 @@ class Steps:
         if seen is None or not self._context.tiled:
             return False
         count = padding(tokens, seen, self.budget.cost)
-        sequence = self._residency.pool.padding(tokens + count) if count else None
+        sequence = self._cache.pool.padding(tokens + count) if count else None
         if sequence is None:
             return False
         self._batch.add(sequence, [0] * count, 0, output=False)
@@ -417,7 +417,7 @@ class Steps:
         self._lobby.charge(filling.shares, self.budget.credible(self._batch.size, seconds, seen))
         self.budget.saw_step(self._batch.size, seconds, seen)
         for turn, count in filling.shares.items():
-            self._residency.grow(turn.own_allocation, count)
+            self._cache.grow(turn.own_allocation, count)
         again = sum(turn.completion_tokens > 0 for turn in filling.speaking)
         self._prompt_tokens += tokens - again
 

@@ -23,11 +23,11 @@ from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason
 from cfs_server.engine.fairness import Backlog
 from cfs_server.engine.interface import TOO_LONG
-from cfs_server.engine.kvcache.cache import Residency, tokens_of
+from cfs_server.engine.kvcache.cache import PrefixCache, tokens_of
 from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.kvcache.disk import Woken, open_disk
 from cfs_server.engine.kvcache.radix_tree import SECONDS_UNTIL, PrefixTree
-from cfs_server.engine.kvcache.snapshots import Snapshots
+from cfs_server.engine.kvcache.snapshots import SnapshotCache
 from cfs_server.engine.llama.batch import STEP_FAILED, Computed, Solo, Steps
 from cfs_server.engine.llama.ffi import Outcome
 from cfs_server.engine.llama.model import LoadedModel
@@ -78,19 +78,19 @@ class RunningSequence:
     key: str
 
 
-def reallocate(residency: Residency, places: Sequence[RunningSequence]) -> list[Allocation | None]:
+def reallocate(cache: PrefixCache, places: Sequence[RunningSequence]) -> list[Allocation | None]:
     """Empty the pool and allocate these turns again where it begins; `None` for one that finds no room any more.
 
     All turns that run must be given. Nothing is lost: memory may hold more than its limit meanwhile.
     """
-    limit, residency.memory.limit = residency.memory.limit, 1 << 62
+    limit, cache.memory.limit = cache.memory.limit, 1 << 62
     for place in places:
-        residency.leave(place.allocation, place.log, place.key)
-    while residency.evict_one():
+        cache.release(place.allocation, place.log, place.key)
+    while cache.evict_one():
         pass
-    allocations = [residency.enter(place.allocation.owner, place.log, 0, alone=False) for place in places]
-    residency.memory.limit = limit
-    residency.trim_memory()
+    allocations = [cache.allocate(place.allocation.owner, place.log, 0, alone=False) for place in places]
+    cache.memory.limit = limit
+    cache.trim_memory()
     return allocations
 
 
@@ -100,30 +100,30 @@ class Compaction:
     It is given the scheduler's own lists of the turns that run and of those that wait.
     """
 
-    def __init__(self, residency: Residency, running: list[Generation], waiting: deque[Generation]) -> None:
+    def __init__(self, cache: PrefixCache, running: list[Generation], waiting: deque[Generation]) -> None:
         self.count = 0
-        self._residency = residency
+        self._cache = cache
         self._running = running
         self._waiting = waiting
         self._peak = 0
 
     def look(self) -> None:
         """Call before each step: compact if that pays."""
-        used = self._residency.pool.cells_used
+        used = self._cache.pool.cells_used
         self._peak = max(self._peak, used) if used else 0  # an empty pool is filled from its beginning
         if self._pays(used, self._peak - used) and self._nothing_is_lost():
             self._compact()
-            self._peak = self._residency.pool.cells_used
+            self._peak = self._cache.pool.cells_used
 
     def _pays(self, used: int, holes: int) -> bool:
         """Whether most of what a step looks at is holes, and the tokens to come are worth the copying."""
         ahead = sum(min(turn.left, AHEAD) for turn in self._running)
-        copied = self._residency.pool.state_bytes(used)
+        copied = self._cache.pool.state_bytes(used)
         return holes >= max(used, LEAST) and holes * ahead >= COPY * used and copied <= MOST_BYTES
 
     def _nothing_is_lost(self) -> bool:
         """Whether memory takes what rests on the device and is nowhere else."""
-        pool, memory = self._residency.pool, self._residency.memory
+        pool, memory = self._cache.pool, self._cache.memory
         unsaved = sum(len(node.tokens) for node in pool.nodes if not (node.memory or node.pins))
         return not unsaved or memory.used + pool.state_bytes(unsaved) <= memory.limit
 
@@ -131,7 +131,7 @@ class Compaction:
         self.count += 1
         turns = list(self._running)
         allocations = reallocate(
-            self._residency, [RunningSequence(turn.own_allocation, turn.log, turn.cache_key) for turn in turns]
+            self._cache, [RunningSequence(turn.own_allocation, turn.log, turn.cache_key) for turn in turns]
         )
         for turn, allocation in zip(turns, allocations, strict=True):
             turn.reached, turn.allocation = (0 if allocation else turn.computed), allocation
@@ -149,8 +149,8 @@ class Prompts:
     It is told once: should those others be cancelled, the forecast is too low by their prompt until this turn begins.
     """
 
-    def __init__(self, residency: Residency) -> None:
-        self._residency = residency
+    def __init__(self, cache: PrefixCache) -> None:
+        self._cache = cache
         self._tree = PrefixTree()
 
     def arrive(self, turn: Generation) -> None:
@@ -158,8 +158,8 @@ class Prompts:
         if turn.solo:
             return
         tokens = tokens_of(turn.log, turn.prompt_tokens)
-        coming = self._tree.match(turn.owner, tokens[:-1]).length if self._residency.partial else 0
-        turn.spared = max(coming, self._residency.known(turn.owner, turn.log))
+        coming = self._tree.match(turn.owner, tokens[:-1]).length if self._cache.partial else 0
+        turn.spared = max(coming, self._cache.known(turn.owner, turn.log))
         if (node := self._tree.insert(turn.owner, tokens)) is not None:
             self._tree.attach(turn.id, node)
 
@@ -185,16 +185,16 @@ WORTH_WAITING = 32
 """Tokens that must be saved; a few at the beginning of every chat are not worth a step of waiting."""
 
 
-def must_wait(turn: Generation, running: Iterable[Generation], residency: Residency) -> bool:
+def must_wait(turn: Generation, running: Iterable[Generation], cache: PrefixCache) -> bool:
     """Whether a turn had better wait; when its prefix is there, it is put where the turn will find it."""
     if turn.awaited is not None:
         other, length = turn.awaited
         if other.allocation is not None and other.computed < length:
             return True
         turn.awaited = None
-    if not residency.partial:
+    if not cache.partial:
         return False
-    known = residency.known(turn.owner, turn.log)
+    known = cache.known(turn.owner, turn.log)
     best: Generation | None = None
     for other in running:
         common = _common(turn, other) if other.owner == turn.owner else 0
@@ -205,7 +205,7 @@ def must_wait(turn: Generation, running: Iterable[Generation], residency: Reside
     if best.computed < known:
         turn.awaited = best, known
         return True
-    residency.commit(best.own_allocation, best.log)
+    cache.commit(best.own_allocation, best.log)
     return False
 
 
@@ -225,16 +225,16 @@ TRIES = 3
 class Fetching:
     """Knows who waits, and how often he has."""
 
-    def __init__(self, residency: Residency) -> None:
+    def __init__(self, cache: PrefixCache) -> None:
         self.turns: set[Generation] = set()
-        self._residency = residency
+        self._cache = cache
         self._tries: dict[Generation, int] = {}
 
     def must_wait(self, turn: Generation) -> bool:
         """Whether a turn had better wait for the disk."""
         if turn not in self.turns and self._tries.get(turn, 0) >= TRIES:
             return False
-        if not self._residency.fetch(turn.owner, turn.log):
+        if not self._cache.fetch(turn.owner, turn.log):
             self.turns.discard(turn)
             return False
         if turn not in self.turns:
@@ -264,9 +264,9 @@ class Parking:
     It is given the scheduler's own list of the turns that run.
     """
 
-    def __init__(self, residency: Residency, lobby: Lobby, running: Collection[Generation]) -> None:
+    def __init__(self, cache: PrefixCache, lobby: Lobby, running: Collection[Generation]) -> None:
         self.recomputed_tokens = 0
-        self._residency = residency
+        self._cache = cache
         self._running = running
         self._lobby = lobby
 
@@ -274,10 +274,10 @@ class Parking:
         """Whether a turn that gives way now finds its state again: in memory, or as the pool has room for everybody."""
         if turn.losses:
             return False
-        state_bytes = self._residency.pool.state_bytes
+        state_bytes = self._cache.pool.state_bytes
         others = chain(self._lobby.waiting, self._lobby.paused)
         aside = state_bytes(turn.computed) + sum(state_bytes(other.reached) for other in others if other.reached)
-        return aside <= self._residency.memory.limit or self._everybody_fits()
+        return aside <= self._cache.memory.limit or self._everybody_fits()
 
     def spare(self, turn: Generation) -> int:
         """Cells that must be free beside a turn's log before it comes in: for a while, or for good after a loss."""
@@ -298,7 +298,7 @@ class Parking:
 
     def _everybody_fits(self) -> bool:
         """Whether the pool holds all turns that there are to their ends."""
-        left = self._residency.pool.cells
+        left = self._cache.pool.cells
         for turn in chain(self._running, self._lobby.waiting, self._lobby.paused):
             left -= len(turn.log) + turn.left
             if left < 0:
@@ -352,10 +352,10 @@ class Audit:
     """Looks at the parts themselves; `running` is the scheduler's own list."""
 
     def __init__(
-        self, residency: Residency, lobby: Lobby, deadlines: Deadlines, running: Sequence[Generation], solo: Solo
+        self, cache: PrefixCache, lobby: Lobby, deadlines: Deadlines, running: Sequence[Generation], solo: Solo
     ) -> None:
         self._solo = solo
-        self._residency = residency
+        self._cache = cache
         self._lobby = lobby
         self._deadlines = deadlines
         self._running = running
@@ -374,7 +374,7 @@ class Audit:
         aside = [*self._lobby.waiting, *self._lobby.paused]
         computed = [*self._running, *self._solo.turns]
         turns = [*computed, *aside]
-        problems = self._residency.check_integrity()
+        problems = self._cache.check_integrity()
         problems += self._lobby.check_integrity([*computed, *self._lobby.waiting])
         problems += self._deadlines.check_integrity(set(turns))
         if len(set(turns)) != len(turns):
@@ -387,7 +387,7 @@ class Audit:
 
     def _misplaced(self, turns: Sequence[Generation]) -> Iterator[str]:
         allocations = [turn.allocation for turn in turns if turn.allocation is not None]
-        handles = self._residency.pool.handles.values()
+        handles = self._cache.pool.handles.values()
         if {allocation.handle.id for allocation in allocations} != {handle.id for handle in handles if handle.running}:
             yield "sequences that run and unfinished turns do not agree"
         for allocation in allocations:
@@ -436,21 +436,21 @@ class Scheduler:
         self._context = model.context
         self._vocabulary = model.vocabulary
         self._parallel = options.parallel
-        keeper = Residency if model.context.partial else Snapshots
+        cache_type = PrefixCache if model.context.partial else SnapshotCache
         disk = open_disk(model, lambda: self.inbox.put(Woken()), lambda text: send(Log("warning", text)))
-        self._residency = keeper(model.context, options.parked_bytes, options.idle_seconds, disk)
-        self._fetching = Fetching(self._residency)
+        self._cache = cache_type(model.context, options.parked_bytes, options.idle_seconds, disk)
+        self._fetching = Fetching(self._cache)
         self._lobby = Lobby(options.slice_seconds)
-        self._steps = Steps(model, self._lobby, self._residency)
+        self._steps = Steps(model, self._lobby, self._cache)
         self._solo = self._steps.solo
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
-        self._parking = Parking(self._residency, self._lobby, self._running)
-        self._compaction = Compaction(self._residency, self._running, self._waiting)
+        self._parking = Parking(self._cache, self._lobby, self._running)
+        self._compaction = Compaction(self._cache, self._running, self._waiting)
         self._news = News()
         self._deadlines = Deadlines()
-        self._prompts = Prompts(self._residency)
-        self._audit = Audit(self._residency, self._lobby, self._deadlines, self._running, self._solo)
+        self._prompts = Prompts(self._cache)
+        self._audit = Audit(self._cache, self._lobby, self._deadlines, self._running, self._solo)
 
     def run_forever(self) -> None:
         """Serve; while there is nothing to compute this blocks and costs nothing."""
@@ -473,18 +473,18 @@ class Scheduler:
     def close(self) -> None:
         """Free what turns have to themselves, and end the threads that were started."""
         self._steps.close()
-        self._residency.disk.close()
+        self._cache.disk.close()
 
     def step(self) -> None:
         """Admit, compute one batch, sample, and send one frame with what came of it."""
         self._steps.clock.begin()
-        self._residency.collect()
+        self._cache.collect()
         for turn in self._deadlines.late():
             self._end(turn, "error", TOO_LONG.format(turn.may_take))
         self._admit()
         self._flush()  # whoever waits hears that its turn began before the first, perhaps long, step
         if self._running:
-            self._residency.evict_rested()
+            self._cache.evict_rested()
             self._compaction.look()
             self._compute()
         if (seconds := self._steps.seconds_alone()) is not None:
@@ -494,7 +494,7 @@ class Scheduler:
                 self._send(Log("error", alone.reason))
             self._take(alone)
         self._flush()
-        self._residency.copy_some()
+        self._cache.copy_some()
         self._steps.clock.end()
 
     def interrupt(self, turn: str) -> None:
@@ -521,7 +521,7 @@ class Scheduler:
             case Forget(key):
                 self._forget(key)
             case Expect(key, hint):
-                self._residency.expect(key, SECONDS_UNTIL[hint])
+                self._cache.expect(key, SECONDS_UNTIL[hint])
             case Woken():
                 pass
             case Ping():
@@ -538,7 +538,7 @@ class Scheduler:
         self._lobby.pause(turn)
 
     def _forget(self, key: str) -> None:
-        self._residency.forget(key)
+        self._cache.forget(key)
         for turn in self._turns:
             turn.forgotten = turn.forgotten or turn.cache_key == key
 
@@ -555,7 +555,7 @@ class Scheduler:
         for turn in waiting:
             if len(self._running) >= self._parallel:
                 return
-            if turn.solo or must_wait(turn, self._running, self._residency) or self._fetching.must_wait(turn):
+            if turn.solo or must_wait(turn, self._running, self._cache) or self._fetching.must_wait(turn):
                 continue
             if not self._bring_in(turn):
                 if not self._running:
@@ -581,7 +581,7 @@ class Scheduler:
     def _bring_in(self, turn: Generation) -> bool:
         """Allocate a sequence to a turn if all of its log, and some of what comes, fits beside the running ones."""
         spare, alone = self._parking.spare(turn), not self._running
-        turn.allocation = self._residency.enter(turn.owner, turn.log, spare, alone=alone)
+        turn.allocation = self._cache.allocate(turn.owner, turn.log, spare, alone=alone)
         if turn.allocation is not None:
             self._parking.came_in(turn)
         return turn.allocation is not None
@@ -594,7 +594,7 @@ class Scheduler:
             if computed.outcome is Outcome.DONE:
                 return self._take(computed)
             if computed.outcome is Outcome.ABORTED:
-                return self._residency.undo([turn.own_allocation for turn in shares])
+                return self._cache.undo([turn.own_allocation for turn in shares])
             if computed.outcome is Outcome.FAILED:
                 self._send(Log("error", computed.reason))
                 return self._fail(list(shares), EngineError(STEP_FAILED))
@@ -612,7 +612,7 @@ class Scheduler:
     def _busy(self) -> bool:
         """Whether there is anything to compute, or to copy; those who wait for the disk are told when it is there."""
         waiting = len(self._waiting) > len(self._fetching.turns)
-        return bool(self._running or waiting or self._solo.turns or self._residency.copying)
+        return bool(self._running or waiting or self._solo.turns or self._cache.copying)
 
     @property
     def _turns(self) -> tuple[Generation, ...]:
@@ -626,12 +626,12 @@ class Scheduler:
         """Decide how many tokens of each running turn go into this step, parking turns until they fit."""
         while True:
             shares = self._steps.budget.share({turn: turn.pending for turn in self._running}, _depth)
-            if self._residency.make_room(sum(shares.values())) or not self._park_one():
+            if self._cache.make_room(sum(shares.values())) or not self._park_one():
                 return shares
 
     def _park_one(self) -> bool:
         """Evict idle state, or else put the youngest running turn aside; the oldest always goes on."""
-        if self._residency.evict_one():
+        if self._cache.evict_one():
             return True
         if len(self._running) <= 1:
             return False
@@ -644,7 +644,7 @@ class Scheduler:
         """Take a turn's allocation away; it goes on later from where it was."""
         self._running.remove(turn)
         self._parking.leaves(turn)
-        self._residency.leave(turn.own_allocation, turn.log, turn.cache_key)
+        self._cache.release(turn.own_allocation, turn.log, turn.cache_key)
         turn.allocation = None
 
     def _take(self, computed: Computed) -> None:
@@ -654,7 +654,7 @@ class Scheduler:
                 self._fail([turn], choice)
                 continue
             if turn.allocation is not None and not turn.completion_tokens:
-                self._residency.commit(turn.allocation, turn.log)
+                self._cache.commit(turn.allocation, turn.log)
             if reason := turn.accept(choice, self._vocabulary):
                 self._end(turn, reason)
             elif text := turn.take_text():
@@ -691,10 +691,10 @@ class Scheduler:
             self._running.remove(turn)
         if turn.allocation is not None:
             log, key = None if turn.failed else turn.log, None if turn.forgotten else turn.cache_key
-            self._residency.leave(turn.allocation, log, key, SECONDS_UNTIL[turn.share[1]])
+            self._cache.release(turn.allocation, log, key, SECONDS_UNTIL[turn.share[1]])
             turn.allocation = None
         if turn.forgotten and not turn.failed:
-            self._residency.forget(turn.cache_key)  # it may have been put aside for a session that was gone by then
+            self._cache.forget(turn.cache_key)  # it may have been put aside for a session that was gone by then
 
     def _flush(self) -> None:
         if self._news:
@@ -707,7 +707,7 @@ class Scheduler:
         return self._steps.counters(self._parking.recomputed_tokens)
 
     def _stats(self, question: AskStats) -> Stats:
-        residency = self._residency
+        cache = self._cache
         gauges = {
             "turns_paused": float(len(self._lobby.paused)),
             "compactions": float(self._compaction.count),
@@ -717,10 +717,10 @@ class Scheduler:
             counters=self._counters,
             running=len(self._running) + len(self._solo.turns),
             waiting=len(self._waiting),
-            sequences_resident=len(residency.pool.handles),
-            sequences_parked=residency.parked,
-            cells_used=residency.pool.cells_used,
-            gauges=residency.gauges() | self._steps.gauges | gauges,
+            sequences_resident=len(cache.pool.handles),
+            sequences_parked=cache.parked,
+            cells_used=cache.pool.cells_used,
+            gauges=cache.gauges() | self._steps.gauges | gauges,
             violations=self.check_integrity() if question.check else [],
         )
 

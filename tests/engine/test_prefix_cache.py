@@ -1,4 +1,4 @@
-"""Residency on the real library: state that was shared, split, saved or restored is the state that was computed."""
+"""PrefixCache on the real library: state that was shared, split, saved or restored is the state that was computed."""
 
 import random
 import threading
@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cfs_server.engine.kvcache.cache import Residency
+from cfs_server.engine.kvcache.cache import PrefixCache
 from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.kvcache.disk import DiskTier
-from cfs_server.engine.kvcache.snapshots import Snapshots
+from cfs_server.engine.kvcache.snapshots import SnapshotCache
 from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.model import NativeLog, load
 from cfs_server.engine.protocol import Options
@@ -36,21 +36,21 @@ token 30 places before changes a logit by 0.1 and more.
 
 
 class CacheHarness:
-    """A context of its own with its residency; turns are computed one token a batch, so that shapes never differ."""
+    """A context of its own with its cache; turns are computed one token a batch, so that shapes never differ."""
 
     def __init__(
         self, path: Path, cells: int = 512, memory: int = 1 << 20, disk: DiskTier | None = None, **more: Any
     ) -> None:
         options = Options(**{"parallel": 4, "pool_tokens": cells, "threads": 1, "flash_attention": False} | more)
         self.model = load(str(path), options, NativeLog(lambda _level, _text: None), extra_buffers=True)
-        keeper = Residency if self.model.context.partial else Snapshots
-        self.residency = keeper(self.model.context, memory, 1e9, disk)
+        cache_type = PrefixCache if self.model.context.partial else SnapshotCache
+        self.cache = cache_type(self.model.context, memory, 1e9, disk)
         self.batch = Batch(8)
         self.evaluated = 0
 
     def enter(self, tokens: list[int], owner: str = "") -> Allocation:
         """Allocate a sequence to a turn that must find room."""
-        allocation = self.residency.enter(owner, array("i", tokens), 0, alone=False)
+        allocation = self.cache.allocate(owner, array("i", tokens), 0, alone=False)
         assert allocation is not None
         return allocation
 
@@ -60,7 +60,7 @@ class CacheHarness:
             self.batch.clear()
             self.batch.add(allocation.handle.id, [tokens[place]], place, output=True)
             assert self.model.context.decode(self.batch) is Outcome.DONE
-            self.residency.grow(allocation, 1)
+            self.cache.grow(allocation, 1)
             self.evaluated += 1
         return self.model.context.logits(0, self.model.vocabulary.size).copy()
 
@@ -68,14 +68,14 @@ class CacheHarness:
         """Run a whole turn."""
         allocation = self.enter(tokens, owner)
         logits = self.compute(allocation, tokens)
-        self.residency.leave(allocation, array("i", tokens), key)
-        assert self.residency.check_integrity() == []
+        self.cache.release(allocation, array("i", tokens), key)
+        assert self.cache.check_integrity() == []
         return logits
 
     def empty(self) -> bool:
         """Whether nothing is kept anywhere."""
-        pool, memory = self.residency.pool, self.residency.memory
-        return not (pool.cells_used or pool.handles or memory.used or list(self.residency.tree))
+        pool, memory = self.cache.pool, self.cache.memory
+        return not (pool.cells_used or pool.handles or memory.used or list(self.cache.tree))
 
 
 def words(*parts: tuple[int, int]) -> list[int]:
@@ -93,10 +93,10 @@ def test_restored_state_is_the_computed_state(harness: CacheHarness) -> None:
     """A run that went to memory and back gives the logits of before; nothing of it is evaluated again."""
     whole = words((1, 60))
     fresh = harness.turn("s", whole)
-    while harness.residency.evict_one():
+    while harness.cache.evict_one():
         pass
-    assert harness.residency.pool.cells_used == 0
-    assert harness.residency.check_integrity() == []
+    assert harness.cache.pool.cells_used == 0
+    assert harness.cache.check_integrity() == []
     before = harness.evaluated
     assert np.array_equal(harness.turn("s", whole), fresh)
     assert harness.evaluated == before + 1
@@ -107,7 +107,7 @@ def test_a_split_run_is_used_from_its_middle(harness: CacheHarness, tiny: Path, 
     """Two sessions that part at token 37 have the logits of sessions alone, whether the first is resident or not."""
     ours, theirs = words((1, 37), (2, 20)), words((1, 37), (3, 20))
     harness.turn("a", ours)
-    while evict and harness.residency.evict_one():
+    while evict and harness.cache.evict_one():
         pass
     before = harness.evaluated
     shared = harness.turn("b", theirs)
@@ -123,7 +123,7 @@ def test_a_split_run_comes_back_in_one_piece(harness: CacheHarness) -> None:
     ours = words((1, 200), (2, 100))
     fresh = harness.turn("a", ours)
     harness.turn("b", words((1, 200), (3, 5)))
-    while harness.residency.evict_one():
+    while harness.cache.evict_one():
         pass
     before = harness.evaluated
     assert np.allclose(harness.turn("a", ours), fresh, atol=ROUNDING)
@@ -134,28 +134,28 @@ def test_the_end_of_a_run_comes_back_though_its_beginning_is_there(harness: Cach
     """It was saved with the beginning and is restored with it: a turn that is alone makes room for both."""
     ours = words((1, 300), (2, 100))
     fresh = harness.turn("a", ours)
-    while harness.residency.evict_one():
+    while harness.cache.evict_one():
         pass
     harness.turn("b", words((1, 300), (3, 5)))
     before = harness.evaluated
-    allocation = harness.residency.enter("", array("i", ours), 0, alone=True)
+    allocation = harness.cache.allocate("", array("i", ours), 0, alone=True)
     assert allocation is not None
     assert allocation.length == len(ours) - 1
     assert np.allclose(harness.compute(allocation, ours), fresh, atol=ROUNDING)
     assert harness.evaluated == before + 1
-    harness.residency.leave(allocation, array("i", ours), "a")
-    assert harness.residency.check_integrity() == []
+    harness.cache.release(allocation, array("i", ours), "a")
+    assert harness.cache.check_integrity() == []
 
 
 def test_what_is_expected_soon_stays(harness: CacheHarness) -> None:
     """Between two sessions the one whose tool runs keeps its place, the one whose user thinks leaves."""
     for seed, key in enumerate(("thinks", "runs a tool", "said nothing")):
         harness.turn(key, words((seed + 1, 20)))
-    harness.residency.expect("thinks", 60.0)
-    harness.residency.expect("runs a tool", 5.0)
-    harness.residency.expect("unknown", 5.0)
-    assert harness.residency.evict_one()
-    left = set().union(*(node.sessions for node in harness.residency.pool.nodes))
+    harness.cache.expect("thinks", 60.0)
+    harness.cache.expect("runs a tool", 5.0)
+    harness.cache.expect("unknown", 5.0)
+    assert harness.cache.evict_one()
+    left = set().union(*(node.sessions for node in harness.cache.pool.nodes))
     assert left == {"runs a tool", "said nothing"}
 
 
@@ -164,16 +164,16 @@ def test_turns_side_by_side_share_what_is_committed(harness: CacheHarness) -> No
     first, second = words((1, 50), (2, 5)), words((1, 50), (3, 5))
     one = harness.enter(first)
     harness.compute(one, first)
-    harness.residency.commit(one, array("i", first))
+    harness.cache.commit(one, array("i", first))
     two = harness.enter(second)
     assert two.length == 50
     harness.compute(two, second)
-    assert harness.residency.pool.cells_used == 60
-    assert harness.residency.check_integrity() == []
-    harness.residency.leave(one, None, "one")
-    harness.residency.leave(two, array("i", second), "two")
-    assert harness.residency.check_integrity() == []
-    assert harness.residency.pool.cells_used == 60
+    assert harness.cache.pool.cells_used == 60
+    assert harness.cache.check_integrity() == []
+    harness.cache.release(one, None, "one")
+    harness.cache.release(two, array("i", second), "two")
+    assert harness.cache.check_integrity() == []
+    assert harness.cache.pool.cells_used == 60
 
 
 def test_two_turns_that_computed_the_same_keep_it_once(harness: CacheHarness) -> None:
@@ -182,22 +182,22 @@ def test_two_turns_that_computed_the_same_keep_it_once(harness: CacheHarness) ->
     allocations = [harness.enter(tokens), harness.enter(tokens)]
     for allocation in allocations:
         harness.compute(allocation, tokens)
-    assert harness.residency.pool.cells_used == 80
+    assert harness.cache.pool.cells_used == 80
     for allocation in allocations:
-        harness.residency.commit(allocation, array("i", tokens))
-        assert harness.residency.check_integrity() == []
-    assert harness.residency.pool.cells_used == 40
+        harness.cache.commit(allocation, array("i", tokens))
+        assert harness.cache.check_integrity() == []
+    assert harness.cache.pool.cells_used == 40
     for number, allocation in enumerate(allocations):
-        harness.residency.leave(allocation, None, f"s{number}")
-    assert harness.residency.check_integrity() == []
+        harness.cache.release(allocation, None, f"s{number}")
+    assert harness.cache.check_integrity() == []
 
 
 def test_what_was_not_committed_is_gone(harness: CacheHarness) -> None:
     """A turn that failed leaves nothing."""
     allocation = harness.enter(words((1, 30)))
     harness.compute(allocation, words((1, 30)))
-    harness.residency.leave(allocation, None, None)
-    assert harness.residency.check_integrity() == []
+    harness.cache.release(allocation, None, None)
+    assert harness.cache.check_integrity() == []
     assert harness.empty()
 
 
@@ -214,13 +214,13 @@ def test_an_aborted_step_is_as_if_it_had_not_been(harness: CacheHarness) -> None
         timer.start()
         outcomes.add(outcome := context.decode(batch))
         timer.join()
-        harness.residency.undo([allocation])
-        assert harness.residency.check_integrity() == []
+        harness.cache.undo([allocation])
+        assert harness.cache.check_integrity() == []
         if outcome is Outcome.ABORTED:
             break
     assert Outcome.ABORTED in outcomes
     again = harness.compute(allocation, tokens)
-    harness.residency.leave(allocation, None, None)
+    harness.cache.release(allocation, None, None)
     assert np.array_equal(harness.turn("fresh", tokens), again)
 
 
@@ -229,9 +229,9 @@ def test_no_room_changes_nothing(harness: CacheHarness) -> None:
     long = words((1, 500))
     allocation = harness.enter(long)
     harness.compute(allocation, long)
-    assert harness.residency.enter("", array("i", words((2, 100))), 0, alone=False) is None
-    assert harness.residency.check_integrity() == []
-    harness.residency.leave(allocation, None, None)
+    assert harness.cache.allocate("", array("i", words((2, 100))), 0, alone=False) is None
+    assert harness.cache.check_integrity() == []
+    harness.cache.release(allocation, None, None)
     assert harness.empty()
 
 
@@ -239,7 +239,7 @@ def test_without_memory_what_leaves_the_device_is_gone(tiny: Path) -> None:
     """And nothing is copied."""
     harness = CacheHarness(tiny, memory=0)
     harness.turn("s", words((1, 40)))
-    assert harness.residency.evict_one()
+    assert harness.cache.evict_one()
     assert harness.empty()
 
 
@@ -263,7 +263,7 @@ def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, o
 
     def finish(key: str, talk: Talk, *, well: bool) -> None:
         assert talk.allocation is not None
-        harness.residency.leave(talk.allocation, array("i", talk.tokens) if well else None, key if well else None)
+        harness.cache.release(talk.allocation, array("i", talk.tokens) if well else None, key if well else None)
         talk.allocation = None
 
     for _ in range(operations):
@@ -272,7 +272,7 @@ def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, o
         action = dice.random()
         if talk.allocation is not None:
             if action < 0.5:
-                harness.residency.commit(talk.allocation, array("i", talk.tokens))
+                harness.cache.commit(talk.allocation, array("i", talk.tokens))
             else:
                 finish(key, talk, well=action < 0.9)
         elif action < 0.5:
@@ -281,22 +281,22 @@ def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, o
             elif action < 0.2:
                 talk.tokens = list(dice.choice(list(talks.values())).tokens)
             talk.tokens = [*talk.tokens, *words((dice.randrange(4), dice.randrange(1, 30)))][:90]
-            talk.allocation = harness.residency.enter(talk.owner, array("i", talk.tokens), 0, alone=False)
+            talk.allocation = harness.cache.allocate(talk.owner, array("i", talk.tokens), 0, alone=False)
             if talk.allocation is not None:
                 logits = harness.compute(talk.allocation, talk.tokens)
                 if dice.random() < 0.1:
                     allocation = plain.enter(talk.tokens)
                     assert np.allclose(logits, plain.compute(allocation, talk.tokens), atol=ROUNDING)
-                    plain.residency.leave(allocation, None, None)
+                    plain.cache.release(allocation, None, None)
         elif action < 0.8:
-            harness.residency.evict_one()
+            harness.cache.evict_one()
         else:
-            harness.residency.forget(key)
+            harness.cache.forget(key)
             del talks[key]
-        assert harness.residency.check_integrity() == []
+        assert harness.cache.check_integrity() == []
     for key, talk in talks.items():
         if talk.allocation is not None:
             finish(key, talk, well=True)
-        harness.residency.forget(key)
-    assert harness.residency.check_integrity() == []
+        harness.cache.forget(key)
+    assert harness.cache.check_integrity() == []
     assert harness.empty()
