@@ -16,7 +16,7 @@ import numpy as np
 
 from cfs_server.engine.kvcache.device import Allocation, Pool, SequenceHandle
 from cfs_server.engine.kvcache.disk import DiskTier, Piece
-from cfs_server.engine.kvcache.radix_tree import Blob, Entry, Memory, Node, PrefixTree, Shelf, dispensable
+from cfs_server.engine.kvcache.radix_tree import Blob, Entry, LRUIndex, Memory, Node, PrefixTree, dispensable
 from cfs_server.engine.llama.ffi import Context, Tokens
 
 PIECE_BYTES = 16 << 20
@@ -35,7 +35,7 @@ class PrefixCache:
         self.memory = Memory(memory_bytes)
         self.tree = PrefixTree(self._on_split)
         self.copying = Copying(self.pool)
-        self._stored = Shelf()
+        self._stored = LRUIndex()
         self._idle_seconds = idle_seconds
         self._recover()
 

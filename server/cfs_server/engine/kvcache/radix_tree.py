@@ -398,7 +398,7 @@ _Entry = tuple[float, int, Node]
 """When it was used, a number that makes entries different, the node."""
 
 
-class Shelf:
+class LRUIndex:
     """A set of nodes; whoever changes `used` or `pause` of one says so by `touch`."""
 
     def __init__(self) -> None:
@@ -450,13 +450,13 @@ class Shelf:
     def check_integrity(self) -> list[str]:
         """Compare the places with the nodes; every line is a violation."""
         problems = [
-            f"the node at {node.start} was used, and the shelf does not know"
+            f"the node at {node.start} was used, and the index does not know"
             for node, (pause, (used, _, _)) in self._places.items()
             if (pause, used) != (node.pause, node.used)
         ]
         entries = [entry for pause in self._by_pause.values() for entry in pause]
         if {entry[2] for entry in entries} != self._places.keys() or len(entries) != len(self._places):
-            problems.append("the lists of the shelf and its places do not agree")
+            problems.append("the lists of the index and its places do not agree")
         return problems
 
 
