@@ -85,7 +85,7 @@ async def test_parked_sessions_answer_as_if_they_had_stayed(tiny: Path) -> None:
 
 
 async def test_a_pool_that_overflows_twice_fails_nobody(tiny: Path) -> None:
-    """Eight turns grow to twice the pool while they run: each is put aside at times, and ends as if alone."""
+    """Eight turns grow to twice the pool while they run: each is preempted at times, and ends as if alone."""
     prompts = [f"{number} starts here" for number in range(8)]
     async with running(tiny, **EXACT) as engine:
         alone = [(await ask(engine, prompt, max_tokens=230)).text for prompt in prompts]
@@ -99,7 +99,7 @@ async def test_a_pool_that_overflows_twice_fails_nobody(tiny: Path) -> None:
 
 
 async def test_state_that_no_memory_was_left_for_is_computed_again(tiny: Path) -> None:
-    """With no memory for parked state at all, turns that were put aside still end as if alone."""
+    """With no memory for parked state at all, preempted turns still end as if alone."""
     prompts = [f"{number} starts here" for number in range(4)]
     async with running(tiny, **EXACT) as engine:
         alone = [(await ask(engine, prompt, max_tokens=200)).text for prompt in prompts]

@@ -334,7 +334,7 @@ def check(answer: Answer) -> int:
 
 @pytest.mark.parametrize("model", ["demo", pytest.param("smollm2", marks=pytest.mark.slow)])
 async def test_models_make_calls_of_tools_that_there_are(request: pytest.FixtureRequest, model: str) -> None:
-    """Side by side in one batch, in a pool that does not hold all of them: replies are put aside and go on."""
+    """Side by side in one batch, in a pool that does not hold all of them: replies are preempted and resume."""
     path: Path = request.getfixturevalue(model)
     async with running(path, parallel=4, pool_tokens=1400, context_tokens=1024) as engine:
         turns = [

@@ -130,7 +130,7 @@ def test_a_second_turn_is_that_of_a_history_that_is_read_at_once(make: Callable[
 
 
 @pytest.mark.parametrize("evict", [False, True], ids=["resident", "to memory"])
-def test_a_turn_that_is_put_aside_goes_on_as_if_it_had_not_been(make: Callable[[], CacheHarness], evict: bool) -> None:
+def test_a_preempted_turn_goes_on_as_if_it_had_not_been(make: Callable[[], CacheHarness], evict: bool) -> None:
     """Every twenty tokens, while others use the pool; nothing is evaluated twice."""
     alone, logits = reply(make(), PROMPT)
     harness, log, parts = make(), list(PROMPT), []

@@ -56,7 +56,7 @@ def harness(tiny: Path) -> SchedulerHarness:
 
 
 def test_a_pool_with_less_room_than_booked_parks_and_goes_on(harness: SchedulerHarness) -> None:
-    """When the library finds no room although there should be some, turns are put aside, not failed."""
+    """When the library finds no room although there should be some, turns are preempted, not failed."""
     harness.model.context.cells = 100_000
     names = [f"t{number}" for number in range(4)]
     for name in names:
@@ -66,7 +66,7 @@ def test_a_pool_with_less_room_than_booked_parks_and_goes_on(harness: SchedulerH
 
 
 def test_a_turn_that_alone_finds_no_room_fails(harness: SchedulerHarness) -> None:
-    """There is nobody to put aside for it; the next one is served."""
+    """There is nobody to preempt for it; the next one is served."""
     harness.model.context.cells = 100_000
     harness.put("big", prompt=300, tokens=5)
     assert harness.run("big")["big"].error == "the pool has no room for this turn"
@@ -156,7 +156,7 @@ def test_sessions_that_rest_leave_the_pool_while_others_compute(tiny: Path) -> N
     assert harness.scheduler._cache.parked == 1
 
 
-def test_a_forgotten_turn_that_is_put_aside_leaves_nothing(harness: SchedulerHarness) -> None:
+def test_a_forgotten_turn_that_is_preempted_leaves_nothing(harness: SchedulerHarness) -> None:
     """Its session is gone: what it has computed is not kept under the session's key."""
     harness.put("gone", prompt=40, tokens=100)
     harness.put("other", prompt=10, tokens=5)

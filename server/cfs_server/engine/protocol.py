@@ -288,7 +288,7 @@ class Counters:
     prompt_tokens_evaluated: int = 0
     tokens_generated: int = 0
     recomputed_tokens: int = 0
-    """Of turns that were put aside and had lost their state when they came back."""
+    """Of preempted turns and had lost their state when they came back."""
 
     def __add__(self, other: "Counters") -> "Counters":
         """Count two workers together."""

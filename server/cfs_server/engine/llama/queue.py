@@ -38,7 +38,7 @@ class Lobby:
             self.waiting.remove(turn)
 
     def pause(self, turn: Generation) -> None:
-        """Set a turn aside that has no allocation; one that is paused stays so."""
+        """Pause a turn that has no allocation; one that is paused stays so."""
         if turn not in self.paused:
             self.gone(turn)
             self.paused.append(turn)
@@ -88,7 +88,7 @@ class Lobby:
         return next((turn for turn in longest_first if least < self._rank(turn) and can_keep(turn)), None)
 
     def victim(self, running: Sequence[Generation]) -> Generation:
-        """Choose who is put aside when there is no room; never the oldest.
+        """Choose which turn is preempted when there is no room; never the oldest.
 
         Those who lost their state before come last, then the least urgent goes first, then the youngest.
         """

@@ -248,17 +248,17 @@ class Fetching:
         self._tries.pop(turn, None)
 
 
-# Turns that are put aside in the middle: which may be, what it costs them, and when they may come back.
+# Preempted turns: which turns may be preempted, what it costs them, and when they resume.
 #
 # A turn whose state is lost meanwhile computes it again. That must not happen again and again, so a turn that cannot be
-# kept is not put aside for the sake of others' shares, and one that lost its state comes back only when it can stay. So
+# kept is not preempted for the sake of others' shares, and one that lost its state comes back only when it can stay. So
 # no token is evaluated more than twice.
 
 HEADROOM = 64
 """Cells that must be free for each running turn before another is admitted, or turns would go in and out."""
 
 
-class Parking:
+class PreemptionPolicy:
     """Looks ahead before turns leave and before they come back, and counts what they lost.
 
     It is given the scheduler's own list of the turns that run.
@@ -286,11 +286,11 @@ class Parking:
         return sum(other.pending for other in self._running) + HEADROOM * (len(self._running) + 1)
 
     def leaves(self, turn: Generation) -> None:
-        """Note how far a turn has come that is put aside."""
+        """Note how far a preempted turn has come."""
         turn.reached = turn.computed
 
     def came_in(self, turn: Generation) -> None:
-        """Count what a turn that was put aside has lost."""
+        """Count what a preempted turn has lost."""
         lost = max(0, turn.reached - turn.computed)
         self.recomputed_tokens += lost
         turn.losses += lost > 0
@@ -445,7 +445,7 @@ class Scheduler:
         self._solo = self._steps.solo
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
-        self._parking = Parking(self._cache, self._lobby, self._running)
+        self._preemption = PreemptionPolicy(self._cache, self._lobby, self._running)
         self._compaction = Compaction(self._cache, self._running, self._waiting)
         self._news = News()
         self._deadlines = Deadlines()
@@ -532,7 +532,7 @@ class Scheduler:
 
     def _pause(self, turn: Generation) -> None:
         if turn.allocation is not None:
-            self._put_aside(turn)
+            self._preempt(turn)
         self._solo.remove(turn)
         self._fetching.gone(turn)
         self._lobby.pause(turn)
@@ -545,8 +545,8 @@ class Scheduler:
     def _admit(self) -> None:
         """Bring in waiting turns; the first that does not fit keeps its place."""
         full = len(self._running) >= self._parallel
-        if full and (turn := self._lobby.gives_way(self._running, self._parking.can_keep)) is not None:
-            self._put_aside(turn)
+        if full and (turn := self._lobby.gives_way(self._running, self._preemption.can_keep)) is not None:
+            self._preempt(turn)
             self._waiting.append(turn)
         waiting = self._lobby.in_order()
         for turn in waiting:
@@ -580,10 +580,10 @@ class Scheduler:
 
     def _bring_in(self, turn: Generation) -> bool:
         """Allocate a sequence to a turn if all of its log, and some of what comes, fits beside the running ones."""
-        spare, alone = self._parking.spare(turn), not self._running
+        spare, alone = self._preemption.spare(turn), not self._running
         turn.allocation = self._cache.allocate(turn.owner, turn.log, spare, alone=alone)
         if turn.allocation is not None:
-            self._parking.came_in(turn)
+            self._preemption.came_in(turn)
         return turn.allocation is not None
 
     def _compute(self) -> None:
@@ -598,7 +598,7 @@ class Scheduler:
             if computed.outcome is Outcome.FAILED:
                 self._send(Log("error", computed.reason))
                 return self._fail(list(shares), EngineError(STEP_FAILED))
-            if not self._park_one():  # the books said that it fits, the pool says that it does not
+            if not self._preempt_one():  # the books said that it fits, the pool says that it does not
                 return self._fail(list(shares), EngineError("the pool has no room for this turn"))
         return None
 
@@ -623,27 +623,27 @@ class Scheduler:
         return [turn for turn in self._turns if turn.id == name]
 
     def _fitting_shares(self) -> dict[Generation, int]:
-        """Decide how many tokens of each running turn go into this step, parking turns until they fit."""
+        """Decide how many tokens of each running turn go into this step, preempting turns until they fit."""
         while True:
             shares = self._steps.budget.share({turn: turn.pending for turn in self._running}, _depth)
-            if self._cache.make_room(sum(shares.values())) or not self._park_one():
+            if self._cache.make_room(sum(shares.values())) or not self._preempt_one():
                 return shares
 
-    def _park_one(self) -> bool:
-        """Evict idle state, or else put the youngest running turn aside; the oldest always goes on."""
+    def _preempt_one(self) -> bool:
+        """Evict idle state, or else preempt the youngest running turn; the oldest always goes on."""
         if self._cache.evict_one():
             return True
         if len(self._running) <= 1:
             return False
         victim = self._lobby.victim(self._running)
-        self._put_aside(victim)
+        self._preempt(victim)
         self._waiting.appendleft(victim)
         return True
 
-    def _put_aside(self, turn: Generation) -> None:
+    def _preempt(self, turn: Generation) -> None:
         """Take a turn's allocation away; it goes on later from where it was."""
         self._running.remove(turn)
-        self._parking.leaves(turn)
+        self._preemption.leaves(turn)
         self._cache.release(turn.own_allocation, turn.log, turn.cache_key)
         turn.allocation = None
 
@@ -694,7 +694,9 @@ class Scheduler:
             self._cache.release(turn.allocation, log, key, SECONDS_UNTIL[turn.share[1]])
             turn.allocation = None
         if turn.forgotten and not turn.failed:
-            self._cache.forget(turn.cache_key)  # it may have been put aside for a session that was gone by then
+            self._cache.forget(
+                turn.cache_key
+            )  # it may have been preempted, and kept for a session that was gone by then
 
     def _flush(self) -> None:
         if self._news:
@@ -704,7 +706,7 @@ class Scheduler:
 
     @property
     def _counters(self) -> Counters:
-        return self._steps.counters(self._parking.recomputed_tokens)
+        return self._steps.counters(self._preemption.recomputed_tokens)
 
     def _stats(self, question: AskStats) -> Stats:
         cache = self._cache

@@ -23,7 +23,7 @@ class Generation:
     `share` names the account that it draws on, `slice` is the time that it had since it was admitted, `owed` what of
     its time no account has paid yet. `awaited` is another turn that computes this one's prefix, and how much of it;
     `forgotten` when its session is gone. `spared` tokens of its prompt others compute or have computed.
-    `reached` is what was computed when it was put aside, and `losses` how often
+    `reached` is what was computed when it was preempted, and `losses` how often
     that was gone when it came back. `ends_at` is its deadline by the monotonic clock, `may_take` the seconds that it
     was given. `reported` is there for turns that asked for log-probabilities; `solo` ones are computed by themselves
     and never get an allocation. `thinks` when its prompt ends in the middle of the model's thinking.

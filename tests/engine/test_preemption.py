@@ -1,4 +1,4 @@
-"""Turns that are put aside while nothing can be kept of them: they end, and do not compute the same again and again."""
+"""Turns that are preempted while nothing can be kept of them: they end, and do not compute the same again and again."""
 
 import asyncio
 from pathlib import Path
@@ -67,7 +67,7 @@ async def test_slices_go_on_where_the_pool_holds_everybody(tiny: Path) -> None:
         assert (await engine.stats()).recomputed_tokens == 0
 
 
-def test_a_session_that_is_deleted_while_its_turn_is_put_aside_leaves_nothing(harness: SchedulerHarness) -> None:
+def test_a_session_that_is_deleted_while_its_turn_is_preempted_leaves_nothing(harness: SchedulerHarness) -> None:
     """The turns go on to their ends; then no state is left in the names of sessions that are gone."""
     names = [f"t{number}" for number in range(4)]
     for number, name in enumerate(names):
