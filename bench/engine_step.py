@@ -42,8 +42,8 @@ CASES = ((100, 0), (1500, 0), (100, 300), (1500, 300))
 PARTS = {
     "admission and eviction": ("_admit", "_cache.evict_rested"),
     "shares": ("_fitting_shares",),
-    "accounts": ("_steps._book",),
-    "sampling": ("_steps._choose",),
+    "accounts": ("_runner._book",),
+    "sampling": ("_runner._choose",),
     "tokens to text": ("_take",),
     "the frame": ("_flush",),
     "sending it": ("_send",),

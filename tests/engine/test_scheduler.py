@@ -22,13 +22,15 @@ class SchedulerHarness:
         self.said: list[FromWorker] = []
         self.scheduler = Scheduler(model, self.said.append)
 
-    def put(self, name: str, prompt: int, tokens: int, *, first: int = 20, last: int = 0, solo: bool = False) -> None:
+    def put(
+        self, name: str, prompt: int, tokens: int, *, first: int = 20, last: int = 0, deterministic: bool = False
+    ) -> None:
         """Hand in a turn whose prompt is some tokens."""
         log = array("i", [first, *range(21, 20 + prompt)])
         log[-1] = last or log[-1]
         settings = Settings(temperature=0, max_tokens=tokens)
         turn = Generation(name, f"key-{name}", log, prompt, tokens, Sampler(settings), TextStream())
-        turn.share, turn.solo = ("", "interactive", name), solo
+        turn.share, turn.deterministic = ("", "interactive", name), deterministic
         self.scheduler.inbox.put(turn)
 
     def text(self, name: str) -> str:
@@ -91,13 +93,13 @@ def test_a_failed_step_is_one_line_of_the_log(tiny: Path) -> None:
     options, lines = Options(parallel=4, pool_tokens=256, threads=1), []
     log = NativeLog(lambda level, text: lines.append((level, text)))
     harness = SchedulerHarness(load(str(tiny), options, log, extra_buffers=True))
-    for solo in (False, True):
+    for deterministic in (False, True):
         harness.said.clear()
-        harness.put(f"bad-{solo}", prompt=10, tokens=5, first=10**6, solo=solo)
-        harness.run(f"bad-{solo}")
+        harness.put(f"bad-{deterministic}", prompt=10, tokens=5, first=10**6, deterministic=deterministic)
+        harness.run(f"bad-{deterministic}")
         [told] = [said for said in harness.said if isinstance(said, Log)]
         assert told.level == "error"
-        assert f"bad-{solo}" in told.text
+        assert f"bad-{deterministic}" in told.text
         assert "token" in told.text
         assert "\n" not in told.text
     assert lines == []
@@ -189,16 +191,16 @@ def test_a_paused_turn_saves_up_no_share(harness: SchedulerHarness) -> None:
 
 def test_a_reproducible_turn_that_paused_says_the_same(harness: SchedulerHarness) -> None:
     """Its context is freed meanwhile; prompt and reply are computed again in the same pieces, and it goes on."""
-    harness.put("whole", prompt=70, tokens=60, solo=True)
+    harness.put("whole", prompt=70, tokens=60, deterministic=True)
     harness.run("whole")
-    harness.put("paused", prompt=70, tokens=60, solo=True)
+    harness.put("paused", prompt=70, tokens=60, deterministic=True)
     while len(harness.text("paused")) < 20:
         harness.scheduler.take_work()
         harness.scheduler.step()
     harness.scheduler.inbox.put(Pause("paused"))
     harness.put("other", prompt=10, tokens=5)
     harness.run("other")
-    assert not harness.scheduler._solo.turns
+    assert not harness.scheduler._deterministic.turns
     before = harness.text("paused")
     harness.scheduler.inbox.put(Resume("paused"))
     harness.run("paused")
@@ -210,9 +212,9 @@ def test_a_reproducible_turn_that_paused_says_the_same(harness: SchedulerHarness
 def test_the_cost_of_a_step_is_told(harness: SchedulerHarness) -> None:
     """What is our own and what sampling takes are gauges; steps in which nothing is computed do not count."""
     harness.scheduler.step()
-    assert harness.scheduler._steps.gauges["own_seconds_per_step"] == 0
+    assert harness.scheduler._runner.gauges["own_seconds_per_step"] == 0
     harness.put("one", prompt=10, tokens=5)
     harness.run("one")
-    gauges = harness.scheduler._steps.gauges
+    gauges = harness.scheduler._runner.gauges
     assert 0 < gauges["own_seconds_per_step"] < 1
     assert 0 < gauges["sampling_seconds_per_step"] < 1

@@ -22,7 +22,7 @@ def harness(tiny: Path, *, looks_cost: bool, pool_tokens: int = 1024) -> Schedul
 
 def know(made: SchedulerHarness, *, looks_cost: bool) -> None:
     """Say what a token and a look cost."""
-    cost = made.scheduler._steps.budget.cost
+    cost = made.scheduler._runner.budget.cost
     cost.fixed, cost.per_token, cost.per_look = 0.0, 1e-6, 1e-6 if looks_cost else 0.0
 
 
@@ -41,7 +41,7 @@ def test_few_tokens_behind_many_are_filled_up_to_a_tile(tiny: Path, more: int, s
     """They count as one piece of the prompt; the others are neither counted nor kept."""
     made = harness(tiny, looks_cost=True)
     extended(made, 300, more, looks_cost=True)
-    steps = made.scheduler._steps
+    steps = made.scheduler._runner
     assert steps._batch.size == size
     assert steps.counters(0).prompt_tokens_evaluated == 300 + more
     assert made.scheduler._cache.pool.cells_used == 300 + more
@@ -70,7 +70,7 @@ def test_what_fills_a_tile_changes_no_logits(tiny: Path) -> None:
     for looks_cost in (False, True):
         made = harness(tiny, looks_cost=looks_cost)
         extended(made, 300, 20, looks_cost=looks_cost)
-        assert made.scheduler._steps._batch.size == (TILE if looks_cost else 20)
+        assert made.scheduler._runner._batch.size == (TILE if looks_cost else 20)
         logits.append(made.model.context.outputs(1, made.model.vocabulary.size)[0].copy())
         made.run("second")
     assert np.allclose(logits[0], logits[1], atol=1e-2)
@@ -80,12 +80,12 @@ def test_without_room_or_tiles_nothing_is_filled_up(tiny: Path) -> None:
     """The pool has no cells to spare, or attention is not computed in tiles."""
     made = harness(tiny, looks_cost=True, pool_tokens=512)
     extended(made, 450, 20, looks_cost=True)
-    assert made.scheduler._steps._batch.size == 20
+    assert made.scheduler._runner._batch.size == 20
     made.run("second")
     plain = harness(tiny, looks_cost=True)
     plain.model.context.tiled = False
     extended(plain, 300, 20, looks_cost=True)
-    assert plain.scheduler._steps._batch.size == 20
+    assert plain.scheduler._runner._batch.size == 20
     plain.run("second")
 
 
@@ -101,7 +101,7 @@ def test_a_stream_speaks_between_the_pieces_of_a_prompt(tiny: Path) -> None:
     while "long" not in {end.id for step in made.said for end in getattr(step, "ended", ())}:
         made.scheduler.take_work()
         made.scheduler.step()
-        sizes.append(made.scheduler._steps._batch.size)
+        sizes.append(made.scheduler._runner._batch.size)
     pieces = [size for size in sizes if size > 1]
     assert sum(pieces) == 600
     assert all(size % TILE == 0 for size in pieces[:-1])

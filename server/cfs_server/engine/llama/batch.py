@@ -178,7 +178,7 @@ class _Own:
         lib.llama_free(self.context.raw)
 
 
-class Solo:
+class DeterministicRunner:
     """The turns that have a context of their own; they take steps one after the other."""
 
     def __init__(self, model: LoadedModel, samplers: SamplerPool) -> None:
@@ -311,7 +311,7 @@ class Computed:
     """Why the library could not compute it, and what: one line for the log."""
 
 
-class Steps:
+class BatchRunner:
     """Runs the model and the samplers for the scheduler, which decides for whom."""
 
     def __init__(self, model: LoadedModel, lobby: Lobby, cache: PrefixCache) -> None:
@@ -320,7 +320,7 @@ class Steps:
         self.forecast = Forecast(self.budget)
         self.clock = StepClock()
         self._samplers = SamplerPool(model.vocabulary.size, options.threads)
-        self.solo = Solo(model, self._samplers)
+        self.deterministic = DeterministicRunner(model, self._samplers)
         self._log = model.log
         self._context = model.context
         self._vocabulary = model.vocabulary
@@ -369,7 +369,7 @@ class Steps:
         """Let one of the turns go on that are computed by themselves; `None` when there are none."""
         self._log.hold()
         began = time.perf_counter()
-        pace = self.solo.step()
+        pace = self.deterministic.step()
         why = self._log.take(failed=pace is not None and pace.failed)
         if pace is None:
             return None
@@ -387,12 +387,12 @@ class Steps:
 
     def seconds_alone(self) -> float | None:
         """Predict how long `compute_alone` takes, 0 before it was seen; `None` when there is nothing to compute."""
-        tokens = self.solo.next_size()
+        tokens = self.deterministic.next_size()
         return self._cost_alone.seconds(tokens) if tokens else None
 
     def close(self) -> None:
         """Free what turns have to themselves, and end the threads that were started."""
-        self.solo.close()
+        self.deterministic.close()
         self._samplers.close()
 
     def _looks(self, filling: Filling) -> float | None:

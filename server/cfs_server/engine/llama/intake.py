@@ -312,12 +312,12 @@ class Intake:
         check_bound(messages, settings.system, self._context_tokens, self._vocabulary.longest)
         yield from self._check_long(messages)
         prompt = self._prompts.build(messages, settings, order.tools)
-        solo = settings.reproducible and (settings.seed is not None or settings.temperature == 0)
+        deterministic = settings.reproducible and (settings.seed is not None or settings.temperature == 0)
         # What was cut into tokens before, and how, must not matter to a turn that is to be the same each time.
         yield
         logs = self._logs
         known = yield from (
-            logs.cut(prompt.pieces) if solo else logs.cut_next(order.cache_key, prompt.pieces, order.owner)
+            logs.cut(prompt.pieces) if deterministic else logs.cut_next(order.cache_key, prompt.pieces, order.owner)
         )
         tokens = self._tokens(known)
         room = self._context_tokens - len(tokens)
@@ -337,7 +337,7 @@ class Intake:
             reported=Reported(self._vocabulary) if order.logprobs is not None else None,
             known=known,
             owner=order.owner,
-            solo=solo,
+            deterministic=deterministic,
             share=(order.owner, order.kind, order.account),
         )
 

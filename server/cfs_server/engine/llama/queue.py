@@ -81,7 +81,7 @@ class Lobby:
         if not spent:
             return None
         self._settle()
-        least = min((self._rank(turn) for turn in self.waiting if not turn.solo), default=None)
+        least = min((self._rank(turn) for turn in self.waiting if not turn.deterministic), default=None)
         if least is None:
             return None
         longest_first = sorted(spent, key=self._rank, reverse=True)

@@ -28,7 +28,7 @@ from cfs_server.engine.kvcache.device import Allocation
 from cfs_server.engine.kvcache.disk import Woken, open_disk
 from cfs_server.engine.kvcache.radix_tree import SECONDS_UNTIL, PrefixTree
 from cfs_server.engine.kvcache.snapshots import SnapshotCache
-from cfs_server.engine.llama.batch import STEP_FAILED, Computed, Solo, Steps
+from cfs_server.engine.llama.batch import STEP_FAILED, BatchRunner, Computed, DeterministicRunner
 from cfs_server.engine.llama.ffi import Outcome
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.llama.queue import Lobby
@@ -155,7 +155,7 @@ class Prompts:
 
     def arrive(self, turn: Generation) -> None:
         """Take in a turn and note what of its prompt it need not compute (`Generation.spared`)."""
-        if turn.solo:
+        if turn.deterministic:
             return
         tokens = tokens_of(turn.log, turn.prompt_tokens)
         coming = self._tree.match(turn.owner, tokens[:-1]).length if self._cache.partial else 0
@@ -171,7 +171,7 @@ class Prompts:
     def check_integrity(self, turns: Iterable[Generation]) -> list[str]:
         """Compare the prompts with the unfinished turns; every line is a violation."""
         problems = self._tree.check_integrity()
-        ends = {turn.id: self._tree.end_of(turn.id) for turn in turns if not turn.solo}
+        ends = {turn.id: self._tree.end_of(turn.id) for turn in turns if not turn.deterministic}
         if any(node is None for node in ends.values()):
             problems.append("the prompt of an unfinished turn is missing")
         if any(not node.children and not node.sessions for node in self._tree):
@@ -352,9 +352,14 @@ class Audit:
     """Looks at the parts themselves; `running` is the scheduler's own list."""
 
     def __init__(
-        self, cache: PrefixCache, lobby: Lobby, deadlines: Deadlines, running: Sequence[Generation], solo: Solo
+        self,
+        cache: PrefixCache,
+        lobby: Lobby,
+        deadlines: Deadlines,
+        running: Sequence[Generation],
+        deterministic: DeterministicRunner,
     ) -> None:
-        self._solo = solo
+        self._deterministic = deterministic
         self._cache = cache
         self._lobby = lobby
         self._deadlines = deadlines
@@ -372,7 +377,7 @@ class Audit:
     def violations(self) -> list[str]:
         """Compare the turns with their allocations, their accounts and their deadlines."""
         aside = [*self._lobby.waiting, *self._lobby.paused]
-        computed = [*self._running, *self._solo.turns]
+        computed = [*self._running, *self._deterministic.turns]
         turns = [*computed, *aside]
         problems = self._cache.check_integrity()
         problems += self._lobby.check_integrity([*computed, *self._lobby.waiting])
@@ -381,7 +386,9 @@ class Audit:
             problems.append("a turn is listed twice")
         problems += [f"{turn.id} runs without an allocation" for turn in self._running if turn.allocation is None]
         problems += [
-            f"{turn.id} waits in an allocation" for turn in [*aside, *self._solo.turns] if turn.allocation is not None
+            f"{turn.id} waits in an allocation"
+            for turn in [*aside, *self._deterministic.turns]
+            if turn.allocation is not None
         ]
         return [*problems, *self._misplaced(turns)]
 
@@ -399,7 +406,7 @@ class Audit:
 
 
 @dataclass(slots=True)
-class News:
+class StepOutput:
     """Collected during a step, sent as one frame."""
 
     started: list[Started] = field(default_factory=list)
@@ -441,16 +448,16 @@ class Scheduler:
         self._cache = cache_type(model.context, options.parked_bytes, options.idle_seconds, disk)
         self._fetching = Fetching(self._cache)
         self._lobby = Lobby(options.slice_seconds)
-        self._steps = Steps(model, self._lobby, self._cache)
-        self._solo = self._steps.solo
+        self._runner = BatchRunner(model, self._lobby, self._cache)
+        self._deterministic = self._runner.deterministic
         self._waiting = self._lobby.waiting
         self._running: list[Generation] = []
         self._preemption = PreemptionPolicy(self._cache, self._lobby, self._running)
         self._compaction = Compaction(self._cache, self._running, self._waiting)
-        self._news = News()
+        self._output = StepOutput()
         self._deadlines = Deadlines()
         self._prompts = Prompts(self._cache)
-        self._audit = Audit(self._cache, self._lobby, self._deadlines, self._running, self._solo)
+        self._audit = Audit(self._cache, self._lobby, self._deadlines, self._running, self._deterministic)
 
     def run_forever(self) -> None:
         """Serve; while there is nothing to compute this blocks and costs nothing."""
@@ -472,12 +479,12 @@ class Scheduler:
 
     def close(self) -> None:
         """Free what turns have to themselves, and end the threads that were started."""
-        self._steps.close()
+        self._runner.close()
         self._cache.disk.close()
 
     def step(self) -> None:
         """Admit, compute one batch, sample, and send one frame with what came of it."""
-        self._steps.clock.begin()
+        self._runner.clock.begin()
         self._cache.collect()
         for turn in self._deadlines.late():
             self._end(turn, "error", TOO_LONG.format(turn.may_take))
@@ -487,15 +494,15 @@ class Scheduler:
             self._cache.evict_rested()
             self._compaction.look()
             self._compute()
-        if (seconds := self._steps.seconds_alone()) is not None:
+        if (seconds := self._runner.seconds_alone()) is not None:
             self._excuse(seconds)
-        if (alone := self._steps.compute_alone()) is not None:
+        if (alone := self._runner.compute_alone()) is not None:
             if alone.reason:
                 self._send(Log("error", alone.reason))
             self._take(alone)
         self._flush()
         self._cache.copy_some()
-        self._steps.clock.end()
+        self._runner.clock.end()
 
     def interrupt(self, turn: str) -> None:
         """End the step that is being computed if it is for this turn alone. From any thread; the cancel comes after."""
@@ -509,7 +516,7 @@ class Scheduler:
                 self._deadlines.add(work)
                 self._prompts.arrive(work)
             case Refused(ended):
-                self._news.ended.append(ended)
+                self._output.ended.append(ended)
             case Cancel(turn):
                 for generation in self._named(turn):
                     self._end(generation, "cancelled")
@@ -533,7 +540,7 @@ class Scheduler:
     def _pause(self, turn: Generation) -> None:
         if turn.allocation is not None:
             self._preempt(turn)
-        self._solo.remove(turn)
+        self._deterministic.remove(turn)
         self._fetching.gone(turn)
         self._lobby.pause(turn)
 
@@ -550,12 +557,12 @@ class Scheduler:
             self._waiting.append(turn)
         waiting = self._lobby.in_order()
         for turn in waiting:
-            if turn.solo and not self._solo.full:
+            if turn.deterministic and not self._deterministic.full:
                 self._admit_alone(turn)
         for turn in waiting:
             if len(self._running) >= self._parallel:
                 return
-            if turn.solo or must_wait(turn, self._running, self._cache) or self._fetching.must_wait(turn):
+            if turn.deterministic or must_wait(turn, self._running, self._cache) or self._fetching.must_wait(turn):
                 continue
             if not self._bring_in(turn):
                 if not self._running:
@@ -567,7 +574,7 @@ class Scheduler:
 
     def _admit_alone(self, turn: Generation) -> None:
         try:
-            self._solo.begin(turn)
+            self._deterministic.begin(turn)
         except EngineError as error:
             return self._fail([turn], error)
         self._lobby.admit(turn)
@@ -576,7 +583,7 @@ class Scheduler:
     def _announce(self, turn: Generation) -> None:
         if not turn.started:
             turn.started = True
-            self._news.started.append(turn.start_notice())
+            self._output.started.append(turn.start_notice())
 
     def _bring_in(self, turn: Generation) -> bool:
         """Allocate a sequence to a turn if all of its log, and some of what comes, fits beside the running ones."""
@@ -589,8 +596,8 @@ class Scheduler:
     def _compute(self) -> None:
         while self._running:
             shares = self._fitting_shares()
-            self._excuse(self._steps.budget.step_seconds(shares, _depth))
-            computed = self._steps.compute(shares)
+            self._excuse(self._runner.budget.step_seconds(shares, _depth))
+            computed = self._runner.compute(shares)
             if computed.outcome is Outcome.DONE:
                 return self._take(computed)
             if computed.outcome is Outcome.ABORTED:
@@ -612,12 +619,12 @@ class Scheduler:
     def _busy(self) -> bool:
         """Whether there is anything to compute, or to copy; those who wait for the disk are told when it is there."""
         waiting = len(self._waiting) > len(self._fetching.turns)
-        return bool(self._running or waiting or self._solo.turns or self._cache.copying)
+        return bool(self._running or waiting or self._deterministic.turns or self._cache.copying)
 
     @property
     def _turns(self) -> tuple[Generation, ...]:
         """All turns that are not over."""
-        return (*self._running, *self._solo.turns, *self._waiting, *self._lobby.paused)
+        return (*self._running, *self._deterministic.turns, *self._waiting, *self._lobby.paused)
 
     def _named(self, name: str) -> list[Generation]:
         return [turn for turn in self._turns if turn.id == name]
@@ -625,7 +632,7 @@ class Scheduler:
     def _fitting_shares(self) -> dict[Generation, int]:
         """Decide how many tokens of each running turn go into this step, preempting turns until they fit."""
         while True:
-            shares = self._steps.budget.share({turn: turn.pending for turn in self._running}, _depth)
+            shares = self._runner.budget.share({turn: turn.pending for turn in self._running}, _depth)
             if self._cache.make_room(sum(shares.values())) or not self._preempt_one():
                 return shares
 
@@ -658,32 +665,32 @@ class Scheduler:
             if reason := turn.accept(choice, self._vocabulary):
                 self._end(turn, reason)
             elif text := turn.take_text():
-                self._news.texts.append(text)
+                self._output.texts.append(text)
 
     def _end(self, turn: Generation, reason: FinishReason, error: str = "") -> None:
         """End a turn whose state is good, even if its reader is told of an error."""
         ended = turn.end_notice(reason, error)
         if text := turn.take_text():
-            self._news.texts.append(text)
+            self._output.texts.append(text)
         turn.remember(self._vocabulary)
         if not turn.forgotten and (told := turn.known.tell()) is not None:
-            self._news.logs.append(told)
+            self._output.logs.append(told)
         if turn.started:
-            self._steps.forecast.saw_reply(turn.completion_tokens)
-        self._news.ended.append(ended)
+            self._runner.forecast.saw_reply(turn.completion_tokens)
+        self._output.ended.append(ended)
         self._remove(turn)
 
     def _fail(self, turns: list[Generation], error: CfsError) -> None:
         for turn in turns:
             turn.failed = turn.forgotten = True
             ended = Ended(turn.id, "error", turn.completion_tokens, type(error).__name__, error.detail)
-            self._news.ended.append(ended)
+            self._output.ended.append(ended)
             self._remove(turn)
 
     def _remove(self, turn: Generation) -> None:
         turn.sampler.free()
         self._lobby.gone(turn)
-        self._solo.remove(turn)
+        self._deterministic.remove(turn)
         self._deadlines.remove(turn)
         self._prompts.gone(turn)
         self._fetching.gone(turn)
@@ -699,14 +706,14 @@ class Scheduler:
             )  # it may have been preempted, and kept for a session that was gone by then
 
     def _flush(self) -> None:
-        if self._news:
-            news, self._news = self._news, News()
-            backlog = self._steps.forecast.backlog(self._running, self._waiting, self._parallel)
-            self._send(news.step(self._counters, backlog))
+        if self._output:
+            output, self._output = self._output, StepOutput()
+            backlog = self._runner.forecast.backlog(self._running, self._waiting, self._parallel)
+            self._send(output.step(self._counters, backlog))
 
     @property
     def _counters(self) -> Counters:
-        return self._steps.counters(self._preemption.recomputed_tokens)
+        return self._runner.counters(self._preemption.recomputed_tokens)
 
     def _stats(self, question: AskStats) -> Stats:
         cache = self._cache
@@ -717,12 +724,12 @@ class Scheduler:
         return Stats(
             number=question.number,
             counters=self._counters,
-            running=len(self._running) + len(self._solo.turns),
+            running=len(self._running) + len(self._deterministic.turns),
             waiting=len(self._waiting),
             sequences_resident=len(cache.pool.handles),
             sequences_parked=cache.parked,
             cells_used=cache.pool.cells_used,
-            gauges=cache.gauges() | self._steps.gauges | gauges,
+            gauges=cache.gauges() | self._runner.gauges | gauges,
             violations=self.check_integrity() if question.check else [],
         )
 

@@ -25,8 +25,8 @@ class Generation:
     `forgotten` when its session is gone. `spared` tokens of its prompt others compute or have computed.
     `reached` is what was computed when it was preempted, and `losses` how often
     that was gone when it came back. `ends_at` is its deadline by the monotonic clock, `may_take` the seconds that it
-    was given. `reported` is there for turns that asked for log-probabilities; `solo` ones are computed by themselves
-    and never get an allocation. `thinks` when its prompt ends in the middle of the model's thinking.
+    was given. `reported` is there for turns that asked for log-probabilities; `deterministic` ones are computed by
+    themselves and never get an allocation. `thinks` when its prompt ends in the middle of the model's thinking.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Generation:
     reported: Reported | None = None
     known: TokenLog = field(default_factory=TokenLog)
     owner: str = ""
-    solo: bool = False
+    deterministic: bool = False
     share: Share = ("", "interactive", "")
     slice: float = 0.0
     owed: float = 0.0
