@@ -11,9 +11,9 @@ from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import Piece, PromptBuilder
 from cfs_server.engine.llama import tokenizer
 from cfs_server.engine.llama.model import NativeLog, load
-from cfs_server.engine.llama.tokenizer import Recalled, Segment, TokenLog, TokenLogs, Vocabulary
+from cfs_server.engine.llama.tokenizer import RestoredLogs, Segment, TokenLog, TokenLogs, Vocabulary
 from cfs_server.engine.protocol import Options
-from cfs_server.engine.supervisor import LogBook
+from cfs_server.engine.supervisor import TokenLogStore
 from tests.engine.support import user
 
 
@@ -23,7 +23,7 @@ class LogStoreHarness:
     def __init__(self, vocabulary: Vocabulary, template: str | None, limit: int = 1 << 20) -> None:
         self.vocabulary = vocabulary
         self.prompts = PromptBuilder(template, special=vocabulary.special_text)
-        self.book = LogBook(limit)
+        self.book = TokenLogStore(limit)
         self.logs = self._worker()
 
     def turn(self, key: str, history: list[Message], reply: str, owner: str = "") -> TokenLog:
@@ -31,25 +31,25 @@ class LogStoreHarness:
         log = self.logs.next(key, self.prompts.build(history, Settings()).pieces, owner)
         tokens = np.array([int(self.vocabulary.tokenize(letter, special=False)[0]) for letter in reply], np.int32)
         log.answer(reply, tokens, [self.vocabulary.piece(int(token)) for token in tokens])
-        told = log.tell()
-        assert told is not None
-        if not self.book.take(told):
-            self.logs.tell_again(key)
+        delta = log.take_delta()
+        assert delta is not None
+        if not self.book.apply(delta):
+            self.logs.resync(key)
         assert self.book.check_integrity() == []
         return log
 
     def crash(self) -> None:
         """Let a new worker take over."""
         self.logs = self._worker()
-        for recall in self.book.recalls():
-            self.recalled.put(recall.cache_key, recall.owner, recall.rows)
+        for restore in self.book.restores():
+            self.restored.put(restore.cache_key, restore.owner, restore.rows)
 
     def _worker(self) -> TokenLogs:
         def tokenize(text: str, trusted: bool) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
             return self.vocabulary.tokenize(text, special=trusted)
 
-        self.recalled = Recalled(tokenize, self.vocabulary.spell)
-        return TokenLogs(tokenize, self.vocabulary.cuts, recalled=self.recalled)
+        self.restored = RestoredLogs(tokenize, self.vocabulary.spell)
+        return TokenLogs(tokenize, self.vocabulary.cuts, restored=self.restored)
 
 
 @pytest.fixture(scope="module")

@@ -135,8 +135,8 @@ class DropHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class Recall:
-    """To a new worker: the token log of a session, as the worker before told it (`Told`)."""
+class TokenLogRestore:
+    """To a new worker: the token log of a session, put together from the deltas of the worker before it."""
 
     cache_key: str
     owner: str
@@ -144,8 +144,8 @@ class Recall:
 
 
 @dataclass(frozen=True, slots=True)
-class TellAgain:
-    """To the worker: the server has nothing of this session's token log; tell the whole of it next time."""
+class TokenLogResync:
+    """To the worker: the server does not have this session's token log; send all of it with the next delta."""
 
     cache_key: str
 
@@ -270,8 +270,11 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A session's token log: the first `keep` rows of the log of `source` (a fork's, or its own), then these."""
+class TokenLogDelta:
+    """What is new in a session's token log: it is the first `keep` rows of the log of `source`, then these.
+
+    `source` is the session itself or the one it was forked from.
+    """
 
     cache_key: str
     owner: str
@@ -309,7 +312,7 @@ class Step:
     texts: list[Text] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     backlog: Backlog = field(default_factory=Backlog)
-    logs: list[Told] = field(default_factory=list)
+    logs: list[TokenLogDelta] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +357,8 @@ ToWorker = (
     | Resume
     | Forget
     | DropHistory
-    | Recall
-    | TellAgain
+    | TokenLogRestore
+    | TokenLogResync
     | Expect
     | AskStats
     | AskTokens
@@ -374,7 +377,7 @@ def _text(identity: str, text: str, tokens: int, logprobs: list[list[list[Any]]]
     return Text(identity, text, tokens, ranks)
 
 
-_LISTS: dict[str, Callable[..., Any]] = {"started": Started, "texts": _text, "ended": Ended, "logs": Told}
+_LISTS: dict[str, Callable[..., Any]] = {"started": Started, "texts": _text, "ended": Ended, "logs": TokenLogDelta}
 
 
 def _plain_value(value: Any) -> list[Any]:

@@ -35,7 +35,15 @@ from cfs_server.engine.interface import (
 )
 from cfs_server.engine.llama import probe
 from cfs_server.engine.process import COMMAND, Heartbeat, WorkerProcess, in_thread
-from cfs_server.engine.protocol import AskStats, AskTokens, CountedTokens, Recall, Stats, StopCounting, Told
+from cfs_server.engine.protocol import (
+    AskStats,
+    AskTokens,
+    CountedTokens,
+    Stats,
+    StopCounting,
+    TokenLogDelta,
+    TokenLogRestore,
+)
 from cfs_server.engine.streams import NOTHING, Patience, TurnStream
 
 # Questions to the worker, each with a number, until they are answered or nobody is there any more to do it.
@@ -97,18 +105,18 @@ class Questions:
                 future.set_result(None)
 
 
-# The token log of each session as the server keeps it, so that it outlives the worker (E1).
+# The token logs of all sessions, stored by the server so that they outlive the worker (E1).
 #
-# A worker tells what is new of a log when a turn is over (`Told`), and a new worker is handed all of them (`Recall`).
-# The server reads none of it. A row stands for a segment: the length and the digest of its text, and the tokens of
-# those that the model wrote; all others are cut again and come out the same. A fork's rows are those of the session it
-# comes from.
+# At the end of each turn the worker sends what is new in the session's log (`TokenLogDelta`). A new worker gets all logs
+# back (`TokenLogRestore`). The server does not interpret them. A row stands for one segment: the length and the digest
+# of its text and, of text that the model wrote, its tokens. All other text is tokenized again, with the same result. A
+# fork begins with the rows of the session it comes from.
 
 BYTES = 16 << 20
 """What all logs may take together, counting what forks share for each; the least recently used go first."""
 _ROW_BYTES = 64
 _IN_FLIGHT = 10_000
-"""So many forgotten sessions are remembered, for the worker may be telling of them at this moment."""
+"""Forgotten sessions that are remembered: deltas of them may be on their way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +126,8 @@ class _Log:
     size: int
 
 
-class LogBook:
-    """Holds what workers told. What is lost here costs only that a reply is cut into tokens anew after a crash."""
+class TokenLogStore:
+    """Stores token logs. A log that is dropped costs only that its replies are tokenized again after a crash."""
 
     def __init__(self, limit: int = BYTES) -> None:
         self._limit = limit
@@ -130,39 +138,39 @@ class LogBook:
     def __len__(self) -> int:
         return len(self._logs)
 
-    def take(self, told: Told) -> bool:
-        """Note what is new of a log; false when it goes on from one that is not here and must be told as a whole."""
-        if told.cache_key in self._forgotten:
+    def apply(self, delta: TokenLogDelta) -> bool:
+        """Apply a delta; return false when its source is not stored, so that the whole log must be sent."""
+        if delta.cache_key in self._forgotten:
             return True
-        before = self._logs.get(told.source)
-        if told.keep > (len(before.rows) if before else 0):
-            self._drop(told.cache_key)
+        before = self._logs.get(delta.source)
+        if delta.keep > (len(before.rows) if before else 0):
+            self._drop(delta.cache_key)
             return False
-        rows = (*(before.rows[: told.keep] if before else ()), *told.rows)
-        self._drop(told.cache_key)
-        self._logs[told.cache_key] = log = _Log(told.owner, rows, sum(map(_size, rows)))
+        rows = (*(before.rows[: delta.keep] if before else ()), *delta.rows)
+        self._drop(delta.cache_key)
+        self._logs[delta.cache_key] = log = _Log(delta.owner, rows, sum(map(_size, rows)))
         self.bytes += log.size
         while self.bytes > self._limit and len(self._logs) > 1:
             self._drop(next(iter(self._logs)))
         return True
 
     def begun(self, key: str) -> None:
-        """Note that a session has a turn: it is there, even if one of its name was forgotten."""
+        """Note that a session has a turn: it exists, even if one of the same name was forgotten."""
         self._forgotten.pop(key, None)
 
     def forget(self, key: str, *, busy: bool) -> None:
-        """Drop a session's log; while a worker is `busy`, what it may still tell of that session is not wanted."""
+        """Drop a session's log. While a worker is `busy`, deltas of that session that are on their way are ignored."""
         self._drop(key)
         if busy:
             self._forgotten[key] = None
             while len(self._forgotten) > _IN_FLIGHT:
                 self._forgotten.popitem(last=False)
 
-    def recalls(self) -> Iterator[Recall]:
-        """Hand over to a new worker, which tells nothing any more of sessions that are forgotten."""
+    def recalls(self) -> Iterator[TokenLogRestore]:
+        """Make the frames for a new worker, which sends no deltas of forgotten sessions any more."""
         self._forgotten.clear()
         for key, log in self._logs.items():
-            yield Recall(key, log.owner, list(log.rows))
+            yield TokenLogRestore(key, log.owner, list(log.rows))
 
     def check_integrity(self) -> list[str]:
         """Compare the sizes with the rows; every line is a violation."""
@@ -223,7 +231,7 @@ class LlamaEngine:
         self._context = (0, 1)
         self._streams: dict[str, TurnStream] = {}
         self._questions = Questions(answer_seconds)
-        self._logs = LogBook()
+        self._logs = TokenLogStore()
         self._past = protocol.Counters()
         self._counters = protocol.Counters()
         self._heartbeat = heartbeat or Heartbeat()
@@ -428,9 +436,9 @@ class LlamaEngine:
             self._useless = 0
             if stream := self._streams.get(ended.id):
                 stream.finish(ended)
-        for told in step.logs:
-            if not self._logs.take(told):
-                self._tell(protocol.TellAgain(told.cache_key))
+        for delta in step.logs:
+            if not self._logs.apply(delta):
+                self._tell(protocol.TokenLogResync(delta.cache_key))
 
     async def _bury(self) -> None:
         """Take leave of a dead worker: account for it, fail the turns that spoke, keep the others."""
@@ -469,8 +477,8 @@ class LlamaEngine:
             return
 
     async def _hand_over(self, worker: WorkerProcess) -> None:
-        for recall in self._logs.recalls():
-            worker.send(recall)
+        for restore in self._logs.restores():
+            worker.send(restore)
         for stream in list(self._streams.values()):  # those that come meanwhile are sent by their readers
             await self._begin(worker, stream)
 

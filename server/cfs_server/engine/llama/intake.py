@@ -27,7 +27,7 @@ from cfs_server.engine.llama.sampling import Reported, Sampler
 from cfs_server.engine.llama.scheduler import Work
 from cfs_server.engine.llama.sequence import Generation, Refused
 from cfs_server.engine.llama.text import TextStream
-from cfs_server.engine.llama.tokenizer import Recalled, TokenLog, TokenLogs, Vocabulary
+from cfs_server.engine.llama.tokenizer import RestoredLogs, TokenLog, TokenLogs, Vocabulary
 from cfs_server.engine.protocol import (
     AskStats,
     AskTokens,
@@ -41,10 +41,10 @@ from cfs_server.engine.protocol import (
     History,
     KnownHistories,
     Pause,
-    Recall,
     Resume,
     StopCounting,
-    TellAgain,
+    TokenLogRestore,
+    TokenLogResync,
 )
 
 # Counts tokens for those who must keep within a context, in a thread of its own: a long text holds up no turn.
@@ -128,7 +128,7 @@ class Counter:
         return len(self._vocabulary.tokenize(text, special=special))
 
 
-Simple = History | Cancel | Pause | Resume | Forget | DropHistory | Recall | TellAgain | Expect | AskStats
+Simple = History | Cancel | Pause | Resume | Forget | DropHistory | TokenLogRestore | TokenLogResync | Expect | AskStats
 Order = Generate | Simple
 
 
@@ -177,8 +177,8 @@ class Intake:
         self._prompts = prompts
         self._grammars = Grammars(model.vocabulary, report)
         self._compiler = ThreadPoolExecutor(1, "grammars")
-        self._recalled = Recalled(self._tokenize, model.vocabulary.spell)
-        self._logs = TokenLogs(self._tokenize, model.vocabulary.cuts, recalled=self._recalled)
+        self._restored = RestoredLogs(self._tokenize, model.vocabulary.spell)
+        self._logs = TokenLogs(self._tokenize, model.vocabulary.cuts, restored=self._restored)
         self._histories = KnownHistories()
         self._deliver = deliver
         self._interrupt = interrupt
@@ -224,7 +224,7 @@ class Intake:
             barrier = _Barrier(order, len(self._lanes))
             for lane in self._lanes.values():
                 lane.orders.append(barrier)
-        elif isinstance(order, History | Forget | DropHistory | Recall | TellAgain | Expect):
+        elif isinstance(order, History | Forget | DropHistory | TokenLogRestore | TokenLogResync | Expect):
             busy = [lane for lane in self._lanes.values() if lane.has(order.cache_key)]
             if busy:
                 busy[0].orders.append(order)
@@ -264,10 +264,10 @@ class Intake:
                 self._histories.take(order)
             case DropHistory(key):
                 self._histories.drop(key)
-            case Recall(key, owner, rows):
-                self._recalled.put(key, owner, rows)
-            case TellAgain(key):
-                self._logs.tell_again(key)
+            case TokenLogRestore(key, owner, rows):
+                self._restored.put(key, owner, rows)
+            case TokenLogResync(key):
+                self._logs.resync(key)
             case Forget(key):
                 self._histories.drop(key)
                 self._logs.forget(key)

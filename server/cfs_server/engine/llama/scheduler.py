@@ -51,7 +51,7 @@ from cfs_server.engine.protocol import (
     Stats,
     Step,
     Text,
-    Told,
+    TokenLogDelta,
 )
 
 # Moves what runs to the beginning of the pool when holes below it cost time.
@@ -412,7 +412,7 @@ class StepOutput:
     started: list[Started] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
-    logs: list[Told] = field(default_factory=list)
+    logs: list[TokenLogDelta] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         """Whether there is anything to tell."""
@@ -673,8 +673,8 @@ class Scheduler:
         if text := turn.take_text():
             self._output.texts.append(text)
         turn.remember(self._vocabulary)
-        if not turn.forgotten and (told := turn.known.tell()) is not None:
-            self._output.logs.append(told)
+        if not turn.forgotten and (delta := turn.known.take_delta()) is not None:
+            self._output.logs.append(delta)
         if turn.started:
             self._runner.forecast.saw_reply(turn.completion_tokens)
         self._output.ended.append(ended)
@@ -701,9 +701,7 @@ class Scheduler:
             self._cache.release(turn.allocation, log, key, SECONDS_UNTIL[turn.share[1]])
             turn.allocation = None
         if turn.forgotten and not turn.failed:
-            self._cache.forget(
-                turn.cache_key
-            )  # it may have been preempted, and kept for a session that was gone by then
+            self._cache.forget(turn.cache_key)  # a preemption may have kept it after the session was deleted
 
     def _flush(self) -> None:
         if self._output:

@@ -16,7 +16,7 @@ from llama_cpp import llama_cpp as lib
 from cfs_server.engine.chat.prompt import Piece
 from cfs_server.engine.chat.reply_parser import MARKS
 from cfs_server.engine.llama.ffi import Tokens
-from cfs_server.engine.protocol import Told
+from cfs_server.engine.protocol import TokenLogDelta
 
 # A part of a prompt whose tokens do not depend on what stands beside it.
 
@@ -109,7 +109,7 @@ CANDIDATES = 16
 """Logs of an owner that a new session's prompt is compared with, the most recent first."""
 
 
-class Recalled:
+class RestoredLogs:
     """Holds rows of text until somebody needs them; `spell` raises `IndexError` for what is no token."""
 
     def __init__(self, tokenize: Callable[[str, bool], Tokens], spell: Callable[[int], bytes]) -> None:
@@ -161,8 +161,8 @@ class TokenLog:
     """Segments taken from the turn before."""
     owner: str = ""
     key: str = ""
-    """The session, if it is the session's newest log; others are told to nobody."""
-    told: tuple[str, int] = ("", 0)
+    """The session, if this is its newest log; no other log is sent."""
+    sent: tuple[str, int] = ("", 0)
     """How many of the segments the server has, in the log of which session."""
 
     @property
@@ -189,13 +189,13 @@ class TokenLog:
         if count and b"".join(pieces[:count]) == wanted:
             self.segments.append(Segment(said, trusted=False, tokens=tokens[:count], reply=True))
 
-    def tell(self) -> Told | None:
-        """Write down for the server what it has not got yet."""
+    def take_delta(self) -> TokenLogDelta | None:
+        """Return what the server does not have yet."""
         if not self.key:
             return None
-        source, keep = self.told
-        self.told = self.key, len(self.segments)
-        return Told(self.key, self.owner, source, keep, list(map(write, self.segments[keep:])))
+        source, keep = self.sent
+        self.sent = self.key, len(self.segments)
+        return TokenLogDelta(self.key, self.owner, source, keep, list(map(write, self.segments[keep:])))
 
 
 Cutting = Generator[None, None, TokenLog]
@@ -219,10 +219,10 @@ class TokenLogs:
         cuts: re.Pattern[str] | None,
         limit: int = LOG_CHARACTERS,
         *,
-        recalled: Recalled | None = None,
+        restored: RestoredLogs | None = None,
     ) -> None:
         """`cuts` finds the special tokens that text may be cut before without a change to its tokens."""
-        self._recalled = recalled
+        self._restored = restored
         self._tokenize = tokenize
         self._cuts = cuts
         self._limit = limit
@@ -249,12 +249,12 @@ class TokenLogs:
             recent = (log for log in reversed(self._logs.values()) if log.owner == owner)
             alike = islice(recent, CANDIDATES)
             before = max(alike, key=lambda log: self._agreement(pieces, log.segments).count, default=None)
-            before = self._recall(key, owner, pieces, before)
+            before = self._restore(key, owner, pieces, before)
         log = yield from self.cut(pieces, before)
         log.owner, log.key = owner, key
         if before is not None:
-            source, count = before.told
-            log.told = source, min(count, log.reused)
+            source, count = before.sent
+            log.sent = source, min(count, log.reused)
         self.forget(key)
         self._logs[key] = log
         self._characters[key] = log.characters
@@ -263,15 +263,15 @@ class TokenLogs:
             self.forget(next(iter(self._logs)))
         return log
 
-    def tell_again(self, key: str) -> None:
-        """Note that the server has nothing of a session's log."""
+    def resync(self, key: str) -> None:
+        """Note that the server does not have a session's log."""
         if (log := self._logs.get(key)) is not None:
-            log.told = "", 0
+            log.sent = "", 0
 
     def forget(self, key: str) -> None:
         """Drop a session's log."""
-        if self._recalled is not None:
-            self._recalled.forget(key)
+        if self._restored is not None:
+            self._restored.forget(key)
         self._logs.pop(key, None)
         self._total -= self._characters.pop(key, 0)
 
@@ -298,13 +298,13 @@ class TokenLogs:
             return ["token logs and their sizes do not agree"]
         return []
 
-    def _recall(self, key: str, owner: str, pieces: Sequence[Piece], alike: TokenLog | None) -> TokenLog | None:
+    def _restore(self, key: str, owner: str, pieces: Sequence[Piece], alike: TokenLog | None) -> TokenLog | None:
         """Find what the server kept of the worker before, unless a log of this one's goes as far."""
-        if self._recalled is None:
+        if self._restored is None:
             return alike
-        source, segments = self._recalled.find(key, owner, pieces)
+        source, segments = self._restored.find(key, owner, pieces)
         known = self._agreement(pieces, alike.segments).count if alike is not None else 0
-        return TokenLog(segments, told=(source, len(segments))) if len(segments) > known else alike
+        return TokenLog(segments, sent=(source, len(segments))) if len(segments) > known else alike
 
     def _agreement(self, pieces: Sequence[Piece], known: Sequence[Segment]) -> "_Agreement":
         count = place = 0
