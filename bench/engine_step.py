@@ -28,8 +28,8 @@ from typing import Any
 from cfs.wire import Message, Settings
 from cfs_server.engine import protocol
 from cfs_server.engine.chat.prompt import PromptBuilder
-from cfs_server.engine.llama.intake import Intake
 from cfs_server.engine.llama.model import NativeLog, load
+from cfs_server.engine.llama.request_preparer import RequestPreparer
 from cfs_server.engine.llama.scheduler import Scheduler
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tools"))
@@ -132,15 +132,17 @@ class Bench:
         loaded = load(str(model), options, NativeLog(lambda _level, _text: None), extra_buffers=True)
         self._connection = connection
         self.scheduler = Scheduler(loaded, self._send)
-        self._intake = Intake(loaded, PromptBuilder(loaded.template), self.scheduler.inbox.put, lambda _turn: None)
+        self._preparer = RequestPreparer(
+            loaded, PromptBuilder(loaded.template), self.scheduler.inbox.put, lambda _turn: None
+        )
         self.speaking: set[str] = set()
         self._ended: set[str] = set()
-        threading.Thread(target=self._intake.run_forever, daemon=True).start()
+        threading.Thread(target=self._preparer.run_forever, daemon=True).start()
 
     def begin(self, turns: list[protocol.Generate]) -> None:
         """Hand in turns."""
         for turn in turns:
-            self._intake.put(turn)
+            self._preparer.put(turn)
 
     def run(self, turns: list[protocol.Generate]) -> None:
         """Run turns to their end."""

@@ -11,7 +11,7 @@ from typing import Any
 from cfs.wire import Message, Settings
 from cfs_server.engine.interface import Delta, Engine, EngineStats, Finished, GenerationRequest
 from cfs_server.engine.protocol import Options
-from cfs_server.engine.streams import Patience
+from cfs_server.engine.streams import BackpressureLimits
 from cfs_server.engine.supervisor import LlamaEngine
 
 OUTER = (
@@ -81,9 +81,9 @@ async def until(engine: Engine, holds: Callable[[EngineStats], bool]) -> None:
 
 @asynccontextmanager
 async def running(model: Path | None, **options: Any) -> AsyncIterator[LlamaEngine]:
-    """Run an engine, with options of the worker or `patience`; at the end nothing may be wrong inside of it."""
-    patience: Patience | None = options.pop("patience", None)
-    engine = LlamaEngine(str(model) if model else None, Options(**{"threads": 1} | options), patience=patience)
+    """Run an engine, with options of the worker or `backpressure`; at the end nothing may be wrong inside of it."""
+    backpressure: BackpressureLimits | None = options.pop("backpressure", None)
+    engine = LlamaEngine(str(model) if model else None, Options(**{"threads": 1} | options), backpressure=backpressure)
     await engine.start()
     try:
         yield engine

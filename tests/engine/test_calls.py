@@ -7,7 +7,7 @@ from typing import Any
 
 from cfs_server.engine.interface import Delta
 from cfs_server.engine.protocol import Ended, Started, Text
-from cfs_server.engine.streams import Patience, TurnStream
+from cfs_server.engine.streams import BackpressureLimits, TurnStream
 from tests.engine.support import Answer, ask, request, running
 
 TOOL: dict[str, Any] = {
@@ -92,9 +92,9 @@ async def test_a_call_is_whole_when_it_is_told() -> None:
 
 async def test_a_turn_that_paused_goes_on_also_while_a_call_is_held_back() -> None:
     """The reader of the turn has seen nothing of it yet, but has taken it."""
-    patience = Patience(tokens=1)
+    limits = BackpressureLimits(tokens=1)
     turn = stream('<tool_call>{"name": ', '"set_mode"', tools=(TOOL,))
-    assert turn.pauses(patience)
+    assert turn.pauses(limits)
     held = await asyncio.wait_for(turn.next(), 10)
     assert held == Delta("", 0)
     assert turn.resumes()

@@ -8,7 +8,7 @@ import pytest
 
 from cfs.errors import EngineError, WorkerCrashed
 from cfs_server.engine.interface import Delta
-from cfs_server.engine.streams import Patience
+from cfs_server.engine.streams import BackpressureLimits
 from cfs_server.engine.supervisor import LlamaEngine
 from tests.engine.support import Answer, ask, request, running, until
 from tests.engine.test_supervisor import begin, kill_worker
@@ -65,7 +65,7 @@ async def test_the_earliest_deadline_is_first(tiny: Path) -> None:
 
 async def test_a_paused_turn_is_ended_while_the_engine_rests(tiny: Path) -> None:
     """Nobody computes or sends anything, so the worker wakes by itself; the reader gets the text and then the error."""
-    async with running(tiny, **EXACT, patience=Patience(tokens=20)) as engine:
+    async with running(tiny, **EXACT, backpressure=BackpressureLimits(tokens=20)) as engine:
         wanted = request("a story", max_tokens=1900, deadline_seconds=1.0)
         stream = engine.generate(wanted)
         said = [await anext(stream)]

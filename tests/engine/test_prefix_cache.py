@@ -210,7 +210,7 @@ def test_an_aborted_step_is_as_if_it_had_not_been(harness: CacheHarness) -> None
     batch.add(allocation.handle.id, tokens[20:], 20, output=True)
     outcomes = set()
     for _ in range(50):
-        timer = threading.Timer(0.002, context.brake.pull)
+        timer = threading.Timer(0.002, context.abort_flag.set)
         timer.start()
         outcomes.add(outcome := context.decode(batch))
         timer.join()

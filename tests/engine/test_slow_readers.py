@@ -9,13 +9,13 @@ import pytest
 
 from cfs.errors import WorkerCrashed
 from cfs_server.engine.interface import Delta, Finished
-from cfs_server.engine.streams import Patience
+from cfs_server.engine.streams import BackpressureLimits
 from cfs_server.engine.supervisor import LlamaEngine
 from tests.engine.support import ask, request, running, until
 from tests.engine.test_supervisor import kill_worker
 
-SOON = Patience(tokens=40)
-EXACT: dict[str, Any] = {"flash_attention": False, "patience": SOON}
+SOON = BackpressureLimits(tokens=40)
+EXACT: dict[str, Any] = {"flash_attention": False, "backpressure": SOON}
 Stream = AsyncGenerator[Delta | Finished]
 
 
@@ -100,7 +100,7 @@ async def test_a_paused_turn_learns_of_a_crash(tiny: Path) -> None:
 
 async def test_pausing_and_resuming_again_and_again(tiny: Path) -> None:
     """Four readers on two places, none of which is quick: each gets all of its text."""
-    async with running(tiny, flash_attention=False, patience=Patience(tokens=3), parallel=2) as engine:
+    async with running(tiny, flash_attention=False, backpressure=BackpressureLimits(tokens=3), parallel=2) as engine:
         alone = [(await ask(engine, f"story {number}", max_tokens=80)).text for number in range(4)]
 
         async def read(number: int) -> str:

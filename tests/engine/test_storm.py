@@ -14,7 +14,7 @@ import pytest
 from cfs.errors import EngineError, WorkerCrashed
 from cfs.wire import Message
 from cfs_server.engine.interface import Delta, Engine, Finished, GenerationRequest, Hint, Kind
-from cfs_server.engine.streams import Patience
+from cfs_server.engine.streams import BackpressureLimits
 from cfs_server.engine.supervisor import LlamaEngine
 from tests.census import Census
 from tests.engine.support import Answer, collect, request, running, until, user
@@ -38,7 +38,11 @@ async def test_a_storm_leaves_nothing(request_model: Path, seconds: int, kind: s
     outside = Census.now()
     dice = random.Random(seconds)
     small = {"pool_tokens": 1536, "context_tokens": 1024, "parked_bytes": 300_000}
-    impatient: dict[str, Any] = {"patience": Patience(tokens=4), "slice_seconds": 0.05, "idle_seconds": 0.05}
+    impatient: dict[str, Any] = {
+        "backpressure": BackpressureLimits(tokens=4),
+        "slice_seconds": 0.05,
+        "idle_seconds": 0.05,
+    }
     disk: dict[str, Any] = {"disk": str(tmp_path), "disk_bytes": 500_000} if "disk" in kind else {}
     async with running(request_model, **small, **impatient, **disk, parallel=4) as engine:
         await collect(engine, request("some things start with the first turn", "first"))

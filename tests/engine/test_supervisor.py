@@ -191,7 +191,7 @@ async def test_a_worker_that_computes_is_not_taken_for_one_that_hangs(tiny: Path
 
 
 async def test_a_step_that_computes_for_ever_is_noticed_later(tiny: Path, tmp_path: Path) -> None:
-    """The patience with a worker that uses CPU time has a bound."""
+    """The extended limit of a worker that uses CPU time is bounded."""
     command = (sys.executable, "-P", hanging_worker.__file__, "spin", str(tmp_path / "mark"))
     async with watched(tiny, command, replace(QUICK, computing=3.0)) as engine:
         with pytest.raises(WorkerCrashed, match=r"hung: no sign of life for [67] s"):

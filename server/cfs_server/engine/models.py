@@ -12,9 +12,9 @@ from pathlib import Path
 from cfs_server.engine.interface import ModelLoadError
 
 EMBEDDED = "cfs-demo"
-_PATIENCE = 3.0
+_HUB_SECONDS = 3.0
 """Seconds in which the hub must answer before anything is fetched."""
-_PATIENCE_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
+_HUB_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
 """The hub's own variable for it."""
 _HUB = "hf:"
 _HUB_SPEC = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<repo>[\w.-]+):(?P<file>[\w./-]+)", re.ASCII)
@@ -118,7 +118,7 @@ def _answers(url: str) -> bool:
             return
         answers.append(True)
 
-    seconds = float(os.environ.get(_PATIENCE_VARIABLE) or _PATIENCE)
+    seconds = float(os.environ.get(_HUB_VARIABLE) or _HUB_SECONDS)
     asking = threading.Thread(target=ask, daemon=True)  # where it hangs for good, it keeps nobody from ending
     asking.start()
     asking.join(seconds)

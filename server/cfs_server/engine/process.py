@@ -163,7 +163,7 @@ class WorkerProcess:
         Silence alone does not show that a worker hangs: on an overloaded machine a step takes many times what was
         predicted. Such a worker gets CPU time now and then; one that is stopped or deadlocked gets none. It is the
         engine thread's time that counts, as the other threads go on when that one is deadlocked. A loop in native
-        code that never ends uses CPU time as well, so the patience has a bound.
+        code that never ends uses CPU time as well, so the extended limit is bounded.
         """
         clock = asyncio.get_running_loop().time
         cpu_time: int | None = None

@@ -17,7 +17,7 @@ REPLAYS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class BackpressureLimits:
     """How much of a turn may wait for its reader before the turn pauses."""
 
     tokens: int = 4096
@@ -90,16 +90,16 @@ class TurnStream:
         self._characters += len(text.text)
         self._changed.set()
 
-    def pauses(self, patience: Patience) -> bool:
-        """Tell, once, that the worker should pause this turn: more waits for its reader than we have patience for."""
-        much = self._tokens > patience.tokens or self._characters > patience.characters
+    def pauses(self, limits: BackpressureLimits) -> bool:
+        """Return true once when the worker should pause this turn: more waits for its reader than the limits allow."""
+        much = self._tokens > limits.tokens or self._characters > limits.characters
         if self._paused or self.over or not much:
             return False
         self._paused = True
         return True
 
     def resumes(self) -> bool:
-        """Tell, once, that the worker should go on: the reader has taken everything."""
+        """Return true once when the worker should resume this turn: the reader has taken everything."""
         paused, self._paused = self._paused, False
         return paused and not self.over
 

@@ -44,7 +44,7 @@ from cfs_server.engine.protocol import (
     TokenLogDelta,
     TokenLogRestore,
 )
-from cfs_server.engine.streams import NOTHING, Patience, TurnStream
+from cfs_server.engine.streams import NOTHING, BackpressureLimits, TurnStream
 
 # Questions to the worker, each with a number, until they are answered or nobody is there any more to do it.
 
@@ -107,10 +107,10 @@ class Questions:
 
 # The token logs of all sessions, stored by the server so that they outlive the worker (E1).
 #
-# At the end of each turn the worker sends what is new in the session's log (`TokenLogDelta`). A new worker gets all logs
-# back (`TokenLogRestore`). The server does not interpret them. A row stands for one segment: the length and the digest
-# of its text and, of text that the model wrote, its tokens. All other text is tokenized again, with the same result. A
-# fork begins with the rows of the session it comes from.
+# At the end of each turn the worker sends what is new in the session's log (`TokenLogDelta`). A new worker gets all
+# logs back (`TokenLogRestore`). The server does not interpret them. A row stands for one segment: the length and the
+# digest of its text and, of text that the model wrote, its tokens. All other text is tokenized again, with the same
+# result. A fork begins with the rows of the session it comes from.
 
 BYTES = 16 << 20
 """What all logs may take together, counting what forks share for each; the least recently used go first."""
@@ -166,7 +166,7 @@ class TokenLogStore:
             while len(self._forgotten) > _IN_FLIGHT:
                 self._forgotten.popitem(last=False)
 
-    def recalls(self) -> Iterator[TokenLogRestore]:
+    def restores(self) -> Iterator[TokenLogRestore]:
         """Make the frames for a new worker, which sends no deltas of forgotten sessions any more."""
         self._forgotten.clear()
         for key, log in self._logs.items():
@@ -213,13 +213,13 @@ class LlamaEngine:
         options: protocol.Options | None = None,
         *,
         probing: ProbePolicy | None = None,
-        patience: Patience | None = None,
+        backpressure: BackpressureLimits | None = None,
         answer_seconds: float = ANSWER_SECONDS,
         command: Sequence[str] = COMMAND,
         heartbeat: Heartbeat | None = None,
     ) -> None:
         """Take `model` as `models.resolve` does, and the command that starts a worker; nothing is started yet."""
-        self._patience = patience or Patience()
+        self._backpressure = backpressure or BackpressureLimits()
         self._spec = model
         self._options = options or protocol.Options()
         self._probing = probing or ProbePolicy()
@@ -430,7 +430,7 @@ class LlamaEngine:
         for text in step.texts:
             if stream := self._streams.get(text.id):
                 stream.add(text)
-                if stream.pauses(self._patience):
+                if stream.pauses(self._backpressure):
                     self._tell(protocol.Pause(text.id))
         for ended in step.ended:
             self._useless = 0

@@ -71,7 +71,7 @@ class Batch:
         self.size = self.raw.n_tokens = end
 
 
-class Brake:
+class AbortFlag:
     """Ends a step that is being computed, from another thread, without Python in the way.
 
     The library asks a C function with one argument whether to go on; `strlen` of a buffer of two bytes is such a one
@@ -83,12 +83,12 @@ class Brake:
         self.function = ctypes.cast(ctypes.CDLL(None).strlen, lib.ggml_abort_callback)
         self.data = ctypes.cast(self._buffer, ctypes.c_void_p)
 
-    def pull(self) -> None:
+    def set(self) -> None:
         """End the step that is being computed."""
         self._buffer[0] = b"\x01"
 
-    def release(self) -> None:
-        """Let the next step go on."""
+    def clear(self) -> None:
+        """Let the next step run."""
         self._buffer[0] = b"\x00"
 
 
@@ -106,7 +106,7 @@ class Context:
         self,
         raw: Any,
         model: Any,
-        brake: Brake | None = None,
+        abort_flag: AbortFlag | None = None,
         *,
         partial: bool = True,
         window: int = 0,
@@ -115,7 +115,7 @@ class Context:
         tiled: bool = False,
     ) -> None:
         self.raw = raw
-        self.brake = brake or Brake()
+        self.abort_flag = abort_flag or AbortFlag()
         self.model = model
         self._rows: NDArray[np.float32] | None = None
         self._memory = lib.llama_get_memory(raw)
@@ -130,7 +130,7 @@ class Context:
 
     def decode(self, batch: Batch) -> Outcome:
         """Compute a batch; logits of its outputs are valid until the next call."""
-        self.brake.release()
+        self.abort_flag.clear()
         return _OUTCOMES.get(lib.llama_decode(self.raw, batch.raw), Outcome.FAILED)
 
     def truncate(self, sequence: int, length: int) -> bool:

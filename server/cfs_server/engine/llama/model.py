@@ -12,7 +12,7 @@ from llama_cpp import llama_cpp as lib
 
 from cfs_server.engine.interface import EnginePlan, ModelLoadError
 from cfs_server.engine.llama.cost_model import TILE
-from cfs_server.engine.llama.ffi import Batch, Brake, Context, Outcome
+from cfs_server.engine.llama.ffi import AbortFlag, Batch, Context, Outcome
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.protocol import Options
 
@@ -318,10 +318,10 @@ def _budget(options: Options) -> int:
 def _examine(path: str, model: Any, options: Options, log: NativeLog) -> Family:
     """Find out the family in a small context of its own; that also touches weights and threads once."""
     small = replace(options, pool_tokens=_EXAMINED_TOKENS, step_tokens=_EXAMINED_BATCH)
-    brake = Brake()
-    raw = _new_context(path, model, small, log, brake, sequences=3, full_window=True)
+    abort_flag = AbortFlag()
+    raw = _new_context(path, model, small, log, abort_flag, sequences=3, full_window=True)
     try:
-        return examine(model, Context(raw, model, brake))
+        return examine(model, Context(raw, model, abort_flag))
     except ArithmeticError as error:
         raise ModelLoadError(f"{path}: {error}: {_explain(log.errors)}") from None
     finally:
@@ -329,15 +329,15 @@ def _examine(path: str, model: Any, options: Options, log: NativeLog) -> Family:
 
 
 def _main_context(path: str, model: Any, options: Options, plan: Plan, log: NativeLog) -> Context:
-    brake = Brake()
+    abort_flag = AbortFlag()
     family = plan.family
     guarded = family.window if plan.full_window else 0
     ids = plan.sequences * (2 if guarded else 1)
-    raw = _new_context(path, model, options, log, brake, sequences=ids, full_window=plan.full_window)
+    raw = _new_context(path, model, options, log, abort_flag, sequences=ids, full_window=plan.full_window)
     context = Context(
         raw,
         model,
-        brake,
+        abort_flag,
         partial=plan.ranges,
         window=guarded,
         cell_bytes=family.cell_bytes,
@@ -352,7 +352,7 @@ def _main_context(path: str, model: Any, options: Options, plan: Plan, log: Nati
 
 
 def _new_context(
-    path: str, model: Any, options: Options, log: NativeLog, brake: Brake, *, sequences: int, full_window: bool
+    path: str, model: Any, options: Options, log: NativeLog, abort_flag: AbortFlag, *, sequences: int, full_window: bool
 ) -> Any:
     params = lib.llama_context_default_params()
     params.n_ctx = options.pool_tokens
@@ -365,7 +365,7 @@ def _new_context(
     params.kv_unified = True
     params.swa_full = full_window
     params.no_perf = True
-    params.abort_callback, params.abort_callback_data = brake.function, brake.data
+    params.abort_callback, params.abort_callback_data = abort_flag.function, abort_flag.data
     context = lib.llama_init_from_model(model, params)
     if not context:
         raise ModelLoadError(f"{path}: no context of {options.pool_tokens} tokens can be made: {_explain(log.errors)}")

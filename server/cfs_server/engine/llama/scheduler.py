@@ -423,7 +423,7 @@ class StepOutput:
         return Step(counters, self.started, self.texts, self.ended, backlog, self.logs)
 
 
-PATIENCE = 10.0
+HANG_FACTOR = 10.0
 """A step may take so many times longer than predicted before it counts as one that never ends."""
 FIRST_STEP_SECONDS = 120.0
 """What a step may take before any has told how long they take: it may read the whole model from the disk."""
@@ -507,7 +507,7 @@ class Scheduler:
     def interrupt(self, turn: str) -> None:
         """End the step that is being computed if it is for this turn alone. From any thread; the cancel comes after."""
         if [running.id for running in self._running] == [turn]:
-            self._context.brake.pull()
+            self._context.abort_flag.set()
 
     def _handle(self, work: Work) -> None:
         match work:
@@ -611,7 +611,7 @@ class Scheduler:
 
     def _excuse(self, seconds: float) -> None:
         """Say so before a step that takes so long that the supervisor would give this process up; 0 is unknown."""
-        may_take = seconds * PATIENCE if seconds else FIRST_STEP_SECONDS
+        may_take = seconds * HANG_FACTOR if seconds else FIRST_STEP_SECONDS
         if may_take > LONG_SECONDS:
             self._send(Computing(may_take))
 

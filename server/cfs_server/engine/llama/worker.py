@@ -2,9 +2,9 @@
 
     python -m cfs_server.engine.llama.worker FD
 
-Four threads: the main one computes (`Scheduler`), one reads frames, one prepares requests (`Intake`), one counts tokens
-(`Counter`). When the server
-goes away the socket ends and so does the process; on Linux the kernel sees to it even when native code does not return.
+Four threads: the main one computes (`Scheduler`), one reads frames, one prepares requests (`RequestPreparer`) and one
+counts tokens (`Counter`). When the server goes away the socket closes and the process ends. On Linux the kernel ends it
+even while native code is running.
 """
 
 import ctypes
@@ -21,8 +21,8 @@ from cfs.errors import EngineError
 from cfs_server.engine import protocol
 from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.interface import ModelLoadError
-from cfs_server.engine.llama.intake import Counter, Intake, Order
 from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
+from cfs_server.engine.llama.request_preparer import Command, Counter, RequestPreparer
 from cfs_server.engine.llama.scheduler import Scheduler
 
 _PR_SET_PDEATHSIG = 1
@@ -57,12 +57,12 @@ def main() -> None:
     """Serve until the server goes away."""
     _die_with_parent()
     connection = Connection(int(sys.argv[1]))
-    order = connection.read()
-    if not isinstance(order, protocol.Load):
+    command = connection.read()
+    if not isinstance(command, protocol.Load):
         return
     log = NativeLog(connection.log)
     try:
-        model = load(order.path, order.options, log, extra_buffers=order.extra_buffers)
+        model = load(command.path, command.options, log, extra_buffers=command.extra_buffers)
     except ModelLoadError as error:
         connection.send(protocol.LoadFailed(str(error)))
         return
@@ -72,9 +72,11 @@ def main() -> None:
 def _serve(connection: Connection, model: LoadedModel) -> None:
     prompts = _prompt_builder(connection, model)
     scheduler = Scheduler(model, connection.send)
-    intake = Intake(model, prompts, scheduler.inbox.put, scheduler.interrupt, partial(connection.log, "warning"))
+    preparer = RequestPreparer(
+        model, prompts, scheduler.inbox.put, scheduler.interrupt, partial(connection.log, "warning")
+    )
     counter = Counter(model.vocabulary, prompts, connection.send)
-    for name, work in (("intake", intake.run_forever), ("counter", counter.run_forever)):
+    for name, work in (("preparer", preparer.run_forever), ("counter", counter.run_forever)):
         threading.Thread(target=_or_die, args=(connection, name, work), name=name, daemon=True).start()
     connection.send(
         protocol.Ready(
@@ -87,20 +89,22 @@ def _serve(connection: Connection, model: LoadedModel) -> None:
         )
     )
     threading.Thread(
-        target=_or_die, args=(connection, "reader", lambda: _read(connection, scheduler, intake, counter)), daemon=True
+        target=_or_die,
+        args=(connection, "reader", lambda: _read(connection, scheduler, preparer, counter)),
+        daemon=True,
     ).start()
     # The engine has the main thread: OpenMP's threads under any other one cost a decode a third more time (measured).
     _or_die(connection, "engine", scheduler.run_forever)
 
 
-def _read(connection: Connection, scheduler: Scheduler, intake: Intake, counter: Counter) -> None:
+def _read(connection: Connection, scheduler: Scheduler, preparer: RequestPreparer, counter: Counter) -> None:
     while (frame := connection.read()) is not None:
         if isinstance(frame, protocol.Ping):
-            scheduler.inbox.put(frame)  # past the intake, which may be busy with long prompts
+            scheduler.inbox.put(frame)  # past the preparer, which may be busy with long prompts
         elif isinstance(frame, protocol.AskTokens | protocol.StopCounting):
             counter.put(frame)
-        elif isinstance(frame, Order):
-            intake.put(frame)
+        elif isinstance(frame, Command):
+            preparer.put(frame)
     os._exit(0)  # not `return`: the native library's clean-up must not wait for a thread that computes
 
 

@@ -61,12 +61,12 @@ class Counter:
         self._vocabulary = vocabulary
         self._prompts = prompts
         self._send = send
-        self._orders: queue.SimpleQueue[AskTokens | StopCounting] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[AskTokens | StopCounting] = queue.SimpleQueue()
         self._open: OrderedDict[int, _Counting] = OrderedDict()
 
-    def put(self, order: AskTokens | StopCounting) -> None:
+    def put(self, command: AskTokens | StopCounting) -> None:
         """Take a question from the connection's thread, or that its asker is gone."""
-        self._orders.put(order)
+        self._commands.put(command)
 
     def run_forever(self) -> None:
         """Answer questions, a text of each at a time."""
@@ -75,8 +75,8 @@ class Counter:
 
     def step(self) -> None:
         """Take in what has come, or wait for it, and count one text."""
-        while not self._orders.empty() or not self._open:
-            self._take(self._orders.get())
+        while not self._commands.empty() or not self._open:
+            self._take(self._commands.get())
         number, work = self._open.popitem(last=False)
         try:
             next(work)
@@ -94,11 +94,11 @@ class Counter:
                 counted: CountedTokens = end.value
                 return counted
 
-    def _take(self, order: AskTokens | StopCounting) -> None:
-        if isinstance(order, AskTokens):
-            self._open[order.number] = self._work(order)
-        elif self._open.pop(order.number, None) is not None:
-            self._send(CountedTokens(order.number, error="nobody waits for it"))
+    def _take(self, command: AskTokens | StopCounting) -> None:
+        if isinstance(command, AskTokens):
+            self._open[command.number] = self._work(command)
+        elif self._open.pop(command.number, None) is not None:
+            self._send(CountedTokens(command.number, error="nobody waits for it"))
 
     def _work(self, question: AskTokens) -> _Counting:
         """Count what is asked for; a conversation that the template refuses is told, and hurts nobody else."""
@@ -129,7 +129,7 @@ class Counter:
 
 
 Simple = History | Cancel | Pause | Resume | Forget | DropHistory | TokenLogRestore | TokenLogResync | Expect | AskStats
-Order = Generate | Simple
+Command = Generate | Simple
 
 
 SLICE_SECONDS = 0.01
@@ -151,18 +151,18 @@ _Work = Generator[None, None, Generation | Refused]
 
 @dataclass(slots=True)
 class _Lane:
-    """What one owner's orders wait for, and the work on the first of them."""
+    """What one owner's commands wait for, and the work on the first of them."""
 
-    orders: deque[Order | _Barrier] = field(default_factory=deque)
+    commands: deque[Command | _Barrier] = field(default_factory=deque)
     work: _Work | None = None
 
     def has(self, key: str) -> bool:
         """Whether a turn of this key is being prepared."""
-        return any(isinstance(order, Generate) and order.cache_key == key for order in self.orders)
+        return any(isinstance(command, Generate) and command.cache_key == key for command in self.commands)
 
 
-class Intake:
-    """Prepares orders for the scheduler's inbox, in a thread of its own (`run_forever`)."""
+class RequestPreparer:
+    """Prepares commands for the scheduler's inbox, in a thread of its own (`run_forever`)."""
 
     def __init__(
         self,
@@ -182,86 +182,86 @@ class Intake:
         self._histories = KnownHistories()
         self._deliver = deliver
         self._interrupt = interrupt
-        self._orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
         self._lock = threading.Lock()
         self._preparing: dict[str, float] = {}  # turns, and when they came
 
-    def put(self, order: Order) -> None:
-        """Take an order from the connection's thread."""
+    def put(self, command: Command) -> None:
+        """Take a command from the connection's thread."""
         with self._lock:
-            if isinstance(order, Generate):
-                self._preparing[order.id] = time.monotonic()
-            if isinstance(order, Cancel):
-                self._cancel(order)
+            if isinstance(command, Generate):
+                self._preparing[command.id] = time.monotonic()
+            if isinstance(command, Cancel):
+                self._cancel(command)
                 return
-            if isinstance(order, Pause | Resume):  # of a turn that speaks: there is nothing to prepare
-                self._deliver(order)
+            if isinstance(command, Pause | Resume):  # of a turn that speaks: there is nothing to prepare
+                self._deliver(command)
                 return
-        self._orders.put(order)
+        self._commands.put(command)
 
     def run_forever(self) -> None:
-        """Prepare orders, a slice of each owner's at a time."""
+        """Prepare commands, a slice of each owner's at a time."""
         while True:
             self.step()
 
     def step(self) -> None:
         """Take in what has come, or wait for it, and prepare a slice of what the next owner asks for."""
-        while not self._orders.empty() or not self._lanes:
-            self._sort(self._orders.get())
-            if not self._lanes and self._orders.empty():
+        while not self._commands.empty() or not self._lanes:
+            self._sort(self._commands.get())
+            if not self._lanes and self._commands.empty():
                 return
         owner, lane = self._lanes.popitem(last=False)
         self._advance(lane)
-        if lane.orders:
+        if lane.commands:
             self._lanes[owner] = lane
 
-    def _sort(self, order: Order) -> None:
-        """Put an order behind those that it must come after, or follow it at once."""
-        if isinstance(order, Generate):
-            self._lanes.setdefault(order.owner, _Lane()).orders.append(order)
-        elif isinstance(order, AskStats) and self._lanes:
-            barrier = _Barrier(order, len(self._lanes))
+    def _sort(self, command: Command) -> None:
+        """Put a command behind those that it must come after, or follow it at once."""
+        if isinstance(command, Generate):
+            self._lanes.setdefault(command.owner, _Lane()).commands.append(command)
+        elif isinstance(command, AskStats) and self._lanes:
+            barrier = _Barrier(command, len(self._lanes))
             for lane in self._lanes.values():
-                lane.orders.append(barrier)
-        elif isinstance(order, History | Forget | DropHistory | TokenLogRestore | TokenLogResync | Expect):
-            busy = [lane for lane in self._lanes.values() if lane.has(order.cache_key)]
+                lane.commands.append(barrier)
+        elif isinstance(command, History | Forget | DropHistory | TokenLogRestore | TokenLogResync | Expect):
+            busy = [lane for lane in self._lanes.values() if lane.has(command.cache_key)]
             if busy:
-                busy[0].orders.append(order)
+                busy[0].commands.append(command)
             else:
-                self._follow(order)
+                self._follow(command)
         else:
-            self._follow(order)
+            self._follow(command)
 
     def _advance(self, lane: _Lane) -> None:
-        """Go on with the first order of a lane for some milliseconds."""
-        order = lane.orders[0]
-        if isinstance(order, _Barrier):
-            order.left -= 1
-            if not order.left:
-                self._deliver(order.question)
-        elif not isinstance(order, Generate):
-            self._follow(order)
+        """Go on with the first command of a lane for some milliseconds."""
+        command = lane.commands[0]
+        if isinstance(command, _Barrier):
+            command.left -= 1
+            if not command.left:
+                self._deliver(command.question)
+        elif not isinstance(command, Generate):
+            self._follow(command)
         else:
             if lane.work is None:
-                messages = self._histories.take(order)  # also of a turn that was cancelled meanwhile
-                lane.work = self._prepare(order, messages)
+                messages = self._histories.take(command)  # also of a turn that was cancelled meanwhile
+                lane.work = self._prepare(command, messages)
             until = time.monotonic() + SLICE_SECONDS
             try:
-                while order.id in self._preparing:
+                while command.id in self._preparing:
                     next(lane.work)
                     if time.monotonic() > until:
                         return
             except StopIteration as end:
-                self._admit(order, end.value)
+                self._admit(command, end.value)
             lane.work.close()
             lane.work = None
-        lane.orders.popleft()
+        lane.commands.popleft()
 
-    def _follow(self, order: Simple) -> None:
-        match order:
+    def _follow(self, command: Simple) -> None:
+        match command:
             case History():
-                self._histories.take(order)
+                self._histories.take(command)
             case DropHistory(key):
                 self._histories.drop(key)
             case TokenLogRestore(key, owner, rows):
@@ -271,81 +271,81 @@ class Intake:
             case Forget(key):
                 self._histories.drop(key)
                 self._logs.forget(key)
-                self._deliver(order)
+                self._deliver(command)
             case _:
-                self._deliver(order)
+                self._deliver(command)
 
     def _tokenize(self, text: str, trusted: bool) -> Tokens:
         return self._vocabulary.tokenize(text, special=trusted)
 
-    def _cancel(self, order: Cancel) -> None:
-        if order.id in self._preparing:
-            del self._preparing[order.id]
-            self._deliver(Refused(Ended(order.id, "cancelled")))
+    def _cancel(self, command: Cancel) -> None:
+        if command.id in self._preparing:
+            del self._preparing[command.id]
+            self._deliver(Refused(Ended(command.id, "cancelled")))
         else:
-            self._interrupt(order.id)
-            self._deliver(order)
+            self._interrupt(command.id)
+            self._deliver(command)
 
-    def _admit(self, order: Generate, work: Generation | Refused) -> None:
+    def _admit(self, command: Generate, work: Generation | Refused) -> None:
         with self._lock:
-            came = self._preparing.pop(order.id, None)
+            came = self._preparing.pop(command.id, None)
             if came is not None:
-                if isinstance(work, Generation) and order.deadline_seconds is not None:
-                    work.may_take = order.deadline_seconds
-                    work.ends_at = came + order.deadline_seconds - order.waited_seconds
+                if isinstance(work, Generation) and command.deadline_seconds is not None:
+                    work.may_take = command.deadline_seconds
+                    work.ends_at = came + command.deadline_seconds - command.waited_seconds
                 self._deliver(work)
             elif isinstance(work, Generation):
                 work.sampler.free()
 
-    def _prepare(self, order: Generate, messages: Sequence[Message]) -> _Work:
+    def _prepare(self, command: Generate, messages: Sequence[Message]) -> _Work:
         try:
-            return (yield from self._generation(order, messages))
+            return (yield from self._generation(command, messages))
         except CfsError as error:
             failure = error
         except Exception as error:  # noqa: BLE001 - one bad request must not end the worker
             failure = EngineError(f"the request cannot be prepared: {type(error).__name__}: {error}")
         fits, leaving = (failure.fits, failure.leaving) if isinstance(failure, ContextTooLong) else (None, 0)
-        return Refused(Ended(order.id, "error", 0, type(failure).__name__, failure.detail, fits, leaving))
+        return Refused(Ended(command.id, "error", 0, type(failure).__name__, failure.detail, fits, leaving))
 
-    def _generation(self, order: Generate, messages: Sequence[Message]) -> Generator[None, None, Generation]:
-        settings = Settings.model_validate(order.settings)
+    def _generation(self, command: Generate, messages: Sequence[Message]) -> Generator[None, None, Generation]:
+        settings = Settings.model_validate(command.settings)
         check_bound(messages, settings.system, self._context_tokens, self._vocabulary.longest)
         yield from self._check_long(messages)
-        prompt = self._prompts.build(messages, settings, order.tools)
+        prompt = self._prompts.build(messages, settings, command.tools)
         deterministic = settings.reproducible and (settings.seed is not None or settings.temperature == 0)
         # What was cut into tokens before, and how, must not matter to a turn that is to be the same each time.
         yield
         logs = self._logs
         known = yield from (
-            logs.cut(prompt.pieces) if deterministic else logs.cut_next(order.cache_key, prompt.pieces, order.owner)
+            logs.cut(prompt.pieces) if deterministic else logs.cut_next(command.cache_key, prompt.pieces, command.owner)
         )
         tokens = self._tokens(known)
         room = self._context_tokens - len(tokens)
-        reserve = min(settings.max_tokens, self._context_tokens // 4) if order.may_shorten else 1
+        reserve = min(settings.max_tokens, self._context_tokens // 4) if command.may_shorten else 1
         if room < reserve:
-            self._check_room(order, messages, settings, len(tokens), reserve)
-        constraint = yield from self._constraint(order, thinks=prompt.thinks)
+            self._check_room(command, messages, settings, len(tokens), reserve)
+        constraint = yield from self._constraint(command, thinks=prompt.thinks)
         return Generation(
-            id=order.id,
-            cache_key=order.cache_key,
+            id=command.id,
+            cache_key=command.cache_key,
             log=array("i", tokens.tobytes()),
             prompt_tokens=len(tokens),
             max_tokens=min(settings.max_tokens, room),
-            sampler=Sampler(settings, constraint, order.logprobs),
+            sampler=Sampler(settings, constraint, command.logprobs),
             text=TextStream(prompt.stops),
             thinks=prompt.thinks,
-            reported=Reported(self._vocabulary) if order.logprobs is not None else None,
+            reported=Reported(self._vocabulary) if command.logprobs is not None else None,
             known=known,
-            owner=order.owner,
+            owner=command.owner,
             deterministic=deterministic,
-            share=(order.owner, order.kind, order.account),
+            share=(command.owner, command.kind, command.account),
         )
 
-    def _constraint(self, order: Generate, *, thinks: bool) -> Generator[None, None, Constraint | None]:
+    def _constraint(self, command: Generate, *, thinks: bool) -> Generator[None, None, Constraint | None]:
         """Have a grammar compiled, if the reply needs one, while the requests of others are prepared."""
-        if order.json_schema is None and not order.tools:
+        if command.json_schema is None and not command.tools:
             return None
-        work = self._compiler.submit(self._grammars.of_reply, order.json_schema, order.tools, thinks=thinks)
+        work = self._compiler.submit(self._grammars.of_reply, command.json_schema, command.tools, thinks=thinks)
         while not wait([work], SLICE_SECONDS).done:
             yield
         return work.result()
@@ -369,17 +369,17 @@ class Intake:
                     raise ContextTooLong(detail, fits=fits, leaving=tokens)
 
     def _check_room(
-        self, order: Generate, messages: Sequence[Message], settings: Settings, tokens: int, reserve: int
+        self, command: Generate, messages: Sequence[Message], settings: Settings, tokens: int, reserve: int
     ) -> None:
         """Raise `ContextTooLong` for a prompt of so many tokens, unless it fits and nothing can be left out of it."""
         context, limit = self._context_tokens, self._context_tokens - reserve
         if tokens < context and len(exchanges(messages, leading_systems(messages))) <= 1:
             return
         fits, leaving = None, 0
-        if order.may_shorten:
+        if command.may_shorten:
 
             def whole(some: Sequence[Message]) -> int:
-                return len(self._tokens(self._logs.read(self._prompts.build(some, settings, order.tools).pieces)))
+                return len(self._tokens(self._logs.read(self._prompts.build(some, settings, command.tools).pieces)))
 
             def count(text: str) -> int:
                 return len(self._tokenize(text, trusted=False))

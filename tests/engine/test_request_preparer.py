@@ -9,8 +9,8 @@ import pytest
 
 import make_random_gguf
 from cfs_server.engine.chat.prompt import PromptBuilder
-from cfs_server.engine.llama.intake import Counter, Intake
 from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
+from cfs_server.engine.llama.request_preparer import Counter, RequestPreparer
 from cfs_server.engine.llama.scheduler import Work
 from cfs_server.engine.llama.sequence import Generation, Refused
 from cfs_server.engine.protocol import (
@@ -30,22 +30,22 @@ SHORT = [{"role": "user", "content": "hello"}]
 
 
 class RequestHarness:
-    """An intake without its thread, and what it delivers."""
+    """A preparer without its thread, and what it delivers."""
 
     def __init__(self, model: LoadedModel) -> None:
         self.delivered: list[Work] = []
         prompts = PromptBuilder(make_random_gguf.CHAT_TEMPLATE, special=model.vocabulary.special_text)
         wide = replace(model, context_tokens=1_000_000)
-        self.intake = Intake(wide, prompts, self.delivered.append, lambda _: None, lambda _: None)
+        self.preparer = RequestPreparer(wide, prompts, self.delivered.append, lambda _: None, lambda _: None)
 
     def turn(self, number: str, owner: str, messages: list[dict[str, Any]], key: str = "", keep: int = 0) -> None:
         settings = {"temperature": 0.0}
-        self.intake.put(Generate(number, key or number, keep, messages, settings, owner=owner, account=owner))
+        self.preparer.put(Generate(number, key or number, keep, messages, settings, owner=owner, account=owner))
 
     def work(self, count: int) -> list[str]:
         """Go on until so many things were delivered; name all of them."""
         while len(self.delivered) < count:
-            self.intake.step()
+            self.preparer.step()
         return [
             work.id
             if isinstance(work, Generation)
@@ -86,9 +86,9 @@ def test_a_long_prompt_lets_others_pass(harness: RequestHarness, model: LoadedMo
 def test_what_concerns_a_turn_comes_after_it_and_a_question_after_all(harness: RequestHarness) -> None:
     harness.turn("long", "ann", LONG, key="a")
     harness.turn("short", "bob", SHORT, key="b")
-    harness.intake.put(Forget("a"))
-    harness.intake.put(AskStats(1))
-    harness.intake.put(Forget("b"))
+    harness.preparer.put(Forget("a"))
+    harness.preparer.put(AskStats(1))
+    harness.preparer.put(Forget("b"))
     harness.turn("again", "ann", SHORT, key="a")
     found = harness.work(6)
     assert found.index("Forget") < found.index("AskStats")
@@ -99,9 +99,9 @@ def test_what_concerns_a_turn_comes_after_it_and_a_question_after_all(harness: R
 def test_a_turn_that_is_cancelled_is_prepared_no_further(harness: RequestHarness) -> None:
     harness.turn("long", "ann", LONG)
     harness.turn("next", "ann", SHORT)
-    harness.intake.step()
+    harness.preparer.step()
     assert harness.delivered == []
-    harness.intake.put(Cancel("long"))
+    harness.preparer.put(Cancel("long"))
     assert harness.work(2) == ["long", "next"]
     cancelled = harness.delivered[0]
     assert isinstance(cancelled, Refused)
