@@ -13,7 +13,7 @@ import jsonschema_rs
 import pytest
 from pydantic import BaseModel, Field
 
-from cfs_server.engine.chat.forcing import reply_schema
+from cfs_server.engine.chat.constrained_output import reply_schema
 from tests.engine import random_schemas
 from tests.engine.support import Answer, ask, running
 

@@ -14,7 +14,7 @@ from cfs import FunctionTool
 from cfs.errors import EngineError
 from cfs.tools import Toolbox, find_calls
 from cfs.wire import Message, Settings, ToolCall
-from cfs_server.engine.chat.forcing import forced, reply_schema
+from cfs_server.engine.chat.constrained_output import constrained, reply_schema
 from cfs_server.engine.chat.prompt import (
     Abilities,
     ChatTemplate,
@@ -217,9 +217,9 @@ def test_what_must_be_said_is_a_schema() -> None:
 
 def test_a_request_says_in_tools_and_a_schema_how_it_is_answered() -> None:
     free = request("x", tools=(TOOL,))
-    assert forced(free) is free
-    assert forced(request("x", tools=(TOOL,), tool_choice="none")).tools == ()
-    assert forced(request("x", tools=(TOOL,), tool_choice="required")).json_schema is not None
+    assert constrained(free) is free
+    assert constrained(request("x", tools=(TOOL,), tool_choice="none")).tools == ()
+    assert constrained(request("x", tools=(TOOL,), tool_choice="required")).json_schema is not None
 
 
 def test_the_schemas_become_grammars(vocabulary: Vocabulary) -> None:

@@ -17,7 +17,7 @@ import structlog
 from cfs.errors import EngineError, Unavailable, WorkerCrashed
 from cfs.wire import Message
 from cfs_server.engine import models, protocol
-from cfs_server.engine.chat.forcing import forced
+from cfs_server.engine.chat.constrained_output import constrained
 from cfs_server.engine.fairness import Backlog
 from cfs_server.engine.fitting import check_bound
 from cfs_server.engine.interface import (
@@ -380,7 +380,7 @@ class LlamaEngine:
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
         check_bound(request.messages, request.settings.system, *self._context)
-        request = forced(request)
+        request = constrained(request)
         self._logs.begun(request.cache_key)
         stream = self._streams[request.id] = TurnStream(request)
         return stream

@@ -1,7 +1,7 @@
 """The grammar of replies that may call tools: a call that has begun is one. Pure: no library, no I/O.
 
 The grammar is written in the Lark dialect of llguidance. A reply is text up to the opening mark of a call, in any of
-the forms that `call_forms` reads, then the name of a tool that was given, arguments by its schema and the closing mark,
+the forms that `tool_call_formats` reads, then the name of a given tool, arguments by its schema and the closing mark,
 then text or another call. Marks are `lazy` lexemes: they end as soon as they match, however their bytes are cut.
 
 JSON without a mark (plain or in a fence) is a call from the place on at which it names a tool and begins its arguments;
@@ -15,7 +15,7 @@ from keyword import iskeyword
 from typing import Any
 
 from cfs_server.engine.chat.reply_parser import END_THINK, THINK
-from cfs_server.engine.chat.tool_formats import Bracketed, Listed, Python, Tagged
+from cfs_server.engine.chat.tool_call_formats import Bracketed, Listed, Python, Tagged
 
 _SPACE = r"[ \t\r\n]{0,16}"
 """White space between the parts of a call; bounded, or a weak model may write nothing else."""

@@ -23,7 +23,7 @@ from cfs.errors import EngineError
 from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.reply_parser import THINK
-from cfs_server.engine.chat.tool_formats import ANYWHERE, Fenced
+from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced
 
 # Conversations with tools, told to models whose template knows no tools, or none of their parts. Pure: no I/O.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from cfs.wire import FinishReason
-from cfs_server.engine.chat.tool_formats import ANYWHERE, Fenced, Form, FoundCall, Parameters, Plain
+from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced, Form, FoundCall, Parameters, Plain
 from cfs_server.engine.interface import CallDelta, Delta
 
 THINK, END_THINK = "<think>", "</think>"

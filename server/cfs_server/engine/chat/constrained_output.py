@@ -1,4 +1,4 @@
-"""Schemas that make a reply a call: what `tool_choice` and `response_format` come to for a grammar. Pure: no I/O."""
+"""Turns `tool_choice` and `response_format` into the schema that constrains a reply. Pure: no I/O."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +10,8 @@ from cfs_server.engine.interface import GenerationRequest
 _DEFINITIONS = ("$defs", "definitions")
 
 
-def forced(request: GenerationRequest) -> GenerationRequest:
-    """Say in tools and a schema alone how a turn is to be answered."""
+def constrained(request: GenerationRequest) -> GenerationRequest:
+    """Return the request with its `tool_choice` expressed by tools and a schema alone."""
     tools = () if request.tool_choice == "none" else request.tools
     schema = reply_schema(tools, required=request.tool_choice == "required", wanted=request.json_schema)
     if tools == request.tools and schema is request.json_schema:
@@ -22,7 +22,7 @@ def forced(request: GenerationRequest) -> GenerationRequest:
 def reply_schema(
     tools: Sequence[dict[str, Any]], *, required: bool, wanted: dict[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Say which JSON a reply must be, if it must be any.
+    """Return the JSON schema that a reply must fit; None for free text.
 
     `required`: one call of one of the tools. With a `wanted` schema and tools the reply is either JSON of that schema
     or one call.
