@@ -184,7 +184,7 @@ def test_a_paused_turn_saves_up_no_share(harness: SchedulerHarness) -> None:
     harness.run("short")
     harness.scheduler.inbox.put(Resume("paused"))
     harness.scheduler.take_work()
-    rank = {turn.id: harness.scheduler._lobby._rank(turn) for turn in harness.scheduler._turns}
+    rank = {turn.id: harness.scheduler._queue._rank(turn) for turn in harness.scheduler._turns}
     assert rank["paused"] == rank["long"]
     harness.run("paused", "long")
 

@@ -16,9 +16,9 @@ from cfs_server.engine.llama.candidates import Candidates, Logits
 from cfs_server.engine.llama.cost_model import TILE, PromptBudget, StepCost, counted, looks, padding
 from cfs_server.engine.llama.ffi import Batch, Context, Outcome
 from cfs_server.engine.llama.model import LoadedModel
-from cfs_server.engine.llama.queue import Lobby
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.sequence import Generation
+from cfs_server.engine.llama.wait_queue import WaitQueue
 from cfs_server.engine.protocol import Counters
 
 # What waits, in seconds: learnt from what turns cost here (back-pressure).
@@ -314,7 +314,7 @@ class Computed:
 class BatchRunner:
     """Runs the model and the samplers for the scheduler, which decides for whom."""
 
-    def __init__(self, model: LoadedModel, lobby: Lobby, cache: PrefixCache) -> None:
+    def __init__(self, model: LoadedModel, wait_queue: WaitQueue, cache: PrefixCache) -> None:
         options = model.options
         self.budget = PromptBudget(model.context.batch_size, options.step_seconds)
         self.forecast = Forecast(self.budget)
@@ -325,7 +325,7 @@ class BatchRunner:
         self._context = model.context
         self._vocabulary = model.vocabulary
         self._batch = Batch(model.context.batch_size)
-        self._lobby = lobby
+        self._queue = wait_queue
         self._cache = cache
         self._cost_alone = StepCost()
         self._steps = self._prompt_tokens = self._tokens_generated = 0
@@ -378,7 +378,7 @@ class BatchRunner:
         self.clock.decoded(seconds)
         self._steps += 1
         self._prompt_tokens += pace.prompt
-        self._lobby.charge({pace.turn: pace.tokens}, seconds)
+        self._queue.charge({pace.turn: pace.tokens}, seconds)
         if pace.choice is None:
             return Computed(Outcome.DONE)
         self._tokens_generated += isinstance(pace.choice, int)
@@ -414,7 +414,7 @@ class BatchRunner:
 
     def _book(self, filling: Filling, tokens: int, seen: float | None, seconds: float) -> None:
         self._steps += 1
-        self._lobby.charge(filling.shares, self.budget.credible(self._batch.size, seconds, seen))
+        self._queue.charge(filling.shares, self.budget.credible(self._batch.size, seconds, seen))
         self.budget.saw_step(self._batch.size, seconds, seen)
         for turn, count in filling.shares.items():
             self._cache.grow(turn.own_allocation, count)

@@ -1,7 +1,7 @@
 """Who computes in the next step: the policy of continuous batching, on one thread that owns the context.
 
 A step takes one token of every turn that streams, or pieces of prompts, as many tokens as fit into the time that it
-may cost (`budget`); the two take turns. Waiting turns come in by fair shares (`lobby`), but for those whose prefix
+may cost (`budget`); the two take turns. Waiting turns come in by fair shares (`wait_queue`), but for those whose prefix
 somebody else is computing (`sharing`). When the pool is full, idle state leaves it, then a running turn; it goes on
 later from where it was. Nothing fails because others are there.
 """
@@ -31,8 +31,8 @@ from cfs_server.engine.kvcache.snapshots import SnapshotCache
 from cfs_server.engine.llama.batch import STEP_FAILED, BatchRunner, Computed, DeterministicRunner
 from cfs_server.engine.llama.ffi import Outcome
 from cfs_server.engine.llama.model import LoadedModel
-from cfs_server.engine.llama.queue import Lobby
 from cfs_server.engine.llama.sequence import Generation, Refused
+from cfs_server.engine.llama.wait_queue import WaitQueue
 from cfs_server.engine.protocol import (
     Alive,
     AskStats,
@@ -264,18 +264,18 @@ class PreemptionPolicy:
     It is given the scheduler's own list of the turns that run.
     """
 
-    def __init__(self, cache: PrefixCache, lobby: Lobby, running: Collection[Generation]) -> None:
+    def __init__(self, cache: PrefixCache, wait_queue: WaitQueue, running: Collection[Generation]) -> None:
         self.recomputed_tokens = 0
         self._cache = cache
         self._running = running
-        self._lobby = lobby
+        self._queue = wait_queue
 
     def can_keep(self, turn: Generation) -> bool:
         """Whether a turn that gives way now finds its state again: in memory, or as the pool has room for everybody."""
         if turn.losses:
             return False
         state_bytes = self._cache.pool.state_bytes
-        others = chain(self._lobby.waiting, self._lobby.paused)
+        others = chain(self._queue.waiting, self._queue.paused)
         aside = state_bytes(turn.computed) + sum(state_bytes(other.reached) for other in others if other.reached)
         return aside <= self._cache.memory.limit or self._everybody_fits()
 
@@ -299,7 +299,7 @@ class PreemptionPolicy:
     def _everybody_fits(self) -> bool:
         """Whether the pool holds all turns that there are to their ends."""
         left = self._cache.pool.cells
-        for turn in chain(self._running, self._lobby.waiting, self._lobby.paused):
+        for turn in chain(self._running, self._queue.waiting, self._queue.paused):
             left -= len(turn.log) + turn.left
             if left < 0:
                 return False
@@ -354,14 +354,14 @@ class Audit:
     def __init__(
         self,
         cache: PrefixCache,
-        lobby: Lobby,
+        wait_queue: WaitQueue,
         deadlines: Deadlines,
         running: Sequence[Generation],
         deterministic: DeterministicRunner,
     ) -> None:
         self._deterministic = deterministic
         self._cache = cache
-        self._lobby = lobby
+        self._queue = wait_queue
         self._deadlines = deadlines
         self._running = running
         self._next = 0.0
@@ -376,11 +376,11 @@ class Audit:
 
     def violations(self) -> list[str]:
         """Compare the turns with their allocations, their accounts and their deadlines."""
-        aside = [*self._lobby.waiting, *self._lobby.paused]
+        aside = [*self._queue.waiting, *self._queue.paused]
         computed = [*self._running, *self._deterministic.turns]
         turns = [*computed, *aside]
         problems = self._cache.check_integrity()
-        problems += self._lobby.check_integrity([*computed, *self._lobby.waiting])
+        problems += self._queue.check_integrity([*computed, *self._queue.waiting])
         problems += self._deadlines.check_integrity(set(turns))
         if len(set(turns)) != len(turns):
             problems.append("a turn is listed twice")
@@ -447,17 +447,17 @@ class Scheduler:
         disk = open_disk(model, lambda: self.inbox.put(Woken()), lambda text: send(Log("warning", text)))
         self._cache = cache_type(model.context, options.parked_bytes, options.idle_seconds, disk)
         self._fetching = Fetching(self._cache)
-        self._lobby = Lobby(options.slice_seconds)
-        self._runner = BatchRunner(model, self._lobby, self._cache)
+        self._queue = WaitQueue(options.slice_seconds)
+        self._runner = BatchRunner(model, self._queue, self._cache)
         self._deterministic = self._runner.deterministic
-        self._waiting = self._lobby.waiting
+        self._waiting = self._queue.waiting
         self._running: list[Generation] = []
-        self._preemption = PreemptionPolicy(self._cache, self._lobby, self._running)
+        self._preemption = PreemptionPolicy(self._cache, self._queue, self._running)
         self._compaction = Compaction(self._cache, self._running, self._waiting)
         self._output = StepOutput()
         self._deadlines = Deadlines()
         self._prompts = Prompts(self._cache)
-        self._audit = Audit(self._cache, self._lobby, self._deadlines, self._running, self._deterministic)
+        self._audit = Audit(self._cache, self._queue, self._deadlines, self._running, self._deterministic)
 
     def run_forever(self) -> None:
         """Serve; while there is nothing to compute this blocks and costs nothing."""
@@ -512,7 +512,7 @@ class Scheduler:
     def _handle(self, work: Work) -> None:
         match work:
             case Generation():
-                self._lobby.arrive(work)
+                self._queue.arrive(work)
                 self._deadlines.add(work)
                 self._prompts.arrive(work)
             case Refused(ended):
@@ -524,7 +524,7 @@ class Scheduler:
                 for generation in self._named(turn):
                     self._pause(generation)
             case Resume(turn):
-                self._lobby.resume(turn)
+                self._queue.resume(turn)
             case Forget(key):
                 self._forget(key)
             case Expect(key, hint):
@@ -542,7 +542,7 @@ class Scheduler:
             self._preempt(turn)
         self._deterministic.remove(turn)
         self._fetching.gone(turn)
-        self._lobby.pause(turn)
+        self._queue.pause(turn)
 
     def _forget(self, key: str) -> None:
         self._cache.forget(key)
@@ -552,10 +552,10 @@ class Scheduler:
     def _admit(self) -> None:
         """Bring in waiting turns; the first that does not fit keeps its place."""
         full = len(self._running) >= self._parallel
-        if full and (turn := self._lobby.gives_way(self._running, self._preemption.can_keep)) is not None:
+        if full and (turn := self._queue.gives_way(self._running, self._preemption.can_keep)) is not None:
             self._preempt(turn)
             self._waiting.append(turn)
-        waiting = self._lobby.in_order()
+        waiting = self._queue.in_order()
         for turn in waiting:
             if turn.deterministic and not self._deterministic.full:
                 self._admit_alone(turn)
@@ -568,7 +568,7 @@ class Scheduler:
                 if not self._running:
                     self._fail([turn], EngineError("the pool has no room for this turn"))
                 return
-            self._lobby.admit(turn)
+            self._queue.admit(turn)
             self._running.append(turn)
             self._announce(turn)
 
@@ -577,7 +577,7 @@ class Scheduler:
             self._deterministic.begin(turn)
         except EngineError as error:
             return self._fail([turn], error)
-        self._lobby.admit(turn)
+        self._queue.admit(turn)
         return self._announce(turn)
 
     def _announce(self, turn: Generation) -> None:
@@ -624,7 +624,7 @@ class Scheduler:
     @property
     def _turns(self) -> tuple[Generation, ...]:
         """All turns that are not over."""
-        return (*self._running, *self._deterministic.turns, *self._waiting, *self._lobby.paused)
+        return (*self._running, *self._deterministic.turns, *self._waiting, *self._queue.paused)
 
     def _named(self, name: str) -> list[Generation]:
         return [turn for turn in self._turns if turn.id == name]
@@ -642,7 +642,7 @@ class Scheduler:
             return True
         if len(self._running) <= 1:
             return False
-        victim = self._lobby.victim(self._running)
+        victim = self._queue.victim(self._running)
         self._preempt(victim)
         self._waiting.appendleft(victim)
         return True
@@ -689,7 +689,7 @@ class Scheduler:
 
     def _remove(self, turn: Generation) -> None:
         turn.sampler.free()
-        self._lobby.gone(turn)
+        self._queue.gone(turn)
         self._deterministic.remove(turn)
         self._deadlines.remove(turn)
         self._prompts.gone(turn)
@@ -716,7 +716,7 @@ class Scheduler:
     def _stats(self, question: AskStats) -> Stats:
         cache = self._cache
         gauges = {
-            "turns_paused": float(len(self._lobby.paused)),
+            "turns_paused": float(len(self._queue.paused)),
             "compactions": float(self._compaction.count),
         }
         return Stats(

@@ -11,7 +11,7 @@ from cfs_server.engine.fairness import WEIGHTS, Fairness
 from cfs_server.engine.llama.sequence import Generation
 
 
-class Lobby:
+class WaitQueue:
     """Owns the queue and the accounts of all unfinished turns, of those that run too."""
 
     def __init__(self, slice_seconds: float) -> None:
