@@ -179,14 +179,14 @@ class Prompts:
         return problems
 
 
-# Nobody computes what somebody else is computing: a turn waits while its prefix is on the way.
+# Prefix deduplication: a turn waits while another turn computes the prefix that both share.
 
 WORTH_WAITING = 32
-"""Tokens that must be saved; a few at the beginning of every chat are not worth a step of waiting."""
+"""Fewest shared tokens that are worth waiting for; the few at the beginning of every chat are not."""
 
 
-def must_wait(turn: Generation, running: Iterable[Generation], cache: PrefixCache) -> bool:
-    """Whether a turn had better wait; when its prefix is there, it is put where the turn will find it."""
+def waits_for_prefix(turn: Generation, running: Iterable[Generation], cache: PrefixCache) -> bool:
+    """Whether a turn waits for its prefix. A prefix that is complete is committed, so that the turn finds it."""
     if turn.awaited is not None:
         other, length = turn.awaited
         if other.allocation is not None and other.computed < length:
@@ -216,14 +216,14 @@ def _common(turn: Generation, other: Generation) -> int:
     return int(different[0]) if len(different) else length
 
 
-# Turns that wait until state of theirs is read from disk, while others compute.
+# Pending loads: turns that wait until their state is read from disk, while others compute.
 
 TRIES = 3
-"""So often a turn waits: where memory is too small for what it needs, it is computed again."""
+"""How often a turn waits for a load; after that, where memory is too small for its state, it computes it again."""
 
 
-class Fetching:
-    """Knows who waits, and how often he has."""
+class PendingLoads:
+    """The turns that wait for a load, and how often each has waited."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self.turns: set[Generation] = set()
@@ -231,7 +231,7 @@ class Fetching:
         self._tries: dict[Generation, int] = {}
 
     def must_wait(self, turn: Generation) -> bool:
-        """Whether a turn had better wait for the disk."""
+        """Whether a turn waits for the disk. Starts the loads that it needs."""
         if turn not in self.turns and self._tries.get(turn, 0) >= TRIES:
             return False
         if not self._cache.fetch(turn.owner, turn.log):
@@ -243,7 +243,7 @@ class Fetching:
         return True
 
     def gone(self, turn: Generation) -> None:
-        """Forget a turn that is over, or does not want to come in now."""
+        """Forget a turn that is finished or paused."""
         self.turns.discard(turn)
         self._tries.pop(turn, None)
 
@@ -446,7 +446,7 @@ class Scheduler:
         cache_type = PrefixCache if model.context.partial else SnapshotCache
         disk = open_disk(model, lambda: self.inbox.put(Woken()), lambda text: send(Log("warning", text)))
         self._cache = cache_type(model.context, options.parked_bytes, options.idle_seconds, disk)
-        self._fetching = Fetching(self._cache)
+        self._pending_loads = PendingLoads(self._cache)
         self._queue = WaitQueue(options.slice_seconds)
         self._runner = BatchRunner(model, self._queue, self._cache)
         self._deterministic = self._runner.deterministic
@@ -541,7 +541,7 @@ class Scheduler:
         if turn.allocation is not None:
             self._preempt(turn)
         self._deterministic.remove(turn)
-        self._fetching.gone(turn)
+        self._pending_loads.gone(turn)
         self._queue.pause(turn)
 
     def _forget(self, key: str) -> None:
@@ -562,7 +562,11 @@ class Scheduler:
         for turn in waiting:
             if len(self._running) >= self._parallel:
                 return
-            if turn.deterministic or must_wait(turn, self._running, self._cache) or self._fetching.must_wait(turn):
+            if (
+                turn.deterministic
+                or waits_for_prefix(turn, self._running, self._cache)
+                or self._pending_loads.must_wait(turn)
+            ):
                 continue
             if not self._bring_in(turn):
                 if not self._running:
@@ -618,7 +622,7 @@ class Scheduler:
     @property
     def _busy(self) -> bool:
         """Whether there is anything to compute, or to copy; those who wait for the disk are told when it is there."""
-        waiting = len(self._waiting) > len(self._fetching.turns)
+        waiting = len(self._waiting) > len(self._pending_loads.turns)
         return bool(self._running or waiting or self._deterministic.turns or self._cache.copying)
 
     @property
@@ -693,7 +697,7 @@ class Scheduler:
         self._deterministic.remove(turn)
         self._deadlines.remove(turn)
         self._prompts.gone(turn)
-        self._fetching.gone(turn)
+        self._pending_loads.gone(turn)
         if turn in self._running:
             self._running.remove(turn)
         if turn.allocation is not None:
