@@ -1,4 +1,4 @@
-"""How steps are shared: every stream its token, or pieces of prompts, in turns; counted in tokens, steps and looks."""
+"""How steps are shared: a token for every stream, or pieces of prompts; counted in tokens, steps and cells."""
 
 import random
 import statistics
@@ -16,7 +16,7 @@ from cfs_server.engine.llama.cost_model import (
     TILE,
     PromptBudget,
     StepCost,
-    looks,
+    attended_cells,
     padding,
     whole,
 )
@@ -25,9 +25,11 @@ FULL_REACH = 8
 """Pieces after which the slow start is over, whatever a step may hold here."""
 
 
-def budget(per_token: float, per_look: float = 0.0, *, streams: float = 0.0, step_tokens: int = 512) -> PromptBudget:
+def budget(
+    per_token: float, per_attended_cell: float = 0.0, *, streams: float = 0.0, step_tokens: int = 512
+) -> PromptBudget:
     """Make a budget of 0.1 s a step that knows what tokens cost, and whose slow start is over."""
-    cost = StepCost(per_token=per_token, per_look=per_look)
+    cost = StepCost(per_token=per_token, per_attended_cell=per_attended_cell)
     made = PromptBudget(step_tokens, 0.1, cost, StepCost(fixed=streams))
     made.share({"s": 1, "long": 5000})
     for _ in range(FULL_REACH):
@@ -53,7 +55,7 @@ def test_streams_and_prompts_take_turns() -> None:
 
 
 def test_what_is_less_than_a_tile_together_is_one_step() -> None:
-    """There every token looks at its own cells only, so nobody pays for the others."""
+    """There every token attends to its own cells only, so no prompt pays for the others."""
     assert budget(0.001).share({"a": 1, "b": 1, "short": 50}) == {"a": 1, "b": 1, "short": 50}
     assert budget(0.001).share({"a": 1, "b": 1, "short": 62}) == {"short": 62}
 
@@ -87,7 +89,7 @@ def test_pieces_are_full_tiles_and_as_long_as_the_time_allows() -> None:
 
 
 def test_pieces_become_smaller_far_into_a_prompt() -> None:
-    """A token at the end of a long prompt looks at all of it."""
+    """A token at the end of a long prompt attends to all of it."""
     known = budget(0.0001, 4e-7)
     sizes = [known.share({"a": 1, "long": 5000}, at(read))["long"] for read in (0, 1000, 2000, 4000, 9000)]
     assert sizes == [512, 192, 128, 64, 64]
@@ -131,13 +133,13 @@ def test_a_prompt_takes_its_tokens_and_the_fixed_part_of_its_steps() -> None:
 
 
 def test_padding_fills_a_tile_where_that_is_quicker() -> None:
-    """Where looks cost much: not near the beginning, not a single token, not what is a tile already."""
-    cost = StepCost(per_token=0.0005, per_look=4e-7)
-    assert padding(16, looks(16, 5000), cost) == 48
-    assert padding(16, looks(16, 100), cost) == 0
-    assert padding(1, looks(1, 5000), cost) == 0
-    assert padding(64, looks(64, 5000), cost) == 0
-    assert padding(16, looks(16, 5000), StepCost(per_token=0.0005)) == 0
+    """Where attended cells cost much: not near the beginning, not a single token, not what is a tile already."""
+    cost = StepCost(per_token=0.0005, per_attended_cell=4e-7)
+    assert padding(16, attended_cells(16, 5000), cost) == 48
+    assert padding(16, attended_cells(16, 100), cost) == 0
+    assert padding(1, attended_cells(1, 5000), cost) == 0
+    assert padding(64, attended_cells(64, 5000), cost) == 0
+    assert padding(16, attended_cells(16, 5000), StepCost(per_token=0.0005)) == 0
 
 
 @pytest.mark.parametrize("streams", [0, 4])
@@ -177,7 +179,7 @@ def test_what_prompts_cost_is_known_after_any_number_of_steps_without_one() -> N
 def test_looks_are_learnt_from_one_long_prompt() -> None:
     """With the figures of a real model: after one prompt, what a piece takes is predicted anywhere in the next."""
     for seed in range(10):
-        machine = Machine(seed, per_look=3.5e-7)
+        machine = Machine(seed, per_attended_cell=3.5e-7)
         learning = PromptBudget(512, 0.2)
         errors: list[float] = []
         for round_ in range(3):
@@ -187,7 +189,7 @@ def test_looks_are_learnt_from_one_long_prompt() -> None:
                 if tokens is None:
                     learning.saw_step(1, machine.seconds(1))
                     continue
-                seen = looks(tokens, read)
+                seen = attended_cells(tokens, read)
                 if round_:
                     errors.append(abs(learning.cost.seconds(tokens, seen) / machine.mean(tokens, seen) - 1))
                 learning.saw_step(tokens, machine.seconds(tokens, seen), seen)
@@ -208,13 +210,13 @@ def test_a_step_that_hung_is_charged_at_most_three_times_what_it_should_cost() -
 class Machine:
     """A step takes 30 ms and half a one for each token, give or take a tenth; one in fifty takes ten times that."""
 
-    def __init__(self, seed: int, per_look: float = 0.0) -> None:
+    def __init__(self, seed: int, per_attended_cell: float = 0.0) -> None:
         self._random = random.Random(seed)
-        self._per_look = per_look
+        self._per_attended_cell = per_attended_cell
 
     def mean(self, tokens: int, seen: float = 0.0) -> float:
         """Say what a step takes without accidents."""
-        return 0.03 + 0.0005 * tokens + self._per_look * seen
+        return 0.03 + 0.0005 * tokens + self._per_attended_cell * seen
 
     def seconds(self, tokens: int, seen: float = 0.0) -> float:
         """Take the time of a step."""

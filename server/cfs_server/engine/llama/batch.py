@@ -13,7 +13,7 @@ from cfs.errors import CfsError, EngineError
 from cfs_server.engine.fairness import Backlog
 from cfs_server.engine.kvcache.cache import PrefixCache
 from cfs_server.engine.llama.candidates import Candidates, Logits
-from cfs_server.engine.llama.cost_model import TILE, PromptBudget, StepCost, counted, looks, padding
+from cfs_server.engine.llama.cost_model import TILE, PromptBudget, StepCost, attended_cells, counted, padding
 from cfs_server.engine.llama.ffi import Batch, Context, Outcome
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.llama.sampling import Sampler
@@ -339,7 +339,7 @@ class BatchRunner:
         """What a step costs now, in seconds."""
         return {
             "seconds_per_prompt_token": self.budget.cost.per_token,
-            "seconds_per_prompt_look": self.budget.cost.per_look,
+            "seconds_per_prompt_look": self.budget.cost.per_attended_cell,
             "seconds_per_step": self.budget.streams.fixed,
             "own_seconds_per_step": self.clock.own,
             "sampling_seconds_per_step": self.clock.sampling,
@@ -348,7 +348,7 @@ class BatchRunner:
     def compute(self, shares: Mapping[Generation, int]) -> Computed:
         """Compute so many tokens of each turn together, and choose a token for those that are complete."""
         filling = fill(self._batch, shares)
-        tokens, seen = self._batch.size, self._looks(filling)
+        tokens, seen = self._batch.size, self._attended_cells(filling)
         padded = self._pad(tokens, seen)
         if seen is not None and self._context.tiled:
             seen = counted(tokens, self._batch.size, seen)
@@ -395,14 +395,14 @@ class BatchRunner:
         self.deterministic.close()
         self._samplers.close()
 
-    def _looks(self, filling: Filling) -> float | None:
-        """Count the cells that a step looks at which has nothing but pieces of prompts."""
+    def _attended_cells(self, filling: Filling) -> float | None:
+        """Count the cells that a step attends to, if it has nothing but pieces of prompts."""
         if filling.streams:
             return None
-        return sum(looks(count, turn.computed) for turn, count in filling.shares.items())
+        return sum(attended_cells(count, turn.computed) for turn, count in filling.shares.items())
 
     def _pad(self, tokens: int, seen: float | None) -> bool:
-        """Fill up the tile of a step with tokens that nobody needs, if that is quicker and there is room."""
+        """Pad a step to a full tile, if that is quicker and there is room."""
         if seen is None or not self._context.tiled:
             return False
         count = padding(tokens, seen, self.budget.cost)

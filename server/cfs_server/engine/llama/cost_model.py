@@ -1,9 +1,12 @@
-"""How the library's attention on processors counts tokens: in tiles of 64, or one by one where there are fewer.
+"""What a step of the model costs, and how many tokens each step takes.
 
-Every token of a tile looks at all cells that any of them needs, so the prompts of others in a tile are paid twice, and
-a tile that is not full costs what a full one does. One by one, a token looks at its own cells only, but each look costs
-`ONE_BY_ONE` times as much (measured: docs/engine.md). So few tokens far into a prompt are computed sooner when
-others, which nobody needs, fill up their tile.
+`StepCost` learns what steps cost. `PromptBudget` uses it to divide the time of a step among prompts and streams.
+
+The library's attention on processors computes tiles of 64 tokens, or single tokens where there are fewer. Every token
+of a tile attends to all cells that any token of the tile needs, so prompts in the same tile pay for each other, and a
+partly filled tile costs as much as a full one. A single token attends to its own cells only, but each of them costs
+`ONE_BY_ONE` times as much (measured: docs/engine.md). Far into a prompt it is therefore quicker to pad a few tokens to
+a full tile.
 """
 
 import math
@@ -11,24 +14,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-# What a step costs: seconds = fixed + per_token * tokens + per_look * looks, fitted to what steps took here lately.
+# seconds = fixed + per_token * tokens + per_attended_cell * attended cells, fitted to recent steps.
 #
-# A look is one token that attends to one cell: what a prompt costs grows with what is before it. Each step moves the
-# plane towards what it took (normalised least mean squares): one of few tokens moves the fixed part, one of many the
-# slope, one far into a prompt what a look costs.
+# Each token attends to all cells before it, so a piece far into a prompt costs more. Each step moves the plane towards
+# its own duration (normalised least mean squares). A step of few tokens moves the fixed part, one of many tokens the
+# slope, and one far into a prompt the cost of an attended cell.
 
 _RATE = 0.2
 """How much of an error the plane makes good at the next step of the same size."""
 _CREDIBLE = 3.0
-"""A step that took longer than so many times the prediction is an accident (a page fault), unless the next is, too."""
+"""A step that took longer than this many times the prediction is an outlier (a page fault), unless the next is, too."""
 _TYPICAL = 128
 """Tokens of a step whose error is put down to fixed part and tokens equally; those of a longer one are half its cost
-at least, where it has no looks."""
-_TYPICAL_LOOKS = _TYPICAL * 1024
-"""Looks of a step that are held for as much of an error as those tokens."""
-_LOOK = 2e-4
-"""What a look costs by what a token costs, until steps have told: it was 6e-4 and 2.5e-4 with models of 54 and 500
-million parameters, and larger ones have less."""
+at least, where it attends to no cells before it."""
+_TYPICAL_CELLS = _TYPICAL * 1024
+"""Attended cells of a step that take as much of an error as those tokens."""
+_CELL_SHARE = 2e-4
+"""First guess of the cost of an attended cell, relative to that of a token. Measured: 6e-4 and 2.5e-4 with models of 54
+and 500 million parameters; larger models have less."""
 
 
 @dataclass(slots=True)
@@ -37,37 +40,37 @@ class StepCost:
 
     fixed: float = 0.0
     per_token: float = 0.0
-    per_look: float = 0.0
+    per_attended_cell: float = 0.0
     doubted: bool = False
 
-    def seconds(self, tokens: float, looks: float = 0.0) -> float:
-        """Predict how long a step of so many tokens takes that look at so many cells together."""
-        return self.fixed + self.per_token * tokens + self.per_look * looks
+    def seconds(self, tokens: float, cells: float = 0.0) -> float:
+        """Predict how long a step takes, given its tokens and the cells that they attend to together."""
+        return self.fixed + self.per_token * tokens + self.per_attended_cell * cells
 
-    def credible(self, seconds: float, tokens: float, looks: float = 0.0) -> float:
-        """Cut what a step took down to what may be put down to its work: the rest is an accident."""
-        expected = self.seconds(tokens, looks)
+    def credible(self, seconds: float, tokens: float, cells: float = 0.0) -> float:
+        """Limit the duration of a step to what its work explains; the rest is an outlier."""
+        expected = self.seconds(tokens, cells)
         return min(seconds, _CREDIBLE * expected) if expected else seconds
 
-    def saw(self, tokens: int, seconds: float, looks: float = 0.0) -> None:
-        """Learn from a step. Nothing is faster than it can be: one of less than half the time is believed at once."""
-        expected = self.seconds(tokens, looks)
+    def saw(self, tokens: int, seconds: float, cells: float = 0.0) -> None:
+        """Learn from a step. One that took less than half the expected time is believed at once."""
+        expected = self.seconds(tokens, cells)
         if not expected:
             self.fixed, self.per_token = seconds / 2, seconds / 2 / tokens
-            self.per_look = _LOOK * self.per_token if looks else 0.0
+            self.per_attended_cell = _CELL_SHARE * self.per_token if cells else 0.0
             return
         doubted, self.doubted = self.doubted, seconds > _CREDIBLE * expected
         believed = seconds < expected / 2 or (doubted and self.doubted)
         change = seconds - expected if believed else _RATE * (min(seconds, _CREDIBLE * expected) - expected)
-        self._move(tokens, looks, expected + change, change)
+        self._move(tokens, cells, expected + change, change)
 
-    def _move(self, tokens: int, looks: float, aim: float, change: float) -> None:
+    def _move(self, tokens: int, cells: float, aim: float, change: float) -> None:
         """Let the plane go through `aim` at this step."""
-        size, depth = tokens / _TYPICAL, looks / _TYPICAL_LOOKS
+        size, depth = tokens / _TYPICAL, cells / _TYPICAL_CELLS
         step = change / (1 + size * size + depth * depth)
-        if looks:
-            self.per_look = min(max(self.per_look + step * depth / _TYPICAL_LOOKS, 0.0), aim / looks)
-        rest = aim - self.per_look * looks
+        if cells:
+            self.per_attended_cell = min(max(self.per_attended_cell + step * depth / _TYPICAL_CELLS, 0.0), aim / cells)
+        rest = aim - self.per_attended_cell * cells
         least = rest / 2 / tokens if tokens >= _TYPICAL else 0.0
         self.per_token = min(max(self.per_token + step * size / _TYPICAL, least), rest / tokens)
         self.fixed = rest - self.per_token * tokens
@@ -76,7 +79,7 @@ class StepCost:
 TILE = 64
 """Tokens that flash attention computes together (`GGML_FA_TILE_Q` of the library)."""
 ONE_BY_ONE = 11
-"""What a look costs outside of a tile, by what it costs inside."""
+"""Cost of an attended cell outside of a tile, relative to its cost inside."""
 
 
 def whole(tokens: int) -> int:
@@ -84,40 +87,40 @@ def whole(tokens: int) -> int:
     return tokens // TILE * TILE
 
 
-def padding(tokens: int, looks: float, cost: StepCost) -> int:
-    """Say how many tokens that nobody needs make a step of fewer than a tile shorter, if any do."""
+def padding(tokens: int, cells: float, cost: StepCost) -> int:
+    """Return how many padding tokens make a step of less than a tile quicker; 0 for none."""
     if not 0 < tokens < TILE:
         return 0
     more = TILE - tokens
-    saved = cost.per_look * looks * (ONE_BY_ONE - TILE / tokens)
+    saved = cost.per_attended_cell * cells * (ONE_BY_ONE - TILE / tokens)
     return more if saved > cost.per_token * more else 0
 
 
-def counted(needed: int, size: int, looks: float) -> float:
-    """Count the looks of `needed` tokens, filled up to a step of `size`, in the price of a look inside of a tile."""
-    return looks * (size / needed if size >= TILE else ONE_BY_ONE)
+def counted(needed: int, size: int, cells: float) -> float:
+    """Convert the attended cells of `needed` tokens, padded to a step of `size`, to their cost inside of a tile."""
+    return cells * (size / needed if size >= TILE else ONE_BY_ONE)
 
 
-# How many tokens a step takes: streams and prompts take turns while both are there.
+# How many tokens a step takes. Steps of streams and steps of prompts alternate while there are both.
 #
-# A step is one token of every stream, or pieces of prompts as large as its time allows: the attention of a batch that
-# holds both would pay for the cells of both with every token (`tiles`). So a stream stands still for one piece at most.
-# What a step costs is learnt as the engine runs (`costs`), for the two kinds of steps apart.
+# A step is one token of every stream, or pieces of prompts as large as its time allows. In a batch of both, every token
+# would pay for the cells of all (see the top). So a stream waits for one piece at most. What a step costs is learnt
+# separately for the two kinds of steps.
 
 MIN_ALONE = 256
-"""Tokens that a step takes at least where nobody streams. On a slow model that may take seconds: a new turn waits."""
+"""Fewest tokens of a step without streams. On a slow model that may take seconds, for which a new turn waits."""
 ALONE = 4
-"""Without streams a step may take so many times longer: only a cancel or a new turn waits for its end."""
+"""Without streams a step may take this many times longer: only a cancel or a new turn waits for its end."""
 LONGER = 0.25
-"""Where a step without any prompt takes too long already, a piece of a prompt may take this part of that time."""
+"""Where streams alone take too long already, a piece of a prompt may take this part of their time."""
 
 _ROUNDING = 1e-6
 
 Turn = TypeVar("Turn")
 
 
-def looks(tokens: float, depth: int) -> float:
-    """Count the cells that so many tokens look at together that follow `depth` others."""
+def attended_cells(tokens: float, depth: int) -> float:
+    """Count the cells to which so many tokens attend together, behind `depth` others."""
     return tokens * (depth + tokens / 2)
 
 
@@ -138,7 +141,7 @@ class PromptBudget:
         self._pieces = 0
 
     def share(self, pending: Mapping[Turn, int], depth: Callable[[Turn], int] = lambda _turn: 0) -> dict[Turn, int]:
-        """Say how many of its pending tokens each turn computes in the next step, given how many it has behind it."""
+        """Return how many pending tokens of each turn the next step computes; `depth` counts those before them."""
         streams = {turn: 1 for turn, count in pending.items() if count == 1}
         if len(streams) == len(pending):
             self._reach = TILE
@@ -150,21 +153,21 @@ class PromptBudget:
             return dict(pending)
         return streams if self._streams_next else self._pieces_of(prompts, depth, len(streams))
 
-    def saw_step(self, tokens: int, seconds: float, prompt_looks: float | None = None) -> None:
-        """Learn from a step; those without a piece of a prompt, or with a small one among streams, have no looks."""
-        self._streams_next = prompt_looks is not None
-        if prompt_looks is None:
+    def saw_step(self, tokens: int, seconds: float, prompt_cells: float | None = None) -> None:
+        """Learn from a step. `prompt_cells` is None for steps with streams, even with a small piece of a prompt."""
+        self._streams_next = prompt_cells is not None
+        if prompt_cells is None:
             self.streams.saw(tokens, seconds)
         else:
-            self.cost.saw(tokens, seconds, prompt_looks)
+            self.cost.saw(tokens, seconds, prompt_cells)
             self._reach = min(2 * self._reach, max(TILE, self._step_tokens))
             self._pieces += 1
 
-    def credible(self, tokens: int, seconds: float, prompt_looks: float | None = None) -> float:
-        """Cut what a step took to what its turns can be charged for; a machine that stood still is nobody's fault."""
-        if prompt_looks is None:
+    def credible(self, tokens: int, seconds: float, prompt_cells: float | None = None) -> float:
+        """Limit a step's duration to what its turns are charged for: not for time the machine was suspended."""
+        if prompt_cells is None:
             return self.streams.credible(seconds, tokens)
-        return self.cost.credible(seconds, tokens, prompt_looks)
+        return self.cost.credible(seconds, tokens, prompt_cells)
 
     def seconds(self, tokens: float) -> float:
         """Predict how long prompts of so many tokens take, in steps without streams."""
@@ -175,7 +178,9 @@ class PromptBudget:
         streams = self.reply_seconds(len(shares)) * len(shares)
         if all(count == 1 for count in shares.values()):
             return streams
-        return self.cost.seconds(sum(shares.values()), sum(looks(count, depth(turn)) for turn, count in shares.items()))
+        return self.cost.seconds(
+            sum(shares.values()), sum(attended_cells(count, depth(turn)) for turn, count in shares.items())
+        )
 
     def reply_seconds(self, streams: int) -> float:
         """Predict how long a token of a reply takes among so many; before the first, as long as one of a prompt."""
@@ -183,14 +188,16 @@ class PromptBudget:
         return known.seconds(streams) / streams
 
     def _fit_together(self, streams: int, prompts: Mapping[Turn, int], depth: Callable[[Turn], int]) -> bool:
-        """Whether all that is pending is less than a tile, and near the beginning: then nobody pays for the others."""
+        """Whether all pending tokens are less than a tile and near the beginning: sharing costs nothing there."""
         tokens = sum(prompts.values())
         if streams + tokens >= TILE:
             return False
-        return not padding(tokens, sum(looks(count, depth(turn)) for turn, count in prompts.items()), self.cost)
+        return not padding(
+            tokens, sum(attended_cells(count, depth(turn)) for turn, count in prompts.items()), self.cost
+        )
 
     def _pieces_of(self, prompts: Mapping[Turn, int], depth: Callable[[Turn], int], streams: int) -> dict[Turn, int]:
-        """Give each prompt an equal part of the time; parts too short for a tile go to one of those, in turns."""
+        """Give each prompt an equal part of the time. Parts too short for a tile go to one of those prompts."""
         most = min(self._step_tokens, self._reach) if streams else self._step_tokens
         least = TILE if streams else MIN_ALONE
         left = max(self._seconds(streams), self._work(least, min(map(depth, prompts))))
@@ -220,7 +227,7 @@ class PromptBudget:
         return count if count <= min(fits, most) else min(count, whole(fits + TILE // 2), whole(most))
 
     def _seconds(self, streams: int) -> float:
-        """Say how long a piece of a prompt may take."""
+        """Return how many seconds a piece of a prompt may take."""
         if not streams:
             return self._step_seconds * ALONE - self.cost.fixed
         taken = self.streams.seconds(streams)
@@ -228,11 +235,11 @@ class PromptBudget:
 
     def _work(self, tokens: int, depth: int) -> float:
         """Predict how long a piece takes but for the fixed part of its step."""
-        return self.cost.per_token * tokens + self.cost.per_look * looks(tokens, depth)
+        return self.cost.per_token * tokens + self.cost.per_attended_cell * attended_cells(tokens, depth)
 
     def _fitting(self, seconds: float, depth: int) -> int:
-        """Find how many tokens behind `depth` others take so long; as many as a step has while nothing is known."""
-        each, more = self.cost.per_token + self.cost.per_look * depth, self.cost.per_look
+        """Find how many tokens behind `depth` others fit into so many seconds; two tiles while nothing is known."""
+        each, more = self.cost.per_token + self.cost.per_attended_cell * depth, self.cost.per_attended_cell
         if not each:
             return 2 * TILE
         seconds = max(0.0, seconds)
