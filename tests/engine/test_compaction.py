@@ -21,7 +21,7 @@ __all__ = ["make"]
 
 
 def test_turns_that_are_moved_go_on_as_if_they_had_not_been(make: Callable[[], CacheHarness]) -> None:
-    """Two that share a beginning, in each family; they share it still, and nothing is evaluated twice."""
+    """Two that share a beginning, for each architecture; they share it still, and nothing is evaluated twice."""
     other_prompt = words((1, 90), (3, 20))
     expected = [reply(make(), PROMPT), reply(make(), other_prompt)]
     harness = make()

@@ -17,7 +17,7 @@ import pytest
 
 from cfs_server.engine.kvcache.disk import NAME, Archive, DiskTier, Done, Folder, FolderRefused, Found
 from tests.engine.support import ask, running, until
-from tests.engine.test_residency import FAMILIES, ROUNDING, CacheHarness, Talk, words
+from tests.engine.test_residency import ARCHITECTURES, ROUNDING, CacheHarness, Talk, words
 
 Make = Callable[..., "DiskCacheHarness"]
 
@@ -104,13 +104,13 @@ def make(tiny: Path, tmp_path: Path) -> Iterator[Make]:
         harness.tier.close()
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 @pytest.mark.parametrize("restart", [False, True], ids=["the same worker", "the next one"])
 def test_state_from_disk_is_the_computed_state(
     make: Make, request: pytest.FixtureRequest, kind: str, restart: bool
 ) -> None:
-    """For each family: the logits of before, and nothing but the last token is evaluated again."""
-    path, more = request.getfixturevalue(kind.split(",")[0]), FAMILIES[kind]
+    """For each architecture: the logits of before, and nothing but the last token is evaluated again."""
+    path, more = request.getfixturevalue(kind.split(",")[0]), ARCHITECTURES[kind]
     harness = make(path, **more)
     whole = words((1, 90))
     first = harness.turn("s", whole[:-1])
@@ -270,7 +270,7 @@ def test_a_disk_that_fails_costs_only_the_computation(make: Make) -> None:
     folder.with_name("gone").rename(folder)
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 @pytest.mark.parametrize(
     "operations", [400, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
 )
@@ -279,7 +279,7 @@ def test_random_lives_with_a_disk_leave_nothing(
 ) -> None:
     """Turns, forks, edits, deletions, evictions, restarts and damage, against a shadow: no foreign token, no leak."""
     dice = random.Random(operations)
-    path, more = request.getfixturevalue(kind.split(",")[0]), FAMILIES[kind]
+    path, more = request.getfixturevalue(kind.split(",")[0]), ARCHITECTURES[kind]
     small: dict[str, Any] = {"cells": 384, "memory": 60_000, "limit": 200_000} | more
     harness, plain = make(path, **small), CacheHarness(path, **more)
     talks: dict[str, Talk] = {}

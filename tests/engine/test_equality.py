@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cfs_server.engine.kvcache.device import Allocation
-from tests.engine.test_residency import FAMILIES, ROUNDING, CacheHarness, Logits, words
+from tests.engine.test_residency import ARCHITECTURES, ROUNDING, CacheHarness, Logits, words
 
 PROMPT, REPLY = words((1, 90), (2, 20)), 60
 """The prompt is longer than the window of the windowed model."""
@@ -91,12 +91,12 @@ KNOWN: dict[Callable[[CacheHarness], None], int] = {
 """What was there before, and how much of the prompt it spares a model whose state has parts."""
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=ARCHITECTURES)
 def make(request: pytest.FixtureRequest) -> Callable[[], CacheHarness]:
-    """Make harnesses for a model of each family."""
+    """Make harnesses for a model of each architecture."""
     kind: str = request.param
     path: Path = request.getfixturevalue(kind.split(",")[0])
-    return lambda: CacheHarness(path, **FAMILIES[kind])
+    return lambda: CacheHarness(path, **ARCHITECTURES[kind])
 
 
 @pytest.mark.parametrize("before", KNOWN, ids=lambda before: before.__name__)

@@ -19,7 +19,7 @@ from cfs_server.engine.llama.ffi import Batch, Outcome
 from cfs_server.engine.llama.model import NativeLog, load
 from cfs_server.engine.protocol import Options
 
-FAMILIES: dict[str, dict[str, Any]] = {
+ARCHITECTURES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "windowed": {},
     "windowed, not in full": {"pool_bytes": 1, "step_tokens": 64},
@@ -252,12 +252,12 @@ class Talk:
     allocation: Allocation | None = None
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", ARCHITECTURES)
 @pytest.mark.parametrize("operations", [400, pytest.param(6_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
 def test_random_lives_leave_nothing(request: pytest.FixtureRequest, kind: str, operations: int) -> None:
     """Enter, compute, commit, leave, fork, edit, evict, forget at random: the books stay right, and end at zero."""
     dice = random.Random(operations)
-    path, more = request.getfixturevalue(kind.split(",")[0]), FAMILIES[kind]
+    path, more = request.getfixturevalue(kind.split(",")[0]), ARCHITECTURES[kind]
     harness, plain = CacheHarness(path, cells=384, memory=100_000, **more), CacheHarness(path, **more)
     talks: dict[str, Talk] = {}
 

@@ -15,7 +15,7 @@ SECONDS = 60.0
 
 
 def describe(model: Path) -> str:
-    """Name the model's family and sizes; raises `ModelLoadError` when the library cannot read the header."""
+    """Name the model's architecture and sizes; raises `ModelLoadError` when the library cannot read the header."""
     try:
         done = subprocess.run(  # noqa: S603 - our own module
             [*COMMAND, str(model)], capture_output=True, text=True, timeout=SECONDS, check=False

@@ -32,7 +32,7 @@ _TOLERANCE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelArchitecture:
     """What the library says of a model, and what was tried with it.
 
     `parts`: a run of tokens was dropped, shared, saved and restored, and the logits were the same. `window` is in
@@ -50,9 +50,9 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the state of a family is kept on this machine."""
+    """How the state of an architecture is kept on this machine."""
 
-    family: Family
+    architecture: ModelArchitecture
     context_tokens: int
     pool_tokens: int
     ranges: bool
@@ -62,19 +62,19 @@ class Plan:
     @property
     def pool_bytes(self) -> int:
         """Memory of the pool, about."""
-        family = self.family
-        cell = family.cell_bytes - (0 if self.full_window else family.window_bytes)
-        window = 0 if self.full_window else family.window * family.window_bytes
-        return self.pool_tokens * cell + self.sequences * (window + family.state_bytes)
+        architecture = self.architecture
+        cell = architecture.cell_bytes - (0 if self.full_window else architecture.window_bytes)
+        window = 0 if self.full_window else architecture.window * architecture.window_bytes
+        return self.pool_tokens * cell + self.sequences * (window + architecture.state_bytes)
 
     def describe(self, options: Options, *, flash_attention: bool, extra_buffers: bool) -> EnginePlan:
         """Say what was chosen."""
-        family, window = self.family, "none"
-        if family.window:
+        architecture, window = self.architecture, "none"
+        if architecture.window:
             why = "kept in full" if self.full_window else "only the window is kept: " + self._why_no_full_window()
-            window = f"{family.window} tokens, {why}"
+            window = f"{architecture.window} tokens, {why}"
         return EnginePlan(
-            family=family.name,
+            family=architecture.name,
             policy="ranges" if self.ranges else "snapshots",
             window=window,
             flash_attention=flash_attention,
@@ -86,19 +86,19 @@ class Plan:
         )
 
     def _why_no_full_window(self) -> str:
-        return "a whole context would not fit" if self.family.parts else "its state has no parts"
+        return "a whole context would not fit" if self.architecture.parts else "its state has no parts"
 
 
-def make_plan(family: Family, options: Options, trained_tokens: int, budget: int) -> Plan:
+def make_plan(architecture: ModelArchitecture, options: Options, trained_tokens: int, budget: int) -> Plan:
     """Choose; `budget` is the memory that the pool may take unless its size is given, in bytes."""
     context = min(options.context_tokens or trained_tokens, trained_tokens)
-    whole_context_fits = (options.pool_tokens or context) * family.cell_bytes <= budget
-    full_window = family.parts and family.window > 0 and whole_context_fits
-    ranges = family.parts and (not family.window or full_window)
-    cell = family.cell_bytes - (0 if ranges else family.window_bytes)
+    whole_context_fits = (options.pool_tokens or context) * architecture.cell_bytes <= budget
+    full_window = architecture.parts and architecture.window > 0 and whole_context_fits
+    ranges = architecture.parts and (not architecture.window or full_window)
+    cell = architecture.cell_bytes - (0 if ranges else architecture.window_bytes)
     affordable = budget // cell if cell else context * options.parallel
     return Plan(
-        family=family,
+        architecture=architecture,
         context_tokens=context,
         pool_tokens=options.pool_tokens or max(min(context * options.parallel, affordable), min(context, LEAST_TOKENS)),
         ranges=ranges,
@@ -123,7 +123,7 @@ def name_of(model: Any) -> Name:
     return "sliding window" if lib.llama_model_n_swa(model) else "attention"
 
 
-def examine(model: Any, context: Context) -> Family:
+def examine(model: Any, context: Context) -> ModelArchitecture:
     """Try a few tokens in a small context, which is empty before and after; raises `ArithmeticError`."""
     window = int(lib.llama_model_n_swa(model))
     before = _decode(context, 0, 0, _TOKENS)[1]
@@ -133,7 +133,7 @@ def examine(model: Any, context: Context) -> Family:
     parts = _has_parts(context, logits)
     for sequence in range(context.sequences):
         context.clear(sequence)
-    return Family(
+    return ModelArchitecture(
         name=name_of(model),
         parts=parts,
         window=window,
@@ -315,8 +315,8 @@ def _budget(options: Options) -> int:
     return min(options.pool_bytes, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
 
 
-def _examine(path: str, model: Any, options: Options, log: NativeLog) -> Family:
-    """Find out the family in a small context of its own; that also touches weights and threads once."""
+def _examine(path: str, model: Any, options: Options, log: NativeLog) -> ModelArchitecture:
+    """Find out the architecture in a small context of its own; that also touches weights and threads once."""
     small = replace(options, pool_tokens=_EXAMINED_TOKENS, step_tokens=_EXAMINED_BATCH)
     abort_flag = AbortFlag()
     raw = _new_context(path, model, small, log, abort_flag, sequences=3, full_window=True)
@@ -330,8 +330,8 @@ def _examine(path: str, model: Any, options: Options, log: NativeLog) -> Family:
 
 def _main_context(path: str, model: Any, options: Options, plan: Plan, log: NativeLog) -> Context:
     abort_flag = AbortFlag()
-    family = plan.family
-    guarded = family.window if plan.full_window else 0
+    architecture = plan.architecture
+    guarded = architecture.window if plan.full_window else 0
     ids = plan.sequences * (2 if guarded else 1)
     raw = _new_context(path, model, options, log, abort_flag, sequences=ids, full_window=plan.full_window)
     context = Context(
@@ -340,8 +340,8 @@ def _main_context(path: str, model: Any, options: Options, plan: Plan, log: Nati
         abort_flag,
         partial=plan.ranges,
         window=guarded,
-        cell_bytes=family.cell_bytes,
-        state_bytes=family.state_bytes,
+        cell_bytes=architecture.cell_bytes,
+        state_bytes=architecture.state_bytes,
         tiled=options.flash_attention and not log.no_flash_attention and not lib.llama_supports_gpu_offload(),
     )
     batch = Batch(1)

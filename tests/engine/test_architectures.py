@@ -1,18 +1,18 @@
-"""Families of models: what is found out about their state, what follows, and where it is told (E3)."""
+"""Architectures of models: what is found out about their state, what follows, and where it is shown (E3)."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cfs_server.engine.llama.model import Family, NativeLog, load, make_plan
+from cfs_server.engine.llama.model import ModelArchitecture, NativeLog, load, make_plan
 from cfs_server.engine.protocol import Options
 from cfs_server.engine.supervisor import LlamaEngine
 
-ATTENTION = Family("attention", parts=True, window=0, cell_bytes=1000)
-WINDOWED = Family("sliding window", parts=True, window=64, cell_bytes=1000, window_bytes=800)
-HYBRID = Family("hybrid", parts=False, window=0, cell_bytes=500, state_bytes=10_000)
-RECURRENT = Family("recurrent", parts=False, window=0, cell_bytes=0, state_bytes=10_000)
+ATTENTION = ModelArchitecture("attention", parts=True, window=0, cell_bytes=1000)
+WINDOWED = ModelArchitecture("sliding window", parts=True, window=64, cell_bytes=1000, window_bytes=800)
+HYBRID = ModelArchitecture("hybrid", parts=False, window=0, cell_bytes=500, state_bytes=10_000)
+RECURRENT = ModelArchitecture("recurrent", parts=False, window=0, cell_bytes=0, state_bytes=10_000)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_flash_attention_is_told_as_chosen(tiny: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "budget", "ranges", "full_window", "pool"),
+    ("architecture", "budget", "ranges", "full_window", "pool"),
     [
         (ATTENTION, 10**9, True, False, 4 * 8192),
         (ATTENTION, 10**7, True, False, 10_000),
@@ -70,9 +70,9 @@ def test_flash_attention_is_told_as_chosen(tiny: Path) -> None:
         (RECURRENT, 1, False, False, 4 * 8192),
     ],
 )
-def test_the_policy(family: Family, budget: int, ranges: bool, full_window: bool, pool: int) -> None:
+def test_the_policy(architecture: ModelArchitecture, budget: int, ranges: bool, full_window: bool, pool: int) -> None:
     """Ranges need parts, and a window in full needs room for a whole context; the pool takes what the budget allows."""
-    plan = make_plan(family, Options(parallel=4), 8192, budget)
+    plan = make_plan(architecture, Options(parallel=4), 8192, budget)
     assert (plan.ranges, plan.full_window, plan.pool_tokens) == (ranges, full_window, pool)
     assert plan.sequences == (64 if ranges else 5)
 
