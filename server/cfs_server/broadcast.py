@@ -3,8 +3,8 @@
 import asyncio
 
 
-class Pulse:
-    """Wakes everybody who waits for it, each time it fires; waiting costs nothing but a future (S7)."""
+class Broadcast:
+    """Wakes all waiters each time it fires; waiting costs one future (S7)."""
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
@@ -19,7 +19,7 @@ class Pulse:
             self._waiters.discard(future)
 
     def fire(self) -> None:
-        """Wake all who wait now."""
+        """Wake all current waiters."""
         waiters, self._waiters = self._waiters, set()
         for future in waiters:
             if not future.done():
@@ -27,5 +27,5 @@ class Pulse:
 
     @property
     def waiting(self) -> int:
-        """How many wait now."""
+        """The number of waiters."""
         return len(self._waiters)

@@ -79,7 +79,7 @@ class ServerHarness:
             assert isinstance(events, list)
             if sum(event.type == kind for event in events) >= count:
                 return
-            await log.pulse.wait()
+            await log.broadcast.wait()
 
 
 class _PromptServer(Server):

@@ -54,7 +54,7 @@ async def test_there_is_nothing_to_claim_while_nothing_waits_or_another_holds_th
 async def test_an_agent_may_wait_for_the_next_message(server: ServerHarness) -> None:
     await server.create("a", driver="agent")
     waiting = asyncio.create_task(claim(server, wait=30))
-    await until(lambda: server.store.get("a").log.pulse.waiting)
+    await until(lambda: server.store.get("a").log.broadcast.waiting)
     await server.say("a", "x")
     assert (await waiting).json()["message"]["content"] == "x"
 
@@ -62,7 +62,7 @@ async def test_an_agent_may_wait_for_the_next_message(server: ServerHarness) -> 
 async def test_a_wait_for_a_message_ends_with_the_session(server: ServerHarness) -> None:
     await server.create("a", driver="agent")
     waiting = asyncio.create_task(claim(server, wait=30))
-    await until(lambda: server.store.get("a").log.pulse.waiting)
+    await until(lambda: server.store.get("a").log.broadcast.waiting)
     await server.client.delete(URL)
     assert (await waiting).status_code == 410
 
@@ -70,7 +70,7 @@ async def test_a_wait_for_a_message_ends_with_the_session(server: ServerHarness)
 async def test_a_wait_for_a_message_ends_with_the_server(server: ServerHarness) -> None:
     await server.create("a", driver="agent")
     waiting = asyncio.create_task(claim(server, wait=30))
-    await until(lambda: server.store.get("a").log.pulse.waiting)
+    await until(lambda: server.store.get("a").log.broadcast.waiting)
     await server.store.drain(0)
     assert (await waiting).status_code == 503
 
@@ -83,7 +83,7 @@ async def test_an_agent_that_hangs_up_while_it_waits_takes_no_message(server: Se
         f"POST {URL}/claim HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n"
     )
     writer.write(head.encode() + b'{"wait": 30}')
-    waiting = server.store.get("a").log.pulse
+    waiting = server.store.get("a").log.broadcast
     await until(lambda: waiting.waiting > 0)
     writer.transport.abort()
     await until(lambda: waiting.waiting == 0)
@@ -97,7 +97,7 @@ async def test_the_lease_of_a_dead_agent_ends_and_its_message_waits_again(server
     dead = (await claim(server, lease=0.02)).json()
     await server.until("a", "state.changed", 3)
     while server.store.get("a").state != "waiting_for_agent":
-        await server.store.get("a").log.pulse.wait()
+        await server.store.get("a").log.broadcast.wait()
     alive = (await claim(server)).json()
     assert (alive["turn"], alive["message"]) == (dead["turn"], dead["message"])
     assert alive["claim"] != dead["claim"]
@@ -113,7 +113,7 @@ async def test_an_agent_that_was_only_late_goes_on_with_its_turn(server: ServerH
     await server.say("a", "x")
     held = (await claim(server, lease=0.02)).json()
     while server.store.get("a").state != "waiting_for_agent":
-        await server.store.get("a").log.pulse.wait()
+        await server.store.get("a").log.broadcast.wait()
     assert (await act(server, held | {"claim": "wrong"}, "update", text="no")).status_code == 404
     assert (await act(server, held, "update", text="I live")).status_code == 200
     assert server.store.get("a").state == "generating"

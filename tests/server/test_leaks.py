@@ -22,13 +22,13 @@ async def test_fifty_streams_opened_and_dropped_leave_no_task_no_waiter_no_conne
     async with await EventStream.open(server.url, "/v1/events"):
         pass  # the stream library starts its one watcher with the first stream
     await connections_end(server, 1)
-    before = tasks(), server.store.bus.log.pulse.waiting, server.store.get("a").log.pulse.waiting
+    before = tasks(), server.store.bus.log.broadcast.waiting, server.store.get("a").log.broadcast.waiting
     streams = [await EventStream.open(server.url, path) for path in ("/v1/events", "/v1/sessions/a/events") * 25]
     assert server.parts.streams.open == 50
     for stream in streams:
         stream.close()
     await connections_end(server, 1)
-    after = tasks(), server.store.bus.log.pulse.waiting, server.store.get("a").log.pulse.waiting
+    after = tasks(), server.store.bus.log.broadcast.waiting, server.store.get("a").log.broadcast.waiting
     assert (after, server.parts.streams.open) == (before, 0)
 
 

@@ -33,7 +33,7 @@ class Room:
 
     async def read_on(self) -> None:
         """Let the one reader of the common stream come to its end; what counts for /metrics reads along."""
-        await until(lambda: self.server.store.bus.log.pulse.waiting == 2)
+        await until(lambda: self.server.store.bus.log.broadcast.waiting == 2)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ WAITS = {
         lambda bob: bob.client.post(URL + "/claim", json={"wait": 30}),
         AGENT,
         {"driver": "agent"},
-        lambda server: server.store.get(SHARED).log.pulse.waiting > 0,
+        lambda server: server.store.get(SHARED).log.broadcast.waiting > 0,
         _say,
     ),
 }
@@ -210,7 +210,7 @@ async def test_a_reader_that_is_too_late_is_told_nothing_without_the_right() -> 
         await who["alice"].create(SHARED)
         async with await who["bob"].stream(URL + "/events") as stream:
             log = server.store.get(SHARED).log
-            await until(lambda: log.pulse.waiting)
+            await until(lambda: log.broadcast.waiting)
             who["bob"].may()
             for _ in range(20):
                 server.store.get(SHARED).publish_state("the word")

@@ -86,7 +86,7 @@ def test_illegal_ids_are_refused(name: str) -> None:
         check_id(name)
 
 
-def test_families_of_ids() -> None:
+def test_architectures_of_ids() -> None:
     assert parent_of("a") is None
     assert parent_of("a/b/c") == "a/b"
     assert ancestors_of("a/b/c") == ["a", "a/b"]

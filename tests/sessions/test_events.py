@@ -55,7 +55,7 @@ async def test_a_follower_sees_what_was_there_and_then_what_comes() -> None:
     assert numbers(await take(stream, 1)) == [2]
     waiting = asyncio.create_task(take(stream, 2))
     await asyncio.sleep(0)
-    assert log.pulse.waiting == 1
+    assert log.broadcast.waiting == 1
     publish(bus, log, 2)
     assert numbers(await waiting) == [3, 4]
 

@@ -280,7 +280,7 @@ def test_what_is_known_of_a_session_changes_with_its_text_only(far: Abroad) -> N
 
 async def _until_tokens(session: Session, count: int) -> None:
     while not isinstance(events := session.log.since(0), list) or len([e for e in events if e.type == "token"]) < count:
-        await session.log.pulse.wait()
+        await session.log.broadcast.wait()
 
 
 @pytest.mark.parametrize("nothing", ["", "\n", " \n", "User: "])

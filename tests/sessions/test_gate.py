@@ -265,7 +265,7 @@ async def test_a_page_is_the_part_of_the_listing_that_may_be_listed(name: str) -
 
 
 @pytest.mark.parametrize("name", GRANTS)
-async def test_families_are_shown_as_far_as_they_may_be_listed(name: str) -> None:
+async def test_architectures_are_shown_as_far_as_they_may_be_listed(name: str) -> None:
     async with counter() as c:
         for session in NAMES:
             c.harness.store.open(session)

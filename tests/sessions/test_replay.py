@@ -252,7 +252,7 @@ async def test_every_kind_of_change_can_be_made_again() -> None:
         await check()
         d.engine.step(1)
         while session.partial != "one":
-            await session.log.pulse.wait()
+            await session.log.broadcast.wait()
         await check()
         d.store.cancel("b")
         await check()

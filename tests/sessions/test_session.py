@@ -126,7 +126,7 @@ async def test_cancelling_keeps_the_partial_reply_and_goes_on_with_the_queue() -
         d.say("chat", "next")
         d.engine.step(2)
         while d.store.get("chat").partial != "one two":
-            await d.store.get("chat").log.pulse.wait()
+            await d.store.get("chat").log.broadcast.wait()
         assert d.store.cancel("chat") == (1, 0)
         d.engine.release()
         assert await d.text("chat") == (

@@ -362,7 +362,7 @@ async def test_properties_say_what_the_session_does() -> None:
 # -- sub-sessions -----------------------------------------------------------------------------------------------------
 
 
-async def test_families_are_collections() -> None:
+async def test_architectures_are_collections() -> None:
     async with sub_mount() as ann:
         for name in ("main/coder/tester", "main/critic", "alone", "a b/c"):
             ann.harness.store.open(name)

@@ -13,7 +13,7 @@ from cfs.completions.models import MESSAGE_TOKENS, estimate_tokens
 from cfs.errors import Conflict, EngineError, TooLarge, TooMany, Unavailable
 from cfs.transcript import shown
 from cfs.wire import Message, Settings, SettingsPatch
-from cfs_server.broadcast import Pulse
+from cfs_server.broadcast import Broadcast
 from cfs_server.completions.requests import DEFAULT_TOKENS, Conversations, Order
 from cfs_server.engine.interface import CountsTokens, Delta, Engine, Finished, GenerationRequest, Kind
 from cfs_server.sessions.authorized import SessionGate
@@ -63,7 +63,7 @@ async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> Asy
         elif turn.result.done():
             break
         else:
-            await session.log.pulse.wait()
+            await session.log.broadcast.wait()
             seen = min(seen, len(turn.said))  # what a dead agent had said is taken back (S10)
     result = turn.result.result()
     check()
@@ -104,7 +104,7 @@ class Direct:
         self._conversations = Conversations(engine.forget)
         self._running: dict[str, str] = {}
         """Why each running completion was ended; empty as long as it was not."""
-        self._changed = Pulse()
+        self._changed = Broadcast()
         self._draining = False
         self._counting: Counter[str] = Counter()
 

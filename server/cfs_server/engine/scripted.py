@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from cfs.errors import EngineError
 from cfs.wire import FinishReason, TokenLogprob, Usage
-from cfs_server.broadcast import Pulse
+from cfs_server.broadcast import Broadcast
 from cfs_server.engine.chat.reply_parser import ReplyReader
 from cfs_server.engine.interface import (
     TOO_LONG,
@@ -57,7 +57,7 @@ class ScriptedEngine:
         self._context_tokens = context_tokens
         self._running: dict[str, bool] = {}
         self._permits: int | None = None
-        self._changed = Pulse()
+        self._changed = Broadcast()
         self._state: EngineState = "starting"
         self._prompt_tokens = 0
         self._tokens = 0

@@ -94,7 +94,7 @@ async def _next(session: Session, lease: float, seconds: float, sessions: Sessio
     try:
         async with asyncio.timeout(seconds):
             while (turn := _try(session, lease)) is None:
-                await session.log.pulse.wait()
+                await session.log.broadcast.wait()
                 sessions.require_still(session, asked, "read_binary", "write")
     except TimeoutError:
         return None

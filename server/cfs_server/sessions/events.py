@@ -22,7 +22,7 @@ from weakref import ReferenceType, ref
 
 from cfs.errors import InvalidRequest
 from cfs.wire import EventType
-from cfs_server.broadcast import Pulse
+from cfs_server.broadcast import Broadcast
 from cfs_server.sessions.history import cost_of_value
 from cfs_server.sessions.quotas import Limits
 
@@ -97,7 +97,7 @@ class EventLog:
         self.nonce = nonce or new_nonce()
         self.closed = False
         self.goodbye = False
-        self.pulse = Pulse()
+        self.broadcast = Broadcast()
         self.bytes = 0
         self._capacity = capacity
         self._size = size
@@ -116,7 +116,7 @@ class EventLog:
         self.bytes += event.cost
         while len(self._events) > 1 and (len(self._events) > self._capacity or self.bytes > self._size):
             self._drop_first()
-        self.pulse.fire()
+        self.broadcast.fire()
 
     def drop(self, number: int) -> None:
         """Drop the events up to a number."""
@@ -130,7 +130,7 @@ class EventLog:
     def close(self, *, goodbye: bool = False) -> None:
         """Let the readers end once they have read everything; `goodbye` tells them that the server is going."""
         self.closed, self.goodbye = True, goodbye
-        self.pulse.fire()
+        self.broadcast.fire()
 
     def since(self, after: int, most: float = inf) -> list[Event] | Stale:
         """Return the events after a number, or `Stale` where they are no longer (or never were) in this log.
@@ -177,7 +177,7 @@ class EventLog:
             elif self.closed:
                 return
             else:
-                await self.pulse.wait()
+                await self.broadcast.wait()
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless the numbers follow one another, and the bytes are those of the events."""

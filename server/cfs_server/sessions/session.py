@@ -32,7 +32,7 @@ from cfs.errors import (
 )
 from cfs.transcript import render
 from cfs.wire import FinishReason, Message, SessionInfo, Settings, SettingsPatch, ToolCall, Usage
-from cfs_server.broadcast import Pulse
+from cfs_server.broadcast import Broadcast
 from cfs_server.engine.fitting import TARGET, leading_systems
 from cfs_server.engine.interface import TOO_LONG, Delta, Engine, Finished, GenerationRequest
 from cfs_server.sessions.events import Event, EventBus
@@ -96,7 +96,7 @@ class Session(SessionState):
         """Make a session; one that was recorded has been made `at` a time."""
         self.key = created.key
         self.account = account
-        self.changed = Pulse()
+        self.changed = Broadcast()
         self.log = services.bus.new_log(created.life)
         self._services = services
         if at is None:
