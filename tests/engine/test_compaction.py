@@ -14,7 +14,7 @@ from cfs_server.engine.llama.scheduler import LEAST, RunningSequence, reallocate
 from cfs_server.engine.protocol import Options
 from tests.engine.support import ask, running, until
 from tests.engine.test_equality import PROMPT, REPLY, make, reply, speak
-from tests.engine.test_residency import ROUNDING, CacheHarness, words
+from tests.engine.test_prefix_cache import ROUNDING, CacheHarness, words
 from tests.engine.test_scheduler import SchedulerHarness
 
 __all__ = ["make"]

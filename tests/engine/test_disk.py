@@ -17,7 +17,7 @@ import pytest
 
 from cfs_server.engine.kvcache.disk import NAME, Archive, DiskTier, Done, Folder, FolderRefused, Found
 from tests.engine.support import ask, running, until
-from tests.engine.test_residency import ARCHITECTURES, ROUNDING, CacheHarness, Talk, words
+from tests.engine.test_prefix_cache import ARCHITECTURES, ROUNDING, CacheHarness, Talk, words
 
 Make = Callable[..., "DiskCacheHarness"]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cfs_server.engine.kvcache.device import Allocation
-from tests.engine.test_residency import ARCHITECTURES, ROUNDING, CacheHarness, Logits, words
+from tests.engine.test_prefix_cache import ARCHITECTURES, ROUNDING, CacheHarness, Logits, words
 
 PROMPT, REPLY = words((1, 90), (2, 20)), 60
 """The prompt is longer than the window of the windowed model."""

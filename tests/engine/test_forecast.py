@@ -8,8 +8,8 @@ import pytest
 
 from cfs_server.engine.llama.batch import Forecast
 from cfs_server.engine.llama.cost_model import PromptBudget, StepCost
+from cfs_server.engine.llama.generation import Generation
 from cfs_server.engine.llama.sampling import Sampler
-from cfs_server.engine.llama.sequence import Generation
 from cfs_server.engine.llama.text import TextStream
 from tests.engine.support import ask, running, until
 

@@ -9,10 +9,10 @@ import pytest
 
 import make_random_gguf
 from cfs_server.engine.chat.prompt import PromptBuilder
+from cfs_server.engine.llama.generation import Generation, Refused
 from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
 from cfs_server.engine.llama.request_preparer import Counter, RequestPreparer
 from cfs_server.engine.llama.scheduler import Work
-from cfs_server.engine.llama.sequence import Generation, Refused
 from cfs_server.engine.protocol import (
     AskStats,
     AskTokens,

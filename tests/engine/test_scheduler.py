@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from cfs.wire import Settings
+from cfs_server.engine.llama.generation import Generation
 from cfs_server.engine.llama.model import LoadedModel, NativeLog, load
 from cfs_server.engine.llama.sampling import Sampler
 from cfs_server.engine.llama.scheduler import Scheduler
-from cfs_server.engine.llama.sequence import Generation
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.protocol import Cancel, Ended, Forget, FromWorker, Log, Options, Pause, Resume, Step
 
@@ -184,7 +184,7 @@ def test_a_paused_turn_saves_up_no_share(harness: SchedulerHarness) -> None:
     harness.run("short")
     harness.scheduler.inbox.put(Resume("paused"))
     harness.scheduler.take_work()
-    rank = {turn.id: harness.scheduler._queue._rank(turn) for turn in harness.scheduler._turns}
+    rank = {turn.id: harness.scheduler._queue._rank(turn) for turn in harness.scheduler._queue.turns}
     assert rank["paused"] == rank["long"]
     harness.run("paused", "long")
 

@@ -181,7 +181,7 @@ def test_a_prompt_that_opens_the_thinking_is_known() -> None:
     assert not PromptBuilder(None).build([user("<think>")], Settings()).thinks
 
 
-# -- forcing ----------------------------------------------------------------------------------------------------------
+# -- constrained output -----------------------------------------------------------------------------------------------
 
 NESTED: dict[str, Any] = {
     "type": "function",

@@ -119,7 +119,7 @@ class Grammars:
     def of_reply(
         self, schema: dict[str, Any] | None, tools: Sequence[dict[str, Any]], *, thinks: bool = False
     ) -> Constraint | None:
-        """Make a constraint for a reply: a schema says how all of it is written, calls included (`forcing`)."""
+        """Make a constraint for a reply: a schema describes all of it, calls included (`constrained_output`)."""
         return self.of_schema(schema) or self.of_calls(tools, thinks=thinks)
 
     def of_schema(self, schema: dict[str, Any] | None) -> Constraint | None:

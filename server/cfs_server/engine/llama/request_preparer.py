@@ -21,11 +21,11 @@ from cfs.wire import Message, Settings
 from cfs_server.engine.chat.prompt import PromptBuilder
 from cfs_server.engine.fitting import TARGET, check_bound, count_fitting, exchanges, leading_systems
 from cfs_server.engine.llama.ffi import Tokens
+from cfs_server.engine.llama.generation import Generation, Refused
 from cfs_server.engine.llama.grammar import Constraint, Grammars
 from cfs_server.engine.llama.model import LoadedModel
 from cfs_server.engine.llama.sampling import Reported, Sampler
 from cfs_server.engine.llama.scheduler import Work
-from cfs_server.engine.llama.sequence import Generation, Refused
 from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.tokenizer import RestoredLogs, TokenLog, TokenLogs, Vocabulary
 from cfs_server.engine.protocol import (

@@ -1,8 +1,9 @@
-"""One running turn, as the scheduler sees it: tokens to compute, tokens computed, text to show."""
+"""One turn in the worker: its tokens, its text, and the state in which the scheduler has it."""
 
 import math
 from array import array
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 
@@ -16,17 +17,58 @@ from cfs_server.engine.llama.tokenizer import TokenLog, Vocabulary
 from cfs_server.engine.protocol import Ended, Started, Text
 
 
+class GenerationState(Enum):
+    """What a turn is doing. `WaitQueue.move` is the only place that changes it."""
+
+    WAITING = "waiting"
+    """For its share of the engine, for room in the pool, or for a prefix that another turn computes."""
+    LOADING = "loading"
+    """For the disk, from which its state is read."""
+    RUNNING = "running"
+    """It takes part in the steps."""
+    PREEMPTED = "preempted"
+    """It ran, made room for others, and waits to resume."""
+    PAUSED = "paused"
+    """Its reader is slow: it does not compete for the engine until its reader has caught up."""
+    FINISHED = "finished"
+
+
+TRANSITIONS: dict[GenerationState, frozenset[GenerationState]] = {
+    GenerationState.WAITING: frozenset(
+        {GenerationState.LOADING, GenerationState.RUNNING, GenerationState.PAUSED, GenerationState.FINISHED}
+    ),
+    GenerationState.LOADING: frozenset({GenerationState.WAITING, GenerationState.PAUSED, GenerationState.FINISHED}),
+    GenerationState.RUNNING: frozenset({GenerationState.PREEMPTED, GenerationState.PAUSED, GenerationState.FINISHED}),
+    GenerationState.PREEMPTED: frozenset(
+        {GenerationState.LOADING, GenerationState.RUNNING, GenerationState.PAUSED, GenerationState.FINISHED}
+    ),
+    GenerationState.PAUSED: frozenset({GenerationState.WAITING, GenerationState.FINISHED}),
+    GenerationState.FINISHED: frozenset(),
+}
+"""The states that may follow each state."""
+QUEUED = frozenset({GenerationState.WAITING, GenerationState.LOADING, GenerationState.PREEMPTED})
+"""States of turns that want to run."""
+COMPETING = QUEUED | {GenerationState.RUNNING}
+"""States of turns whose accounts compete for the engine."""
+
+
+class InvalidTransition(RuntimeError):
+    """A turn cannot go from its state to another one: a defect of the scheduler."""
+
+
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to go on.
+    """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to continue.
 
-    `share` names the account that it draws on, `slice` is the time that it had since it was admitted, `owed` what of
-    its time no account has paid yet. `awaited` is another turn that computes this one's prefix, and how much of it;
-    `forgotten` when its session is gone. `spared` tokens of its prompt others compute or have computed.
-    `reached` is what was computed when it was preempted, and `losses` how often
-    that was gone when it came back. `ends_at` is its deadline by the monotonic clock, `may_take` the seconds that it
-    was given. `reported` is there for turns that asked for log-probabilities; `deterministic` ones are computed by
-    themselves and never get an allocation. `thinks` when its prompt ends in the middle of the model's thinking.
+    Whose it is: `share` names the account that it draws on, `forgotten` says that its session was deleted.
+    What it had: `slice` is the time since it was admitted, `owed` the time that no account has been charged for yet.
+    `ends_at` is its deadline by the monotonic clock, `may_take` the seconds that it was given.
+    What it saves: `spared` tokens of its prompt are computed by others, or were. `awaited` is a running turn that
+    computes this one's prefix, and the length of that.
+    What it lost: `reached` is what was computed when it was preempted, `losses` how often that was gone when it
+    resumed, `loads` how often it waited for the disk.
+    `reported` is set for turns that want log-probabilities. A `deterministic` turn is computed by itself and gets no
+    allocation. `thinks` says that its prompt ends in the middle of the model's thinking.
     """
 
     id: str
@@ -48,6 +90,8 @@ class Generation:
     spared: int = 0
     reached: int = 0
     losses: int = 0
+    loads: int = 0
+    state: GenerationState = GenerationState.WAITING
     allocation: Allocation | None = None
     awaited: "tuple[Generation, int] | None" = None
     forgotten: bool = False
@@ -61,7 +105,7 @@ class Generation:
 
     @property
     def own_allocation(self) -> Allocation:
-        """The allocation of a turn that runs."""
+        """The allocation of a running turn."""
         if self.allocation is None:
             raise RuntimeError(f"turn {self.id} was not admitted")
         return self.allocation
@@ -87,7 +131,7 @@ class Generation:
         return np.array(self.log[start : start + count], dtype=np.int32)
 
     def accept(self, token: int, vocabulary: Vocabulary) -> FinishReason | None:
-        """Take a sampled token; says why the turn is over if it is."""
+        """Append a sampled token; return the finish reason if it ends the turn."""
         if vocabulary.ends(token):
             return "stop"
         self.log.append(token)
