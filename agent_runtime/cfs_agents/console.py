@@ -36,7 +36,7 @@ from cfs_agents.events import (
 )
 from cfs_agents.model import Chunk, CompleteResponse
 from cfs_agents.tools.commands import COMMAND, Answer, CommandRequest, exit_status, without_status
-from cfs_agents.tools.files import file_path
+from cfs_agents.tools.files import EDIT_FILE, READ_FILE, WRITE_FILE, file_path
 from cfs_agents.tools.registry import ToolError, ToolResult
 
 # Questions at the terminal before a command runs: `--commands ask` (A5).
@@ -172,7 +172,7 @@ LONGEST_LINE = 300
 MOST_PATHS = 20
 _LONGEST_INLINE = 80
 
-_ON_FILES = frozenset({"read_file", "write_file", "edit_file"})
+_ON_FILES = frozenset({READ_FILE, WRITE_FILE, EDIT_FILE})
 
 
 @dataclass(frozen=True, slots=True)

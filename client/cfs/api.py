@@ -310,7 +310,7 @@ def events(session: str | None = None, after: str | None = None) -> Stream:
 # -- agents -----------------------------------------------------------------------------------------------------------
 
 
-def claim(session: str, lease: float = 30.0, wait: float = 0.0) -> Call[wire.Claim | None]:
+def claim(session: str, lease: float = wire.LEASE_SECONDS, wait: float = 0.0) -> Call[wire.Claim | None]:
     """`POST /v1/sessions/{id}/claim`: the next message that waits; None after `wait` seconds without (S10)."""
     request = _json("POST", path_of(session, "claim"), wire.ClaimRequest(lease=lease, wait=wait), wait_seconds=wait)
     return Call(request, lambda answer: None if answer.status == 204 else wire.Claim.model_validate_json(answer.body))

@@ -343,10 +343,14 @@ class RenameRequest(_Wire):
     id: Annotated[str, _NewId]
 
 
+LEASE_SECONDS = 30.0
+"""Default time for which an agent owns a turn that it has claimed or updated."""
+
+
 class ClaimRequest(_Wire):
     """Body of `POST .../claim`: the lease in seconds, and how long to wait for a message."""  # S10
 
-    lease: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    lease: Annotated[float, Field(gt=0, le=3600)] = LEASE_SECONDS
     wait: Annotated[float, Field(ge=0, le=60)] = 0.0
 
 
@@ -366,7 +370,7 @@ class AgentUpdate(_Wire):
     claim: str
     text: str = ""
     messages: tuple[Message, ...] = ()
-    lease: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    lease: Annotated[float, Field(gt=0, le=3600)] = LEASE_SECONDS
 
 
 class AgentFinish(_Wire):

@@ -19,6 +19,8 @@ from cfs_agents import (
     OperationLogger,
     PathManager,
 )
+from cfs_agents.cli import USUAL_PATIENCE
+from cfs_agents.model import PATIENCE, seconds_of
 from cfs_agents.testing import ScriptedModel, calls, says
 from cfs_agents.tools import ToolError
 from tests.agents.file_agent.support import operations
@@ -185,3 +187,8 @@ def test_paths_that_leave_the_directory_are_refused(tmp_path: Path, path: str) -
     (tmp_path / "link").symlink_to("/")
     with pytest.raises(ToolError):
         PathManager(tmp_path).resolve_agent_path(path)
+
+
+def test_the_patience_of_the_commands_is_that_of_the_library() -> None:
+    """The command line writes it as a user does, so that its help needs no heavy imports."""
+    assert seconds_of(USUAL_PATIENCE) == PATIENCE

@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cfs.wire import LEASE_SECONDS
 from cfs_agents.config import MAX_ROUNDS
 from cfs_agents.context import OFFLOAD_THRESHOLD, TokenCounter
 from cfs_agents.fibre.prompts import PromptForm
 from cfs_agents.messages import Language
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
+from cfs_agents.tools.commands import COMMAND
+from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, WRITE_FILE
 
-DEFAULT_FILE_TOOLS = ("read_file", "write_file", "list_directory", "execute_command")
+DEFAULT_FILE_TOOLS = (READ_FILE, WRITE_FILE, LIST_DIRECTORY, COMMAND)
 """The tools besides those of Fibre, unless others are configured: prompt and tools must fit into a small context."""
-
-LEASE_SECONDS = 30.0
-"""Seconds until the lease of a turn expires; it is renewed after a third of that time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,7 @@ from cfs.stream import StreamEvent
 from cfs.transcript import render_one
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import (
+    LEASE_SECONDS,
     AgentFinish,
     AgentUpdate,
     Message,
@@ -390,7 +391,7 @@ class ServerSessions:
     """
 
     client: AsyncClient
-    lease_seconds: float = 30.0
+    lease_seconds: float = LEASE_SECONDS
     retries: Retries = field(default_factory=Retries)
     _waiting: set[str] = field(default_factory=set)
     _leases: dict[str, ServerLease] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.file_agent.run_log import disk_errors
 from cfs_agents.messages import Language, catalogue
 from cfs_agents.recorder import NewContext
-from cfs_agents.tools.files import WORKSPACE
+from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WORKSPACE, WRITE_FILE
 from cfs_agents.tools.registry import ToolResult
 from cfs_filesystem import FsHandle
 
@@ -424,9 +424,7 @@ FINISH = "sys_finish_task"
 LOCK = "sys_lock_file"
 UNLOCK = "sys_unlock_file"
 
-REPEATABLE = frozenset(
-    {SPAWN, SEND, WAIT, FINISH, LOCK, UNLOCK, "read_file", "write_file", "list_directory", "search_files"}
-)
+REPEATABLE = frozenset({SPAWN, SEND, WAIT, FINISH, LOCK, UNLOCK, READ_FILE, WRITE_FILE, LIST_DIRECTORY, SEARCH_FILES})
 """Calls that may be made twice: after a kill in their middle they are simply made again."""
 
 

@@ -264,7 +264,7 @@ class ContextSynchronizer:
 
     def tool(self) -> Tool:
         """Return the tool."""
-        return tool(_DESCRIPTION)(self.sync_context)
+        return tool(_DESCRIPTION, name=NAME)(self.sync_context)
 
     def take(self) -> str | None:
         """Hand out the window that was accepted, once."""

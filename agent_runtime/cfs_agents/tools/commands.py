@@ -141,7 +141,7 @@ class CommandTools:
         # The shell keeps the time, and its result tells what was written until then; the tool's own is for defects.
         # A person who is asked may take any time.
         timeout = LONGEST_TIMEOUT + 60 if self._require is None else math.inf
-        return [tool(_DESCRIPTION, timeout=timeout)(self.execute_command)]
+        return [tool(_DESCRIPTION, name=COMMAND, timeout=timeout)(self.execute_command)]
 
     async def execute_command(
         self,

@@ -364,6 +364,11 @@ def _looks(arguments: Mapping[str, Any]) -> Touch:
     return Touch(directory_path(arguments.get("path", WORKSPACE)), writes=False)
 
 
+READ_FILE, WRITE_FILE, EDIT_FILE = "read_file", "write_file", "edit_file"
+LIST_DIRECTORY, SEARCH_FILES = "list_directory", "search_files"
+"""Names of the tools."""
+
+
 class FileTools:
     """The file tools of one agent, by its handle, whose `/` is the agent's own directory. Any number of threads.
 
@@ -378,12 +383,15 @@ class FileTools:
     def tools(self) -> list[Tool]:
         """Return all of them."""
         return [
-            tool("Read a text file, or some of its lines.", touches=_reads)(self.read_file),
-            tool("Write a whole text file; makes directories above it.", touches=_writes)(self.write_file),
-            tool("Replace a text that stands just once in a file.", touches=_writes)(self.edit_file),
-            tool("List a directory.", touches=_looks)(self.list_directory),
+            tool("Read a text file, or some of its lines.", name=READ_FILE, touches=_reads)(self.read_file),
+            tool("Write a whole text file; makes directories above it.", name=WRITE_FILE, touches=_writes)(
+                self.write_file
+            ),
+            tool("Replace a text that stands just once in a file.", name=EDIT_FILE, touches=_writes)(self.edit_file),
+            tool("List a directory.", name=LIST_DIRECTORY, touches=_looks)(self.list_directory),
             tool(
                 "Search the lines of text files, except hidden ones, for a regular expression; gives path:line: text.",
+                name=SEARCH_FILES,
                 touches=_looks,
             )(self.search_files),
         ]

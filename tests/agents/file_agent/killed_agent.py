@@ -130,7 +130,9 @@ async def live(root: Path, point: Callable[[], None]) -> None:
         model=SteppingModel(point),
         config=FileSystemAgentConfig(offload_token_threshold=150, commands=CommandMode.HOST),
     ) as agent:
-        ended = not agent.unfinished and any(b'"task_ended"' in log.read_bytes() for log in (root / "logs").iterdir())
+        ended = not agent.unfinished and any(
+            b'"task_ended"' in log.read_bytes() for log in (root / "logs").glob("*.jsonl")
+        )
         if ended:
             return
         for _ in range(3):  # ten rounds are the limit of one run
@@ -170,7 +172,7 @@ def violations(root: Path) -> list[str]:
     archives = [path.read_text() for path in (root / "storage/history").iterdir()]
     if archives != [default("/context_window_main.md", "en")]:
         found.append(f"the archives are {archives}")
-    records = [json.loads(line) for log in (root / "logs").iterdir() for line in log.read_bytes().splitlines()]
+    records = [json.loads(line) for log in (root / "logs").glob("*.jsonl") for line in log.read_bytes().splitlines()]
     ids = [record["id"] for record in records if record["operation"] in ("execute_command", "sync_context")]
     if len(ids) != len(set(ids)):
         found.append("an operation is in the log twice")
