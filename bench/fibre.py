@@ -48,8 +48,8 @@ class Figure(NamedTuple):
 FIGURES = [
     Figure("a spawn, ms", "spawn", 10.0),
     Figure("a spawn, with a server, ms", "spawn served", 10.0),
-    Figure("a step of one of 50 sub_agents, ms", "step", 2.0),
-    Figure("a step of one of 50 sub_agents, with a server, ms", "step served", 2.0),
+    Figure("a step of one of 50 sub-agents, ms", "step", 2.0),
+    Figure("a step of one of 50 sub-agents, with a server, ms", "step served", 2.0),
     Figure("50 children that share 4,000 tokens: evaluated / ideal", "evaluated", 1.1),
 ]
 

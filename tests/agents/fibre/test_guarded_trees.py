@@ -92,7 +92,7 @@ class TestLiars:
 
 class TestRaces:
     async def test_twenty_sub_agents_on_one_file_lose_nothing(self, tmp_path: Path) -> None:
-        names = [f"strand{number}" for number in range(20)]
+        names = [f"writer{number}" for number in range(20)]
         models = {name: Appender(name) for name in names}
         main = ScriptedModel([together(*map(spawn, names)), *map(wait, names), says("All there.")])
 
@@ -107,7 +107,7 @@ class TestRaces:
         assert sorted(text.split()) == sorted(names)
         refusals = [said for model in models.values() for said in model.refused]
         assert len(refusals) >= 19
-        assert all("was changed by strand" in said for said in refusals)
+        assert all("was changed by writer" in said for said in refusals)
 
     async def test_locks_hold_and_end_with_their_agent(self, tmp_path: Path) -> None:
         lock = calls("sys_lock_file", path="x.txt")
