@@ -1,4 +1,4 @@
-"""What an agent asks of a language model, and nothing about where that is."""
+"""The interface to a language model, its retries, and the model behind a CFS server."""
 
 import asyncio
 import json
@@ -45,17 +45,17 @@ from cfs.errors import (
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import FinishReason, Message, ToolCall, Usage
 
-# When a request is made again: a few times after a fault, and for as long as patience lasts in an outage.
+# Retries: a few after a fault, and during an outage for as long as the patience lasts.
 
 PATIENCE = 900.0
-"""Seconds for which an outage is waited out, unless somebody says otherwise."""
+"""Default time in seconds to wait for the end of an outage."""
 
 _PASSING = (TooMany, Unavailable, Timeout, ServerError)
 _HOPELESS = (ContextTooLong, SchemaRefused)
 _SLOWEST = 10.0
 """Longest pause between two requests in an outage."""
 _MOST_BREAKS = 10
-"""How often one reply may break off after it began, or crash the worker: a prompt may be what crashes it."""
+"""How often one reply may break off after its beginning, or crash the worker: the prompt may be the cause."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -63,12 +63,12 @@ T = TypeVar("T")
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether the same request may go well later: all that is the server's trouble, not the request's."""
+    """Return whether the same request may succeed later: the server failed, not the request."""
     return isinstance(error, _PASSING) and not isinstance(error, _HOPELESS)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Whether an error is one that an outage makes: no connection, a server or engine that restarts or asks to wait."""
+    """Return whether an error means an outage: no connection, or a server or engine that restarts or asks to wait."""
     if type(error) in (Unavailable, Unreachable, WorkerCrashed, Timeout):
         return True
     waits = isinstance(error, TooMany | EngineError) and error.retry_after is not None
@@ -79,12 +79,12 @@ def seconds_of(text: str) -> float:
     """Read a duration such as `90s`, `15m`, `2h` or `0`; a bare number is in seconds. Raises `InvalidRequest`."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise InvalidRequest(f"{text!r} is no duration: write it like 90s, 15m or 2h")
+        raise InvalidRequest(f"{text!r} is not a duration: write it like 90s, 15m or 2h")
     return float(found[1]) * _UNITS[found[2]]
 
 
 class Outages:
-    """Knows whether anybody waits for the server. Calls `begins` when that starts, and `ends` when it is over."""
+    """Counts requests that wait for the server. Calls `begins` when the first starts to wait, `ends` after the last."""
 
     def __init__(
         self, begins: Callable[[CfsError], None] | None = None, ends: Callable[[], None] | None = None
@@ -97,11 +97,11 @@ class Outages:
 
     @property
     def seconds(self) -> float:
-        """For how long somebody has waited so far."""
+        """Total waiting time so far, in seconds."""
         return self._total + (time.monotonic() - self._since if self._waiting else 0.0)
 
     def enter(self, error: CfsError) -> None:
-        """A request begins to wait."""
+        """Count a request that starts to wait."""
         self._waiting += 1
         if self._waiting == 1:
             self._since = time.monotonic()
@@ -109,7 +109,7 @@ class Outages:
                 self._begins(error)
 
     def leave(self, *, answered: bool) -> None:
-        """It is answered, or given up."""
+        """Count a request that is answered or abandoned."""
         self._total = self.seconds
         self._since = time.monotonic()
         self._waiting -= 1
@@ -135,11 +135,11 @@ class Retries:
     outages: Outages = field(default_factory=Outages)
 
     def request(self, forever: Callable[[], bool] = lambda: False) -> "Request":
-        """Begin a request; while `forever` says so, an outage is waited out however long it takes."""
+        """Begin a request; while `forever` returns true, an outage has no time limit."""
         return Request(self, forever)
 
     async def call(self, action: Callable[[], Awaitable[T]], forever: Callable[[], bool] = lambda: False) -> T:
-        """Do something until it goes well, or its error counts."""
+        """Repeat an action until it succeeds or its error is final."""
         with self.request(forever) as request:
             async for attempt in request.attempts():
                 if request.pause is not None:
@@ -227,7 +227,7 @@ class Request:
 
 
 async def _not_here(seconds: float) -> None:
-    """Let the next attempt pause."""
+    """Do not pause: the next attempt does."""
 
 
 def _error_of(state: tenacity.RetryCallState) -> CfsError:
@@ -252,7 +252,7 @@ class CallPiece:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is new in a reply that is being written: text, thinking, or pieces of tool calls."""
+    """The next part of a reply: text, thinking, or pieces of tool calls."""
 
     text: str = ""
     thinking: str = ""
@@ -261,9 +261,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """The reply broke off, or did not begin, for this reason: it is asked for again after so many seconds.
+    """The reply failed for this reason and is requested again after so many seconds.
 
-    What this reply has brought so far is void; the chunks that follow begin it anew.
+    Its chunks so far are void; the chunks that follow start from the beginning.
     """
 
     reason: str
@@ -272,11 +272,10 @@ class Retrying:
 
 @dataclass(frozen=True, slots=True)
 class CompleteResponse:
-    """A finished reply: the assistant's message, how it ended, and what it cost.
+    """A finished reply: the assistant's message, its finish reason, and its usage.
 
-    `broken` tells of each call whose arguments could not be read, by its id, what is wrong with them, in words for the
-    model. Such a call stands in the message, so that the model sees what it wrote, but must not be made: its result is
-    what `broken` says.
+    `broken` has a reason, for the model, for each call whose arguments could not be read, by the id of the call. Such a
+    call stays in the message, so that the model sees what it wrote, but is not run: the reason is its result.
     """
 
     message: Message
@@ -286,16 +285,16 @@ class CompleteResponse:
 
 
 Item: TypeAlias = Chunk | Retrying | CompleteResponse
-"""What a stream brings."""
+"""What a stream yields."""
 
 
 class Model(Protocol):
     """A language model, wherever it is."""
 
     def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncIterator[Item]:
-        """Answer a conversation: yield what is new as it comes, then exactly one `CompleteResponse`.
+        """Answer a conversation: yield chunks as they come, then exactly one `CompleteResponse`.
 
-        After a `Retrying` all chunks before it count for nothing. `tools` are described in the form of the OpenAI API.
+        After a `Retrying` all chunks before it are void. `tools` are described in the form of the OpenAI API.
         Raises `CfsError`, `ContextTooLong` when the conversation must become shorter; closing the iterator ends the
         reply.
         """
@@ -311,9 +310,9 @@ class HasContextWindow(Protocol):
         ...
 
 
-# From a finished completion to a reply: its message, its cost, and which of its calls cannot be made. Pure: no I/O.
+# From a finished completion to a reply: its message, its usage, and its broken calls. No I/O.
 #
-# A server that cannot read a call passes it on as text. That is no answer: such a call is a broken one, too.
+# A server that cannot read a call passes it on as text. That is not an answer but a broken call.
 
 _SHOWN = 200
 """Characters of unreadable arguments that are said back to the model, of each end half."""
@@ -325,7 +324,7 @@ _NAMELESS = "unknown"
 
 
 def reply_of(completion: ChatCompletion) -> CompleteResponse:
-    """Read a completion. Calls get ids where they have none, or one that another call of the reply has."""
+    """Read a completion. Calls without a unique id get a new one."""
     choice = completion.choices[0]
     said = tuple(_told_apart(choice.message.tool_calls or ()))
     message = choice.message.model_copy(update={"tool_calls": said}).message()
@@ -341,7 +340,7 @@ def reply_of(completion: ChatCompletion) -> CompleteResponse:
 
 
 def fault_of(name: str, text: str, *, cut_off: bool) -> str | None:
-    """Say, for the model, why a call with these arguments cannot be made; None when it can."""
+    """Return, for the model, why a call with these arguments cannot run; None if it can."""
     if not name:
         return "the call names no tool"
     if read_arguments(text).keys() != {UNREADABLE}:
@@ -354,10 +353,10 @@ def fault_of(name: str, text: str, *, cut_off: bool) -> str | None:
 
 
 def with_calls_in_text(reply: CompleteResponse, names: Collection[str]) -> CompleteResponse:
-    """Make a broken call of the call that a reply holds as text, if it does; `names` are those of the tools.
+    """If a reply holds a call as text, return it with a broken call instead; `names` are those of the tools.
 
-    A text that only speaks of calls has their marks between quotes or backticks. What looks like a call without a mark
-    is one only if it names a tool.
+    A text that only mentions calls has their marks between quotes or backticks. Without a mark, it is a call only if it
+    names a tool.
     """
     text = reply.message.content
     begun = _MARK.search(text) or _BARE.match(text)
@@ -375,7 +374,7 @@ def with_calls_in_text(reply: CompleteResponse, names: Collection[str]) -> Compl
 
 
 def _problem_of_call(text: str) -> str:
-    """Say what is wrong with a call, given what stands behind its mark."""
+    """Return what is wrong with a call, given the text after its mark."""
     text = text.lstrip()
     if not text.startswith(("{", "[")):
         return "it has not the form of a call"
@@ -420,15 +419,15 @@ def _usage(usage: CompletionUsage) -> Usage:
     )
 
 
-# The model behind a server of ours: replies by its completions, and its own count of tokens (H4, A7).
+# The model behind a CFS server: its completions and its count of tokens (H4, A7).
 
 _MOST_CHARACTERS = 1 << 20
-"""Of all texts that are counted in one request: in UTF-8 and JSON that is below what a server takes (8 MiB)."""
+"""Maximum length of all texts in one request, so that its JSON stays below the server's limit (8 MiB)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings:
-    """How a model is to answer; None leaves it to the server. `name` matters only where a server has many models."""
+    """Settings of replies; None means the server's default. `name` matters only if a server has several models."""
 
     name: str = ""
     temperature: float | None = None
@@ -437,10 +436,10 @@ class ModelSettings:
 
 
 class ServerModel:
-    """A `Model` that asks a server, which `client` knows (its URL is `CFS_URL` unless given, as in all of the SDK).
+    """A `Model` behind the server of `client`, whose URL is `CFS_URL` unless given.
 
-    A failure that may pass is told by `Retrying` and the whole reply is asked for again, also when it broke off in its
-    middle, as often and as long as `retries` says (A7). What the request itself is to blame for is raised at once.
+    After a failure that may pass it yields `Retrying` and requests the whole reply again, as often and as long as
+    `retries` allows (A7). Errors of the request itself are raised at once.
     """
 
     def __init__(
@@ -459,7 +458,7 @@ class ServerModel:
         return self._window
 
     async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
-        """Yield what is new in the reply as it comes, then the reply (see `Model`)."""
+        """Yield chunks as they come, then the reply (see `Model`)."""
         asked = self._request(messages, tools)
         with self._retries.request() as request:
             async for attempt in request.attempts():
@@ -496,7 +495,7 @@ class ServerModel:
 
 
 class ServerCounter:
-    """A `TokenCounter` that asks a server; put it into a `CachedCounter`, so that it is asked once for each text."""
+    """A `TokenCounter` that asks a server; wrap it in a `CachedCounter` to ask only once for each text."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client

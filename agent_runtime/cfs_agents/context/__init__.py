@@ -1,4 +1,4 @@
-"""What an agent keeps in mind: a conversation short enough for its model, and the rest of it on disk."""
+"""The context of an agent: a conversation short enough for its model, and the rest of it on disk."""
 
 from cfs_agents.context.compaction import Compaction, SelectiveCompactionPolicy, Summarise
 from cfs_agents.context.conversation import (

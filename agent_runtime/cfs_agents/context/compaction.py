@@ -1,12 +1,12 @@
 """Compaction: whole messages leave a prompt that has become too long (O5).
 
-First selectively: type by type in the order `tool_result` (with the calls that asked for them), `skill_prompt`,
+The selective compaction removes messages type by type, in the order `tool_result` (with its calls), `skill_prompt`,
 `assistant_message`, `user_message`, the oldest of each first, until the goal is met. Everything is on disk before it
-leaves (what was destroyed has nothing left to write), and a note says what has gone and where its list is. If that is
-not enough, a model sums up all but what it has not answered yet.
+leaves, and a note says how many messages have left and where their list is. If that is not enough, a model sums up
+everything that it has answered.
 
-What never leaves: system prompts, the first message of a task, and what no model has answered to yet; selectively
-neither summaries, nor, if there is a model that sums up, what was put back and the newest `keep_recent` units.
+System prompts, the first message of a task and messages that no model has answered never leave. The selective
+compaction also keeps summaries and, if a model can sum up, restored items and the newest `keep_recent` units.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from cfs_agents.context.offload import Offloader
 from cfs_agents.messages import Language, Messages, catalogue
 
 Summarise = Callable[[Sequence[ContextItem]], Awaitable[str]]
-"""Asks a model what matters of some items; whatever it raises means that there is no summary."""
+"""Asks a model for a summary of items; an exception means that there is none."""
 
 ORDER: tuple[ItemType, ...] = ("tool_result", "skill_prompt", "assistant_message", "user_message")
 
@@ -31,7 +31,7 @@ _LONGEST_NOTE = 400
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """What a compaction did. `removed` counts messages by type; `kept_because` says why it could not do more."""
+    """Result of a compaction. `removed` counts messages by type; `kept_because` is why it could not do more."""
 
     context: Context
     tokens_before: int
@@ -43,9 +43,9 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class SelectiveCompactionPolicy:
-    """Runs when a context costs more than `threshold` tokens, and takes out what it must to come down to `goal`.
+    """Shortens a context with more than `threshold` tokens to at most `goal` tokens.
 
-    The goal lies below the threshold (at 60 % unless set), so that not every call has to compact again.
+    The goal is below the threshold (60 % of it by default), so that not every call has to compact again.
     """
 
     threshold: int
@@ -57,15 +57,15 @@ class SelectiveCompactionPolicy:
 
     def __post_init__(self) -> None:
         if self.threshold < 1 or (self.goal is not None and not 0 < self.goal <= self.threshold):
-            raise InvalidSettings(f"a compaction from {self.threshold} to {self.goal} tokens is none")
+            raise InvalidSettings(f"a compaction from {self.threshold} to {self.goal} tokens is impossible")
         if {"system_prompt", "compaction_summary"} & set(self.order):
             raise InvalidSettings("system prompts and summaries do not leave a context")
 
     async def compact(self, context: Context, offloader: Offloader | None = None, *, ask: bool = True) -> Compaction:
-        """Shorten a context that is over the threshold; one that is not comes back as it is.
+        """Shorten a context that is over the threshold; return any other context unchanged.
 
-        Where nobody can be asked for a summary, the newest units leave, too, and what was put back, as far as the
-        threshold needs it. With `ask=False` somebody could, but is not: then these stay.
+        Without a model for summaries the newest units and restored items leave as well, as far as necessary. With
+        `ask=False` there is such a model, but it is not asked: then these stay.
         """
         work = offloader or Offloader(None, EstimatingCounter())
         before = await work.counted(context)
@@ -80,7 +80,7 @@ class SelectiveCompactionPolicy:
         if after.tokens <= self.threshold:
             return done
         if self.summarise is None or not ask:
-            return replace(done, kept_because="nobody is asked to sum up")
+            return replace(done, kept_because="no model is asked for a summary")
         return await self._sum_up(done, self.summarise, work)
 
     # -- selectively ----------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class SelectiveCompactionPolicy:
         return after, Counter(item.item_type for unit in gone for item in unit.items)
 
     def _candidates(self, context: Context, *, spare: bool) -> Iterable[Unit]:
-        """Return what may leave, in the order of leaving; `spare` what is new or was put back."""
+        """Return the units that may leave, in order; `spare` keeps new and restored ones."""
         older = context.units[: max(0, len(context.units) - self.keep_recent)] if spare else context.units
         free = [unit for unit in older if _may_leave(unit) and not (spare and any(item.pinned for item in unit.items))]
         for kind in self.order:
@@ -114,11 +114,11 @@ class SelectiveCompactionPolicy:
     # -- by a summary ---------------------------------------------------------------------------------------------
 
     async def _sum_up(self, so_far: Compaction, summarise: Summarise, offloader: Offloader) -> Compaction:
-        """Replace all that may leave by what a model says of it, if that is shorter."""
+        """Replace everything that may leave by a model's summary, if that is shorter."""
         context = so_far.context
         old = [unit for unit in context.units if _may_leave(unit)]
         if all(unit.kind == "compaction_summary" for unit in old):
-            return replace(so_far, kept_because="nothing is left that may leave")
+            return replace(so_far, kept_because="nothing else may leave")
         if len(await _stored(context, old, offloader)) < len(old):
             return replace(so_far, kept_because="what it would replace cannot be off-loaded")
         try:
@@ -139,7 +139,7 @@ def _may_leave(unit: Unit) -> bool:
 
 
 async def _stored(context: Context, units: Sequence[Unit], offloader: Offloader) -> list[Unit]:
-    """Write what is in some units to disk; return those that may leave now. A summary need not be written."""
+    """Write units to disk and return those that may leave now. A summary is not written."""
     if offloader.files is None:
         return list(units)
     items = [item for unit in units for item in unit.items if item.item_type != "compaction_summary"]
@@ -152,7 +152,7 @@ async def _stored(context: Context, units: Sequence[Unit], offloader: Offloader)
 
 
 def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, room: int, say: Messages) -> Context:
-    """Take units out, and let one note say how many messages have gone so far, and where the last of them are."""
+    """Remove units; one note says how many messages have left so far and where the last of them are."""
     notes = [item for item in context if item.stands_for]
     ids = {item.item_id for unit in gone for item in unit.items} | {note.item_id for note in notes}
     count = sum(len(unit.items) for unit in gone) + sum(note.stands_for for note in notes)
@@ -173,7 +173,7 @@ def _with_note(context: Context, gone: Sequence[Unit], offloader: Offloader, roo
 
 
 def _with_summary(context: Context, old: Sequence[Unit], said: str, offloader: Offloader, say: Messages) -> Context:
-    """Put a summary where the last of some units is, and take these out."""
+    """Replace units by a summary, at the place of the last one."""
     ids = {item.item_id for unit in old for item in unit.items}
     last = max(place for place, unit in enumerate(context.units) if unit.items[0].item_id in ids)
     place = sum(unit.items[0].item_id not in ids for unit in context.units[:last])

@@ -13,7 +13,7 @@ from cfs.wire import ToolCall
 from cfs_agents.context.conversation import MESSAGE_TOKENS, Context, ContextItem, ItemType, TokenCounter, cost, estimate
 from cfs_agents.context.store import ContextFileSystem, Offloaded, Record
 
-# One line that says what an item holds, for whoever sees only that it was there (O7). Pure: no I/O.
+# A headline: one line that describes an item whose content is elsewhere (O7). No I/O.
 
 LONGEST = 160
 
@@ -21,7 +21,7 @@ _ARGUMENTS = 60
 
 
 def headline(item: ContextItem, call: ToolCall | None = None) -> str:
-    """Describe an item by the call that it answers, if it does, and the first line of its content that is not blank."""
+    """Return the call that an item answers, if any, and the first line of its content that is not blank."""
     first = _clipped(_first_line(item.message.content), LONGEST)
     if item.item_type != "tool_result":
         calls = ", ".join(_shown(call) for call in item.message.tool_calls)
@@ -36,7 +36,7 @@ def _shown(call: ToolCall) -> str:
 
 
 def _first_line(text: str) -> str:
-    """Find the first line that is not blank, without making a list of all of them."""
+    """Return the first line that is not blank, without splitting the whole text."""
     start = len(text) - len(text.lstrip())
     end = text.find("\n", start)
     return text[start : len(text) if end < 0 else end]
@@ -47,7 +47,7 @@ def _clipped(text: str, longest: int) -> str:
     return clean if len(clean) <= longest else clean[: longest - 1] + "…"
 
 
-# What stands in the prompt in place of content that is elsewhere (O2). Pure: no I/O.
+# Placeholders: what replaces off-loaded content in the prompt (O2). No I/O.
 
 OFFLOADED = "[Content offloaded]"
 HOW_TO_READ = "Use Read tool to view details."
@@ -60,9 +60,9 @@ _FURTHEST = 32
 
 
 def placeholder(record: Record, path: str, content: str = "", *, preview: int = 0) -> str:
-    """Say that a content is on disk, where, how large it is and what it is about.
+    """Return the placeholder for content on disk: its path, size and headline.
 
-    With `preview` its beginning and its end follow, of so many tokens together (estimated).
+    With `preview` its beginning and its end follow, of about so many tokens together.
     """
     lines = content.count("\n") + (not content.endswith("\n")) if content else 0
     size = f"Size: {record.size:,} bytes" + (f", {lines:,} lines" if content else "")
@@ -83,7 +83,7 @@ def placeholder(record: Record, path: str, content: str = "", *, preview: int = 
 
 
 def beginning(text: str, tokens: int) -> str:
-    """Return the beginning of a text, of so many tokens at most: whole lines if it can be, never half a character."""
+    """Return the beginning of a text, at most so many tokens: whole lines if possible, never half a character."""
     size = _fitting(text[: 4 * tokens], tokens)
     if size == len(text):
         return text
@@ -92,7 +92,7 @@ def beginning(text: str, tokens: int) -> str:
 
 
 def ending(text: str, tokens: int) -> str:
-    """Return the end of a text, in the same way."""
+    """Return the end of a text in the same way."""
     size = _fitting(text[-4 * tokens :][::-1], tokens) if tokens else 0
     start = len(text) - size
     if start == 0:
@@ -102,7 +102,7 @@ def ending(text: str, tokens: int) -> str:
 
 
 def _fitting(text: str, tokens: int) -> int:
-    """Find how many characters, from the first on, cost no more than so many tokens."""
+    """Return how many characters from the start cost at most so many tokens."""
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
@@ -114,7 +114,7 @@ def _fitting(text: str, tokens: int) -> int:
 
 
 def _boundary(text: str, at: int, towards: int = 1) -> int:
-    """Move a cut to where it separates two characters as a reader sees them: left, or right if `towards` is -1."""
+    """Move a cut to a boundary between visible characters: to the left, or to the right if `towards` is -1."""
     place = at
     while 0 < place < len(text) and abs(place - at) < _FURTHEST and _joined(text[place - 1], text[place]):
         place -= towards
@@ -135,12 +135,12 @@ def _listed(found: Mapping[str, int]) -> str:
     return ", ".join(f"{count} × {kind}" for kind, count in found.items())
 
 
-# Tools whose old outputs are of no use: only the newest stay in the prompt (O4). Pure: no I/O.
+# Ephemeral tools: only their newest outputs stay in the prompt (O4). No I/O.
 
 
 @dataclass(frozen=True, slots=True)
 class EphemeralPolicy:
-    """How many of its newest outputs each ephemeral tool keeps; `keep_recent` says it for all of them.
+    """How many of its newest outputs each ephemeral tool keeps; `keep_recent` overrides the number of all.
 
     A tool that is not in `keep` is not ephemeral. An output that no model has seen yet is never destroyed.
     """
@@ -154,7 +154,7 @@ class EphemeralPolicy:
                 raise InvalidSettings(f"{name}: {count} outputs cannot be kept; 0 or more can")
 
     def stale(self, context: Context) -> list[str]:
-        """Return the ids of the outputs that are to be destroyed now, the oldest first."""
+        """Return the ids of the outputs to destroy now, oldest first."""
         if not self.keep:
             return []
         outputs: dict[str, list[ContextItem]] = defaultdict(list)
@@ -171,7 +171,7 @@ class EphemeralPolicy:
         return [item.item_id for item in context if item.item_id in old]
 
 
-# Which items go to disk while their place stays in the prompt (O3). Pure: no I/O.
+# Off-loading: which items go to disk while a placeholder stays in the prompt (O3). No I/O.
 
 OFFLOAD_THRESHOLD = 2000
 """Items with more tokens are off-loaded, unless a setting says otherwise."""
@@ -243,9 +243,9 @@ _log = logging.getLogger(__name__)
 
 
 class Offloader:
-    """Writes items, counts them, and makes what stands in their place. Without `files` nothing goes to disk.
+    """Counts items, writes them to disk, and replaces them by placeholders. Without `files` nothing goes to disk.
 
-    `warnings` says in sentences what could not be done; the same trouble is told once until it is over.
+    `warnings` has a sentence for each problem; a problem that lasts is reported once.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class Offloader:
         self._in_trouble = False
 
     async def counted(self, context: Context, *, seen_only: bool = False) -> Context:
-        """Count what has not been counted yet, all of it in one call; or only what a model has answered to."""
+        """Count the items that have no count yet, in one call; with `seen_only` only those that a model has seen."""
         new = [item for item in context.items if item.tokens is None and (item.seen or not seen_only)]
         if not new:
             return context
@@ -268,7 +268,7 @@ class Offloader:
         )
 
     async def store(self, context: Context, items: Sequence[ContextItem]) -> Offloaded:
-        """Write items of a context to disk, in a thread; a disk that takes no more is told once."""
+        """Write items of a context to disk, in a thread; a full disk is reported once."""
         if self.files is None or not items:
             return Offloaded()
         summaries = {item.item_id: headline(item, context.call_of(item)) for item in items}
@@ -283,7 +283,7 @@ class Offloader:
         return offloaded
 
     async def shrink(self, context: Context, item_ids: Collection[str]) -> Context:
-        """Put placeholders where these items are, if they are on disk and that makes the prompt shorter."""
+        """Replace these items by placeholders, if they are on disk and the prompt becomes shorter."""
         if not item_ids:
             return context
         items = [item for item in context if item.item_id in item_ids]
@@ -293,7 +293,7 @@ class Offloader:
         return context.replacing(item for item in shorter if item is not None)
 
     async def destroy(self, context: Context, item_ids: Collection[str]) -> Context:
-        """Take the content of these items out of the prompt; those that the disk would not take keep theirs."""
+        """Remove the content of these items from the prompt, except of those that could not be written to disk."""
         if not item_ids:
             return context
         items = [item for item in context if item.item_id in item_ids]
@@ -309,7 +309,7 @@ class Offloader:
     async def _placeholder(
         self, item: ContextItem, offloaded: Offloaded, previews: Iterable[int]
     ) -> ContextItem | None:
-        """Make the placeholder with the longest preview that keeps it short; None if the item itself is shorter."""
+        """Return a placeholder with the longest preview that fits; None if the item itself is shorter."""
         record = offloaded.records.get(item.item_id)
         if self.files is None or record is None:
             return None
@@ -324,7 +324,7 @@ class Offloader:
         return None
 
     async def _note(self, item: ContextItem) -> ContextItem:
-        """Make the longer note, or the shorter one where the item itself is short."""
+        """Return the longer note, or the shorter one if the item itself is short."""
         notes = [item.with_content(text) for text in (DESTROYED, DESTROYED_BRIEFLY)]
         counts = await self._counter.count([note.text() for note in notes])
         counted = [replace(note, tokens=count + MESSAGE_TOKENS) for note, count in zip(notes, counts, strict=True)]

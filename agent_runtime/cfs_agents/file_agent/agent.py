@@ -1,4 +1,4 @@
-"""The file agent: a model, tools, and a directory that holds all of its state (A1-A7)."""
+"""The file-system agent: a model, tools, and a directory that holds all of its state (A1-A7)."""
 
 import asyncio
 import fcntl
@@ -70,18 +70,18 @@ from cfs_agents.tools.files import CONTEXT_WINDOW, GUIDELINE, STORAGE, WORKSPACE
 from cfs_agents.tools.registry import ToolResult
 from cfs_filesystem import OPERATIONS, ConflictError, DiskFileSystem, FsHandle, Grant, NotFoundError, open_beneath
 
-# The directory in which an agent lives: all of its state, and nothing of it elsewhere (A1).
+# The directory of an agent, with all of its state (A1).
 #
 #     agent_root/
 #         guideline.md              rules of conduct
 #         context_window_main.md    the context window: what the agent has in mind
-#         journal.jsonl             the running conversation, until the next sync
-#     ledger.jsonl              the files as they were when the task began, and what was found to have changed since
+#         journal.jsonl             the run log: the running conversation, until the next sync
+#         ledger.jsonl              the files as they were when the task began, and what has changed since
 #         workspace/                work
 #         storage/                  documents/ few_shots/ history/ (old windows) offloaded/ (long results)
 #         logs/                     operations_*.jsonl
 #
-# What is missing is made from defaults, so an empty directory is an agent. One that was moved is the same agent.
+# Missing files are created from defaults, so an empty directory is an agent. A directory can be moved.
 
 HISTORY = f"{STORAGE}/history"
 OFFLOADED = f"{STORAGE}/offloaded"
@@ -117,7 +117,7 @@ class AgentRoot:
                 raise
 
     def close(self) -> None:
-        """Let others have the directory; happens by itself when the process ends, however it does."""
+        """Unlock the directory. The end of the process unlocks it, too."""
         self._disk.close()
         self._unlock()
 
@@ -129,7 +129,7 @@ class AgentRoot:
         except BlockingIOError:
             unlock()
             raise Conflict(f"another agent is at work in {self.path}") from None
-        except OSError:  # a disk without locks lets everybody in
+        except OSError:  # the disk has no locks
             pass
         return unlock
 
@@ -141,7 +141,7 @@ class AgentRoot:
                 self._handle.write(name, default(text, self.language), overwrite=False)
 
     def handle(self, grants: Iterable[Grant]) -> FsHandle:
-        """Open the files for somebody who may do this with them; what is written is on the disk."""
+        """Return a handle with these grants; writes wait for the disk."""
         return self._disk.create_handle(list(grants))
 
     # -- what the agent goes by -----------------------------------------------------------------------------------
@@ -155,12 +155,12 @@ class AgentRoot:
         return self._text(self.context_window)
 
     def _text(self, path: str) -> str:
-        """Read one of the two; one that somebody removed meanwhile is its default again."""
+        """Read one of the two; if it was removed meanwhile, return its default."""
         with disk_errors(self.path / path[1:]):
             try:
                 size = self._handle.file(path)["size"]
                 if size > _MOST_BYTES:
-                    raise Unavailable(f"{path} of {self.path} has {size:,} bytes, which no model can have in mind")
+                    raise Unavailable(f"{path} of {self.path} has {size:,} bytes, more than any model can read")
                 return self._handle.read_binary(path).decode("utf-8", "replace")
             except NotFoundError:
                 return default(GUIDELINE if path == GUIDELINE else CONTEXT_WINDOW, self.language)
@@ -168,7 +168,7 @@ class AgentRoot:
     # -- the change of windows (A4) -------------------------------------------------------------------------------
 
     def archive_window(self, archive: str) -> None:
-        """Copy the window to a path below the history, byte for byte, unless it is there already."""
+        """Copy the window to a path below the history, unless the copy exists."""
         with disk_errors(self.path / archive[1:]), suppress(ConflictError):
             try:
                 window: str | bytes = self._handle.read_binary(self.context_window)
@@ -177,18 +177,18 @@ class AgentRoot:
             self._handle.write(archive, window, overwrite=False)
 
     def write_window(self, window: str) -> None:
-        """Put a text in the place of the window, byte for byte; all of it or nothing."""
+        """Replace the window, byte for byte, in one step."""
         with disk_errors(self.path / self.context_window[1:]):
             self._handle.write(self.context_window, window.encode())
 
 
 def default(path: str, language: Language) -> str:
-    """Return what the guideline or the window is at first."""
+    """Return the default guideline or context window."""
     source = files("cfs_agents.file_agent").joinpath("defaults", language, path[1:])
     return source.read_text(encoding="utf-8")
 
 
-# A picture of an agent's directory for its prompt: a bounded one, however much there is (A7).
+# The directory tree in an agent's prompt, of bounded size (A7).
 
 MOST_LINES = 40
 _MOST_OF_A_FOLDER = 15
@@ -198,9 +198,9 @@ _MOST_LOOKED_AT = 2_000
 
 
 def tree(root: Path) -> str:
-    """Draw the work and what is stored: folders with a slash, indented, hidden files and the history left out.
+    """Return a tree of workspace and storage: indented, folders with a slash, without hidden files and the history.
 
-    Of what is too much the number is told. Links are not followed.
+    If there is too much, the number of the rest is given. Links are not followed.
     """
     lines: list[str] = []
     for top in (WORKSPACE, STORAGE):
@@ -236,12 +236,12 @@ def _below(top: Path, folders: tuple[str, ...], depth: int) -> Iterator[str]:
 
 
 def _shown(name: str) -> str:
-    """Write a name on one line, whatever is in it."""
+    """Return a name as one line."""
     plain = escaped_name(name)
     return plain if len(plain) <= _LONGEST_NAME else plain[:_LONGEST_NAME] + "..."
 
 
-# `sync_context`: the model writes its context window anew, and so decides what it keeps in mind (A4).
+# `sync_context`: the model rewrites its context window and so decides what stays in its prompt (A4).
 
 NAME = "sync_context"
 WINDOW_TOKENS = 4_000
@@ -255,7 +255,7 @@ _DESCRIPTION = (
 
 
 class ContextSynchronizer:
-    """Judges new windows. An accepted one is in `taken` until whoever keeps the state has put it in its place."""
+    """Checks new context windows. The recorder takes an accepted one by `take` and puts it in place."""
 
     def __init__(self, counter: TokenCounter, *, most_tokens: int = WINDOW_TOKENS) -> None:
         self._counter = counter
@@ -267,19 +267,19 @@ class ContextSynchronizer:
         return tool(_DESCRIPTION, name=NAME)(self.sync_context)
 
     def take(self) -> str | None:
-        """Hand out the window that was accepted, once."""
+        """Return the accepted window, once."""
         taken, self._taken = self._taken, None
         return taken
 
     async def sync_context(self, new_context_content: Annotated[str, "the whole window, in Markdown"]) -> str:
-        """Accept a window, or say what is wrong with it."""
+        """Accept a window, or raise `ToolError` with the reason."""
         self._taken = None
         await self._judge(new_context_content)
         self._taken = new_context_content
         return "the new context window is in place; the old one is archived in " + HISTORY
 
     async def _judge(self, window: str) -> None:
-        """Raise `ToolError` for a window that is empty, too large, or does not say what the task is."""
+        """Raise `ToolError` for a window that is empty, too large, or has no heading for the task."""
         if not window.strip():
             raise ToolError("the new context window is empty: write all of it, beginning with '# Current Task'")
         try:
@@ -303,19 +303,19 @@ def _too_large(size: str, most: str) -> str:
 
 
 def archive_path(now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> str:
-    """Name a file of the history: sorted by time, and never twice."""
+    """Return a new path in the history; paths sort by time."""
     return f"{HISTORY}/context_window_{now():%Y%m%d_%H%M%S_%f}_{secrets.token_hex(3)}.md"
 
 
-# Keeps what a file agent does: in its journal, in its log, and at a sync in its window (A1, A4, A6).
+# The recorder of a file-system agent: run log, operation log, and at a sync the window (A1, A4, A6).
 
 _T = TypeVar("_T")
 
 
 class FileRecorder:
-    """Keeps all of an agent's state in its directory. It blocks in threads; one step at a time.
+    """Stores the state of an agent in its directory, one step at a time; blocking work runs in threads.
 
-    `warn` is told in a sentence when the disk becomes full.
+    `warn` is called with one sentence when the disk becomes full.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class FileRecorder:
     # -- at the start ---------------------------------------------------------------------------------------------
 
     def recall(self) -> RunState:
-        """Read what was kept, and repair what a crash has left between two steps of it. Blocks."""
+        """Read the stored state and complete what a crash interrupted. Blocks."""
         state = self._run_log.read()
         if state.sync is not None:
             self._complete(state.sync)
@@ -346,21 +346,21 @@ class FileRecorder:
         return state
 
     def system(self) -> Message:
-        """Build the system prompt from the files as they are now. Blocks."""
+        """Build the system prompt from the present files. Blocks."""
         language = self._root.language
         root = self._root
         text = system_prompt(root.guideline(), root.window(), tree(root.path), language, root.context_window)
         return Message(role="system", content=text)
 
-    # -- what the loop tells --------------------------------------------------------------------------------------
+    # -- steps of the loop ----------------------------------------------------------------------------------------
 
     async def before_round(self) -> None:
-        """Look whether the disk has room for what is to come; that takes microseconds, so no thread."""
+        """Check the free space of the disk; that takes microseconds, so no thread is needed."""
         if warning := self._disk.check():
             self._warn(warning)
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
-        """Keep a message; a task is logged, and what a reply has cost."""
+        """Store a message; log a task, and the usage of a reply."""
         await to_the_end(lambda: self._add(item, broken, usage))
 
     def _add(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
@@ -373,17 +373,17 @@ class FileRecorder:
             self._log.write(Operation(place, "model", cost, "replied", success=True))
 
     async def shortened(self, change: Change) -> None:
-        """Keep what has become of the conversation."""
+        """Store a change of the conversation."""
         await to_the_end(lambda: self._run_log.change(change))
 
     async def begins(self, calls: Sequence[ToolCall]) -> None:
-        """Keep the intents."""
+        """Store which calls are about to run."""
         await to_the_end(lambda: self._run_log.intents(calls))
 
     async def done(
         self, call: ToolCall, result: ToolResult, item: ContextItem, later: Sequence[ToolCall]
     ) -> NewContext | None:
-        """Keep the result, and log it; a sync changes the window, and with it the conversation."""
+        """Store and log a result; a sync changes the window and with it the conversation."""
         window = self._sync.take() if call.name == NAME and result.ok else None
         operation = Operation(self._run_log.place(), call.name, call.arguments, result.text, success=result.ok)
         if window is not None:
@@ -397,7 +397,7 @@ class FileRecorder:
         return None
 
     async def ended(self, end: Finished) -> None:
-        """Keep how the task ended."""
+        """Store and log how the task ended."""
 
         def keep() -> None:
             place = self._run_log.place()
@@ -418,7 +418,7 @@ class FileRecorder:
         return NewContext(Context(items), len(window.splitlines()))
 
     def _complete(self, sync: Sync) -> None:
-        """Do what a sync means; each step may have been done before, by whoever was killed in the middle."""
+        """Carry out a sync. After a kill it is repeated, so each step may have been done before."""
         self._root.archive_window(sync.archive)
         self._root.write_window(sync.window)
         if sync.operation.id not in self._log:
@@ -427,9 +427,9 @@ class FileRecorder:
 
 
 class RootWatch:
-    """Watches what an agent, its commands and others do to the files of its workspace and its storage.
+    """Watches which files of the workspace and the storage change, by the agent, its commands or others.
 
-    What was there when the task began is on disk, so another process goes on with it.
+    The state at the beginning of a task is on disk, so another process continues with it.
     """
 
     _AGENT = "agent"
@@ -442,20 +442,20 @@ class RootWatch:
         self._ledger = ChangeLog(root.path, root.path / ledger, only=folders, apart=apart, contents=False)
 
     def ensure(self) -> None:
-        """Begin here with a task that was begun by a version which did not watch. Blocks."""
+        """Start watching a task that a version without a watch has begun. Blocks."""
         with disk_errors(self._root.path):
             self._ledger.mark(self._AGENT, again=False)
 
     async def begin(self) -> None:
-        """A task begins."""
+        """Store the state of the files: a task begins."""
         await self._off_the_loop(lambda: self._ledger.restart(self._AGENT))
 
     async def changes(self) -> FileChanges:
-        """Return what is not as it was when the task began."""
+        """Return what has changed since the task began."""
         return await self._off_the_loop(self._changes)
 
     async def unmade(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return those of some files that were neither created nor changed since the task began."""
+        """Return the named files that were neither created nor changed since the task began."""
         if not names:
             return ()
         places = {
@@ -480,7 +480,7 @@ class RootWatch:
 
 
 async def to_the_end(work: Callable[[], _T]) -> _T:
-    """Do blocking work in a thread; a cancellation waits for its end, so that nothing is left half known."""
+    """Run blocking work in a thread; a cancellation waits for its end, so that its result is known."""
     running = asyncio.get_running_loop().run_in_executor(None, copy_context().run, work)
     try:
         return await asyncio.shield(running)
@@ -596,7 +596,7 @@ class FileSystemAgent:
 
     @property
     def unfinished(self) -> bool:
-        """Whether the last task was broken off, by whatever, before the model had answered."""
+        """Whether the last task was interrupted before the model had answered."""
         return self._unfinished
 
     @property
@@ -605,7 +605,7 @@ class FileSystemAgent:
         return self._agent.outcome
 
     def interrupt(self) -> None:
-        """Stop the running task where it waits; its state is kept. From the thread of the event loop."""
+        """Stop the running task where it waits; its state is kept. Call it from the thread of the event loop."""
         self._agent.interrupt()
 
     async def run(self, task: str) -> Outcome:
@@ -613,13 +613,13 @@ class FileSystemAgent:
         return await self._through(self.run_stream(task))
 
     async def resume(self) -> Outcome:
-        """Go on with the task that was broken off. Raises `NotFound` if there is none."""
+        """Resume the interrupted task. Raises `NotFound` if there is none."""
         if not self.unfinished:
-            raise NotFound(f"there is no task to go on with in {self._root.path}")
+            raise NotFound(f"there is no interrupted task in {self._root.path}")
         return await self._through(self.run_stream())
 
     async def run_stream(self, task: str | None = None) -> AsyncGenerator[AgentEvent, None]:
-        """Work on a task, or without one on what is unfinished, and tell what happens; `Finished` comes last."""
+        """Work on a task, or continue the unfinished one, and yield events; `Finished` is the last one."""
         if self._doubtful:
             await to_the_end(self._recall)
         else:
@@ -727,7 +727,7 @@ class FileSystemAgent:
         self._root.close()
 
     def _recall(self) -> None:
-        """Make the conversation what the files say that it is."""
+        """Set the conversation to what is stored."""
         state = self._recorder.recall()
         context = Context((ContextItem.of(self._recorder.system()), *state.context.items))
         last = state.last_call
@@ -739,7 +739,7 @@ class FileSystemAgent:
             self._watch.ensure()
 
     def _look_again(self) -> None:
-        """Build the system prompt anew: files and window may have been changed since the last task."""
+        """Rebuild the system prompt: files and window may have changed since the last task."""
         first, *rest = self._agent.context.context.items
         now = self._recorder.system()
         if now != first.message:

@@ -188,7 +188,7 @@ async def test_summaries_do_not_sum_up_themselves_for_ever(files: ContextFileSys
     context = context.with_item(item(assistant("", call()))).with_item(item(result(words(600))))
     summary = ScriptedSummary()
     done = await SelectiveCompactionPolicy(500, summary, keep_recent=0).compact(context, offloader(files))
-    assert done.kept_because == "nothing is left that may leave"
+    assert done.kept_because == "nothing else may leave"
     assert summary.asked == []
 
 
@@ -207,7 +207,7 @@ async def test_the_newest_give_way_where_nobody_sums_up(files: ContextFileSystem
     summary = ScriptedSummary()
     asked = await SelectiveCompactionPolicy(900, summary, keep_recent=9).compact(context, offloader(files), ask=False)
     assert asked.context.messages() == context.messages()
-    assert asked.kept_because == "nobody is asked to sum up"
+    assert asked.kept_because == "no model is asked for a summary"
 
 
 def test_what_a_conversation_lives_on_cannot_be_put_into_the_order() -> None:

@@ -147,6 +147,6 @@ def test_a_window_no_model_can_have_in_mind_is_told(tmp_path: Path) -> None:
     """A huge file in its place is an error with a reason, not a prompt."""
     root = AgentRoot(tmp_path)
     (tmp_path / "context_window_main.md").write_bytes(b"x" * (5 << 20))
-    with pytest.raises(Unavailable, match="no model can have in mind"):
+    with pytest.raises(Unavailable, match="more than any model can read"):
         root.window()
     root.close()
