@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from cfs_server.access.auth import ConnectionLimits, Network, PrincipalLimits
+from cfs_server.engine.interface import UpstreamKind
 from cfs_server.sessions.quotas import Limits
 
 ENV_PREFIX = "CFS_"
@@ -75,7 +76,7 @@ class Settings(BaseSettings):
     upstream: str | None = Field(
         None, description="URL of another server that answers instead: `http://127.0.0.1:8080/v1`."
     )
-    upstream_kind: Literal["auto", "openai", "anthropic"] = Field(
+    upstream_kind: Literal["auto", UpstreamKind] = Field(
         "auto", description="Protocol of the upstream; `auto` is `anthropic` when its URL says so, else `openai`."
     )
     upstream_model: str | None = Field(None, description="Model of the upstream; its only one unless set.")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from cfs_server.engine.upstream.options import Kind
+from cfs_server.engine.interface import UpstreamKind
 from tests.upstream.stub import served
 from tests.upstream.support import STUBS
 
@@ -17,7 +17,7 @@ _PACE = 0.01
 
 
 @contextmanager
-def upstream(kind: Kind, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def upstream(kind: UpstreamKind, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run it; the value is the process and its address."""
     command = [sys.executable, "-m", "tests.upstream.process", kind, str(port)]
     root = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ def upstream(kind: Kind, port: int = 0) -> Iterator[tuple[subprocess.Popen[str],
         process.kill()
 
 
-async def main(kind: Kind, port: int) -> None:
+async def main(kind: UpstreamKind, port: int) -> None:
     """Serve until killed."""
     stub = STUBS[kind]()
     stub.pace = _PACE
@@ -38,4 +38,4 @@ async def main(kind: Kind, port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(cast("Kind", sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(cast("UpstreamKind", sys.argv[1]), int(sys.argv[2])))

@@ -11,16 +11,16 @@ from blockbuster import blockbuster_ctx
 from pydantic import SecretStr
 
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.interface import CallDelta, EngineStats, ModelInfo
+from cfs_server.engine.interface import CallDelta, EngineStats, ModelInfo, UpstreamKind
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from cfs_server.engine.upstream.failures import Retries
-from cfs_server.engine.upstream.options import Kind, Options, sampling_of
+from cfs_server.engine.upstream.options import Options, sampling_of
 from tests.engine.support import Answer
 from tests.upstream.anthropic_stub import AnthropicStub
 from tests.upstream.openai_stub import OpenAIStub
 from tests.upstream.stub import KEY, MODEL, Act, Stub, served
 
-STUBS: dict[Kind, type[Stub]] = {"openai": OpenAIStub, "anthropic": AnthropicStub}
+STUBS: dict[UpstreamKind, type[Stub]] = {"openai": OpenAIStub, "anthropic": AnthropicStub}
 
 
 @dataclass
@@ -49,14 +49,14 @@ class Pair:
         return await self.engine.stats()
 
 
-def options(url: str, kind: Kind, **changes: Any) -> Options:
+def options(url: str, kind: UpstreamKind, **changes: Any) -> Options:
     """Make options for a stub."""
     plain: dict[str, Any] = {"model": MODEL, "key": SecretStr(KEY), "sampling": sampling_of("", kind)}
     return Options(url, kind, **plain | changes)
 
 
 @asynccontextmanager
-async def pair(kind: Kind, *acts: Act, stub: Stub | None = None, **changes: Any) -> AsyncIterator[Pair]:
+async def pair(kind: UpstreamKind, *acts: Act, stub: Stub | None = None, **changes: Any) -> AsyncIterator[Pair]:
     """Run an engine with a stub that plays some acts. Nothing may block the loop, and no task may be left over."""
     stub = stub or STUBS[kind](*acts)
     naps = Naps()
@@ -71,7 +71,7 @@ async def pair(kind: Kind, *acts: Act, stub: Stub | None = None, **changes: Any)
     assert [task for task in asyncio.all_tasks() if task.get_name().startswith("upstream")] == []
 
 
-async def started(stub: Stub | None, kind: Kind, *, url: str = "", **changes: Any) -> ModelInfo:
+async def started(stub: Stub | None, kind: UpstreamKind, *, url: str = "", **changes: Any) -> ModelInfo:
     """Start an engine with a stub, or with an address where nobody is; what it says of its model."""
     async with contextlib.AsyncExitStack() as stack:
         if stub is not None:

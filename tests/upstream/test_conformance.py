@@ -4,15 +4,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cfs_server.engine.interface import Engine, GenerationRequest
-from cfs_server.engine.upstream.options import Kind
+from cfs_server.engine.interface import Engine, GenerationRequest, UpstreamKind
 from tests.engine.conformance import EngineConformance
 from tests.engine.support import request
 from tests.upstream.support import pair
 
 
 class _Upstream(EngineConformance):
-    KIND: Kind
+    KIND: UpstreamKind
 
     @pytest.fixture
     async def engine(self) -> AsyncIterator[Engine]:

@@ -3,7 +3,7 @@
 import pytest
 
 from cfs.wire import Message, SettingsPatch
-from cfs_server.engine.upstream.options import Kind
+from cfs_server.engine.interface import UpstreamKind
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import TurnRequest
@@ -12,7 +12,7 @@ from tests.upstream.support import pair
 
 
 @pytest.mark.parametrize("kind", ["openai", "anthropic"])
-async def test_a_conversation_that_is_too_long_is_cut_and_sent_again(kind: Kind) -> None:
+async def test_a_conversation_that_is_too_long_is_cut_and_sent_again(kind: UpstreamKind) -> None:
     words = WINDOW // 30
     async with pair(kind) as both, SessionStore(both.engine, Limits(session_events=20_000)) as store:
         store.create("chat", SettingsPatch(system="Be brief."))

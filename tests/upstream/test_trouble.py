@@ -6,10 +6,9 @@ import json
 import pytest
 
 from cfs.errors import EngineError
-from cfs_server.engine.interface import Delta, Engine
+from cfs_server.engine.interface import Delta, Engine, UpstreamKind
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from cfs_server.engine.upstream.failures import Retries
-from cfs_server.engine.upstream.options import Kind
 from tests.engine.support import ask, request
 from tests.upstream.stub import KEY, Refusal, Speech, served
 from tests.upstream.support import STUBS, Naps, options, pair, until_ready
@@ -19,7 +18,7 @@ BUSY = Refusal(429, "rate_limit_error", headers={"retry-after": "7"})
 
 
 @BOTH
-async def test_an_upstream_that_asks_for_patience_gets_it(kind: Kind) -> None:
+async def test_an_upstream_that_asks_for_patience_gets_it(kind: UpstreamKind) -> None:
     """429 with `Retry-After`, twice, then it answers."""
     async with pair(kind, BUSY, BUSY) as both:
         assert (await ask(both.engine, "hello")).text == "hello"
@@ -28,7 +27,7 @@ async def test_an_upstream_that_asks_for_patience_gets_it(kind: Kind) -> None:
 
 
 @BOTH
-async def test_patience_has_an_end(kind: Kind) -> None:
+async def test_patience_has_an_end(kind: UpstreamKind) -> None:
     async with pair(kind, *[BUSY] * 9) as both:
         with pytest.raises(EngineError, match="no more requests now") as failure:
             await ask(both.engine, "hello")
@@ -38,7 +37,7 @@ async def test_patience_has_an_end(kind: Kind) -> None:
 
 
 @BOTH
-async def test_an_upstream_that_asks_for_an_hour_is_not_waited_for(kind: Kind) -> None:
+async def test_an_upstream_that_asks_for_an_hour_is_not_waited_for(kind: UpstreamKind) -> None:
     async with pair(kind, Refusal(429, headers={"retry-after": "3600"})) as both:
         with pytest.raises(EngineError, match="no more requests now"):
             await ask(both.engine, "hello")
@@ -47,7 +46,7 @@ async def test_an_upstream_that_asks_for_an_hour_is_not_waited_for(kind: Kind) -
 
 @BOTH
 @pytest.mark.parametrize("status", [500, 502, 503, 529])
-async def test_a_server_in_trouble_is_asked_again_with_growing_pauses(kind: Kind, status: int) -> None:
+async def test_a_server_in_trouble_is_asked_again_with_growing_pauses(kind: UpstreamKind, status: int) -> None:
     async with pair(kind, *[Refusal(status, "overloaded_error")] * 3) as both:
         assert (await ask(both.engine, "hello")).text == "hello"
         assert all(0 <= nap <= bound for nap, bound in zip(both.naps.taken, (0.5, 1, 2), strict=True))
@@ -65,7 +64,7 @@ async def test_a_server_in_trouble_is_asked_again_with_growing_pauses(kind: Kind
         (Refusal(429, extra={"code": "insufficient_quota"}, kind="billing_error", message="pay"), "pay"),
     ],
 )
-async def test_what_cannot_get_better_is_told_at_once(kind: Kind, refusal: Refusal, told: str) -> None:
+async def test_what_cannot_get_better_is_told_at_once(kind: UpstreamKind, refusal: Refusal, told: str) -> None:
     async with pair(kind, refusal) as both:
         with pytest.raises(EngineError, match=told) as failure:
             await ask(both.engine, "hello")
@@ -75,7 +74,7 @@ async def test_what_cannot_get_better_is_told_at_once(kind: Kind, refusal: Refus
 
 @BOTH
 @pytest.mark.parametrize("how", ["hard", "clean"])
-async def test_an_answer_that_breaks_off_fails_the_turn_and_is_not_asked_for_again(kind: Kind, how: str) -> None:
+async def test_an_answer_that_breaks_off_fails_the_turn_and_is_not_repeated(kind: UpstreamKind, how: str) -> None:
     """What was said before has been shown already; the next turn works."""
     async with pair(kind, Speech(words=[f"{n} " for n in range(20)], cut=8, how=how)) as both:
         said: list[str] = []
@@ -88,7 +87,7 @@ async def test_an_answer_that_breaks_off_fails_the_turn_and_is_not_asked_for_aga
 
 @BOTH
 @pytest.mark.parametrize("how", ["hard", "clean"])
-async def test_an_answer_that_breaks_off_in_a_call_fails_the_turn(kind: Kind, how: str) -> None:
+async def test_an_answer_that_breaks_off_in_a_call_fails_the_turn(kind: UpstreamKind, how: str) -> None:
     pieces = ('{"a": ', "1", ", ", '"b": ', "2", "}")
     async with pair(kind, Speech(words=["x"], calls=(("f", pieces),), cut=9, how=how)) as both:
         with pytest.raises(EngineError, match=r"broke off|was lost"):
@@ -97,14 +96,14 @@ async def test_an_answer_that_breaks_off_in_a_call_fails_the_turn(kind: Kind, ho
 
 @BOTH
 @pytest.mark.parametrize("how", ["hard", "clean"])
-async def test_an_answer_that_breaks_off_before_its_first_word_is_asked_for_again(kind: Kind, how: str) -> None:
+async def test_an_answer_that_breaks_off_before_its_first_word_is_asked_for_again(kind: UpstreamKind, how: str) -> None:
     async with pair(kind, Speech(cut=0, how=how), Speech(cut=1, how=how)) as both:
         assert (await ask(both.engine, "hello")).text == "hello"
         assert len(both.naps.taken) == 2
 
 
 @BOTH
-async def test_an_error_in_the_middle_of_an_answer_is_told(kind: Kind) -> None:
+async def test_an_error_in_the_middle_of_an_answer_is_told(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(words=["well "], failing=("overloaded_error", "Overloaded"))) as both:
         with pytest.raises(EngineError, match="the upstream failed: Overloaded"):
             await ask(both.engine, "hello")
@@ -112,7 +111,7 @@ async def test_an_error_in_the_middle_of_an_answer_is_told(kind: Kind) -> None:
 
 
 @BOTH
-async def test_an_error_before_the_first_word_is_one_that_may_pass(kind: Kind) -> None:
+async def test_an_error_before_the_first_word_is_one_that_may_pass(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(words=[], failing=("overloaded_error", "Overloaded"))) as both:
         assert (await ask(both.engine, "hello")).text == "hello"
         assert len(both.naps.taken) == 1
@@ -120,14 +119,14 @@ async def test_an_error_before_the_first_word_is_one_that_may_pass(kind: Kind) -
 
 @BOTH
 @pytest.mark.parametrize("junk", ["data: {not json\n\n", "data: [1]\n\n", 'data: {"type": 7, "choices": "x"}\n\n'])
-async def test_nonsense_is_told_as_that(kind: Kind, junk: str) -> None:
+async def test_nonsense_is_told_as_that(kind: UpstreamKind, junk: str) -> None:
     async with pair(kind, Speech(junk=(2, junk))) as both:
         with pytest.raises(EngineError, match="its protocol does not know"):
             await ask(both.engine, "hello")
 
 
 @BOTH
-async def test_an_upstream_that_says_nothing_for_too_long_fails_the_turn(kind: Kind) -> None:
+async def test_an_upstream_that_says_nothing_for_too_long_fails_the_turn(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(gate=asyncio.Event()), silence=0.05, check=False) as both:
         with pytest.raises(EngineError, match=r"said nothing for 0\.05 seconds"):
             await ask(both.engine, "hello")
@@ -146,7 +145,7 @@ def change(kind: str, **delta: str) -> str:
 
 MUCH = "x" * 700
 CALL = {"index": 0, "function": {"arguments": MUCH}}
-TOO_MUCH: dict[str, tuple[Kind, str]] = {
+TOO_MUCH: dict[str, tuple[UpstreamKind, str]] = {
     "text": ("openai", chunk(content=MUCH)),
     "thinking": ("openai", chunk(reasoning_content=MUCH)),
     "arguments": ("openai", chunk(tool_calls=[CALL | {"id": "a", "function": {"name": "f", "arguments": MUCH}}])),
@@ -156,7 +155,7 @@ TOO_MUCH: dict[str, tuple[Kind, str]] = {
 }
 BLOCK = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
 EMPTY = f"data: {json.dumps(BLOCK)}\n\n"
-NO_WORD: dict[str, tuple[Kind, str]] = {
+NO_WORD: dict[str, tuple[UpstreamKind, str]] = {
     "comments": ("openai", ": still here\n\n"),
     "comments to anthropic": ("anthropic", ": still here\n\n"),
     "a line": ("openai", MUCH),
@@ -197,7 +196,7 @@ async def test_what_says_nothing_without_end_is_cut_off(flood: str, begun: bool)
 
 
 @BOTH
-async def test_a_reply_within_its_bytes_is_whole(kind: Kind) -> None:
+async def test_a_reply_within_its_bytes_is_whole(kind: UpstreamKind) -> None:
     """Also one in a single event, whose characters take more bytes in JSON than in UTF-8."""
     async with pair(kind, Speech(words=["é" * 10_000]), reply_bytes=20_000) as both:
         assert (await ask(both.engine, "hello")).text == "é" * 10_000
@@ -216,7 +215,7 @@ async def test_a_message_of_anthropic_without_its_end_is_broken() -> None:
 
 
 @BOTH
-async def test_a_setting_that_the_model_does_not_take_is_left_out_from_then_on(kind: Kind) -> None:
+async def test_a_setting_that_the_model_does_not_take_is_left_out_from_then_on(kind: UpstreamKind) -> None:
     """Asking costs one request, once."""
     refusal = Refusal(400, "invalid_request_error", "`temperature` is deprecated for this model.")
     async with pair(kind, refusal) as both:
@@ -227,7 +226,7 @@ async def test_a_setting_that_the_model_does_not_take_is_left_out_from_then_on(k
 
 
 @BOTH
-async def test_turns_that_learn_the_same_at_the_same_time_all_go_on(kind: Kind) -> None:
+async def test_turns_that_learn_the_same_at_the_same_time_all_go_on(kind: UpstreamKind) -> None:
     message = "`temperature` is deprecated for this model."
     refusal = Refusal(400, "invalid_request_error", message, together=asyncio.Barrier(3))
     async with pair(kind, refusal, refusal, refusal) as both:
@@ -246,7 +245,7 @@ async def test_newer_models_of_openai_have_another_name_for_the_length() -> None
 
 
 @BOTH
-async def test_an_upstream_that_goes_away_is_seen_and_seen_again_when_it_is_back(kind: Kind) -> None:
+async def test_an_upstream_that_goes_away_is_seen_and_seen_again_when_it_is_back(kind: UpstreamKind) -> None:
     """Turns fail meanwhile; later ones work, and nobody has to ask (H6)."""
     naps = Naps()
     async with served(STUBS[kind]()) as url:

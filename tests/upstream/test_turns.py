@@ -8,8 +8,7 @@ import pytest
 
 from cfs.errors import ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall
-from cfs_server.engine.interface import Delta, Finished, GenerationRequest
-from cfs_server.engine.upstream.options import Kind
+from cfs_server.engine.interface import Delta, Finished, GenerationRequest, UpstreamKind
 from tests.engine.support import ask, collect, request, user
 from tests.upstream.stub import MODEL, Speech
 from tests.upstream.support import calls_of, pair, result, said_by_model, thinking_of
@@ -27,7 +26,7 @@ CALL = ("weather", ('{"ci', 'ty": "Bern"}'))
 
 
 @BOTH
-async def test_a_history_with_everything_in_it_is_taken(kind: Kind) -> None:
+async def test_a_history_with_everything_in_it_is_taken(kind: UpstreamKind) -> None:
     """Instructions, calls, results, blank messages, several of one role in a row, a beginning by the model."""
     call = ToolCall(id="x.1", name="weather", arguments={"city": "Bern"})
     history = [
@@ -52,7 +51,7 @@ async def test_a_history_with_everything_in_it_is_taken(kind: Kind) -> None:
 
 
 @BOTH
-async def test_a_tool_is_called_and_its_result_answered(kind: Kind) -> None:
+async def test_a_tool_is_called_and_its_result_answered(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(words=["Let me ", "see."], calls=(CALL, CALL))) as both:
         asked = [user("What is the weather?")]
         answer = await ask(both.engine, asked, tools=(WEATHER,))
@@ -67,7 +66,7 @@ async def test_a_tool_is_called_and_its_result_answered(kind: Kind) -> None:
 
 
 @BOTH
-async def test_a_call_without_arguments_has_an_empty_object(kind: Kind) -> None:
+async def test_a_call_without_arguments_has_an_empty_object(kind: UpstreamKind) -> None:
     pieces = ("{}",) if kind == "openai" else ()
     async with pair(kind, Speech(words=[], calls=(("now", pieces),))) as both:
         (call,) = calls_of(await ask(both.engine, "what time is it?", tools=(WEATHER,)))
@@ -76,7 +75,7 @@ async def test_a_call_without_arguments_has_an_empty_object(kind: Kind) -> None:
 
 @BOTH
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
-async def test_how_tools_are_chosen_is_said(kind: Kind, choice: Any) -> None:
+async def test_how_tools_are_chosen_is_said(kind: UpstreamKind, choice: Any) -> None:
     async with pair(kind) as both:
         plain = request("hello", tools=(WEATHER,))
         await collect(both.engine, GenerationRequest(**_members(plain) | {"tool_choice": choice}))
@@ -86,7 +85,7 @@ async def test_how_tools_are_chosen_is_said(kind: Kind, choice: Any) -> None:
 
 
 @BOTH
-async def test_a_single_call_is_asked_for(kind: Kind) -> None:
+async def test_a_single_call_is_asked_for(kind: UpstreamKind) -> None:
     async with pair(kind) as both:
         await ask(both.engine, "hello", tools=(WEATHER,), parallel_calls=False)
         (body,) = both.stub.bodies
@@ -97,7 +96,7 @@ async def test_a_single_call_is_asked_for(kind: Kind) -> None:
 
 
 @BOTH
-async def test_a_reply_in_json_is_asked_for_and_comes_as_text(kind: Kind) -> None:
+async def test_a_reply_in_json_is_asked_for_and_comes_as_text(kind: UpstreamKind) -> None:
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
     pieces = ('{"age"', ": 7}")
     speech = Speech(words=pieces) if kind == "openai" else Speech(words=[], calls=(("give_answer", pieces),))
@@ -108,7 +107,7 @@ async def test_a_reply_in_json_is_asked_for_and_comes_as_text(kind: Kind) -> Non
 
 
 @BOTH
-async def test_settings_become_what_the_protocol_calls_them(kind: Kind) -> None:
+async def test_settings_become_what_the_protocol_calls_them(kind: UpstreamKind) -> None:
     async with pair(kind, sampling=("temperature", "top_p", "seed")) as both:
         await ask(both.engine, "hello", max_tokens=77, temperature=0.25, top_p=0.5, seed=3, stop=("END", "STOP"))
         body = both.stub.bodies[0]
@@ -122,14 +121,14 @@ async def test_settings_become_what_the_protocol_calls_them(kind: Kind) -> None:
 
 
 @BOTH
-async def test_thinking_is_kept_apart_from_the_answer(kind: Kind) -> None:
+async def test_thinking_is_kept_apart_from_the_answer(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(words=["So ", "four."], thinking=("two ", "and two"))) as both:
         answer = await ask(both.engine, "2 + 2?")
         assert (thinking_of(answer), answer.text) == ("two and two", "So four.")
 
 
 @BOTH
-async def test_what_is_used_is_what_the_upstream_says(kind: Kind) -> None:
+async def test_what_is_used_is_what_the_upstream_says(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(words=["a ", "b ", "c"], cached=2)) as both:
         answer = await ask(both.engine, "count")
         usage = answer.finished.usage
@@ -141,20 +140,20 @@ async def test_what_is_used_is_what_the_upstream_says(kind: Kind) -> None:
 
 
 @BOTH
-async def test_an_upstream_that_does_not_count_is_counted_by_its_pieces(kind: Kind) -> None:
+async def test_an_upstream_that_does_not_count_is_counted_by_its_pieces(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(words=["a ", "b ", "c"], usage=False)) as both:
         usage = (await ask(both.engine, "count")).finished.usage
         assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (0, 0, 3)
 
 
 @BOTH
-async def test_signs_of_life_are_no_text(kind: Kind) -> None:
+async def test_signs_of_life_are_no_text(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(pings=True)) as both:
         assert (await ask(both.engine, "alive and well")).text == "alive and well"
 
 
 @BOTH
-async def test_a_connection_is_used_again(kind: Kind) -> None:
+async def test_a_connection_is_used_again(kind: UpstreamKind) -> None:
     async with pair(kind) as both:
         for number in range(5):
             await ask(both.engine, f"number {number}")
@@ -162,7 +161,7 @@ async def test_a_connection_is_used_again(kind: Kind) -> None:
 
 
 @BOTH
-async def test_a_conversation_that_is_too_long_is_told_as_that(kind: Kind) -> None:
+async def test_a_conversation_that_is_too_long_is_told_as_that(kind: UpstreamKind) -> None:
     async with pair(kind) as both:
         with pytest.raises(ContextTooLong, match="4096"):
             await ask(both.engine, "word " * 5000)
@@ -170,14 +169,14 @@ async def test_a_conversation_that_is_too_long_is_told_as_that(kind: Kind) -> No
 
 
 @BOTH
-async def test_a_model_that_declines_fails_the_turn(kind: Kind) -> None:
+async def test_a_model_that_declines_fails_the_turn(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(stop="content_filter" if kind == "openai" else "refusal")) as both:
         with pytest.raises(EngineError, match=r"filter|declined"):
             await ask(both.engine, "do it")
 
 
 @BOTH
-async def test_cancel_closes_the_connection(kind: Kind) -> None:
+async def test_cancel_closes_the_connection(kind: UpstreamKind) -> None:
     async with pair(kind) as both:
         wanted = request("endless", max_tokens=100_000)
         stream = both.engine.generate(wanted)
@@ -192,7 +191,7 @@ async def test_cancel_closes_the_connection(kind: Kind) -> None:
 
 
 @BOTH
-async def test_a_turn_that_waits_for_its_first_word_can_be_cancelled(kind: Kind) -> None:
+async def test_a_turn_that_waits_for_its_first_word_can_be_cancelled(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(gate=asyncio.Event())) as both:
         wanted = request("hello")
         reading = asyncio.create_task(collect(both.engine, wanted))
@@ -204,7 +203,7 @@ async def test_a_turn_that_waits_for_its_first_word_can_be_cancelled(kind: Kind)
 
 
 @BOTH
-async def test_more_turns_than_places_wait_and_can_be_cancelled(kind: Kind) -> None:
+async def test_more_turns_than_places_wait_and_can_be_cancelled(kind: UpstreamKind) -> None:
     gate = asyncio.Event()
     async with pair(kind, Speech(gate=gate), parallel=1) as both:
         first, second, third = (request("one"), request("two"), request("three"))
@@ -220,7 +219,7 @@ async def test_more_turns_than_places_wait_and_can_be_cancelled(kind: Kind) -> N
 
 
 @BOTH
-async def test_stopping_ends_everything(kind: Kind) -> None:
+async def test_stopping_ends_everything(kind: UpstreamKind) -> None:
     async with pair(kind, Speech(gate=asyncio.Event())) as both:
         reading = asyncio.create_task(collect(both.engine, request("hello")))
         await both.stub.until(lambda stub: stub.streaming == 1)
@@ -234,7 +233,7 @@ async def test_stopping_ends_everything(kind: Kind) -> None:
 
 
 @BOTH
-async def test_two_turns_of_one_id_are_a_mistake(kind: Kind) -> None:
+async def test_two_turns_of_one_id_are_a_mistake(kind: UpstreamKind) -> None:
     async with pair(kind) as both:
         wanted = request("endless", max_tokens=1000)
         stream = cast("AsyncGenerator[Delta | Finished]", both.engine.generate(wanted))

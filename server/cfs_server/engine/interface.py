@@ -15,6 +15,8 @@ Hint = Literal["waiting_for_children", "children_done", "tool_call", "user_turn"
 ToolChoice = Literal["auto", "none", "required"]
 EngineState = Literal["starting", "ready", "restarting", "stopped"]
 RestartReason = Literal["crash", "hang"]
+UpstreamKind = Literal["openai", "anthropic"]
+"""Protocols of upstreams; `upstream.options.KINDS` describes them."""
 
 TOO_LONG = "the turn took longer than {:g} seconds"
 """What the error says of a turn that was not over at its deadline."""

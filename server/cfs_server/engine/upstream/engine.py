@@ -23,16 +23,17 @@ from cfs_server.engine.interface import (
     Finished,
     GenerationRequest,
     Hint,
+    Kind,
     ModelInfo,
     ModelLoadError,
+    UpstreamKind,
 )
-from cfs_server.engine.interface import Kind as KindOfWork
 from cfs_server.engine.upstream import connection
 from cfs_server.engine.upstream.anthropic import AnthropicDialect
 from cfs_server.engine.upstream.connection import Link, ReplyLimit, rest
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.openai import OpenAIDialect
-from cfs_server.engine.upstream.options import Kind, Options
+from cfs_server.engine.upstream.options import KINDS, Options
 from cfs_server.engine.upstream.protocol import Dialect, Spent
 
 # One turn on its way through an upstream: what came of it so far, and what it cost.
@@ -202,13 +203,12 @@ class Places:
 
 _LOOK_AGAIN_SECONDS = 2.0
 _REFUSED = (400, 422)
-_NAMES: dict[Kind, str] = {"openai": "OpenAI", "anthropic": "Anthropic"}
+DIALECTS: dict[UpstreamKind, Callable[[Options, str], Dialect]] = {
+    "openai": OpenAIDialect,
+    "anthropic": AnthropicDialect,
+}
+"""The protocol of each kind of upstream."""
 _log = structlog.get_logger(__name__)
-
-
-def dialect_of(options: Options, model: str) -> Dialect:
-    """Make the protocol that an upstream speaks."""
-    return AnthropicDialect(options, model) if options.kind == "anthropic" else OpenAIDialect(options, model)
 
 
 class UpstreamEngine:
@@ -218,7 +218,7 @@ class UpstreamEngine:
         """Take the options; nothing is connected yet."""
         self._options = options
         self._places = Places(options.parallel)
-        self._dialect = dialect_of(options, options.model or "")
+        self._dialect = DIALECTS[options.kind](options, options.model or "")
         self._model = options.model or ""
         self._context_tokens = 0
         self._link: Link | None = None
@@ -236,9 +236,9 @@ class UpstreamEngine:
         self._link = await asyncio.to_thread(Link, self._options, self._dialect.headers(key))
         model = await self._find()
         self._model, self._context_tokens = model.id, model.context_tokens
-        self._dialect = dialect_of(self._options, model.id)
+        self._dialect = DIALECTS[self._options.kind](self._options, model.id)
         self._state = "ready"
-        notes = (f"another server answers, by the protocol of {_NAMES[self._options.kind]}",)
+        notes = (f"another server answers, by the protocol of {KINDS[self._options.kind].title}",)
         return ModelInfo(model.id, model.context_tokens, has_chat_template=True, notes=notes)
 
     async def stop(self) -> None:
@@ -261,7 +261,7 @@ class UpstreamEngine:
         """How many tokens a prompt and its reply can have; 0 where the upstream does not say."""
         return self._context_tokens
 
-    def predicted_wait(self, owner: str, kind: KindOfWork) -> float:
+    def predicted_wait(self, owner: str, kind: Kind) -> float:
         """Seconds that an owner's turn of a kind would wait for its place if it were handed over now."""
         return self._places.backlog.wait(owner, kind)
 

@@ -1,4 +1,4 @@
-"""How an upstream is reached and what is asked of it: values, checked once. Pure: no I/O."""
+"""The kinds of upstreams, and the checked options of one. Pure: no I/O."""
 
 import ipaddress
 from dataclasses import dataclass, field
@@ -7,17 +7,31 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import SecretStr
 
+from cfs_server.engine.interface import UpstreamKind
 from cfs_server.engine.upstream.failures import Retries
 
-Kind = Literal["openai", "anthropic"]
 Sampling = Literal["temperature", "top_p", "top_k", "min_p", "seed"]
 LEAST_THINKING = 1024
-"""Smallest budget for thinking that the protocol of Anthropic takes."""
+"""Smallest thinking budget that the protocol of Anthropic takes."""
 
-_SAMPLING: dict[Kind, tuple[Sampling, ...]] = {
-    "openai": ("temperature", "top_p", "seed"),
-    "anthropic": ("temperature",),  # its newer models do not take top_p beside it
+
+@dataclass(frozen=True, slots=True)
+class KindOfUpstream:
+    """What is known about all upstreams of one kind.
+
+    `sampling` are the settings of a session that they get by default; `thinks`: they take a thinking budget.
+    """
+
+    title: str
+    sampling: tuple[Sampling, ...]
+    thinks: bool = False
+
+
+KINDS: dict[UpstreamKind, KindOfUpstream] = {
+    "openai": KindOfUpstream("OpenAI", ("temperature", "top_p", "seed")),
+    "anthropic": KindOfUpstream("Anthropic", ("temperature",), thinks=True),  # its newer models refuse top_p beside it
 }
+"""All kinds; `engine.DIALECTS` has the protocol of each."""
 
 
 class InvalidOptions(ValueError):
@@ -28,13 +42,13 @@ class InvalidOptions(ValueError):
 class Options:
     """An upstream and how to use it.
 
-    `silence` is the longest time in seconds that it may say nothing; `parallel` turns are sent to it at a time. A reply
-    has at most `reply_bytes`: not all keep to a number of tokens. `sampling` names the settings of a session that it is
-    told; a setting that it refuses is left out from then on.
+    `silence` is the longest time in seconds without any data; `parallel` turns are sent to it at a time. A reply has at
+    most `reply_bytes`, as not all servers respect a number of tokens. `sampling` names the settings of a session that
+    are sent; a setting that the upstream refuses is left out from then on.
     """
 
     url: str
-    kind: Kind
+    kind: UpstreamKind
     model: str | None = None
     key: SecretStr | None = None
     sampling: tuple[Sampling, ...] = ()
@@ -46,16 +60,15 @@ class Options:
     retries: Retries = field(default_factory=Retries)
 
     def masked(self, text: str) -> str:
-        """Take the key out of a text that others may read, such as the upstream's own words."""
+        """Replace the key in a text that others may read, such as an error of the upstream."""
         key = self.key.get_secret_value() if self.key else ""
         return text.replace(key, "***") if key else text
 
 
 def address(url: str) -> str:
-    """Complete the address below which the protocol's routes are; raises `InvalidOptions`.
+    """Complete the base URL of the protocol's routes; raises `InvalidOptions`.
 
-    One that names no path gets `/v1`, where all of these servers have them. One without a scheme is encrypted, unless
-    it is on this machine.
+    A URL without a path gets `/v1`. One without a scheme gets `https`, or `http` on this machine.
     """
     parts = urlsplit(url.strip() if "://" in url else f"https://{url.strip()}")
     if "://" not in url and is_here(parts.hostname or ""):
@@ -68,32 +81,32 @@ def address(url: str) -> str:
 
 
 def is_here(host: str) -> bool:
-    """Whether a host is this machine, where no proxy has a part."""
+    """Whether a host is this machine, which is reached without a proxy."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def kind_of(url: str) -> Kind:
-    """Guess the protocol: an address that says Anthropic speaks Anthropic's, all others OpenAI's."""
+def kind_of(url: str) -> UpstreamKind:
+    """Guess the protocol: Anthropic's for a URL that names Anthropic, else OpenAI's."""
     parts = urlsplit(url)
     return "anthropic" if "anthropic" in f"{parts.hostname}{parts.path}".lower() else "openai"
 
 
-def sampling_of(names: str, kind: Kind) -> tuple[Sampling, ...]:
-    """Read a list of settings, separated by commas; an empty one is what each server of its kind takes."""
+def sampling_of(names: str, kind: UpstreamKind) -> tuple[Sampling, ...]:
+    """Parse a list of settings, separated by commas; an empty list is the default of the kind."""
     given = tuple(name.strip() for name in names.split(",") if name.strip())
     known = get_args(Sampling)
     if unknown := [name for name in given if name not in known]:
         raise InvalidOptions(f"{unknown[0]!r} is no setting of sampling: these are {', '.join(known)}")
-    return tuple(name for name in known if name in given) if given else _SAMPLING[kind]
+    return tuple(name for name in known if name in given) if given else KINDS[kind].sampling
 
 
-def thinking_of(tokens: int, kind: Kind) -> int:
-    """Check a budget for thinking; 0 is none."""
-    if tokens and kind != "anthropic":
-        raise InvalidOptions("a budget for thinking is part of Anthropic's protocol only")
+def thinking_of(tokens: int, kind: UpstreamKind) -> int:
+    """Check a thinking budget; 0 is none."""
+    if tokens and not KINDS[kind].thinks:
+        raise InvalidOptions(f"upstreams of kind {kind} take no thinking budget")
     if tokens and tokens < LEAST_THINKING:
-        raise InvalidOptions(f"a budget for thinking is at least {LEAST_THINKING} tokens, or 0 for none")
+        raise InvalidOptions(f"a thinking budget is at least {LEAST_THINKING} tokens, or 0 for none")
     return tokens
