@@ -71,11 +71,11 @@ async def _start(engine: Engine) -> ModelInfo:
 
 def _model(spec: str) -> Check:
     """Look for the configured model without fetching or loading it, for it may be large; its header is read."""
-    from cfs_server.engine.llama import header
+    from cfs_server.engine.llama import probe
 
     try:
         found = models.resolve(spec, fetch=False)
-        kind = header.describe(found.path)
+        kind = probe.describe(found.path)
     except ModelLoadError as error:
         return needed("model", str(error), f"cfs model pull {spec}" if spec.startswith("hf:") else "correct CFS_MODEL")
     return fine("model", f"{found.path} ({found.path.stat().st_size / (1 << 20):.0f} MiB): {kind}")

@@ -21,9 +21,8 @@ from cfs.wire import Settings
 from cfs_server.engine.chat.call_grammar import argument_schemas
 from cfs_server.engine.chat.reply_parser import ReplyReader
 from cfs_server.engine.interface import Delta
-from cfs_server.engine.llama.candidates import Candidates
 from cfs_server.engine.llama.grammar import Constraint, Grammars
-from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.sampling import Candidates, Sampler
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from tests.engine.support import Answer, ask, request, running, until
 

@@ -16,9 +16,8 @@ from cfs.errors import EngineError
 from cfs.wire import Settings
 from cfs_server.engine.chat.json_schema import Prepared, prepare
 from cfs_server.engine.llama import grammar as grammars
-from cfs_server.engine.llama.candidates import LARGE, Candidates
 from cfs_server.engine.llama.grammar import Constraint, Grammars, Mask
-from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.sampling import LARGE, Candidates, Sampler
 from cfs_server.engine.llama.tokenizer import Vocabulary
 
 OBJECT: dict[str, Any] = {

@@ -14,8 +14,7 @@ from cfs.errors import EngineError
 from cfs.wire import Settings
 from cfs_server.engine.llama import batch
 from cfs_server.engine.llama.batch import SamplerPool
-from cfs_server.engine.llama.candidates import LARGE, Candidates, most_probable, nucleus
-from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.sampling import LARGE, Candidates, Sampler, most_probable, nucleus
 from tests.census import Census
 
 Logits = NDArray[np.float32]

@@ -12,12 +12,11 @@ from llama_cpp import llama_cpp as lib
 from cfs.errors import CfsError, EngineError
 from cfs_server.engine.fairness import Backlog
 from cfs_server.engine.kvcache.cache import PrefixCache
-from cfs_server.engine.llama.candidates import Candidates, Logits
 from cfs_server.engine.llama.cost_model import TILE, PromptBudget, StepCost, attended_cells, counted, padding
 from cfs_server.engine.llama.ffi import Batch, Context, Outcome
 from cfs_server.engine.llama.generation import Generation
 from cfs_server.engine.llama.model import LoadedModel
-from cfs_server.engine.llama.sampling import Sampler
+from cfs_server.engine.llama.sampling import Candidates, Logits, Sampler
 from cfs_server.engine.llama.wait_queue import WaitQueue
 from cfs_server.engine.protocol import Counters
 

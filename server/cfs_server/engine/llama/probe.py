@@ -1,19 +1,28 @@
-"""Finds out, in a throw-away process, whether this machine's fast native code survives the real model.
+"""Tries a model file in a throw-away process, because native code may crash on it.
 
-On CPUs with AMX the natively built library ends with SIGSEGV for every quantised model as soon as a batch has more
-than one token (ENGINE.md). A probe that dies so means: load without the repacked weights that this code uses.
+    python -m cfs_server.engine.llama.probe decode MODEL
+    python -m cfs_server.engine.llama.probe header MODEL
 
-    python -m cfs_server.engine.llama.probe MODEL
+`decode` finds out whether this machine's fast native code works with the model. On CPUs with AMX the natively built
+library ends with SIGSEGV for every quantised model as soon as a batch has more than one token (ENGINE.md). The model is
+then loaded without the repacked weights that this code uses. `header` prints what the file says of the model, without
+loading its weights.
 """
 
 import asyncio
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cfs_server.engine.interface import ModelLoadError
+
 PROBE_SECONDS = 600.0
-"""A probe that takes longer says nothing; the model is then loaded as if it had passed."""
-COMMAND = (sys.executable, "-P", "-m", "cfs_server.engine.llama.probe")
+"""A probe that takes longer shows nothing; the model is then loaded as if it had passed."""
+HEADER_SECONDS = 60.0
+_MODULE = (sys.executable, "-P", "-m", "cfs_server.engine.llama.probe")
+COMMAND = (*_MODULE, "decode")
 NOTE = "the library's AMX code crashes on this machine with this model: running without it"
 
 
@@ -26,7 +35,7 @@ def is_needed(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 async def survives(model: Path, command: Sequence[str] = COMMAND, timeout: float = PROBE_SECONDS) -> bool:
-    """Run the probe; false only when a signal ended it. What it says about a bad file is said again at loading."""
+    """Run the probe; false only when a signal ended it. Loading reports what is wrong with a bad file."""
     process = await asyncio.create_subprocess_exec(
         *command,
         str(model),
@@ -44,7 +53,21 @@ async def survives(model: Path, command: Sequence[str] = COMMAND, timeout: float
             await process.wait()
 
 
-def main() -> None:
+def describe(model: Path) -> str:
+    """Return the model's architecture and sizes; raises `ModelLoadError` when the library cannot read the header."""
+    try:
+        done = subprocess.run(  # noqa: S603 - our own module
+            [*_MODULE, "header", str(model)], capture_output=True, text=True, timeout=HEADER_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ModelLoadError(f"{model}: its header cannot be read within {HEADER_SECONDS:.0f} seconds") from None
+    line = done.stdout.strip()
+    if done.returncode:
+        raise ModelLoadError(line or f"{model}: the library fails on its header (exit code {done.returncode})")
+    return line
+
+
+def _decode(path: str) -> int:
     """Decode two tokens of the model together."""
     from cfs_server.engine.llama.ffi import Batch
     from cfs_server.engine.llama.model import NativeLog, load
@@ -52,11 +75,32 @@ def main() -> None:
 
     log = NativeLog(lambda _level, _text: None)
     options = Options(parallel=1, pool_tokens=256, context_tokens=256, step_tokens=64)
-    model = load(sys.argv[1], options, log, extra_buffers=True)
+    model = load(path, options, log, extra_buffers=True)
     batch = Batch(2)
     batch.add(0, [0, 1], 0, output=True)
     model.context.decode(batch)
+    return 0
+
+
+def _header(path: str) -> int:
+    """Print one line: what the model is, or why it is none."""
+    from llama_cpp import llama_cpp as lib
+
+    from cfs_server.engine.llama.model import NativeLog, load_weights, name_of
+
+    log = NativeLog(lambda _level, _text: None)
+    lib.llama_backend_init()
+    try:
+        model = load_weights(path, log, extra_buffers=False, header_only=True)
+    except ModelLoadError as error:
+        print(error)  # noqa: T201 - for the parent
+        return 1
+    parameters, context = lib.llama_model_n_params(model), lib.llama_model_n_ctx_train(model)
+    print(f"{name_of(model)}, {parameters:,} parameters, context of {context:,} tokens")  # noqa: T201
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    code = {"decode": _decode, "header": _header}[sys.argv[1]](sys.argv[2])
+    sys.stdout.flush()
+    os._exit(code)  # the library must not free what was never loaded
