@@ -19,18 +19,18 @@ HEAD = """# The command line
 
 <!-- Made by scripts/docs from the commands themselves; change their help. -->
 
-`cfs COMMAND --help` says the same as this page. What every command has in common:
+`cfs COMMAND --help` prints the same as this page. What all commands have in common:
 
-- The server is the one of `--url`, else of `CFS_URL`, else the one of this machine. A token comes from the file of
+- The server is that of `--url`, else of `CFS_URL`, else of this machine. A token comes from the file of
   `--token-file`, else from `CFS_TOKEN`; no option takes the token itself, as all users of a machine see the arguments
   of its processes.
 - The result goes to standard output, remarks and errors to standard error; an error is one line. With `--json` nothing
   but JSON goes to standard output.
-- Colours and streaming are for terminals; `NO_COLOR=1` takes the colours away. What a terminal is shown has no control
-  characters of a model's or a user's text in it; a pipe gets the text as it is.
-- Exit codes: 0 done; 1 the server said no, or the turn or the task failed; 2 wrong usage; 3 no server answers; 4 an
-  agent says of files what is not so; 130 interrupted; 141 whoever read the output has left.
-- `cfs --install-completion` teaches the shell to complete commands, options and the names of sessions.
+- Colours and streaming are for terminals; `NO_COLOR=1` takes the colours away. On a terminal, control characters in
+  texts of models and users are made visible; a pipe gets the text unchanged.
+- Exit codes: 0 success; 1 refused by the server, or the turn or task failed; 2 wrong usage; 3 no server answers; 4 an
+  agent claims changes of files that did not happen; 130 interrupted; 141 the reader of the output has closed it.
+- `cfs --install-completion` installs shell completion for commands, options and names of sessions.
 
 """
 

@@ -81,7 +81,7 @@ class Call(Generic[T]):
             return self.read(answer)
         except (ValidationError, ValueError) as error:
             path, status = self.request.path, answer.status
-            raise ServerError(f"{path} answered {status} with something that is no answer of CFS: {error}") from None
+            raise ServerError(f"{path} answered {status} with a body that is not from CFS: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

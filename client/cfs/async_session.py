@@ -340,7 +340,7 @@ class AsyncSession:
     ) -> NewMessage:
         """Make a message; tools go with it, or in its text where the way to the session takes nothing else."""
         if not text.strip():
-            raise InvalidRequest("a message needs some text: there is no reply to nothing")
+            raise InvalidRequest("the message is empty")
         if not self._transport.takes_tools:
             return _checked(NewMessage, {"content": box.describe(text), "settings": settings})
         extra = {"response_format": response_format, "tools": box.specs()}

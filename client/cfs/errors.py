@@ -31,10 +31,10 @@
     │   │   └── WorkerCrashed
     │   └── Unreachable         no server answers, or the connection to it was lost (C9)
     ├── Timeout                 the answer did not come in time
-    ├── Unsupported             this way to the session cannot do that; another one can (C1)
+    ├── Unsupported             this endpoint cannot do that; another one can (C1)
     ├── InvalidReply            the model's replies do not fit the form that was asked for (C7)
     ├── TooManyRounds           the model goes on calling tools beyond the limit (C8)
-    ├── Unverified              an agent's answer says of files what is not so (B7)
+    ├── Unverified              an agent's answer claims changes of files that did not happen (B7)
     └── ServerError             a defect of ours
 
 `TABLE` maps each class to its HTTP status, which is also the WebDAV status, and to its errno. A class without a row,
@@ -138,7 +138,7 @@ class NotFound(CfsError):
 
 
 class NotGranted(NotFound):
-    """No grant of the caller covers the name, so for this caller nothing is there, whether something is or not (G9)."""
+    """No grant of the caller covers the name; whether something of that name exists is not revealed (G9)."""
 
     title = "Not found"
 
@@ -257,13 +257,13 @@ class SchemaRefused(EngineError):
 
 
 class WorkerCrashed(EngineError):
-    """The worker process ended in the middle of the turn (E1)."""
+    """The worker process ended during the turn (E1)."""
 
     title = "Worker crashed"
 
 
 class Unreachable(Unavailable):
-    """No server answers there, or the connection was lost and could not be made again (C9)."""
+    """No server answers, or the connection was lost and could not be restored (C9)."""
 
     title = "Unreachable"
 
@@ -275,7 +275,7 @@ class Timeout(CfsError):
 
 
 class Unsupported(CfsError):
-    """This way to the session cannot do that; the message says what to use instead (C1)."""
+    """This endpoint cannot do that; the message says what to use instead (C1)."""
 
     title = "Unsupported"
 
@@ -298,7 +298,7 @@ class TooManyRounds(CfsError):
 
 
 class Unverified(CfsError):
-    """An agent's answer names files as made or changed that are not (B7)."""
+    """An agent's answer claims changes of files that did not happen (B7)."""
 
     title = "Unverified"
 

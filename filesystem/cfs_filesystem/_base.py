@@ -99,7 +99,7 @@ class StateModule(ABC):
         try:
             state = json.loads(data)
         except ValueError:
-            raise InvalidArgumentError("these bytes are no serialized state") from None
+            raise InvalidArgumentError("the bytes are not a serialized state") from None
         self.load_state_dict(state)
 
 

@@ -293,7 +293,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         except FileNotFoundError:
             return None
         except NotFoundError:
-            raise ConflictError(f"{path!r} is something other than a file", path) from None
+            raise ConflictError(f"{path!r} is not a regular file", path) from None
         return status
 
     def _make_room(self, path: Path, directory: int, name: str) -> int | None:
@@ -358,7 +358,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         try:
             self._require_file(path, status)
         except NotFoundError:
-            raise ConflictError(f"{path!r} is something other than a file", path) from None
+            raise ConflictError(f"{path!r} is not a regular file", path) from None
 
     def _require_no_directory(self, path: Path, directory: int, name: str) -> None:
         """Raise unless a file may be moved here: there is one, or nothing."""

@@ -243,7 +243,7 @@ class DirectoryOperations(Gate):
     def _require_parent(self, path: Path) -> None:
         parent = path[: path.rindex("/") + 1]
         if self._filesystem._directory(parent) is None:
-            raise ConflictError(f"there is no directory {parent[:-1]!r} for it to be in", path)
+            raise ConflictError(f"there is no directory {parent[:-1]!r} to contain it", path)
 
     # -- what leads to something ----------------------------------------------------------------------------------
 
@@ -332,7 +332,7 @@ class FsHandle(DirectoryOperations):
         self._existing("read_re", path)
         _require_number("overlap", overlap, 0)
         if not isinstance(pattern, str):
-            raise InvalidArgumentError(f"a pattern is a string, not {type(pattern).__name__}", path)
+            raise InvalidArgumentError(f"a pattern must be a string, not {type(pattern).__name__}", path)
         return self._filesystem._read_re_impl(path, pattern, overlap)
 
     # -- writing --------------------------------------------------------------------------------------------------
@@ -367,14 +367,14 @@ class FsHandle(DirectoryOperations):
 
 def _require_number(name: str, value: int | None, least: int) -> None:
     if value is not None and (type(value) is not int or value < least):
-        raise InvalidArgumentError(f"{name} is a whole number of at least {least}, or nothing; not {value!r}")
+        raise InvalidArgumentError(f"{name} must be a whole number of at least {least}, or None; not {value!r}")
 
 
 def _encoded(path: Path, data: str | bytes) -> bytes:
     if isinstance(data, bytes):
         return data
     if not isinstance(data, str):
-        raise InvalidArgumentError(f"data is str or bytes, not {type(data).__name__}", path)
+        raise InvalidArgumentError(f"data must be str or bytes, not {type(data).__name__}", path)
     try:
         return data.encode()
     except UnicodeEncodeError:
@@ -384,12 +384,12 @@ def _encoded(path: Path, data: str | bytes) -> bytes:
 def _chunks(path: Path, source: Iterable[bytes]) -> Iterator[bytes]:
     """Check that a source supplies bytes: at once whether it can, and each chunk when it comes."""
     if isinstance(source, str | bytes | bytearray | memoryview) or not isinstance(source, Iterable):
-        raise InvalidArgumentError(f"a source is chunks of bytes, not {type(source).__name__}", path)
+        raise InvalidArgumentError(f"a source must yield bytes, not {type(source).__name__}", path)
     return _checked_chunks(path, source)
 
 
 def _checked_chunks(path: Path, source: Iterable[bytes]) -> Iterator[bytes]:
     for chunk in source:
         if not isinstance(chunk, bytes):
-            raise InvalidArgumentError(f"a chunk is bytes, not {type(chunk).__name__}", path)
+            raise InvalidArgumentError(f"each chunk must be bytes, not {type(chunk).__name__}", path)
         yield chunk

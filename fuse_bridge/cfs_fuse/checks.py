@@ -53,7 +53,7 @@ def check_device() -> str:
     if not os.access(DEVICE, os.R_OK | os.W_OK):
         raise CannotMountError(f"you may not open {DEVICE}", f"its mode should be 0666 (chmod 0666 {DEVICE}, as root)")
     if os.geteuid() != 0 and shutil.which("fusermount3") is None:
-        raise CannotMountError("fusermount3 is missing, which ordinary users need", "install fuse3")
+        raise CannotMountError("fusermount3 is missing; users other than root need it", "install fuse3")
     return "may be opened"
 
 
@@ -73,11 +73,11 @@ def check_directory(directory: Path) -> None:
         detach(directory)
         found = list(directory.iterdir())
     if os.path.ismount(directory):
-        raise CannotMountError(f"something is mounted on {directory} already: unmount it, or take another directory")
+        raise CannotMountError(f"something is mounted on {directory} already: unmount it, or use another directory")
     if found:
-        raise CannotMountError(f"{directory} is not empty: its files would be hidden; take another directory")
+        raise CannotMountError(f"{directory} is not empty: its files would be hidden; use another directory")
     if not os.access(directory, os.W_OK):
-        raise CannotMountError(f"you may not write to {directory}, so you may not mount on it")
+        raise CannotMountError(f"mounting on {directory} needs write permission on it")
 
 
 def detach(directory: Path) -> None:

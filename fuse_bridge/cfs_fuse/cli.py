@@ -17,40 +17,40 @@ app = typer.Typer(no_args_is_help=True)
 @app.command()
 def mount(
     context: typer.Context,
-    directory: Annotated[Path, typer.Argument(help="An empty directory to mount on.", show_default=False)],
+    directory: Annotated[Path, typer.Argument(help="Empty directory to mount on.", show_default=False)],
     url: Url = DEFAULT_URL,
     dav: Annotated[
         str | None,
         typer.Option(
             "--dav",
             metavar="URL",
-            help="Mount this WebDAV folder by davfs2 instead, such as http://HOST:PORT/dav/workspaces/main; of a server"
-            " alone, its sessions. Needs root.",
+            help="Mount this WebDAV folder with davfs2 instead, such as http://HOST:PORT/dav/workspaces/main; a URL"
+            " without a path means the sessions. Needs root.",
             show_default=False,
         ),
     ] = None,
     token_file: TokenFile = None,
     commit: Annotated[
         Literal["close", "write"],
-        typer.Option(help="What makes a message: closing the file, or every single write."),
+        typer.Option(help="When written text becomes a message: when the file is closed, or with each write."),
     ] = "close",
     background: Annotated[
         bool, typer.Option("--background/--foreground", help="Return as soon as the mount is ready.")
     ] = False,
     allow_other: Annotated[
-        bool, typer.Option(help="Let all users of this machine in, with the rights that this mount has.")
+        bool, typer.Option(help="Allow all users of this machine, with the access rights of this mount.")
     ] = False,
     log_file: Annotated[
-        Path | None, typer.Option(help="Where to log, else to standard error.", show_default=False)
+        Path | None, typer.Option(help="Log file (default: standard error).", show_default=False)
     ] = None,
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="Least that is logged.")
+        Literal["debug", "info", "warning", "error"], typer.Option(help="Minimum log level.")
     ] = "warning",
     detach: Annotated[bool, typer.Option("--detach", hidden=True)] = False,
 ) -> None:
-    """Show the server's sessions as files: echo, cat, tail -f, vim.
+    """Mount the server's sessions as files, for echo, cat, tail -f, vim.
 
-    Unmount by `fusermount3 -u DIRECTORY` (with --dav: `umount DIRECTORY`), or end the process.
+    Unmount with `fusermount3 -u DIRECTORY` (with --dav: `umount DIRECTORY`), or end the process.
     """
     from cfs_fuse.checks import CannotMountError
 
@@ -93,7 +93,7 @@ def _check_usage(context: typer.Context) -> None:
     for name in ("url", "commit"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise typer.BadParameter(f"--{name} makes no sense with --dav")
+            raise typer.BadParameter(f"--{name} cannot be combined with --dav")
 
 
 def _say(text: str, *, detach: bool) -> None:
@@ -124,5 +124,5 @@ def _in_background(directory: Path) -> None:
     assert process.stdout is not None  # noqa: S101 - for the type checker
     line = process.stdout.readline()
     if not line.startswith("ready"):
-        raise CannotMountError(f"nothing is mounted on {directory}: the reason is above (status {process.wait()})")
+        raise CannotMountError(f"nothing is mounted on {directory}: see the reason above (status {process.wait()})")
     typer.echo(line.strip())

@@ -268,7 +268,7 @@ def _refresh(seconds: float) -> int:
 def _check_server(options: Options) -> float:
     """List the folder as davfs2 will; return how long that takes."""
     if "@" in urlsplit(options.url).netloc:
-        raise CannotMountError("a secret in a URL is shown to everybody", "use --token-file or CFS_TOKEN")
+        raise CannotMountError("other users can see a secret in a URL", "use --token-file or CFS_TOKEN")
     headers = {"Depth": "1"}
     if options.password:
         headers["Authorization"] = f"Basic {b64encode(f'{USER}:{options.password}'.encode()).decode()}"
@@ -281,7 +281,7 @@ def _check_server(options: Options) -> float:
         advice = "is it the right one, and still valid?" if options.password else "use --token-file or CFS_TOKEN"
         raise CannotMountError(f"{options.address}: {error.detail}", advice) from None
     except NotFound:
-        raise CannotMountError(f"{options.address} is not there, or not for you") from None
+        raise CannotMountError(f"{options.address} does not exist, or you have no access to it") from None
     except (Unreachable, InvalidRequest) as error:
         raise CannotMountError(error.detail) from None
     except CfsError as error:

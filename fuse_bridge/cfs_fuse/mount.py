@@ -80,7 +80,7 @@ def run(options: Options, ready: Callable[[str], None]) -> None:
         except RuntimeError as error:
             if error.args != (_ENDED_EARLY,) or say.ident is None:
                 raise CannotMountError(
-                    f"libfuse could not mount on {directory} (status {error}); it says why above"
+                    f"libfuse could not mount on {directory} (status {error}); see the reason above"
                 ) from None
         finally:
             watcher.stop()

@@ -129,7 +129,7 @@ class AsyncConformance:
     @pytest.mark.parametrize("text", ["", " ", "\n", "\t\n "])
     async def test_an_empty_message_is_refused(self, harness: ClientHarness, text: str) -> None:
         async with await self.session(harness, "empty") as session:
-            with pytest.raises(InvalidRequest, match="some text"):
+            with pytest.raises(InvalidRequest, match="is empty"):
                 await session.send(text)
             assert await session.history == []
 
@@ -229,15 +229,15 @@ class AsyncConformance:
     async def test_what_takes_too_long_is_a_timeout_and_goes_on(self, harness: ClientHarness) -> None:
         async with await self.session(harness, "late") as session:
             harness.hold()
-            with pytest.raises(Timeout, match="goes on"):
+            with pytest.raises(Timeout, match=r"continues|still busy"):
                 await session.send("hello", timeout=0.1)
             for call in (session.read, session.wait):
-                with pytest.raises(Timeout, match="goes on"):
+                with pytest.raises(Timeout, match=r"continues|still busy"):
                     await call(timeout=0.1)
             harness.release()
             assert await session.history == ["User: hello", "Assistant: hello"]
             harness.hold()
-            with pytest.raises(Timeout, match="goes on"):
+            with pytest.raises(Timeout, match=r"continues|still busy"):
                 await _all(session.stream("more", timeout=0.1))
             harness.release()
             assert len(await session.history) == 4

@@ -130,7 +130,7 @@ class Conformance:
     @pytest.mark.parametrize("text", ["", " ", "\n", "\t\n "])
     def test_an_empty_message_is_refused(self, harness: ClientHarness, text: str) -> None:
         with self.session(harness, "empty") as session:
-            with pytest.raises(InvalidRequest, match="some text"):
+            with pytest.raises(InvalidRequest, match="is empty"):
                 session.send(text)
             assert session.history == []
 
@@ -228,15 +228,15 @@ class Conformance:
     def test_what_takes_too_long_is_a_timeout_and_goes_on(self, harness: ClientHarness) -> None:
         with self.session(harness, "late") as session:
             harness.hold()
-            with pytest.raises(Timeout, match="goes on"):
+            with pytest.raises(Timeout, match=r"continues|still busy"):
                 session.send("hello", timeout=0.1)
             for call in (session.read, session.wait):
-                with pytest.raises(Timeout, match="goes on"):
+                with pytest.raises(Timeout, match=r"continues|still busy"):
                     call(timeout=0.1)
             harness.release()
             assert session.history == ["User: hello", "Assistant: hello"]
             harness.hold()
-            with pytest.raises(Timeout, match="goes on"):
+            with pytest.raises(Timeout, match=r"continues|still busy"):
                 _all(session.stream("more", timeout=0.1))
             harness.release()
             assert len(session.history) == 4

@@ -36,7 +36,7 @@ def test_without_a_way_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mo
         Session("a", mount=tmp_path / "none")
     with pytest.raises(InvalidRequest, match="not both"):
         Session("a", mount=tmp_path, url=URL)
-    with pytest.raises(InvalidRequest, match="no URL"):
+    with pytest.raises(InvalidRequest, match="not the URL"):
         AsyncSession("a", url="localhost")
 
 

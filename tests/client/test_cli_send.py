@@ -67,7 +67,7 @@ def test_settings_hold_for_this_turn(http_harness: HttpHarness) -> None:
         (["chat1", " "], "the message is empty"),
         (["chat1"], "the message is empty"),
         ([".hidden", "x"], "must not begin with '.'"),
-        (["chat1", "x", "--url", "elsewhere"], "is no URL of a server"),
+        (["chat1", "x", "--url", "elsewhere"], "is not the URL of a server"),
         (["chat1", "x", "--token-file", "/no/such/file"], "No such file"),
         (["chat1", "x", "--nonsense"], "No such option"),
     ],

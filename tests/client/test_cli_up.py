@@ -115,7 +115,7 @@ def test_a_server_that_cannot_start_is_the_end() -> None:
 
 def test_a_directory_and_no_mount_is_a_contradiction(tmp_path: Path) -> None:
     code, _, errors = ended(cfs("", "up", str(tmp_path), "--no-mount", COLUMNS="300"))
-    assert (code, "makes no sense with --no-mount" in errors) == (2, True)
+    assert (code, "cannot be combined with --no-mount" in errors) == (2, True)
 
 
 @pytest.mark.skipif(doctor.mount_obstacle() is None, reason="there is a mount here")

@@ -47,7 +47,7 @@ def test_what_is_in_the_way_is_told(stage: Stage, tmp_path: Path) -> None:
         (mount(full / "file", "--url", stage.url), "is not a directory"),
         (mount(full, "--url", stage.url), "is not empty"),
         (mount(empty, "--url", "http://127.0.0.1:9"), "no server answers"),
-        (mount(empty, "--url", "nonsense"), "is no URL"),
+        (mount(empty, "--url", "nonsense"), "is not the URL"),
         (mount(empty, "--url", stage.url, FUSE_LIBRARY_PATH="nowhere.so"), "libfuse cannot be loaded"),
         (mount(empty, "--background", "--url", "http://127.0.0.1:9"), "no server answers"),
     ]

@@ -46,7 +46,7 @@ def folder_of(path: Path) -> Path:
 def test_options_that_make_no_sense_together(tmp_path: Path, flags: list[str], reason: str) -> None:
     done = mount(tmp_path, "--dav", "http://127.0.0.1:9", *flags)
     assert done.returncode == 2
-    assert f"{reason} makes no sense with --dav" in done.stderr
+    assert f"{reason} cannot be combined with --dav" in done.stderr
 
 
 def test_a_url_in_the_environment_does_no_harm(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_what_is_in_the_way_is_told(stage: Stage, tmp_path: Path) -> None:
         (mount(full / "file", "--dav", stage.url), "is not a directory"),
         (mount(full, "--dav", stage.url), "is not empty"),
         (mount(empty, "--dav", "http://127.0.0.1:9"), "no server answers"),
-        (mount(empty, "--dav", "nonsense"), "is no URL"),
-        (mount(empty, "--dav", stage.url.replace("//", "//cfs:secret@")), "shown to everybody"),
-        (mount(empty, "--dav", f"{stage.url}/dav/workspaces/nobody"), "is not there"),
+        (mount(empty, "--dav", "nonsense"), "is not the URL"),
+        (mount(empty, "--dav", stage.url.replace("//", "//cfs:secret@")), "can see a secret"),
+        (mount(empty, "--dav", f"{stage.url}/dav/workspaces/nobody"), "does not exist"),
         (mount(empty, "--dav", f"{stage.url}/v1/sessions"), "/v1/sessions"),
         (mount(empty, "--background", "--dav", "http://127.0.0.1:9"), "no server answers"),
     ]

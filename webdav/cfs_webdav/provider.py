@@ -286,7 +286,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
             if there is None:
                 return False
             if not self.tree.may_overwrite(self.path, target):
-                raise DAVError(HTTP_FORBIDDEN, f"{target!r} exists, and is not replaced by another one")
+                raise DAVError(HTTP_FORBIDDEN, f"{target!r} exists and cannot be replaced by another one")
         if self.entry.collection or there.collection:
             return False
         self.provider.prop_manager.remove_properties(self.provider.ref_url_of(target, collection=False))
@@ -458,7 +458,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
             tree.check(plain(environ["PATH_INFO"]))
         match environ["REQUEST_METHOD"]:
             case "DELETE" | "MOVE" | "COPY" if plain(environ["PATH_INFO"]) == "/":
-                raise DAVError(HTTP_FORBIDDEN, "a mount stays where it is, with what is in it; choose something in it")
+                raise DAVError(HTTP_FORBIDDEN, "the root of a mount cannot be deleted, moved or copied")
             case "PUT":  # the tree judges these in one piece with the write
                 environ[CONDITIONS] = Conditions(
                     environ.pop("HTTP_IF_MATCH", None), environ.pop("HTTP_IF_NONE_MATCH", None)

@@ -127,7 +127,7 @@ Session = Annotated[
 OptionalSession = Annotated[
     str | None,
     typer.Argument(
-        help="Name of the session; a new one unless given.",
+        help="Name of the session (default: a new one).",
         callback=_checked,
         autocompletion=session_names,
         show_default=False,
@@ -148,11 +148,11 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help="File that holds the access token; else it is taken from CFS_TOKEN.",
+        help="File with the access token (default: the variable CFS_TOKEN).",
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output, and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
 
 def connect(url: str, token_file: Path | None, *, timeout: float = 30.0) -> "Client":
@@ -283,7 +283,7 @@ def _callback(
 ) -> None:
     """CFS: every conversation with a language model is a file, a URL and a Python object.
 
-    Exit codes: 0 done, 1 the server refused or the turn failed, 2 wrong usage, 3 no server answers, 130 interrupted.
+    Exit codes: 0 success, 1 refused by the server or failed turn, 2 wrong usage, 3 no server, 130 interrupted.
     """
 
 

@@ -157,7 +157,7 @@ def up(
     flags = list(arguments or ())
     directory = Path(flags.pop(0)) if flags and not flags[0].startswith("-") else None
     if directory is not None and not mount:
-        raise typer.BadParameter("a directory makes no sense with --no-mount")
+        raise typer.BadParameter("a directory cannot be combined with --no-mount")
     read_token(token_file)
     raise typer.Exit(start(Plan(directory, tuple(flags), token_file, mount=mount)))
 

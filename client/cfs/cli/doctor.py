@@ -77,7 +77,9 @@ def server_checks(url: str, token_file: Path | None) -> Iterator[Check]:
             try:
                 client.call(_get("/healthz", bytes))
             except Unreachable:
-                yield missing("server", f"none answers at {url}", "cfs serve, or name another one by --url or CFS_URL")
+                yield missing(
+                    "server", f"no server answers at {url}", "start one with `cfs serve`, or set --url or CFS_URL"
+                )
                 return
             yield fine("server", url)
             for check in (_ready, _token, _engine):
@@ -95,7 +97,7 @@ def _ready(client: "Client") -> Check:
     try:
         model = client.call(_get("/readyz", _model_of))
     except CfsError as error:
-        return missing("ready", error.detail, "wait, or look at the server's log")
+        return missing("ready", error.detail, "wait, or see the server's log")
     template = "with" if model.get("has_chat_template") else "without"
     found = (
         f"{model.get('name')}, context of {model.get('context_tokens') or 'unknown'} tokens, {template} a chat template"
@@ -121,7 +123,7 @@ def _engine(client: "Client") -> Check:
     try:
         figures = client.call(_get("/metrics", _figures_of))
     except CfsError as error:
-        return missing("engine", error.detail, "a token that may list '/' sees the engine's figures")
+        return missing("engine", error.detail, "a token that may list '/' is needed to see the engine's metrics")
     return fine(
         "engine", ", ".join(f"{name.replace('_', ' ')} {figures[name]:g}" for name in _SHOWN if name in figures)
     )
@@ -207,7 +209,7 @@ def _disk() -> Check:
     free = shutil.disk_usage(folder).free
     found = f"{free / (1 << 30):.1f} GiB free in {folder}"
     if free < _LEAST_BYTES:
-        return missing("disk space", found, "free some: workspaces and models need it")
+        return missing("disk space", found, "free some space: workspaces and models need it")
     return fine("disk space", found)
 
 

@@ -43,7 +43,7 @@ def address_of(url: str | None = None, token: str | None = None) -> Address:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidRequest(
-            f"{url!r} is no URL of a server: give one like http://127.0.0.1:8000, or set {URL_VARIABLE}"
+            f"{url!r} is not the URL of a server: give one such as http://127.0.0.1:8000, or set {URL_VARIABLE}"
         )
     headers = api.authorization(token or os.environ.get(TOKEN_VARIABLE))
     return Address(url, headers, not _is_here(parts.hostname))
@@ -95,7 +95,7 @@ def error_from(error: httpx.HTTPError | httpx.InvalidURL, request: api.Request, 
     if isinstance(error, httpx.TimeoutException):
         return Timeout(f"{url} did not answer {what} in time")
     if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
-        return InvalidRequest(f"{url!r} is no URL of a server: {why}")
+        return InvalidRequest(f"{url!r} is not the URL of a server: {why}")
     return _lost(error, request, url)
 
 

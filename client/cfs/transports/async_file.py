@@ -19,8 +19,8 @@ from cfs.transports.base import Deadline, Pauses
 from cfs.transports.disk import CANCEL, LIFE, PREFIX, AsyncDisk, AsyncTail, read_settings, translated, write_settings
 from cfs.wire import NewMessage, Settings, SettingsPatch
 
-_LATE = "the session is not settled: it goes on; wait() or read() again, or cancel()"
-_LATE_REPLY = "the reply is not there: the turn goes on; wait() for it, or cancel() it"
+_LATE = "the session is still busy; wait() or read() again, or cancel()"
+_LATE_REPLY = "there is no reply yet: the turn continues; wait() for it, or cancel() it"
 
 
 def file_of(mount: str, session: str) -> str:

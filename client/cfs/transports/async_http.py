@@ -158,8 +158,8 @@ LONG_POLL_SECONDS = 30.0
 QUICK_SECONDS = 2.0
 """A reply that is there by then comes with the request that asked for it, which is the fastest way."""
 
-_LATE = "the session is not settled: it goes on; wait() or read() again, or cancel()"
-_LATE_REPLY = "the reply is not there: the turn goes on; wait() for it, or cancel() it"
+_LATE = "the session is still busy; wait() or read() again, or cancel()"
+_LATE_REPLY = "there is no reply yet: the turn continues; wait() for it, or cancel() it"
 
 
 class AsyncHttpTransport:

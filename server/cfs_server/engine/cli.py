@@ -11,7 +11,7 @@ app = typer.Typer(no_args_is_help=True, help="List the models of this machine, a
 
 _CANNOT = 1
 
-Json = Annotated[bool, typer.Option("--json", help="For programs: JSON on standard output, and nothing else.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
 
 @app.command(name="list")
