@@ -33,14 +33,13 @@ from cfs_filesystem import (
     ConflictError,
     EntryMeta,
     FileSystemError,
-    FsHandle,
     InvalidArgumentError,
     InvalidPathError,
     NotFoundError,
     Operation,
     Path,
 )
-from cfs_server.sessions import authorized
+from cfs_server.access.authorization import Authorization
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
 from cfs_server.workspaces import Usage
 
@@ -133,9 +132,14 @@ class Files:
     """What one caller may do with files. Everything raises errors of `cfs.errors`."""
 
     def __init__(
-        self, handle: FsHandle, usage: Usage, limit: int | None, searches: CapacityLimiter | None = None
+        self,
+        authorization: Authorization,
+        usage: Usage,
+        limit: int | None,
+        searches: CapacityLimiter | None = None,
     ) -> None:
-        self._handle = handle
+        self._authorization = authorization
+        self._handle = authorization.handle
         self._usage = usage
         self._limit = limit
         self._searches = searches
@@ -226,7 +230,7 @@ class Files:
     def _require(self, path: Path, condition: Condition | None) -> None:
         if condition is None:
             return
-        authorized.require(self._handle, "file", path, f"file {path!r}")
+        self._authorization.require("file", path, f"file {path!r}")
         etag = self._etag(path)
         if not condition.holds(etag):
             now = f"its version is {etag}" if etag else "there is no such entry"
@@ -264,13 +268,13 @@ class Files:
         except FileSystemError as error:
             if isinstance(error, AccessDeniedError):
                 error.operation, error.path = operation, path  # what was asked for, not what it came to
-            raise problem_of(self._handle, error) from None
+            raise problem_of(self._authorization, error) from None
 
 
-def problem_of(handle: FsHandle, error: FileSystemError) -> CfsError:
-    """Return an error of a file system as all faces show it."""
+def problem_of(authorization: Authorization, error: FileSystemError) -> CfsError:
+    """Return an error of a file system as all interfaces show it; a denial is logged."""
     if isinstance(error, AccessDeniedError) and error.operation is not None and error.path is not None:
-        return authorized.refusal(handle, error.operation, error.path, f"file {error.path!r}")
+        return authorization.denial(error.operation, error.path, f"file {error.path!r}")
     kind = next(_ERRORS[each] for each in type(error).__mro__ if each in _ERRORS)
     return kind(error.detail)
 

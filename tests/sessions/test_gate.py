@@ -13,6 +13,7 @@ import pytest
 from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidTranscript, NotFound, NotGranted
 from cfs.wire import Message
 from cfs_filesystem import OPERATIONS, Grant, InMemoryFileSystem, InvalidPathError, Operation
+from cfs_server.access.authorization import Authorization
 from cfs_server.sessions.authorized import SessionGate
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.ids import SESSIONS, parent_of, path_of
@@ -43,7 +44,7 @@ class Counter:
 async def counter() -> AsyncIterator[Counter]:
     async with running_store() as d:
         handle = InMemoryFileSystem([SESSIONS]).create_handle(())
-        yield Counter(d, SessionGate(d.store, handle, d.store.account.part("bob", Allowance())))
+        yield Counter(d, SessionGate(d.store, Authorization("bob", handle), d.store.account.part("bob", Allowance())))
 
 
 def ids(sessions: Sequence[object]) -> list[str]:

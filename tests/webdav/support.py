@@ -10,6 +10,7 @@ import pytest
 
 from cfs.errors import CfsError
 from cfs_filesystem import FsHandle, Grant, InMemoryFileSystem
+from cfs_server.access.authorization import Authorization
 from cfs_server.dav.scratch import Keeper
 from cfs_server.dav.sessions import SessionTree, SubSessionTree
 from cfs_server.engine.scripted import Script, echo
@@ -39,7 +40,7 @@ class Principal:
 
     def __init__(self, d: StoreHarness, name: str, allowance: Allowance) -> None:
         self.handle: FsHandle = InMemoryFileSystem([SESSIONS]).create_handle(())
-        self.gate = SessionGate(d.store, self.handle, d.store.account.part(name, allowance))
+        self.gate = SessionGate(d.store, Authorization(name, self.handle), d.store.account.part(name, allowance))
 
 
 class Caller:

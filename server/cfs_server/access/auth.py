@@ -16,6 +16,7 @@ from anyio import CancelScope, CapacityLimiter
 from cfs.errors import TooMany, Unauthorized
 from cfs_filesystem import OPERATIONS, Grant, RouterFileSystem
 from cfs_server.access import tokens
+from cfs_server.access.authorization import Authorization
 from cfs_server.access.tokens import Token, TokensError
 from cfs_server.sessions.filesystem import SessionFileSystem
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
@@ -101,6 +102,7 @@ class Principal:
         self.account = store.account.part(name, Allowance())
         sessions = SessionFileSystem(store, self.account)
         self.handle = RouterFileSystem({SESSIONS: sessions, WORKSPACES: workspaces}).create_handle(())
+        self.authorization = Authorization(name, self.handle)
         self.usage = Usage(self.handle, workspaces)
         self.searches = CapacityLimiter(_SEARCHES)
         self.limits = PrincipalLimits()

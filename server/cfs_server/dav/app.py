@@ -35,6 +35,7 @@ class WorkspaceTree(HandleTree):
 
     def __init__(self, principal: Principal) -> None:
         super().__init__(principal.handle, WORKSPACES)
+        self._authorization = principal.authorization
         self._usage = principal.usage
         self._limit = principal.limits.bytes
 
@@ -46,7 +47,7 @@ class WorkspaceTree(HandleTree):
 
     def refusal(self, error: CfsError) -> CfsError:
         """Return the error in the words of the API, as `/v1/files` has it."""
-        return problem_of(self._handle, error) if isinstance(error, FileSystemError) else error
+        return problem_of(self._authorization, error) if isinstance(error, FileSystemError) else error
 
     def delete(self, path: str) -> None:
         """Take a file or an empty directory away, while nobody compares its version and writes."""

@@ -171,14 +171,14 @@ class Caller:
 
     def __init__(self, principal: Principal, parts: Context) -> None:
         self.principal = principal
-        self.sessions = SessionGate(parts.store, principal.handle, principal.account)
+        self.sessions = SessionGate(parts.store, principal.authorization, principal.account)
         self._parts = parts
 
     @property
     def files(self) -> Files:
         """The files that the principal may use."""
         me = self.principal
-        return Files(me.handle, me.usage, me.limits.bytes, me.searches)
+        return Files(me.authorization, me.usage, me.limits.bytes, me.searches)
 
     @property
     def completions(self) -> CompletionGate:

@@ -1,24 +1,24 @@
-"""The sessions as one caller may use them: the only way from a face to a session (G9).
+"""The sessions as one caller may use them: the only way from an interface to a session (G9).
 
-The caller's grants are those of its handle on the logical file system, where a session is `/sessions/<id>`. What is
-offered for sessions beside the operations of a handle is judged as the operation that it amounts to:
+A session has the logical path `/sessions/<id>`, for which the caller's grants name operations. They mean for a session:
 
-    list          name it in a listing, or in the tree below another one
-    file          wait for it, and learn what a listing would say of it
-    read_binary   its transcript, messages, settings and events
-    write         append, change settings, cancel, answer as an agent; make it, also by copying another one
-    delete        delete; rename (as a reader of the old name and a writer of the new one); replace the history
+    list          show it in a listing, or in the tree below another session
+    file          wait for it, and read what a listing shows of it
+    read_binary   read its transcript, messages, settings and events
+    write         append, change settings, cancel, answer as an agent; create it, also as a copy of another session
+    delete        delete it; replace its history; rename it (also with `read_binary`, and `write` for the new id)
 
-A right at a session is one at everything below it, for grants cover whole branches.
+A grant for a session covers everything below it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier, NotGranted
+from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier
 from cfs.wire import SettingsPatch
-from cfs_filesystem import OPERATIONS, FsHandle, InvalidPathError, Operation, Path
+from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
+from cfs_server.access.authorization import Access, Authorization
 from cfs_server.sessions.events import Event, EventLog
 from cfs_server.sessions.history import Weighed
 from cfs_server.sessions.ids import SESSIONS, id_of, new_id, path_of
@@ -27,41 +27,18 @@ from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import Turn, TurnRequest
 
-# What a caller is told when it has no right (G9): of what it may not see, that it is not there.
-#
-# The answer depends on the caller's grants only, never on what exists: so nothing can be learnt from it.
-
-
-def require(handle: FsHandle, operation: Operation, path: Path, shown: str) -> None:
-    """Raise unless the handle covers an operation at a path; `shown` is what the caller calls it.
-
-    `Forbidden` where it may do something else there, `NotGranted` where the very name is not for it to know.
-    """
-    if not handle.allows(operation, path):
-        raise refusal(handle, operation, path, shown)
-
-
-def refusal(handle: FsHandle, operation: Operation, path: Path, shown: str) -> CfsError:
-    """Make the error for an operation that is not granted; what is listed may be a prefix, which is no path."""
-    known = handle.scopes if operation == "list" else handle.allows
-    if any(known(other, path) for other in OPERATIONS):
-        return Forbidden(
-            f"your token does not allow {operation!r} for {shown}: its grants cover other operations there"
-        )
-    return NotGranted(f"there is no {shown} for you: no grant of your token covers {path!r}")
-
-
 _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 
 
 class SessionGate:
     """What one caller may do with the sessions of a store; new ones count for its account."""
 
-    __slots__ = ("_account", "_handle", "_store")  # every open stream has one
+    __slots__ = ("_account", "_authorization", "_handle", "_store")  # every open stream has one
 
-    def __init__(self, store: SessionStore, handle: FsHandle, account: Account) -> None:
+    def __init__(self, store: SessionStore, authorization: Authorization, account: Account) -> None:
         self._store = store
-        self._handle = handle
+        self._authorization = authorization
+        self._handle = authorization.handle
         self._account = account
 
     @property
@@ -73,11 +50,12 @@ class SessionGate:
 
     def require(self, operation: Operation, session_id: str) -> None:
         """Raise unless the caller may do this: `NotGranted` where it may do nothing, else `Forbidden`."""
-        require(self._handle, operation, path_of(session_id), f"session {session_id!r}")
+        self._authorization.require(operation, path_of(session_id), f"session {session_id!r}")
 
     def require_somewhere(self, operation: Operation) -> None:
         """Raise `Forbidden` unless the caller may do this at some session at least, be it there or not."""
         if not self._handle.scopes(operation, SESSIONS):
+            self._authorization.log_denial(operation, SESSIONS, Access.FORBIDDEN)
             raise Forbidden(f"your token does not allow {operation!r} for any session, so it may not use the model")
 
     def require_any(self, session_id: str) -> None:
@@ -248,6 +226,7 @@ class SessionGate:
             return
         for operation in operations:
             self.require(operation, asked)
+        self._authorization.log_denial(operations[0], path_of(session.id), Access.HIDDEN)
         raise Gone(f"session {asked!r} has been deleted or renamed")
 
     @property
