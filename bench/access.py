@@ -28,13 +28,13 @@ from cfs_filesystem import EntryMeta, FsHandle, VersionedEntryMeta
 from cfs_filesystem import Path as LogicalPath
 from cfs_server.access import tokens
 from cfs_server.access.auth import Principals
-from cfs_server.access.authorization import Authorization
 from cfs_server.access.tokens import TokenGrant
 from cfs_server.app import create_app
 from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.routes.deps import Context
 from cfs_server.serve import Server, listen, server_config, url_of
-from cfs_server.sessions.authorized import SessionGate
+from cfs_server.sessions.authorization import Authorization
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.settings import Settings
 
 TOKENS = 1000
@@ -158,7 +158,7 @@ def bench_calls(gated: Served, secret: str, rounds: int, calls: int) -> tuple[di
     principals = gated.parts.principals
     principal = principals.authenticate(f"Bearer {secret}")
     assert principal is not None
-    gate = SessionGate(gated.parts.store, Authorization("bench", principal.handle), principal.account)
+    gate = AuthorizedSessions(gated.parts.store, Authorization("bench", principal.handle), principal.account)
     refusals = {str(length): refusal(principals, wrong_tokens(secret, length)) for length in LENGTHS}
     costs: dict[str, Callable[[], object]] = {
         "authentication": lambda: principals.authenticate(f"Bearer {secret}"),

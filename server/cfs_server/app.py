@@ -11,13 +11,13 @@ from starlette.routing import Mount, Route
 
 from cfs_server import errors, openapi
 from cfs_server.access.auth import Principal, Principals
-from cfs_server.completions.run import Direct
+from cfs_server.completions.run import EphemeralCompletions
 from cfs_server.dav import ROOT
 from cfs_server.dav.optional import make_dav
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.event_streams import Streams
 from cfs_server.metrics import Metrics
-from cfs_server.middleware import Guard
+from cfs_server.middleware import RequestMiddleware
 from cfs_server.routes import completions, dashboard, events, files, health, messages, sessions, turns, whoami
 from cfs_server.routes.deps import Context
 from cfs_server.routes.http import ClientLeft, nobody_listens
@@ -36,8 +36,10 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
         async with SessionStore(engine, settings.limits) as store, open_workspaces(settings.data_dir) as workspaces:
             principals = Principals(lambda name: Principal(name, store, workspaces), settings.principal_limits)
             streams = Streams(settings, metrics.streams)
-            direct = Direct(engine, settings.limits)
-            app.state.cfs = Context(settings, engine, model, store, workspaces, principals, metrics, streams, direct)
+            completions = EphemeralCompletions(engine, settings.limits)
+            app.state.cfs = Context(
+                settings, engine, model, store, workspaces, principals, metrics, streams, completions
+            )
             if settings.tokens is not None:
                 await principals.load(settings.tokens)
             watches = [metrics.watch(store)]
@@ -64,7 +66,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
     for left in (ClientLeft, ClientDisconnect):  # while it waited for the answer, or in the middle of its body
         app.add_exception_handler(left, nobody_listens)
     app.add_middleware(
-        Guard,
+        RequestMiddleware,
         metrics=metrics,
         authenticate=lambda header: app.state.cfs.principals.authenticate(header),
         body_limit=settings.body_limit,

@@ -39,9 +39,9 @@ from cfs_filesystem import (
     Operation,
     Path,
 )
-from cfs_server.access.authorization import Authorization
+from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
-from cfs_server.workspaces import Usage
+from cfs_server.workspaces import WorkspaceUsage
 
 # Bodies that are too large to be held: received into a file before anything is done with them.
 
@@ -134,7 +134,7 @@ class Files:
     def __init__(
         self,
         authorization: Authorization,
-        usage: Usage,
+        usage: WorkspaceUsage,
         limit: int | None,
         searches: CapacityLimiter | None = None,
     ) -> None:
@@ -248,7 +248,7 @@ class Files:
         Else sessions are in memory, and on the loop nothing comes in between.
         """
         if path.startswith(SESSIONS) and operation != "read_binary":
-            return self._told(operation, path, action)
+            return self._translate_errors(operation, path, action)
 
         def by_itself() -> _T:
             with alone(path):
@@ -258,9 +258,9 @@ class Files:
 
     async def _threaded(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
         limiter = self._searches if operation == "read_re" else None
-        return await to_thread.run_sync(self._told, operation, path, action, limiter=limiter)
+        return await to_thread.run_sync(self._translate_errors, operation, path, action, limiter=limiter)
 
-    def _told(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
+    def _translate_errors(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
         """Do it, and say what goes wrong in the words of the API."""
         try:
             with stored(path):

@@ -92,7 +92,7 @@ _OPEN_BELOW = "/dashboard/"
 """What anybody may read: it says nothing of anybody's sessions."""
 
 
-class Guard:
+class RequestMiddleware:
     """Wraps the application."""
 
     def __init__(

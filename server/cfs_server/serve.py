@@ -232,7 +232,7 @@ async def _end_on_signal(settings: Settings, engine: Engine, server: Server, app
     _log.info("stopping", signal=first.name, grace=settings.shutdown_grace)
     second = asyncio.create_task(signals.get())
     grace = settings.shutdown_grace
-    draining = asyncio.gather(context.store.drain(grace), context.direct.drain(grace))
+    draining = asyncio.gather(context.store.drain(grace), context.completions.drain(grace))
     await asyncio.wait((second, draining), return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     if not second.done():

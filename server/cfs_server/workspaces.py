@@ -69,7 +69,7 @@ async def open_workspaces(data_dir: DiskPath | None) -> AsyncIterator[Workspaces
             await asyncio.to_thread(shutil.rmtree, root, ignore_errors=True)
 
 
-class Usage:
+class WorkspaceUsage:
     """The bytes of files in the workspaces that one caller may write to, bounded (H7).
 
     The disk is looked through when what is known is ten seconds old, and before something is refused if files have

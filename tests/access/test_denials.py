@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cfs_filesystem import OPERATIONS, Grant, InMemoryFileSystem, Operation
-from cfs_server.access.authorization import Access, Authorization
+from cfs_server.sessions.authorization import Access, Authorization
 from tests.server.guests import Guest, guests
 from tests.server.support import running_server
 

@@ -268,13 +268,13 @@ async def test_a_client_that_goes_away_ends_its_completion() -> None:
         ) as answer:
             engine.step(2)
             await anext(answer.aiter_bytes())
-            assert server.parts.direct.running == 1
-        await until(lambda: server.parts.direct.running == 0)
+            assert server.parts.completions.running == 1
+        await until(lambda: server.parts.completions.running == 0)
         for stream in (True, False):
             waiting = asyncio.create_task(asked(server, stream=stream))
-            await until(lambda: server.parts.direct.running == 1)
+            await until(lambda: server.parts.completions.running == 1)
             waiting.cancel()
-            await until(lambda: server.parts.direct.running == 0)
+            await until(lambda: server.parts.completions.running == 0)
         await until(lambda: server.parts.streams.open == 0)
         assert (await engine.stats()).running == 0
 
@@ -348,7 +348,7 @@ async def test_errors_become_the_right_exceptions() -> None:
             await ask(client, "x")
         assert busy.value.response.headers["retry-after"] == "700"
         server.engine.wait = 0.0
-        await server.parts.direct.drain(0)
+        await server.parts.completions.drain(0)
         with pytest.raises(openai.InternalServerError, match="shutting down") as ending:
             await ask(client, "x")
         assert ending.value.status_code == 503
@@ -401,8 +401,8 @@ async def test_a_server_that_ends_lets_completions_finish_for_a_while(
     engine.hold()
     async with running_server(engine=engine) as server:
         waiting = asyncio.create_task(asked(server))
-        await until(lambda: server.parts.direct.running == 1)
-        draining = asyncio.create_task(server.parts.direct.drain(grace))
+        await until(lambda: server.parts.completions.running == 1)
+        draining = asyncio.create_task(server.parts.completions.drain(grace))
         if grace:
             engine.release()
         answer, _ = await asyncio.gather(waiting, draining)
@@ -418,8 +418,8 @@ async def test_streams_are_limited_and_a_refused_one_leaves_nothing() -> None:
             assert first.status_code == 200
             second = await asked(server, stream=True)
             assert (second.status_code, second.json()["error"]["type"]) == (429, "rate_limit_error")
-            await until(lambda: server.parts.direct.running == 1)
-        await until(lambda: server.parts.direct.running == 0)
+            await until(lambda: server.parts.completions.running == 1)
+        await until(lambda: server.parts.completions.running == 0)
 
 
 # -- models and tokens ------------------------------------------------------------------------------------------------

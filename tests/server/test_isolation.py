@@ -76,7 +76,7 @@ async def everything_in(server: ServerHarness) -> list[object]:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A request about something of Alice's, and the operations there that it amounts to (see `SessionGate`).
+    """A request about something of Alice's, and the operations there that it amounts to (see `AuthorizedSessions`).
 
     `{id}` is the session that it is about, or whose workspace it is about; `{own}` is a session of the caller, `{new}`
     a name that it may write. `status` is the answer for a caller that may do this and nothing else.

@@ -11,7 +11,7 @@ import pytest_asyncio
 from cfs.transcript import render
 from cfs.wire import Message, SessionDetail
 from cfs_server.routes.http import detail_json
-from cfs_server.sessions.carrier import AT_ONCE_BYTES, aside
+from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, aside
 from tests.server.support import JSON, TEXT, ServerHarness, running_server
 
 MOST = 1500

@@ -26,12 +26,12 @@ from cfs_filesystem import (
     RouterFileSystem,
 )
 from cfs_server.access.auth import Principal
-from cfs_server.access.authorization import Authorization
 from cfs_server.engine.scripted import ScriptedEngine
 from cfs_server.file_service import Condition, Files, etag_of
+from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.ids import WORKSPACES
 from cfs_server.sessions.store import SessionStore
-from cfs_server.workspaces import Usage, Workspaces
+from cfs_server.workspaces import Workspaces, WorkspaceUsage
 from tests.server.support import Process, serving, until
 
 SCRIPTED = ("--engine", "scripted")
@@ -178,7 +178,7 @@ def test_what_changes_how_much_is_stored_is_counted(tmp_path: Path) -> None:
     handle.write_from("/workspaces/a/large", [b"x" * 600, b"x" * 400])
     assert disk.changes == 1
     narrow = disk.create_handle([Grant(prefix="/workspaces/b/", ops=OPERATIONS)])
-    usage = Usage(narrow, disk)
+    usage = WorkspaceUsage(narrow, disk)
     with usage.room("/workspaces/b/new", 100, 1000):
         pass
     handle.make_directory("/workspaces/b")
@@ -207,7 +207,7 @@ async def test_nobody_comes_in_between_the_look_at_a_version_and_its_change(tmp_
     """Of many that write and delete one version at once, one does."""
     disk = SlowDisk(tmp_path)
     handle = disk.create_handle([Grant(prefix="/", ops=OPERATIONS)])
-    files = Files(Authorization("bob", handle), Usage(handle, disk), None)
+    files = Files(Authorization("bob", handle), WorkspaceUsage(handle, disk), None)
     path = "/workspaces/main/note"
     first = etag_of((await files.write(path, BytesIO(b"before"), overwrite=True, condition=None)).meta)
     condition = Condition(lambda etag: etag == first, "If-Match")
@@ -241,14 +241,14 @@ class FullDisk(InMemoryFileSystem):
 )
 async def test_a_full_disk_is_no_defect(tmp_path: Path, number: int, kind: type[CfsError]) -> None:
     handle = RouterFileSystem({WORKSPACES: FullDisk(number)}).create_handle([Grant(prefix="/", ops=OPERATIONS)])
-    files = Files(Authorization("bob", handle), Usage(handle, Workspaces(tmp_path)), None)
+    files = Files(Authorization("bob", handle), WorkspaceUsage(handle, Workspaces(tmp_path)), None)
     with pytest.raises(kind, match="/workspaces/main/a"):
         await files.write("/workspaces/main/a", BytesIO(b"x"), overwrite=True, condition=None)
 
 
 async def test_any_other_failure_of_the_disk_stays_one(tmp_path: Path) -> None:
     handle = RouterFileSystem({WORKSPACES: FullDisk(errno.EIO)}).create_handle([Grant(prefix="/", ops=OPERATIONS)])
-    files = Files(Authorization("bob", handle), Usage(handle, Workspaces(tmp_path)), None)
+    files = Files(Authorization("bob", handle), WorkspaceUsage(handle, Workspaces(tmp_path)), None)
     with pytest.raises(OSError, match="Input/output"):
         await files.write("/workspaces/main/a", BytesIO(b"x"), overwrite=True, condition=None)
 
@@ -275,7 +275,7 @@ async def test_many_searches_of_one_caller_leave_the_threads_to_the_others(tmp_p
     handle = slow.create_handle([Grant(prefix="/", ops=OPERATIONS)])
     handle.write("/workspaces/main/a", "x")
     principal = Principal("alice", SessionStore(ScriptedEngine()), Workspaces(tmp_path))
-    files = Files(Authorization("bob", handle), Usage(handle, Workspaces(tmp_path)), None, principal.searches)
+    files = Files(Authorization("bob", handle), WorkspaceUsage(handle, Workspaces(tmp_path)), None, principal.searches)
     searches = [asyncio.create_task(files.read_re("/workspaces/main/a", "x", None)) for _ in range(80)]
     await until(lambda: slow.now == 2)
     for _ in range(20):

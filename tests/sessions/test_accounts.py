@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from cfs.errors import NotFound, StorageFull, TooLarge
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
 from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, cost_of, read_history
-from cfs_server.sessions.quotas import Account, Allowance, Limits
+from cfs_server.sessions.quotas import Limits, Quota, StorageUsage
 from cfs_server.sessions.turns import TurnRequest
 from tests.sessions.support import StoreHarness, running_store
 
 
 def test_what_a_part_takes_the_whole_takes_too() -> None:
-    whole = Account("the server", Allowance())
-    part = whole.part("alice", Allowance())
-    inner = part.part("alice's agent", Allowance())
+    whole = StorageUsage("the server", Quota())
+    part = whole.part("alice", Quota())
+    inner = part.part("alice's agent", Quota())
     inner.add(sessions=2, size=10)
     part.add(sessions=1, size=-3)
     assert [(each.sessions, each.bytes) for each in (inner, part, whole)] == [(2, 10), (3, 7), (3, 7)]
@@ -29,8 +29,8 @@ def test_what_a_part_takes_the_whole_takes_too() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-5, 5), st.integers(-5, 5))))
 def test_the_whole_is_the_sum_of_its_parts(changes: list[tuple[int, int, int]]) -> None:
-    whole = Account("the server", Allowance())
-    parts = [whole.part(name, Allowance()) for name in "abc"]
+    whole = StorageUsage("the server", Quota())
+    parts = [whole.part(name, Quota()) for name in "abc"]
     for index, sessions, size in changes:
         parts[index].add(sessions=sessions, size=size)
     assert whole.sessions == sum(part.sessions for part in parts)
@@ -38,7 +38,7 @@ def test_the_whole_is_the_sum_of_its_parts(changes: list[tuple[int, int, int]]) 
 
 
 def test_there_is_room_up_to_a_bound_and_not_beyond() -> None:
-    account = Account("alice", Allowance(sessions=2, size=10))
+    account = StorageUsage("alice", Quota(sessions=2, size=10))
     account.require_room(sessions=2, size=10)
     account.add(sessions=1, size=6)
     account.require_room(sessions=1, size=4)
@@ -50,8 +50,8 @@ def test_there_is_room_up_to_a_bound_and_not_beyond() -> None:
 
 
 def test_the_bounds_of_the_whole_hold_for_its_parts() -> None:
-    whole = Account("the server", Allowance(sessions=3, size=10))
-    alice, bob = whole.part("alice", Allowance(sessions=2, size=8)), whole.part("bob", Allowance())
+    whole = StorageUsage("the server", Quota(sessions=3, size=10))
+    alice, bob = whole.part("alice", Quota(sessions=2, size=8)), whole.part("bob", Quota())
     bob.add(sessions=2, size=5)
     alice.require_room(sessions=1, size=5)
     with pytest.raises(StorageFull, match="the server"):
@@ -63,8 +63,8 @@ def test_the_bounds_of_the_whole_hold_for_its_parts() -> None:
 
 
 def test_a_bound_of_none_is_no_bound_and_one_of_zero_is() -> None:
-    Account("alice", Allowance()).require_room(sessions=10**9, size=10**15)
-    nothing = Account("alice", Allowance(0, 0))
+    StorageUsage("alice", Quota()).require_room(sessions=10**9, size=10**15)
+    nothing = StorageUsage("alice", Quota(0, 0))
     nothing.require_room()
     for more in ({"sessions": 1}, {"size": 1}):
         with pytest.raises(StorageFull):
@@ -72,9 +72,9 @@ def test_a_bound_of_none_is_no_bound_and_one_of_zero_is() -> None:
 
 
 def test_what_is_over_a_bound_that_was_lowered_may_stay_and_shrink() -> None:
-    account = Account("alice", Allowance())
+    account = StorageUsage("alice", Quota())
     account.add(sessions=5, size=50)
-    account.allowance = Allowance(1, 1)
+    account.quota = Quota(1, 1)
     account.require_room(sessions=0, size=0)
     account.require_room(sessions=-1, size=-10)
     with pytest.raises(StorageFull):
@@ -83,7 +83,7 @@ def test_what_is_over_a_bound_that_was_lowered_may_stay_and_shrink() -> None:
 
 async def test_a_session_counts_for_its_account_as_long_as_it_lives() -> None:
     async with running_store() as d:
-        alice, bob = d.store.account.part("alice", Allowance()), d.store.account.part("bob", Allowance())
+        alice, bob = d.store.account.part("alice", Quota()), d.store.account.part("bob", Quota())
         d.store.create("a/b", transcript="Assistant: hello\n", account=alice)
         d.store.fork("a/b", "copy", account=bob)
         d.store.rename("a", "bobs-now")
@@ -97,7 +97,7 @@ async def test_a_session_counts_for_its_account_as_long_as_it_lives() -> None:
 
 async def test_a_refused_session_leaves_nothing_behind() -> None:
     async with running_store(limits=Limits(sessions=3)) as d:
-        alice = d.store.account.part("alice", Allowance(sessions=2))
+        alice = d.store.account.part("alice", Quota(sessions=2))
         with pytest.raises(StorageFull, match="alice"):
             d.store.create("a/b/c", account=alice)
         d.store.create("a/b", account=alice)
@@ -282,7 +282,7 @@ async def test_an_agent_cannot_add_without_end() -> None:
 @given(st.lists(st.sampled_from(["hello", "", "漢", "two\nlines", "User: quoted"]), max_size=20), st.integers(0, 20))
 def test_a_history_weighs_the_same_however_it_was_made(contents: list[str], end: int) -> None:
     messages = [message(content) for content in contents]
-    account = Account("alice", Allowance())
+    account = StorageUsage("alice", Quota())
     one, other = History(account), History(account, Weighed.of(messages))
     for each in messages:
         one.append(each, 0.0)

@@ -25,9 +25,9 @@ from cfs_filesystem import (
 )
 from cfs_filesystem.testing import FileSystemConformance
 from cfs_server.engine.scripted import Script, echo, failing
-from cfs_server.sessions.carrier import Carrier
 from cfs_server.sessions.filesystem import SessionFileSystem
-from cfs_server.sessions.quotas import Allowance, Limits
+from cfs_server.sessions.loop_bridge import LoopBridge
+from cfs_server.sessions.quotas import Limits, Quota
 from cfs_server.sessions.session import Session
 from tests.sessions.support import StoreHarness, running_store, transcript
 
@@ -192,7 +192,7 @@ def test_a_defect_on_the_loop_is_raised_where_the_call_came_from(far: Abroad) ->
     def fail() -> None:
         raise Odd
 
-    carrier = far.portal.call(Carrier)
+    carrier = far.portal.call(LoopBridge)
     with pytest.raises(Odd):
         carrier(fail)
     assert carrier(lambda: 1) == 1, "the loop goes on"
@@ -214,8 +214,8 @@ class _Loop(asyncio.SelectorEventLoop):
 def test_a_call_ends_when_the_loop_ends_before_it_comes_to_it() -> None:
     """Nobody who calls while the server shuts down waits for ever."""
 
-    async def make() -> Carrier:
-        return Carrier()
+    async def make() -> LoopBridge:
+        return LoopBridge()
 
     loop = _Loop()
     carrier = loop.run_until_complete(make())
@@ -427,7 +427,7 @@ def test_too_many_sessions_or_bytes_are_told_and_change_nothing() -> None:
 
 
 def test_new_sessions_count_for_the_account_that_wrote_them(far: Abroad) -> None:
-    account = far.harness.store.account.part("alice", Allowance(sessions=1))
+    account = far.harness.store.account.part("alice", Quota(sessions=1))
     files = far.portal.call(SessionFileSystem, far.harness.store, account).create_handle(EVERYTHING)
     files.write("/sessions/a", "hello")
     far.settled("a")

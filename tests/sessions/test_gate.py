@@ -13,11 +13,11 @@ import pytest
 from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidTranscript, NotFound, NotGranted
 from cfs.wire import Message
 from cfs_filesystem import OPERATIONS, Grant, InMemoryFileSystem, InvalidPathError, Operation
-from cfs_server.access.authorization import Authorization
-from cfs_server.sessions.authorized import SessionGate
+from cfs_server.sessions.authorization import Authorization
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.ids import SESSIONS, parent_of, path_of
-from cfs_server.sessions.quotas import Allowance
+from cfs_server.sessions.quotas import Quota
 from cfs_server.sessions.turns import TurnRequest
 from tests.filesystem.support import grant
 from tests.sessions.support import StoreHarness, running_store
@@ -28,7 +28,7 @@ class Counter:
     """A store, and the gate through which Bob comes to it."""
 
     harness: StoreHarness
-    gate: SessionGate
+    gate: AuthorizedSessions
 
     def may(self, *grants: Grant) -> None:
         """Let Bob do just this from now on."""
@@ -44,7 +44,9 @@ class Counter:
 async def counter() -> AsyncIterator[Counter]:
     async with running_store() as d:
         handle = InMemoryFileSystem([SESSIONS]).create_handle(())
-        yield Counter(d, SessionGate(d.store, Authorization("bob", handle), d.store.account.part("bob", Allowance())))
+        yield Counter(
+            d, AuthorizedSessions(d.store, Authorization("bob", handle), d.store.account.part("bob", Quota()))
+        )
 
 
 def ids(sessions: Sequence[object]) -> list[str]:
@@ -59,7 +61,7 @@ class Method(NamedTuple):
     """A call of one method about the session `a`, and what it needs there."""
 
     needs: AbstractSet[Operation]
-    call: Callable[[SessionGate], object]
+    call: Callable[[AuthorizedSessions], object]
 
 
 WRITE: AbstractSet[Operation] = {"write"}
@@ -99,7 +101,7 @@ ANYWHERE = {"require_somewhere", "require_any"}
 
 
 def test_every_method_has_a_place_in_the_table() -> None:
-    public = {name for name in dir(SessionGate) if not name.startswith("_")}
+    public = {name for name in dir(AuthorizedSessions) if not name.startswith("_")}
     assert public - {*METHODS, *SILENT, *ANYWHERE} == set(), "say in METHODS which rights these need"
 
 
@@ -156,7 +158,7 @@ async def test_without_rights_it_is_the_same_whether_there_is_a_session(method: 
 
 # -- making -----------------------------------------------------------------------------------------------------------
 
-MAKERS: dict[str, Callable[[SessionGate, str], object]] = {
+MAKERS: dict[str, Callable[[AuthorizedSessions, str], object]] = {
     "create": lambda gate, name: gate.create(name),
     "open": lambda gate, name: gate.open(name),
     "fill": lambda gate, name: gate.fill(name, "User: x\n"),

@@ -16,7 +16,7 @@ from cfs_server.engine.interface import GenerationRequest
 from cfs_server.engine.scripted import Script, ScriptedEngine, echo
 from cfs_server.sessions import state
 from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.quotas import Account, Limits
+from cfs_server.sessions.quotas import Limits, StorageUsage
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.state import Record
 from cfs_server.sessions.store import SessionStore
@@ -86,7 +86,7 @@ async def replayed(records: list[Record], limits: Limits) -> object:
     engine = ScriptedEngine(echo)
     async with SessionStore(engine, limits, record=records.append) as store:
         count = len(records)
-        accounts: dict[str, Account] = {"the server": store.account}
+        accounts: dict[str, StorageUsage] = {"the server": store.account}
         store.replay(list(records), lambda owner: accounts[owner])
         found = dump(store)
         assert (len(records), engine.requests) == (count, []), "a replay is not recorded, and asks no engine"

@@ -10,13 +10,13 @@ import pytest
 
 from cfs.errors import CfsError
 from cfs_filesystem import FsHandle, Grant, InMemoryFileSystem
-from cfs_server.access.authorization import Authorization
-from cfs_server.dav.scratch import Keeper
+from cfs_server.dav.scratch import ClientStates
 from cfs_server.dav.sessions import SessionTree, SubSessionTree
 from cfs_server.engine.scripted import Script, echo
-from cfs_server.sessions.authorized import SessionGate
+from cfs_server.sessions.authorization import Authorization
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.ids import SESSIONS
-from cfs_server.sessions.quotas import Allowance, Limits
+from cfs_server.sessions.quotas import Limits, Quota
 from cfs_webdav.tree import Conditions, Entry, Tree
 from tests.filesystem.support import grant
 from tests.sessions.support import StoreHarness, running_store
@@ -38,9 +38,9 @@ class ManualClock:
 class Principal:
     """Somebody with rights and an account."""
 
-    def __init__(self, d: StoreHarness, name: str, allowance: Allowance) -> None:
+    def __init__(self, d: StoreHarness, name: str, quota: Quota) -> None:
         self.handle: FsHandle = InMemoryFileSystem([SESSIONS]).create_handle(())
-        self.gate = SessionGate(d.store, Authorization(name, self.handle), d.store.account.part(name, allowance))
+        self.gate = AuthorizedSessions(d.store, Authorization(name, self.handle), d.store.account.part(name, quota))
 
 
 class Caller:
@@ -62,7 +62,7 @@ class Caller:
     @property
     def tree(self) -> SessionTree:
         """A tree for one request."""
-        return self._kind(self.principal.gate, self.server.keeper.of(self.principal), self._agent)
+        return self._kind(self.principal.gate, self.server.client_states.of(self.principal), self._agent)
 
     def may(self, *grants: Grant) -> None:
         """Let the principal do just this from now on."""
@@ -126,11 +126,11 @@ class Mounts:
     def __init__(self, d: StoreHarness) -> None:
         self.harness = d
         self.clock = ManualClock()
-        self.keeper = Keeper(self.clock)
+        self.client_states = ClientStates(self.clock)
 
-    def caller(self, name: str, *grants: Grant, allowance: Allowance | None = None) -> Caller:
+    def caller(self, name: str, *grants: Grant, quota: Quota | None = None) -> Caller:
         """Somebody new."""
-        caller = Caller(self, Principal(self.harness, name, allowance or Allowance()))
+        caller = Caller(self, Principal(self.harness, name, quota or Quota()))
         caller.may(*grants)
         return caller
 

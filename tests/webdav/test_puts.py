@@ -9,7 +9,7 @@ from cfs.wire import Message
 from cfs_filesystem import OPERATIONS, Grant
 from cfs_server.dav import put
 from cfs_server.dav.sessions import SubSessionTree
-from cfs_server.sessions.quotas import Allowance, Limits
+from cfs_server.sessions.quotas import Limits, Quota
 from cfs_server.sessions.turns import TurnRequest
 from tests.filesystem.support import grant
 from tests.webdav.support import Caller, mount, mounts
@@ -334,7 +334,7 @@ async def test_who_may_not_read_learns_nothing_by_names_and_sizes_either(monkeyp
 
 async def test_a_refused_body_leaves_no_session() -> None:
     async with mounts(limits=Limits(sessions=2, total_bytes=1_400)) as running_server:
-        ann = running_server.caller("ann", grant("/"), allowance=Allowance(sessions=1))
+        ann = running_server.caller("ann", grant("/"), quota=Quota(sessions=1))
         sub = ann.by(kind=SubSessionTree)
         await ann.put_refused(507, "/big", "x" * 1_400)
         await ann.put_refused(507, "/big", TALK * 50)

@@ -88,7 +88,7 @@ async def test_what_is_forgotten_of_one_is_free_when_another_comes() -> None:
         await ann.put("/a~", "x")
         running_server.clock.now += 3601
         await bob.paths()
-        assert running_server.keeper.of(ann.principal).scratch._files == {}
+        assert running_server.client_states.of(ann.principal).scratch._files == {}
 
 
 # -- editors ----------------------------------------------------------------------------------------------------------

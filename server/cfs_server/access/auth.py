@@ -16,13 +16,13 @@ from anyio import CancelScope, CapacityLimiter
 from cfs.errors import TooMany, Unauthorized
 from cfs_filesystem import OPERATIONS, Grant, RouterFileSystem
 from cfs_server.access import tokens
-from cfs_server.access.authorization import Authorization
 from cfs_server.access.tokens import Token, TokensError
+from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.filesystem import SessionFileSystem
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
-from cfs_server.sessions.quotas import Allowance
+from cfs_server.sessions.quotas import Quota
 from cfs_server.sessions.store import SessionStore
-from cfs_server.workspaces import Usage, Workspaces
+from cfs_server.workspaces import Workspaces, WorkspaceUsage
 
 # How much a connection may take before it is known who calls, and then one principal (H7).
 
@@ -99,11 +99,11 @@ class Principal:
 
     def __init__(self, name: str, store: SessionStore, workspaces: Workspaces) -> None:
         self.name = name
-        self.account = store.account.part(name, Allowance())
+        self.account = store.account.part(name, Quota())
         sessions = SessionFileSystem(store, self.account)
         self.handle = RouterFileSystem({SESSIONS: sessions, WORKSPACES: workspaces}).create_handle(())
         self.authorization = Authorization(name, self.handle)
-        self.usage = Usage(self.handle, workspaces)
+        self.usage = WorkspaceUsage(self.handle, workspaces)
         self.searches = CapacityLimiter(_SEARCHES)
         self.limits = PrincipalLimits()
         self.streams = 0
@@ -117,7 +117,7 @@ class Principal:
         if not grants:
             for life in self._lives:
                 life.cancel()
-        self.account.allowance = Allowance(limits.sessions, limits.bytes)
+        self.account.quota = Quota(limits.sessions, limits.bytes)
         self.rate.limit(limits.requests)
 
     @contextmanager

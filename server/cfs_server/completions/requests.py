@@ -60,7 +60,7 @@ _LEAST_TOP_P = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CompletionSpec:
     """A completion as engines and sessions take it; `patch` are the settings that the request names.
 
     `before` are the messages but for the last one: what a session that records it is to hold.
@@ -77,12 +77,12 @@ class Order:
     logprobs: int | None = None
 
 
-def read_order(request: ChatRequest, limits: Limits) -> Order:
+def read_spec(request: ChatRequest, limits: Limits) -> CompletionSpec:
     """Read a request; raises `InvalidParameters` for what cannot be done, and `TooLarge` as `messages_of` does."""
     _refuse_unsupported(request)
     tools, choice = read_tools(request.tools, request.tool_choice)
     messages = messages_of(request.messages, limits)
-    return Order(
+    return CompletionSpec(
         messages=messages,
         before=Weighed.of(messages[:-1]),
         patch=_patch(request),

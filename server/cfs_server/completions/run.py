@@ -14,9 +14,9 @@ from cfs.errors import Conflict, EngineError, TooLarge, TooMany, Unavailable
 from cfs.transcript import shown
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.broadcast import Broadcast
-from cfs_server.completions.requests import DEFAULT_TOKENS, Conversations, Order
+from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations
 from cfs_server.engine.interface import CountsTokens, Delta, Engine, Finished, GenerationRequest, Kind
-from cfs_server.sessions.authorized import SessionGate
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn, TurnRequest
@@ -24,7 +24,7 @@ from cfs_server.sessions.turns import Turn, TurnRequest
 # Completions that a session records: a turn like any other, whether anybody reads it or not (S4, H4).
 
 
-def submit(sessions: SessionGate, session_id: str, order: Order) -> tuple[Session, Turn]:
+def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) -> tuple[Session, Turn]:
     """Give a session the last message to answer, and the others as what the conversation was before it.
 
     Needs the rights to write and to read; to put another conversation in the history's place also the right to delete.
@@ -33,17 +33,17 @@ def submit(sessions: SessionGate, session_id: str, order: Order) -> tuple[Sessio
     known = sessions.find(session_id, "write")
     sessions.require("read_binary", session_id)
     settings = known.settings if known else Settings()
-    if settings.driver == "agent" and (order.tools or order.json_schema):
+    if settings.driver == "agent" and (spec.tools or spec.json_schema):
         raise Conflict(f"session {session_id!r} is answered by an agent, which takes neither tools nor a form")
     request = TurnRequest(
-        order.messages[-1],
-        settings=_patch(order.patch, settings),
-        json_schema=order.json_schema,
-        logprobs=order.logprobs,
-        view=order.before,
-        tools=order.tools,
-        tool_choice=order.tool_choice,
-        parallel_calls=order.parallel_calls,
+        spec.messages[-1],
+        settings=_patch(spec.patch, settings),
+        json_schema=spec.json_schema,
+        logprobs=spec.logprobs,
+        view=spec.before,
+        tools=spec.tools,
+        tool_choice=spec.tool_choice,
+        parallel_calls=spec.parallel_calls,
     )
     session, turn, _ = sessions.submit(session_id, request)
     return session, turn
@@ -95,7 +95,7 @@ Items = AsyncIterator[Delta | Finished]
 """What an engine yields: pieces, then exactly one end."""
 
 
-class Direct:
+class EphemeralCompletions:
     """Makes completions with an engine, as many at a time as are asked for; it counts them until they are over."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
@@ -135,23 +135,23 @@ class Direct:
             if not self._counting[owner]:
                 del self._counting[owner]
 
-    async def make(self, order: Order, owner: str) -> Items:
+    async def make(self, spec: CompletionSpec, owner: str) -> Items:
         """Yield the pieces of a completion, then its end; closing this ends the generation.
 
         Raises `EngineError`, also when it takes too long.
         """
         request = GenerationRequest(
             uuid.uuid4().hex,
-            self._conversations.key(owner, order.messages),
-            order.messages,
-            _DEFAULTS.patched(order.patch),
-            json_schema=order.json_schema,
-            logprobs=order.logprobs,
-            tools=order.tools,
-            tool_choice=order.tool_choice,
-            parallel_calls=order.parallel_calls,
+            self._conversations.key(owner, spec.messages),
+            spec.messages,
+            _DEFAULTS.patched(spec.patch),
+            json_schema=spec.json_schema,
+            logprobs=spec.logprobs,
+            tools=spec.tools,
+            tool_choice=spec.tool_choice,
+            parallel_calls=spec.parallel_calls,
             owner=owner,
-            account=order.account,
+            account=spec.account,
             kind=_KIND,
             deadline_seconds=self._limits.turn_seconds,
         )
@@ -188,13 +188,20 @@ class Direct:
 _MOST_TEXTS = 10_000
 
 
-class CompletionGate:
+class AuthorizedCompletions:
     """What one caller may do with the engine; what it computes is shared among the caller's own work only."""
 
-    def __init__(self, model: ModelCard, engine: Engine, direct: Direct, sessions: SessionGate, owner: str) -> None:
+    def __init__(
+        self,
+        model: ModelCard,
+        engine: Engine,
+        ephemeral: EphemeralCompletions,
+        sessions: AuthorizedSessions,
+        owner: str,
+    ) -> None:
         self.model = model
         self._engine = engine
-        self._direct = direct
+        self._ephemeral = ephemeral
         self._sessions = sessions
         self._owner = owner
 
@@ -203,19 +210,19 @@ class CompletionGate:
         """What a conversation may take."""
         return self._sessions.limits
 
-    def begin(self, order: Order, session_id: str | None) -> tuple[Items, Recorded | None]:
+    def begin(self, spec: CompletionSpec, session_id: str | None) -> tuple[Items, Recorded | None]:
         """Begin a completion, in a session if one is named; returns its pieces, and where it is kept."""
         if session_id is None:
             self._sessions.require_somewhere("write")
-            self._direct.check(self._owner)
-            return self._direct.make(order, self._owner), None
-        session, turn = submit(self._sessions, session_id, order)
+            self._ephemeral.check(self._owner)
+            return self._ephemeral.make(spec, self._owner), None
+        session, turn = submit(self._sessions, session_id, spec)
         items = follow(session, turn, lambda: self._sessions.require_still(session, session_id, "read_binary"))
         return items, Recorded(session=session.id, turn=turn.id)
 
     def counting(self) -> AbstractContextManager[None]:
         """Hold one of the caller's places for counting tokens; raises `TooMany` where they are taken."""
-        return self._direct.counting(self._owner)
+        return self._ephemeral.counting(self._owner)
 
     async def count(
         self, texts: Sequence[str], messages: Sequence[Message] | None, tools: Sequence[dict[str, object]]

@@ -17,7 +17,7 @@ from cfs.errors import CfsError, Forbidden, InvalidRequest, NotFound, from_probl
 from cfs_filesystem import OPERATIONS, FileSystemError, Path
 from cfs_server.access.auth import Principal
 from cfs_server.dav import ROOT, get
-from cfs_server.dav.scratch import Keeper
+from cfs_server.dav.scratch import ClientStates
 from cfs_server.dav.sessions import SessionTree, SubSessionTree
 from cfs_server.errors import MEDIA_TYPE
 from cfs_server.file_service import alone, problem_of, received, stored
@@ -175,12 +175,12 @@ class Dav:
 
     def __init__(self) -> None:
         self._mounts = {path: Mount(path, _describe) for path in _MOUNTS}
-        self._keeper: Keeper | None = None
+        self._client_states: ClientStates | None = None
 
     @contextmanager
     def opened(self) -> Iterator[None]:
         """Keep what lives longer than a request, on the running loop; end the threads when the block ends."""
-        self._keeper = Keeper()
+        self._client_states = ClientStates()
         try:
             yield
         finally:
@@ -213,9 +213,9 @@ class Dav:
 
     def _tree(self, mount: str, caller: Caller, user_agent: str) -> Tree:
         if mount in (SESSIONS, SUB_SESSIONS):
-            assert self._keeper is not None  # noqa: S101 - requests come while the block lasts
+            assert self._client_states is not None  # noqa: S101 - requests come while the block lasts
             kind = SessionTree if mount == SESSIONS else SubSessionTree
-            return kind(caller.sessions, self._keeper.of(caller.principal), user_agent)
+            return kind(caller.sessions, self._client_states.of(caller.principal), user_agent)
         return WorkspaceTree(caller.principal) if mount == WORKSPACES_MOUNT else RootTree(_NAMES)
 
     async def _read(self, request: Request, caller: Caller, tree: Tree, path: str) -> Response:

@@ -17,11 +17,11 @@ from starlette.responses import Response
 
 from cfs.errors import NotFound, PreconditionFailed, RangeNotSatisfiable
 from cfs_server.dav.put import is_davfs2
-from cfs_server.dav.sessions import MEDIA_TYPE, ScratchPlace, SessionPlace, SessionTree
+from cfs_server.dav.sessions import MEDIA_TYPE, ScratchPath, SessionPath, SessionTree
 from cfs_server.errors import problem_response
 from cfs_server.routes.deps import http_date, matches, unchanged
 from cfs_server.routes.http import LongText, attend, part_of
-from cfs_server.sessions.authorized import SessionGate
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.history import rendered
 
 # What a client prefers (RFC 7240): how long an answer may take. Pure: no I/O.
@@ -53,10 +53,10 @@ async def read(request: Request, tree: SessionTree, path: str, *, seconds: float
 
     Raises `NotFound`, `Forbidden`, `InvalidIdentifier`, `PreconditionFailed`, and `ClientLeft`.
     """
-    match tree.place(path):
-        case SessionPlace(session_id):
+    match tree.resolve(path):
+        case SessionPath(session_id):
             return await read_session(request, tree.gate, session_id, seconds=seconds)
-        case ScratchPlace():
+        case ScratchPath():
             file = tree.scratch(path)
             shown = _Shown(f'"{file.etag}"', file.changed_at, "application/octet-stream", _FOREIGN)
             return _answer(request, shown, len(file.data), lambda: file.data)
@@ -66,7 +66,7 @@ async def read(request: Request, tree: SessionTree, path: str, *, seconds: float
 
 
 async def read_session(
-    request: Request, gate: SessionGate, session_id: str, *, seconds: float = WAIT_SECONDS
+    request: Request, gate: AuthorizedSessions, session_id: str, *, seconds: float = WAIT_SECONDS
 ) -> Response:
     """Answer by the transcript, once the session is settled or `seconds` are over.
 

@@ -19,9 +19,9 @@ from cfs.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, jud
 from cfs.errors import Forbidden, PreconditionFailed, TooLarge
 from cfs.wire import Message
 from cfs_server.routes.deps import strong_tags, unchanged
-from cfs_server.sessions.authorized import SessionGate
-from cfs_server.sessions.carrier import AT_ONCE_BYTES, Carrier
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.history import History, Weighed, decode_message, read_history, rendered_in_thread
+from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, LoopBridge
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import TurnRequest
@@ -170,7 +170,7 @@ def largest(limits: Limits, transcript: int) -> int:
     return transcript + limits.message_bytes + GATHERED_BYTES
 
 
-def require_size(gate: SessionGate, session_id: str, size: int) -> None:
+def require_size(gate: AuthorizedSessions, session_id: str, size: int) -> None:
     """Raise `TooLarge` for a body that cannot be judged; on the loop. Asked before the body is read into memory."""
     session = gate.find(session_id, "write")
     readable = gate.may("read_binary", session_id)
@@ -215,7 +215,13 @@ class Put:
     """
 
     def __init__(
-        self, gate: SessionGate, clients: Clients, session_id: str, body: bytes, conditions: Conditions, hint: str = ""
+        self,
+        gate: AuthorizedSessions,
+        clients: Clients,
+        session_id: str,
+        body: bytes,
+        conditions: Conditions,
+        hint: str = "",
     ) -> None:
         self._gate = gate
         self._clients = clients
@@ -226,7 +232,7 @@ class Put:
         self._conditions = conditions
         self._hint = hint
 
-    def run(self, on_loop: Carrier) -> str:
+    def run(self, on_loop: LoopBridge) -> str:
         """Judge the body and do what it means; return the ETag, without quotes, of the bytes that it had.
 
         Called by a thread. Nothing is stored, and no session made, where it raises: `NotGranted`, `Forbidden`,

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from cfs.errors import NotFound, PreconditionFailed, StorageFull, TooLarge
 from cfs_server.dav.put import Clients
 from cfs_server.routes.deps import matches, unchanged
-from cfs_server.sessions.carrier import Carrier
+from cfs_server.sessions.loop_bridge import LoopBridge
 from cfs_webdav.tree import Conditions
 
 CAP_FILE = 16 << 20
@@ -95,36 +95,36 @@ class ScratchFiles:
             del self._files[path]
 
 
-# What lives longer than a request: each principal's scratch files, and what its programs did a moment ago.
+# State that outlives a request: each principal's scratch files, and what its programs did a moment ago.
 
 _SWEEP_SECONDS = 60.0
 
 
-class Kept:
-    """What is kept for one principal."""
+class ClientState:
+    """The state of one principal's WebDAV clients."""
 
-    def __init__(self, on_loop: Carrier, clock: Callable[[], float]) -> None:
+    def __init__(self, on_loop: LoopBridge, clock: Callable[[], float]) -> None:
         self.on_loop = on_loop
         self.scratch = ScratchFiles(clock)
         self.clients = Clients(clock)
 
 
-class Keeper:
-    """Keeps it for all of them; to be made, and used, on the event loop that the sessions live on."""
+class ClientStates:
+    """The states of all principals; to be made and used on the event loop of the sessions."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._on_loop = Carrier()
+        self._on_loop = LoopBridge()
         self._clock = clock
-        self._kept: WeakKeyDictionary[object, Kept] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[object, ClientState] = WeakKeyDictionary()
         self._swept_at = clock()
 
-    def of(self, principal: object) -> Kept:
-        """Return what is kept for a principal, as long as there is one."""
+    def of(self, principal: object) -> ClientState:
+        """Return the state of a principal, as long as there is one."""
         if self._clock() - self._swept_at > _SWEEP_SECONDS:
             self._swept_at = self._clock()
             for kept in self._kept.values():
                 kept.scratch.expire()
         found = self._kept.get(principal)
         if found is None:
-            found = self._kept[principal] = Kept(self._on_loop, self._clock)
+            found = self._kept[principal] = ClientState(self._on_loop, self._clock)
         return found

@@ -16,8 +16,8 @@ from cfs.ids import check_id, id_below, is_scratch, name_below
 from cfs.transports.disk import PREFIX, read_settings, write_settings
 from cfs.wire import Settings, SettingsPatch, State
 from cfs_server.dav.put import Put, is_rclone, require_size
-from cfs_server.dav.scratch import CAP_FILE, Kept, Scratch
-from cfs_server.sessions.authorized import SessionGate
+from cfs_server.dav.scratch import CAP_FILE, ClientState, Scratch
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.session import Session
 from cfs_webdav.tree import Conditions, Entry, Tree
 
@@ -79,7 +79,7 @@ def _reason(error: ValidationError | InvalidSettings) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Top:
+class Root:
     """The mount itself."""
 
 
@@ -91,45 +91,45 @@ class Family:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionPlace:
+class SessionPath:
     """The transcript of a session; the id has not been checked."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class ScratchPlace:
+class ScratchPath:
     """A file that a program makes for itself."""
 
     path: str
 
 
-Place = Top | Family | SessionPlace | ScratchPlace
+MountPath = Root | Family | SessionPath | ScratchPath
 
 
-def in_sessions(path: str) -> Place | None:
+def in_sessions(path: str) -> MountPath | None:
     """Read a path of `/dav/sessions`: every root session by its id; None where nothing can be."""
     match path.strip("/").split("/"):
         case [""]:
-            return Top()
+            return Root()
         case [name]:
-            return ScratchPlace(path) if is_scratch(name) else SessionPlace(name)
+            return ScratchPath(path) if is_scratch(name) else SessionPath(name)
     return None
 
 
-def in_sub_sessions(path: str) -> Place | None:
+def in_sub_sessions(path: str) -> MountPath | None:
     """Read a path of `/dav/sub_sessions`: a collection for each root, flat; None where nothing can be.
 
     `4913` or `a.swp` can be a sub-session there, and is one: only what cannot is a program's own file.
     """
     match path.strip("/").split("/"):
         case [""]:
-            return Top()
+            return Root()
         case [name]:
-            return ScratchPlace(path) if is_scratch(name) else Family(name)
+            return ScratchPath(path) if is_scratch(name) else Family(name)
         case [root, name]:
             session_id = id_below(root, name)
-            return ScratchPlace(path) if is_scratch(name) and not _is_legal(session_id) else SessionPlace(session_id)
+            return ScratchPath(path) if is_scratch(name) and not _is_legal(session_id) else SessionPath(session_id)
     return None
 
 
@@ -196,11 +196,11 @@ class SessionTree(Tree):
     namespace = NAMESPACE
     _mount = "/dav/sessions"
 
-    def __init__(self, gate: SessionGate, kept: Kept, user_agent: str = "") -> None:
+    def __init__(self, gate: AuthorizedSessions, state: ClientState, user_agent: str = "") -> None:
         self.gate = gate
-        self._on_loop = kept.on_loop
-        self._scratch = kept.scratch
-        self._clients = kept.clients
+        self._on_loop = state.on_loop
+        self._scratch = state.scratch
+        self._clients = state.clients
         self._user_agent = user_agent
         self._rows: dict[str, Row] = {}  # of sessions that the caller may see, as they were when it looked
         self._properties: dict[str, Mapping[str, str]] = {}
@@ -210,18 +210,18 @@ class SessionTree(Tree):
     def look(self, path: str) -> Entry | None:
         """Describe a session, a scratch file or a collection as it is now."""
         with suppress(InvalidIdentifier):
-            return self._on_loop(partial(self._look, self.place(path), path))
+            return self._on_loop(partial(self._look, self.resolve(path), path))
         return None
 
     def check(self, path: str) -> None:
         """Raise `InvalidIdentifier` for what can be no session, and `NotGranted` where the caller may do nothing."""
-        match self.place(path):
-            case SessionPlace(session_id) | Family(session_id):
+        match self.resolve(path):
+            case SessionPath(session_id) | Family(session_id):
                 self.gate.require_any(session_id)
 
     def members(self, path: str) -> Iterable[Entry]:
         """Describe what is directly in a collection, all as it was at one moment."""
-        rows, collections, scratch = self._on_loop(partial(self._below, self.place(path), path))
+        rows, collections, scratch = self._on_loop(partial(self._below, self.resolve(path), path))
         shown = {self.path_of(row.id): row for row in rows if self._is_reachable(row.id)}
         self._rows |= shown
         entries = [row.entry(where) for where, row in shown.items()]
@@ -240,8 +240,8 @@ class SessionTree(Tree):
         """Return the settings and the state of a session."""
         if (known := self._properties.get(path)) is not None:
             return known
-        place = self.place(path)
-        if not isinstance(place, SessionPlace):
+        place = self.resolve(path)
+        if not isinstance(place, SessionPath):
             return {}
         if path not in self._rows:
             self.look(path)
@@ -258,22 +258,22 @@ class SessionTree(Tree):
 
     def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str:
         """Do what a PUT means: see `cfs_server.dav.put`; the bytes of a scratch file are kept as they are."""
-        place = self.place(path)
-        if isinstance(place, SessionPlace):
+        place = self.resolve(path)
+        if isinstance(place, SessionPath):
             self._on_loop(partial(require_size, self.gate, place.id, body.seek(0, os.SEEK_END)))
             body.seek(0)
             return self._put(place.id, body.read(), conditions)
-        if isinstance(place, ScratchPlace):
+        if isinstance(place, ScratchPath):
             data = body.read(CAP_FILE + 1)
             return self._on_loop(partial(self._scratch.write, self._key(path), data, conditions)).etag
         raise self._no_file(path)
 
     def make(self, path: str) -> None:
         """Make an empty session, or scratch file, if there is none (S2)."""
-        place = self.place(path)
-        if isinstance(place, SessionPlace):
+        place = self.resolve(path)
+        if isinstance(place, SessionPath):
             self._on_loop(partial(self.gate.open, place.id))
-        elif isinstance(place, ScratchPlace):
+        elif isinstance(place, ScratchPath):
             if self.look(path) is None:
                 self._on_loop(partial(self._scratch.put, self._key(path), b""))
         else:
@@ -285,64 +285,64 @@ class SessionTree(Tree):
 
     def delete(self, path: str) -> None:
         """Delete a session with everything below it (S2), or a scratch file."""
-        place = self.place(path)
-        if isinstance(place, SessionPlace):
+        place = self.resolve(path)
+        if isinstance(place, SessionPath):
             self._on_loop(partial(self._delete, place.id))
-        elif isinstance(place, ScratchPlace):
+        elif isinstance(place, ScratchPath):
             self._on_loop(partial(self._scratch.delete, self._key(path)))
         else:
             raise self._no_file(path)
 
     def copy(self, path: str, target: str) -> None:
         """Fork a session (S14); to and from scratch files go the bytes, which a session takes as those of a PUT."""
-        match self.place(path), self.place(target):
-            case SessionPlace(source), SessionPlace(new):
+        match self.resolve(path), self.resolve(target):
+            case SessionPath(source), SessionPath(new):
                 self._on_loop(partial(self.gate.fork, source, new))
-            case ScratchPlace(), SessionPlace(new):
+            case ScratchPath(), SessionPath(new):
                 self._publish(path, new)
-            case ((SessionPlace() | ScratchPlace()), ScratchPlace()):
+            case ((SessionPath() | ScratchPath()), ScratchPath()):
                 self._copy_to_scratch(path, target)
             case source, _:
-                raise self._no_file(target if isinstance(source, SessionPlace | ScratchPlace) else path)
+                raise self._no_file(target if isinstance(source, SessionPath | ScratchPath) else path)
 
     def move(self, path: str, target: str) -> None:
         """Rename a session (S14); a scratch file that takes its place is a PUT. To a scratch file see above."""
-        match self.place(path), self.place(target):
-            case SessionPlace(source), SessionPlace(new):
+        match self.resolve(path), self.resolve(target):
+            case SessionPath(source), SessionPath(new):
                 self._on_loop(partial(self.gate.rename, source, new))
-            case SessionPlace(source), ScratchPlace():
+            case SessionPath(source), ScratchPath():
                 self._copy_to_scratch(path, target)
                 self._on_loop(partial(self._set_aside, source))
-            case ScratchPlace(), SessionPlace(new):
+            case ScratchPath(), SessionPath(new):
                 file = self._publish(path, new)
                 self._on_loop(partial(self._scratch.delete, self._key(path), file))
-            case ScratchPlace(), ScratchPlace():
+            case ScratchPath(), ScratchPath():
                 self._on_loop(partial(self._scratch.move, self._key(path), self._key(target)))
             case source, _:
-                raise self._no_file(target if isinstance(source, SessionPlace | ScratchPlace) else path)
+                raise self._no_file(target if isinstance(source, SessionPath | ScratchPath) else path)
 
     def may_overwrite(self, path: str, target: str) -> bool:
         """Let no session be replaced by another one; what a scratch file would do to it is judged as a PUT."""
-        match self.place(path), self.place(target):
-            case _, ScratchPlace():
+        match self.resolve(path), self.resolve(target):
+            case _, ScratchPath():
                 return True
-            case ScratchPlace(), SessionPlace():
+            case ScratchPath(), SessionPath():
                 return True
         return False
 
     def may_write(self, path: str) -> bool:
         """Tell whether the caller may write there: only files can be locked."""
-        match self.place(path):
-            case SessionPlace(session_id):
+        match self.resolve(path):
+            case SessionPath(session_id):
                 return self.gate.may("write", session_id)
-            case ScratchPlace():
+            case ScratchPath():
                 return True
         return False
 
     def set_property(self, path: str, name: str, value: str | None, *, dry_run: bool) -> bool:
         """Change a setting (S9); properties of other namespaces are no business of a session."""
-        place = self.place(path)
-        if not isinstance(place, SessionPlace) or not is_ours(name):
+        place = self.resolve(path)
+        if not isinstance(place, SessionPath) or not is_ours(name):
             return False
         self._on_loop(partial(self._configure, place.id, name, value, dry_run=dry_run))
         self._rows.pop(path, None)
@@ -351,7 +351,7 @@ class SessionTree(Tree):
 
     # -- what differs below the roots -----------------------------------------------------------------------------
 
-    def place(self, path: str) -> Place | None:
+    def resolve(self, path: str) -> MountPath | None:
         """Tell what a path stands for."""
         return in_sessions(path)
 
@@ -363,11 +363,11 @@ class SessionTree(Tree):
         """Tell whether the path of a session stands for it."""
         return not is_scratch(session_id)
 
-    def _listed(self, place: Place | None) -> list[Session]:
+    def _listed(self, place: MountPath | None) -> list[Session]:
         """List the sessions that are directly in a collection; on the loop."""
-        return self.gate.page(limit=1 << 40) if isinstance(place, Top) else []
+        return self.gate.page(limit=1 << 40) if isinstance(place, Root) else []
 
-    def _collections(self, place: Place | None) -> list[tuple[str, float]]:  # noqa: ARG002 - for below the roots
+    def _collections(self, place: MountPath | None) -> list[tuple[str, float]]:  # noqa: ARG002 - for below the roots
         """List the paths of the collections in one, with the times when they changed; on the loop."""
         return []
 
@@ -376,16 +376,16 @@ class SessionTree(Tree):
 
     # -- on the loop ----------------------------------------------------------------------------------------------
 
-    def _look(self, place: Place | None, path: str) -> Entry | None:
+    def _look(self, place: MountPath | None, path: str) -> Entry | None:
         match place:
-            case Top():
+            case Root():
                 return Entry("/", collection=True)
             case Family():
                 return self._look_at_family(place, path)
-            case ScratchPlace():
+            case ScratchPath():
                 file = self._scratch.find(self._key(path))
                 return None if file is None else scratch_entry(path, file)
-            case SessionPlace(session_id):
+            case SessionPath(session_id):
                 row = self._row_of(session_id)
                 if row is None:
                     return None
@@ -396,7 +396,7 @@ class SessionTree(Tree):
         return None
 
     def _below(
-        self, place: Place | None, path: str
+        self, place: MountPath | None, path: str
     ) -> tuple[list[Row], list[tuple[str, float]], list[tuple[str, Scratch]]]:
         mine = self._scratch.below(self._key(path).rstrip("/") + "/")
         files = [(key.removeprefix(self._mount), file) for key, file in mine]
@@ -427,11 +427,11 @@ class SessionTree(Tree):
 
     def _content(self, path: str) -> tuple[bytes, str | None]:
         """Return the bytes that are at a path, and the ETag of the transcript that they are, or were copied from."""
-        match self.place(path):
-            case SessionPlace(session_id):
+        match self.resolve(path):
+            case SessionPath(session_id):
                 text, etag = self._on_loop(partial(self._transcript, session_id))
                 return text.encode(), etag
-            case ScratchPlace():
+            case ScratchPath():
                 file = self._on_loop(partial(self._scratch.get, self._key(path)))
                 return file.data, file.view
         raise self._no_file(path)
@@ -460,7 +460,7 @@ class SessionTree(Tree):
         return self._mount + path
 
     def _no_file(self, path: str) -> NotFound | Forbidden:
-        if self.place(path) is None:
+        if self.resolve(path) is None:
             return NotFound(f"nothing can be at {path!r} in {self._mount}")
         return Forbidden(f"{path!r} in {self._mount} is a collection that is there as long as its sessions are")
 
@@ -479,7 +479,7 @@ class SubSessionTree(SessionTree):
     flat = False
     _mount = "/dav/sub_sessions"
 
-    def place(self, path: str) -> Place | None:
+    def resolve(self, path: str) -> MountPath | None:
         """Tell what a path stands for."""
         return in_sub_sessions(path)
 
@@ -495,11 +495,11 @@ class SubSessionTree(SessionTree):
     def _is_reachable(self, session_id: str) -> bool:  # noqa: ARG002 - each is
         return True
 
-    def _listed(self, place: Place | None) -> list[Session]:
+    def _listed(self, place: MountPath | None) -> list[Session]:
         return self.gate.below(place.root) if isinstance(place, Family) else []
 
-    def _collections(self, place: Place | None) -> list[tuple[str, float]]:
-        if not isinstance(place, Top):
+    def _collections(self, place: MountPath | None) -> list[tuple[str, float]]:
+        if not isinstance(place, Root):
             return []
         return [(f"/{root.id}", root.created_at) for root in self.gate.roots_with_children()]
 

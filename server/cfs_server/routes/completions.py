@@ -26,7 +26,7 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs.ids import check_id
-from cfs_server.completions.requests import messages_of, read_order, tools_of
+from cfs_server.completions.requests import messages_of, read_spec, tools_of
 from cfs_server.completions.responses import Writer, chunk_json, completion_json, problem_for_clients
 from cfs_server.completions.run import Items
 from cfs_server.engine.interface import Delta, Finished
@@ -89,8 +89,8 @@ async def complete(
     A client that goes away ends its completion, but for one that a session records: that is a turn like any other.
     """
     gate = me.completions
-    order = await apart(request, partial(read_order, asked, gate.limits))
-    found, recorded = gate.begin(order, session)
+    spec = await apart(request, partial(read_spec, asked, gate.limits))
+    found, recorded = gate.begin(spec, session)
     items, writer = _Begun(found), Writer(gate.model.id, recorded)
     try:
         if not asked.stream:

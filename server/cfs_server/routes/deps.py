@@ -17,12 +17,12 @@ from cfs.errors import Gone, PreconditionFailed
 from cfs.ids import ROUTE_WORDS, check_id
 from cfs.wire import ID_PATTERN
 from cfs_server.access.auth import Principal, Principals
-from cfs_server.completions.run import CompletionGate, Direct
+from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.event_streams import EventStream, Frames, Streams
 from cfs_server.file_service import Files
 from cfs_server.metrics import Metrics
-from cfs_server.sessions.authorized import SessionGate
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
@@ -33,7 +33,7 @@ from cfs_server.workspaces import Workspaces
 _TAGS = re.compile(r'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 
 
-def view_etag(session: Session, sessions: SessionGate) -> str:
+def view_etag(session: Session, sessions: AuthorizedSessions) -> str:
     """Name the present version of everything that the JSON of a session shows.
 
     Every change of a session is an event of its log, but for a new or a deleted child: so their number is in it too.
@@ -58,7 +58,7 @@ def session_headers(session: Session, etag: str) -> dict[str, str]:
     }
 
 
-def require_life(life: str | None, session_id: str, sessions: SessionGate) -> None:
+def require_life(life: str | None, session_id: str, sessions: AuthorizedSessions) -> None:
     """Raise `Gone` unless a session is the one that the caller has seen, which it names by its nonce (`X-CFS-Life`).
 
     Whoever may do nothing there learns nothing by this: the request is refused for that.
@@ -96,14 +96,14 @@ def strong_tags(header: str) -> list[str]:
     return [tag for weak, tag in _TAGS.findall(header) if not weak]
 
 
-def require_match(if_match: str | None, session: Session, sessions: SessionGate) -> None:
+def require_match(if_match: str | None, session: Session, sessions: AuthorizedSessions) -> None:
     """Raise `PreconditionFailed` unless an `If-Match` that was sent names the session's text or its JSON as it is."""
     text, view = session.etag, view_etag(session, sessions)
     if if_match is not None and not matches(if_match, text, view):
         raise PreconditionFailed(f"session {session.id!r} has changed: its transcript is {text} now, its JSON {view}")
 
 
-def require_match_of(if_match: str | None, session_id: str, sessions: SessionGate) -> None:
+def require_match_of(if_match: str | None, session_id: str, sessions: AuthorizedSessions) -> None:
     """Do the same for a session to write to that may not exist: then no version matches."""
     if if_match is None:
         return
@@ -154,7 +154,7 @@ class Context:
     principals: Principals
     metrics: Metrics
     streams: Streams
-    direct: Direct
+    completions: EphemeralCompletions
     started_at: float = field(default_factory=time.time)
 
     @property
@@ -171,7 +171,7 @@ class Caller:
 
     def __init__(self, principal: Principal, parts: Context) -> None:
         self.principal = principal
-        self.sessions = SessionGate(parts.store, principal.authorization, principal.account)
+        self.sessions = AuthorizedSessions(parts.store, principal.authorization, principal.account)
         self._parts = parts
 
     @property
@@ -181,10 +181,10 @@ class Caller:
         return Files(me.authorization, me.usage, me.limits.bytes, me.searches)
 
     @property
-    def completions(self) -> CompletionGate:
+    def completions(self) -> AuthorizedCompletions:
         """What the principal may have the engine do."""
         parts, owner = self._parts, self.principal.account.owner
-        return CompletionGate(parts.model_card, parts.engine, parts.direct, self.sessions, owner)
+        return AuthorizedCompletions(parts.model_card, parts.engine, parts.completions, self.sessions, owner)
 
     def wait_limit(self, seconds: float | None) -> float:
         """Cut a wait to what one request may take."""
@@ -207,12 +207,12 @@ async def _caller(request: Request) -> Caller:
     return Caller(request.scope["cfs.principal"], request.app.state.cfs)
 
 
-async def _sessions(request: Request) -> SessionGate:
+async def _sessions(request: Request) -> AuthorizedSessions:
     return (await _caller(request)).sessions
 
 
 async def _session_id(
-    sessions: Annotated[SessionGate, Depends(_sessions)],
+    sessions: Annotated[AuthorizedSessions, Depends(_sessions)],
     id: Annotated[  # noqa: A002 - the name in the path
         str,
         Path(
@@ -234,9 +234,9 @@ async def _session_id(
 
 
 Life = Annotated[str | None, Header(alias=LIFE, include_in_schema=False)]
-Parts = Annotated[Context, Depends(_context)]
+AppContext = Annotated[Context, Depends(_context)]
 Me = Annotated[Caller, Depends(_caller)]
-Sessions = Annotated[SessionGate, Depends(_sessions)]
+Sessions = Annotated[AuthorizedSessions, Depends(_sessions)]
 SessionId = Annotated[str, Depends(_session_id)]
 Seconds = Annotated[float, Query(ge=0, le=86_400, allow_inf_nan=False)]
 Accept = Annotated[str | None, Header(include_in_schema=False)]

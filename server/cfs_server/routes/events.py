@@ -10,7 +10,7 @@ from cfs_server.openapi import answer, problems
 from cfs_server.routes import http as media
 from cfs_server.routes.deps import CURSOR_PATTERN, Accept, Me, SessionId
 from cfs_server.routes.http import detail
-from cfs_server.sessions.authorized import SessionGate
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.events import Event, Stale
 from cfs_server.sessions.session import Session
 
@@ -77,7 +77,7 @@ class SessionView:
 
     __slots__ = ("_session", "_sessions")
 
-    def __init__(self, session: Session, sessions: SessionGate) -> None:
+    def __init__(self, session: Session, sessions: AuthorizedSessions) -> None:
         self._session = session
         self._sessions = sessions
 
@@ -98,7 +98,7 @@ class AllView:
 
     __slots__ = ("_sessions",)
 
-    def __init__(self, sessions: SessionGate) -> None:
+    def __init__(self, sessions: AuthorizedSessions) -> None:
         self._sessions = sessions
 
     def stale(self, stale: Stale) -> str:

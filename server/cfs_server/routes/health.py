@@ -11,7 +11,7 @@ from cfs_server.metrics import CONTENT_TYPE
 from cfs_server.openapi import problems
 from cfs_server.routes import dashboard
 from cfs_server.routes import http as media
-from cfs_server.routes.deps import Accept, Context, IfNoneMatch, Me, Parts
+from cfs_server.routes.deps import Accept, AppContext, Context, IfNoneMatch, Me
 
 router = APIRouter(tags=["server"])
 
@@ -51,13 +51,13 @@ async def index(accept: Accept = None, if_none_match: IfNoneMatch = None) -> Res
 
 
 @router.get("/healthz", responses={200: {"description": "The server lives", **_OBJECT}, **problems()})
-async def healthz(parts: Parts) -> Response:
+async def healthz(parts: AppContext) -> Response:
     """Answer, which says it all; `store` is another one where a restart has lost the sessions."""
     return JSONResponse({"status": "alive", "store": parts.store.bus.log.nonce})
 
 
 @router.get("/readyz", responses={200: {"description": "A turn would start now", **_OBJECT}, **problems(Unavailable)})
-async def readyz(parts: Parts) -> Response:
+async def readyz(parts: AppContext) -> Response:
     """Say whether a turn would start now, and with which model."""
     stats = await parts.engine.stats()
     if not parts.engine.ready or parts.store.draining:
@@ -71,7 +71,7 @@ async def readyz(parts: Parts) -> Response:
     "/metrics",
     responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}, **problems(Forbidden)},
 )
-async def metrics(parts: Parts, me: Me) -> Response:
+async def metrics(parts: AppContext, me: Me) -> Response:
     """Count everything, for Prometheus; for those who may list everything."""
     if "/" not in me.principal.handle.scopes("list"):
         raise Forbidden("the figures are about everybody: they need a token that may list '/'")

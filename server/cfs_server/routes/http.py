@@ -19,8 +19,8 @@ from cfs.errors import InvalidRequest, NotAcceptable, RangeNotSatisfiable, TooLa
 from cfs.wire import Message, Reply, SessionDetail, SessionInfo, SessionTree
 from cfs_server.errors import invalid
 from cfs_server.routes.deps import Caller, Me
-from cfs_server.sessions.authorized import SessionGate
-from cfs_server.sessions.carrier import AT_ONCE_BYTES, aside
+from cfs_server.sessions.authorized import AuthorizedSessions
+from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, aside
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn, TurnResult
@@ -34,12 +34,12 @@ _NO_HISTORY = b'"history":[]'
 """No text holds it: a quote within a text is written with a backslash."""
 
 
-def info(session: Session, sessions: SessionGate) -> SessionInfo:
+def info(session: Session, sessions: AuthorizedSessions) -> SessionInfo:
     """Describe a session without its messages."""
     return session.info(len(sessions.children(session)))
 
 
-def detail(session: Session, sessions: SessionGate) -> SessionDetail:
+def detail(session: Session, sessions: AuthorizedSessions) -> SessionDetail:
     """Describe a session with its messages."""
     return SessionDetail(
         **dict(info(session, sessions)),
@@ -62,7 +62,7 @@ def detail_json(shown: SessionDetail) -> bytes:
     return b"".join([head, _NO_HISTORY[:-1], b",".join(pieces), b"]", tail])
 
 
-def tree(session: Session, sessions: SessionGate) -> SessionTree:
+def tree(session: Session, sessions: AuthorizedSessions) -> SessionTree:
     """Describe a session and everything below it."""
     children = sessions.children(session)
     return SessionTree(**dict(session.info(len(children))), children=tuple(tree(child, sessions) for child in children))

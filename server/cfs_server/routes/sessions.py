@@ -53,9 +53,9 @@ from cfs_server.routes.http import (
     read_text,
     tree,
 )
-from cfs_server.sessions.authorized import SessionGate
-from cfs_server.sessions.carrier import aside
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.history import Weighed, read_history, rendered
+from cfs_server.sessions.loop_bridge import aside
 from cfs_server.sessions.session import Session
 
 router = APIRouter(prefix="/v1/sessions", tags=["sessions"])
@@ -326,6 +326,6 @@ def _listing(shown: BaseModel, headers: dict[str, str], if_none_match: str | Non
     return answer
 
 
-def _made(session: Session, sessions: SessionGate, status: int) -> Response:
+def _made(session: Session, sessions: AuthorizedSessions, status: int) -> Response:
     headers = session_headers(session, view_etag(session, sessions)) | {"Location": location(session.id)}
     return as_json(info(session, sessions), status, headers)

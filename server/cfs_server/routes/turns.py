@@ -21,7 +21,7 @@ from cfs.errors import (
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.deps import Me, SessionId, Sessions
 from cfs_server.routes.http import as_json, attend, json_body, reply
-from cfs_server.sessions.authorized import SessionGate
+from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn
 
@@ -88,7 +88,7 @@ async def finish(
     return as_json(reply(session, ended, ended.result.result()))
 
 
-async def _next(session: Session, lease: float, seconds: float, sessions: SessionGate) -> Turn | None:
+async def _next(session: Session, lease: float, seconds: float, sessions: AuthorizedSessions) -> Turn | None:
     """Claim a turn as soon as there is one; None when the time is over."""
     asked = session.id
     try:

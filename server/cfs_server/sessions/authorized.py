@@ -18,11 +18,11 @@ from dataclasses import replace
 from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier
 from cfs.wire import SettingsPatch
 from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
-from cfs_server.access.authorization import Access, Authorization
+from cfs_server.sessions.authorization import Access, Authorization
 from cfs_server.sessions.events import Event, EventLog
 from cfs_server.sessions.history import Weighed
 from cfs_server.sessions.ids import SESSIONS, id_of, new_id, path_of
-from cfs_server.sessions.quotas import Account, Limits
+from cfs_server.sessions.quotas import Limits, StorageUsage
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import Turn, TurnRequest
@@ -30,12 +30,12 @@ from cfs_server.sessions.turns import Turn, TurnRequest
 _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 
 
-class SessionGate:
+class AuthorizedSessions:
     """What one caller may do with the sessions of a store; new ones count for its account."""
 
     __slots__ = ("_account", "_authorization", "_handle", "_store")  # every open stream has one
 
-    def __init__(self, store: SessionStore, authorization: Authorization, account: Account) -> None:
+    def __init__(self, store: SessionStore, authorization: Authorization, account: StorageUsage) -> None:
         self._store = store
         self._authorization = authorization
         self._handle = authorization.handle

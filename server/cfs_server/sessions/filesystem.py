@@ -20,10 +20,10 @@ from cfs_filesystem import (
     Path,
     VersionedEntryMeta,
 )
-from cfs_server.sessions.carrier import Carrier
 from cfs_server.sessions.history import decode_message, rendered_in_thread
 from cfs_server.sessions.ids import SESSIONS, id_of, path_of
-from cfs_server.sessions.quotas import Account
+from cfs_server.sessions.loop_bridge import LoopBridge
+from cfs_server.sessions.quotas import StorageUsage
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import TurnRequest
@@ -37,12 +37,12 @@ class SessionFileSystem(FileSystemBase):
     as it is. Without `generate` messages are only added, and nobody answers.
     """
 
-    def __init__(self, store: SessionStore, account: Account | None = None, *, generate: bool = True) -> None:
+    def __init__(self, store: SessionStore, account: StorageUsage | None = None, *, generate: bool = True) -> None:
         super().__init__([SESSIONS])
         self._store = store
         self._account = account
         self._generate = generate
-        self._on_loop = Carrier()
+        self._on_loop = LoopBridge()
 
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:  # noqa: ARG002
         return _SessionIndex(self._store, self._on_loop)
@@ -107,7 +107,7 @@ class SessionFileSystem(FileSystemBase):
 class _SessionIndex(Mapping[Path, EntryMeta]):
     """The sessions as they are at the moment of asking."""
 
-    def __init__(self, store: SessionStore, on_loop: Carrier) -> None:
+    def __init__(self, store: SessionStore, on_loop: LoopBridge) -> None:
         self._store = store
         self._on_loop = on_loop
 

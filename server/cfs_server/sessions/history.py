@@ -12,8 +12,8 @@ from cfs.errors import TooLarge, UnsupportedMedia
 from cfs.transcript import PREFIXES, parse, render, render_one, shown
 from cfs.wire import Message
 from cfs_server.engine.fitting import exchanges, leading_systems
-from cfs_server.sessions.carrier import AT_ONCE_BYTES, Carrier, aside
-from cfs_server.sessions.quotas import Account
+from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, LoopBridge, aside
+from cfs_server.sessions.quotas import StorageUsage
 
 # From the bytes that somebody writes to the content of one message (S3).
 
@@ -140,7 +140,7 @@ class History:
     The `window` is what prompts have of it; when the messages are replaced, that is everything again.
     """
 
-    def __init__(self, account: Account, history: Weighed | None = None, at: float | None = None) -> None:
+    def __init__(self, account: StorageUsage, history: Weighed | None = None, at: float | None = None) -> None:
         self._account = account
         self._messages: list[Message] = []
         self.size = self.cost = 0
@@ -314,7 +314,7 @@ async def rendered(history: History, owner: str) -> None:
         history.keep(version, await aside(history.unrendered, owner, history.rendering()))
 
 
-def rendered_in_thread(history: History, on_loop: Carrier) -> None:
+def rendered_in_thread(history: History, on_loop: LoopBridge) -> None:
     """Do the same on behalf of a thread."""
     for _ in range(_ATTEMPTS):
         left, version, render_now = on_loop(lambda: (history.unrendered, history.version, history.rendering()))

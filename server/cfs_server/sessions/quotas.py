@@ -40,29 +40,29 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Allowance:
+class Quota:
     """Bounds of one account; None sets none. Sizes are bytes of memory, as `history.cost_of` counts them."""
 
     sessions: int | None = None
     size: int | None = None
 
 
-class Account:
+class StorageUsage:
     """Counts the sessions of one owner and their bytes, here and in the account that this one is within."""
 
-    def __init__(self, owner: str, allowance: Allowance, within: "Account | None" = None) -> None:
+    def __init__(self, owner: str, quota: Quota, within: "StorageUsage | None" = None) -> None:
         self.owner = owner
-        self.allowance = allowance
+        self.quota = quota
         self.sessions = 0
         self.bytes = 0
         self.within = within
 
-    def part(self, owner: str, allowance: Allowance) -> Self:
+    def part(self, owner: str, quota: Quota) -> Self:
         """Make an account within this one."""
-        return type(self)(owner, allowance, self)
+        return type(self)(owner, quota, self)
 
-    def _chain(self) -> "Iterator[Account]":
-        account: Account | None = self
+    def _chain(self) -> "Iterator[StorageUsage]":
+        account: StorageUsage | None = self
         while account is not None:
             yield account
             account = account.within
@@ -76,7 +76,7 @@ class Account:
     def require_room(self, *, sessions: int = 0, size: int = 0) -> None:
         """Raise `StorageFull` unless so many sessions and bytes more are within every bound."""
         for account in self._chain():
-            most = account.allowance
+            most = account.quota
             if sessions > 0 and most.sessions is not None and account.sessions + sessions > most.sessions:
                 raise StorageFull(f"{account.owner} may hold {most.sessions} sessions at most; delete some")
             if size > 0 and most.size is not None and account.bytes + size > most.size:

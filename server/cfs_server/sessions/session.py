@@ -37,7 +37,7 @@ from cfs_server.engine.fitting import TARGET, leading_systems
 from cfs_server.engine.interface import TOO_LONG, Delta, Engine, Finished, GenerationRequest
 from cfs_server.sessions.events import Event, EventBus
 from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, Window, cost_of, error_reply
-from cfs_server.sessions.quotas import Account, Limits
+from cfs_server.sessions.quotas import Limits, StorageUsage
 from cfs_server.sessions.state import (
     CancelRequested,
     Change,
@@ -92,7 +92,7 @@ class Session(SessionState):
     the ETag of the transcript (H3).
     """
 
-    def __init__(self, created: Created, services: Services, account: Account, at: float | None = None) -> None:
+    def __init__(self, created: Created, services: Services, account: StorageUsage, at: float | None = None) -> None:
         """Make a session; one that was recorded has been made `at` a time."""
         self.key = created.key
         self.account = account

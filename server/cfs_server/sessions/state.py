@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 from cfs.wire import EventType, FinishReason, Message, Settings, State, Usage
 from cfs_server.engine.interface import Delta
 from cfs_server.sessions.history import History, Weighed, Window
-from cfs_server.sessions.quotas import Account
+from cfs_server.sessions.quotas import StorageUsage
 from cfs_server.sessions.turns import InvalidTransition, Lease, Turn, TurnRequest, TurnState
 
 NO_MESSAGES, WHOLE = Weighed(), Window()
@@ -37,7 +37,7 @@ class SessionState:
     id: str
     key: str
     nonce: str
-    account: Account
+    account: StorageUsage
     settings: Settings
     history: History
     queue: deque[Turn]

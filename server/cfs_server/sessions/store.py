@@ -27,7 +27,7 @@ from cfs_server.sessions.events import Event, EventBus, new_nonce
 from cfs_server.sessions.hints import Hints
 from cfs_server.sessions.history import Weighed, Window, check_content, read_history
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
-from cfs_server.sessions.quotas import Account, Allowance, Limits
+from cfs_server.sessions.quotas import Limits, Quota, StorageUsage
 from cfs_server.sessions.session import Services, Session
 from cfs_server.sessions.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed
 from cfs_server.sessions.turns import Turn, TurnRequest, kind_of
@@ -46,7 +46,7 @@ class SessionStore:
         """Make an empty store; `record` gets every change of every session just before it is made."""
         self.limits = limits or Limits()
         self.bus = EventBus(self.limits)
-        self.account = Account("the server", Allowance(self.limits.sessions, self.limits.total_bytes))
+        self.account = StorageUsage("the server", Quota(self.limits.sessions, self.limits.total_bytes))
         self._defaults = defaults or Settings()
         self._sessions: dict[str, Session] = {}
         self._children: dict[str, list[str]] = {}
@@ -89,7 +89,7 @@ class SessionStore:
         """Return a session, or None if there is none of that id."""
         return self._sessions.get(session_id)
 
-    def open(self, session_id: str, account: Account | None = None) -> Session:
+    def open(self, session_id: str, account: StorageUsage | None = None) -> Session:
         """Return a session, made if it does not exist yet (S2); a new one counts for the account."""
         return self._sessions.get(session_id) or self._create(check_id(session_id), self._defaults, None, account)
 
@@ -124,7 +124,7 @@ class SessionStore:
         session_id: str | None = None,
         patch: SettingsPatch | None = None,
         transcript: str | Weighed | None = None,
-        account: Account | None = None,
+        account: StorageUsage | None = None,
     ) -> Session:
         """Make a session, with a history if a transcript is given (S14), which may have been read before.
 
@@ -141,7 +141,7 @@ class SessionStore:
         return session
 
     def submit(
-        self, session_id: str, request: TurnRequest, account: Account | None = None
+        self, session_id: str, request: TurnRequest, account: StorageUsage | None = None
     ) -> tuple[Session, Turn, Event]:
         """Accept a message for a session, created if it is new (S3, S4).
 
@@ -172,7 +172,7 @@ class SessionStore:
         return sum(running for running, _ in counts), sum(waiting for _, waiting in counts)
 
     def fork(
-        self, session_id: str, new: str | None = None, at: int | None = None, account: Account | None = None
+        self, session_id: str, new: str | None = None, at: int | None = None, account: StorageUsage | None = None
     ) -> Session:
         """Copy a session's settings and the first `at` messages of its history (S14).
 
@@ -240,7 +240,7 @@ class SessionStore:
         return session
 
     def _check_unanswered(
-        self, session_id: str, history: Sequence[Message], settings: Settings, account: Account
+        self, session_id: str, history: Sequence[Message], settings: Settings, account: StorageUsage
     ) -> None:
         """Raise what keeps a history's last message from its turn, if it waits for one, before anything is made."""
         if not history or history[-1].role != "user":
@@ -290,7 +290,7 @@ class SessionStore:
 
     # -- replaying ------------------------------------------------------------------------------------------------
 
-    def replay(self, records: Iterable[Record], account_of: Callable[[str], Account]) -> None:
+    def replay(self, records: Iterable[Record], account_of: Callable[[str], StorageUsage]) -> None:
         """Make recorded changes again, in their order, in an empty store; nothing is recorded, no engine is asked.
 
         `account_of` finds the account of an owner. The sessions, their turns and all events are as they were recorded;
@@ -320,7 +320,7 @@ class SessionStore:
         name: str,
         settings: Settings,
         history: Weighed | None = None,
-        account: Account | None = None,
+        account: StorageUsage | None = None,
         window: Window = WHOLE,
         forked_from: str | None = None,
     ) -> Session:
@@ -333,7 +333,7 @@ class SessionStore:
         self,
         name: str,
         settings: Settings,
-        account: Account,
+        account: StorageUsage,
         history: Weighed = NO_MESSAGES,
         window: Window = WHOLE,
         forked_from: str | None = None,
@@ -343,7 +343,7 @@ class SessionStore:
         self._add(session)
         return session
 
-    def _make_ancestors(self, name: str, account: Account) -> None:
+    def _make_ancestors(self, name: str, account: StorageUsage) -> None:
         for ancestor in ancestors_of(name):
             if ancestor not in self._sessions:
                 self._make(ancestor, self._defaults, account)

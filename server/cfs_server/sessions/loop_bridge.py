@@ -33,7 +33,7 @@ async def aside(size: int, owner: str, work: Callable[[], _T]) -> _T:
         return await to_thread.run_sync(work, limiter=_THREADS)
 
 
-class Carrier:
+class LoopBridge:
     """Belongs to the loop that it is made on."""
 
     def __init__(self) -> None:
