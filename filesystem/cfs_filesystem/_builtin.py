@@ -15,7 +15,7 @@ INTERNAL = "/internal/"
 USERINPUT = "/userinput/"
 WORKSPACE = "/workspace/"
 
-_LOOK: frozenset[Operation] = frozenset({"list", "file", "read_binary", "read_file", "read_re"})
+_LOOK: frozenset[Operation] = OPERATIONS - {"write", "delete"}
 _LAYOUT: dict[Path, frozenset[Operation]] = {INTERNAL: OPERATIONS - {"delete"}, USERINPUT: _LOOK, WORKSPACE: OPERATIONS}
 
 

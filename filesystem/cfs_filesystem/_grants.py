@@ -8,13 +8,13 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from itertools import product
-from typing import Any
+from typing import Any, get_args
 
 from cfs_filesystem._errors import AccessDeniedError, InvalidArgumentError
 from cfs_filesystem._paths import covers, narrower, validate_prefix
 from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, Grant, GrantedOperation, Operation, Path
 
-_ORDER: tuple[Operation, ...] = ("list", "file", "read_binary", "read_file", "read_re", "write", "delete")
+_ORDER: tuple[Operation, ...] = get_args(Operation)
 _NAMES = OPERATIONS | {"read"}
 
 

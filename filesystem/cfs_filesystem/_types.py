@@ -8,7 +8,7 @@ Path: TypeAlias = str
 """A logical absolute path. `validate_path` is the only judge of which strings are one; nothing ever changes one."""
 
 Operation = Literal["list", "file", "read_binary", "read_file", "read_re", "write", "delete"]
-"""What can be done through a handle."""
+"""What can be done through a handle. This is the one list of these names, in the order in which they are shown."""
 
 GrantedOperation: TypeAlias = Operation | Literal["read"]
 """What a grant may name: an operation, or `read` for the three that read content."""

@@ -21,7 +21,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import tomlkit
 from pydantic import (
@@ -35,7 +35,7 @@ from pydantic import (
     ValidationError,
 )
 
-from cfs_filesystem import GrantedOperation, InvalidPathError, validate_prefix
+from cfs_filesystem import GrantedOperation, InvalidPathError, Operation, validate_prefix
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
 
 PREFIX = "cfs_"
@@ -61,9 +61,8 @@ def _placed(prefix: str) -> str:
     raise ValueError(f"{prefix!r} is neither '/' nor within {' or '.join(PLACES)}")
 
 
-_ORDER: list[GrantedOperation] = [
-    "list", "file", "read", "read_binary", "read_file", "read_re", "write", "delete",
-]  # fmt: skip
+_ORDER: list[GrantedOperation] = [*get_args(Operation)]
+_ORDER.insert(_ORDER.index("read_binary"), "read")
 
 
 def _known(ops: object) -> object:
