@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
+from cfs.transcript import PREFIXES
+
 Role = Literal["system", "user", "assistant", "tool"]
 State = Literal["idle", "generating", "waiting_for_agent"]
 FinishReason = Literal["stop", "length", "tool_calls", "cancelled", "error"]
@@ -44,7 +46,7 @@ def _whole(value: Any) -> Any:
 _Integral = BeforeValidator(_whole)
 """Lets 5.0 pass as an integer, as JSON has only one kind of number."""
 
-TRANSCRIPT_PATTERN = r"^($|System: |User: |Assistant: |Tool: )"
+TRANSCRIPT_PATTERN = f"^($|{'|'.join(PREFIXES.values())})"
 """How a transcript begins (S6)."""
 
 _NewId = Field(json_schema_extra={"pattern": ID_PATTERN})
