@@ -14,9 +14,9 @@ app = typer.Typer(no_args_is_help=True)
 
 
 def serve(**flags: Any) -> None:
-    """Serve sessions over HTTP, with the model inside.
+    """Run the CFS server: sessions over HTTP and WebDAV, answered by the built-in model engine.
 
-    Each flag can also be set by the environment (CFS_PORT for --port, and so on) or in the TOML file of --config.
+    Each flag can also be set by an environment variable (CFS_PORT for --port) or in the TOML file of --config.
     """
     config = flags.pop("config")
     given = {name: value for name, value in flags.items() if value is not None}
@@ -60,7 +60,7 @@ _CONFIG = inspect.Parameter(
     default=None,
     annotation=Annotated[
         Path | None,
-        typer.Option("--config", envvar=CONFIG_VARIABLE, help="TOML file with settings.", show_default=False),
+        typer.Option("--config", envvar=CONFIG_VARIABLE, help="TOML file of settings.", show_default=False),
     ],
 )
 _PARAMETERS = [*map(_parameter, Settings.model_fields), _CONFIG]

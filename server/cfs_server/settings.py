@@ -41,149 +41,163 @@ class Settings(BaseSettings):
     _connections: ClassVar[ConnectionLimits] = ConnectionLimits()
 
     host: str = Field("127.0.0.1", description="Address to listen on. Anything but loopback needs `--tokens`.")
-    port: int = Field(8000, ge=0, le=65_535, description="Port to listen on; 0 takes a free one and says which.")
+    port: int = Field(8000, ge=0, le=65_535, description="Port to listen on; 0 picks a free port and logs it.")
     tokens: Path | None = Field(
-        None, description="TOML file of access tokens (`cfs token create`); with it every caller needs one."
+        None, description="TOML file of access tokens (`cfs token create`). If set, every request needs a token."
     )
     allow_remote_without_tokens: bool = Field(
         False,
-        description="Listen elsewhere than on loopback without tokens: everybody who comes may read and write all.",
+        description="Allow non-loopback access without tokens. Anyone who can connect gets full access.",
         json_schema_extra={"flag": "--allow-remote"},
     )
     allowed_hosts: str = Field(
         "",
-        description="Names, separated by commas, under which the server may be called besides loopback ones;"
-        " browsers send them. With `--tokens` or `--allow-remote` any, unless set.",
+        description="Comma-separated host names that requests may use besides loopback ones (the `Host` header)."
+        " Default: any name with `--tokens` or `--allow-remote`, else none.",
     )
     model: str | None = Field(
-        None, description="Path of a GGUF file, or `hf:OWNER/REPO:FILE`; the embedded model unless set."
+        None, description="Path of a GGUF file, or `hf:OWNER/REPO:FILE`. Default: the embedded model."
     )
     engine: Literal["llama", "scripted"] = Field(
-        "llama", description="What answers: `llama` runs the model; `scripted` repeats the message, for tests."
+        "llama", description="`llama` runs the model; `scripted` repeats each message, for tests."
     )
     engine_disk: Path | None = Field(
         None,
-        description="Folder for what the engine has computed for sessions, beyond memory; nothing is kept on disk"
-        " unless set. The files hold what the sessions are about, and outlive the server.",
+        description="Folder for the engine's cache of computed sessions; memory only unless set. The files reveal"
+        " the contents of sessions and remain when the server exits.",
     )
-    engine_disk_bytes: Count = Field(4 << 30, description="Bytes that the engine may keep on disk.")
+    engine_disk_bytes: Count = Field(4 << 30, description="Maximum size of the engine's disk cache in bytes.")
     engine_hang_seconds: Seconds = Field(
         6.0,
         ge=3,
-        description="Seconds without a sign of life from the engine after which its worker process is replaced;"
-        " steps that are predicted to take long get more; a worker that uses CPU time gets ten times as long (Linux).",
+        description="Seconds without progress after which the engine's worker process is restarted. Steps that are"
+        " predicted to take long get more; on Linux a worker that uses CPU time gets ten times as long.",
     )
     upstream: str | None = Field(
-        None, description="URL of another server that answers instead: `http://127.0.0.1:8080/v1`."
+        None, description="URL of another model server that generates the replies, such as `http://127.0.0.1:8080/v1`."
     )
     upstream_kind: Literal["auto", UpstreamKind] = Field(
-        "auto", description="Protocol of the upstream; `auto` is `anthropic` when its URL says so, else `openai`."
+        "auto", description="API of the upstream. `auto` is `anthropic` if its URL contains that name, else `openai`."
     )
-    upstream_model: str | None = Field(None, description="Model of the upstream; its only one unless set.")
+    upstream_model: str | None = Field(None, description="Model of the upstream. Default: its only model.")
     upstream_key_file: Path | None = Field(
         None,
-        description="File with the upstream's key. Unless set the key is the variable `CFS_UPSTREAM_KEY`, if there is"
-        " one. It is never a flag, which others could read.",
+        description="File with the API key of the upstream. Default: the environment variable `CFS_UPSTREAM_KEY`."
+        " There is no flag for the key itself, because other users could read it.",
     )
     upstream_sampling: str = Field(
         "",
-        description="Settings that the upstream is told, separated by commas: of `temperature`, `top_p`, `top_k`,"
-        " `min_p`, `seed`. Unless set `temperature,top_p,seed`, or `temperature` for Anthropic.",
+        description="Comma-separated sampling settings to send to the upstream: `temperature`, `top_p`, `top_k`,"
+        " `min_p`, `seed`. Default: `temperature,top_p,seed`, or `temperature` for Anthropic.",
     )
     upstream_thinking_tokens: int = Field(
-        0, ge=0, description="Tokens that a model of Anthropic may think before it answers, 1024 or more; 0 is none."
+        0, ge=0, description="Thinking budget in tokens for Anthropic models, at least 1024; 0 disables thinking."
     )
     upstream_timeout: Seconds = Field(
-        120.0, gt=0, description="Seconds for which the upstream may say nothing before a turn fails."
+        120.0, gt=0, description="Seconds without data from the upstream after which a turn fails."
     )
-    upstream_parallel: Count = Field(8, description="Turns that the upstream gets at a time; others wait.")
+    upstream_parallel: Count = Field(
+        8, description="Maximum number of concurrent requests to the upstream; other turns wait."
+    )
     upstream_retries: int = Field(
-        3, ge=0, le=20, description="How often a request is sent again that failed before its first word."
+        3, ge=0, le=20, description="How often to retry a request that failed before its first token."
     )
     upstream_retry_pause: Seconds = Field(
-        0.5, description="Longest pause before a request is sent again; it doubles each time."
+        0.5, description="Longest pause before a retry, in seconds; it doubles each time."
     )
     upstream_check: bool = Field(
-        True, description="Ask the upstream at the start whether it is there, takes the key and has the model."
+        True, description="Check at startup that the upstream responds, accepts the key and has the model."
     )
-    scripted_interval: Seconds = Field(0.0, description="Seconds between two tokens of the scripted engine.")
+    scripted_interval: Seconds = Field(0.0, description="Seconds between tokens of the scripted engine.")
     data_dir: Path | None = Field(
         None,
-        description="Folder for what outlives the server: the workspaces. Unless set they end with it, as sessions do.",
+        description="Folder for workspaces; unless set, they are deleted when the server exits.",
     )
-    ready_file: Path | None = Field(None, description="File that gets the server's URL once it listens.")
+    ready_file: Path | None = Field(None, description="File to write the server's URL to once it listens.")
     log_format: Literal["auto", "text", "json"] = Field(
         "auto", description="`text` for people, `json` for programs; `auto` is `text`, coloured on a terminal."
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Least that is logged.")
-    shutdown_grace: Seconds = Field(10.0, description="Seconds that running turns get when the server is stopped.")
-    ping: Seconds = Field(15.0, description="Seconds between two heartbeats of a stream; 0 sends none.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Minimum log level.")
+    shutdown_grace: Seconds = Field(10.0, description="Seconds that running turns get to finish when the server stops.")
+    ping: Seconds = Field(15.0, description="Seconds between heartbeats of an event stream; 0 disables them.")
     send_timeout: Seconds = Field(
-        30.0, gt=0, description="Seconds after which a reader that takes nothing from its stream is dropped."
+        30.0, gt=0, description="Seconds after which a stream is closed if its client reads nothing."
     )
-    stream_seconds: Seconds = Field(0.0, description="Longest life of a stream; readers resume. 0 sets no limit.")
-    max_wait: Seconds = Field(3600.0, description="Longest wait of one request; longer ones are cut to it.")
-    token_sessions: int | None = Field(None, ge=0, description="Sessions that one token may hold (507).")
+    stream_seconds: Seconds = Field(
+        0.0, description="Maximum duration of a stream in seconds; clients resume it. 0 sets no limit."
+    )
+    max_wait: Seconds = Field(
+        3600.0, description="Maximum `wait` of a request in seconds; longer waits are cut to this."
+    )
+    token_sessions: int | None = Field(None, ge=0, description="Maximum number of sessions of one token (507).")
     token_bytes: int | None = Field(
         None,
         ge=0,
-        description="Bytes that one token's messages may take in memory, and bytes of workspaces' files (507).",
+        description="Maximum bytes of messages in memory, and of files in workspaces, of one token (507).",
     )
-    token_streams: int | None = Field(None, ge=0, description="Streams that one token may have open (429).")
+    token_streams: int | None = Field(None, ge=0, description="Maximum number of open streams of one token (429).")
     token_requests: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="Requests a second that one token may make in the long run (429)."
+        None, gt=0, allow_inf_nan=False, description="Maximum average rate of requests of one token, per second (429)."
     )
-    max_streams: Count = Field(10_000, description="Streams open at a time; more are told to come back (429).")
+    max_streams: Count = Field(10_000, description="Maximum number of open streams (429).")
     max_head_bytes: Count = Field(
-        _connections.head_bytes, description="Largest head of a request: its first line and its header fields (431)."
+        _connections.head_bytes, description="Maximum bytes of a request's first line and headers (431)."
     )
-    max_head_fields: Count = Field(_connections.head_fields, description="Header fields of one request (431).")
+    max_head_fields: Count = Field(
+        _connections.head_fields, description="Maximum number of header fields of a request (431)."
+    )
     head_seconds: Seconds = Field(
         _connections.head_seconds,
         gt=0,
-        description="Longest time for the head of a request, from its first byte or from the connection (408).",
+        description="Maximum seconds to receive a request's headers, from its first byte or the connection (408).",
     )
     stall_seconds: Seconds = Field(
         _connections.stall_seconds,
         gt=0,
-        description="Longest time in which nothing more of a request's body comes (408); a slow upload goes on.",
+        description="Maximum seconds without new data of a request's body (408). Slow uploads that progress are fine.",
     )
     max_unfinished: Count = Field(
         _connections.unfinished,
-        description="Connections of one address that have no whole request for over a second; more are closed (429)."
-        " Networks of IPv6 count by their 64 bits.",
+        description="Maximum number of connections of one address that have sent no complete request within a"
+        " second (429). IPv6 addresses count by their /64 network.",
     )
     trusted_proxies: str = Field(
         "",
-        description="Addresses and networks, separated by commas, for which `max_unfinished` does not count: proxies"
-        " that bound their own clients.",
+        description="Comma-separated addresses and networks that are exempt from `max_unfinished`: proxies that"
+        " limit their own clients.",
     )
-    max_body_bytes: Count = Field(8 << 20, description="Largest body of a request, unless that is a file (413).")
-    max_file_bytes: Count = Field(1 << 30, description="Largest file that is put into a workspace (413).")
-    max_message_bytes: Count = Field(_limits.message_bytes, description="Largest message (413).")
+    max_body_bytes: Count = Field(8 << 20, description="Maximum bytes of a request's body, except for files (413).")
+    max_file_bytes: Count = Field(1 << 30, description="Maximum bytes of a file in a workspace (413).")
+    max_message_bytes: Count = Field(_limits.message_bytes, description="Maximum bytes of a message (413).")
     max_messages: Count = Field(
-        _limits.messages, description="Messages of one session (507), and of one request or transcript (413)."
+        _limits.messages, description="Maximum number of messages of a session (507), a request or a transcript (413)."
     )
     max_reply_bytes: Count = Field(
         4 << 20,
-        description="Largest reply of an upstream, with its thinking and calls of tools; a longer one fails its turn.",
+        description="Maximum bytes of an upstream's reply, including thinking and tool calls; longer ones fail.",
     )
-    max_sessions: Count = Field(_limits.sessions, description="Sessions that the server holds (507).")
-    max_total_bytes: Count = Field(_limits.total_bytes, description="Bytes of memory for all messages together (507).")
-    max_queued_turns: Count = Field(_limits.queued_turns, description="Turns that wait in one session (429).")
+    max_sessions: Count = Field(_limits.sessions, description="Maximum number of sessions (507).")
+    max_total_bytes: Count = Field(_limits.total_bytes, description="Maximum bytes of memory for all messages (507).")
+    max_queued_turns: Count = Field(
+        _limits.queued_turns, description="Maximum number of turns that wait in a session (429)."
+    )
     max_wait_seconds: Seconds = Field(
         _limits.wait_seconds,
         gt=0,
-        description="Longest predicted wait for the engine; turns beyond it are refused (429).",
+        description="Maximum predicted wait for the engine in seconds; turns that would wait longer are refused (429).",
     )
-    turn_seconds: Seconds = Field(_limits.turn_seconds, gt=0, description="Longest time that one turn may take.")
-    session_events: Count = Field(_limits.session_events, description="Events of one session kept for resuming.")
+    turn_seconds: Seconds = Field(_limits.turn_seconds, gt=0, description="Maximum duration of a turn in seconds.")
+    session_events: Count = Field(
+        _limits.session_events, description="Number of events kept for each session, so that streams can resume."
+    )
     session_event_bytes: Count = Field(
-        _limits.session_event_bytes, description="Bytes of memory for these; the newest event is always kept."
+        _limits.session_event_bytes, description="Maximum bytes of memory for these; the newest event is always kept."
     )
-    all_events: Count = Field(_limits.all_events, description="Events of all sessions kept for resuming.")
+    all_events: Count = Field(
+        _limits.all_events, description="Number of events kept for all sessions, so that streams can resume."
+    )
     all_event_bytes: Count = Field(
-        _limits.all_event_bytes, description="Bytes of memory for the events of all sessions together."
+        _limits.all_event_bytes, description="Maximum bytes of memory for the events of all sessions."
     )
 
     @property

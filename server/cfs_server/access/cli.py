@@ -25,24 +25,24 @@ File = Annotated[
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What to call it; it names the caller in logs and limits.")],
+    name: Annotated[str, typer.Argument(help="Name of the token; logs show it as the caller.")],
     file: File,
     grant: Annotated[
         list[str],
         typer.Option(
-            help="PREFIX or PREFIX=OPS, any number of times: '/' is everything, '/sessions/alice' that session and what"
-            " is below it. OPS: 'all' (the default), 'ro' (list, file, read), or names with commas between."
+            help="PREFIX or PREFIX=OPS; may be repeated. '/' grants everything, '/sessions/alice' that session and its"
+            " sub-sessions. OPS: 'all' (default), 'ro' (list, file, read), or comma-separated names."
         ),
     ],
     expires: Annotated[
-        str | None, typer.Option(help="When it ends: a time span such as 12h, 30d, 1y, or a time such as 2027-01-31.")
+        str | None, typer.Option(help="Expiry: a duration such as 12h, 30d, 1y, or a date such as 2027-01-31.")
     ] = None,
-    sessions: Annotated[int | None, typer.Option(help="Sessions that it may hold.", min=0)] = None,
-    size: Annotated[int | None, typer.Option("--bytes", help="Bytes that it may hold.", min=0)] = None,
-    streams: Annotated[int | None, typer.Option(help="Streams that it may have open.", min=0)] = None,
-    requests: Annotated[float | None, typer.Option(help="Requests a second that it may make.")] = None,
+    sessions: Annotated[int | None, typer.Option(help="Maximum number of sessions.", min=0)] = None,
+    size: Annotated[int | None, typer.Option("--bytes", help="Maximum number of bytes.", min=0)] = None,
+    streams: Annotated[int | None, typer.Option(help="Maximum number of open streams.", min=0)] = None,
+    requests: Annotated[float | None, typer.Option(help="Maximum requests per second.")] = None,
 ) -> None:
-    """Make a token and print it, once: the file keeps only its hash."""
+    """Create a token and print it once; the file stores only its hash."""
     try:
         limits = TokenLimits(sessions=sessions, bytes=size, streams=streams, requests=requests)
         secret = tokens.create(file, name, [_grant(each) for each in grant], expires=_time(expires), limits=limits)
@@ -50,13 +50,15 @@ def create(
         raise _failure(tokens.told(error)) from None
     except TokensError as error:
         raise _failure(str(error)) from None
-    typer.echo(f"Keep it: it is shown only now. It is in use as soon as a server runs with --tokens {file}.", err=True)
+    typer.echo(
+        f"Store this token now: it is not shown again. Servers that run with --tokens {file} accept it.", err=True
+    )
     typer.echo(secret)
 
 
 @app.command(name="list")
-def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
-    """List the tokens; the secrets themselves are nowhere."""
+def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List the tokens, without their secrets."""
     try:
         known = tokens.load(file)
     except TokensError as error:
@@ -72,8 +74,8 @@ def show(file: File, as_json: Annotated[bool, typer.Option("--json", help="For p
 
 
 @app.command()
-def revoke(name: Annotated[str, typer.Argument(help="Which one.")], file: File) -> None:
-    """Take a token away; a running server refuses it within two seconds."""
+def revoke(name: Annotated[str, typer.Argument(help="Name of the token.")], file: File) -> None:
+    """Revoke a token; a running server refuses it within two seconds."""
     try:
         tokens.revoke(file, name)
     except TokensError as error:

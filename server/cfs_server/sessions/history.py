@@ -24,8 +24,7 @@ def decode_message(data: bytes, *, limit: int) -> str | None:
     Returns None where there is nothing but blanks: an empty write is a no-op.
     Raises `TooLarge` over `limit` bytes and `UnsupportedMedia` for bytes that are not UTF-8.
     """
-    if len(data) > limit:
-        raise TooLarge(f"a message has {limit} bytes at most; this one has {len(data)}")
+    require_message_size(len(data), limit)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -40,9 +39,14 @@ def check_content(content: str, *, limit: int) -> str:
         size = len(content.encode())
     except UnicodeEncodeError:
         raise UnsupportedMedia("the content holds a lone surrogate, which is no text in UTF-8") from None
+    require_message_size(size, limit)
+    return content
+
+
+def require_message_size(size: int, limit: int) -> None:
+    """Raise `TooLarge` for a message of more than `limit` bytes."""
     if size > limit:
         raise TooLarge(f"a message has {limit} bytes at most; this one has {size}")
-    return content
 
 
 MESSAGE_COST = 640

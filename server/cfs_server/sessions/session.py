@@ -31,7 +31,7 @@ from cfs.errors import (
     TooMany,
 )
 from cfs.transcript import render
-from cfs.wire import FinishReason, Message, SessionInfo, Settings, SettingsPatch, ToolCall, Usage
+from cfs.wire import LEASE_SECONDS, FinishReason, Message, SessionInfo, Settings, SettingsPatch, ToolCall, Usage
 from cfs_server.broadcast import Broadcast
 from cfs_server.engine.fitting import TARGET, leading_systems
 from cfs_server.engine.interface import TOO_LONG, Delta, Engine, Finished, GenerationRequest
@@ -66,7 +66,7 @@ CANCELLED = "[Cancelled]"
 _RETRY_SECONDS = 1.0
 _ANNOUNCED_EACH = 256
 """Messages of one request that get an event each; with more of them readers fetch the session again."""
-_GRACE = 30.0
+_GRACE = LEASE_SECONDS
 """Seconds for which an agent keeps a turn that it took back late, until its call has set a new lease."""
 
 _log = structlog.get_logger(__name__)
@@ -334,7 +334,7 @@ class Session(SessionState):
 
     def add(self, turn: Turn, delta: Delta) -> None:
         """Add a piece to the running turn's reply."""
-        self.apply(ReplyExtended(turn.id, delta))
+        self.apply(ReplyExtended(turn.request.id, delta))
 
     def finish_turn(self, turn: Turn, reason: FinishReason, text: str, usage: Usage | None = None) -> None:
         """Append the reply, stripped (S5), and start the next turn."""

@@ -63,7 +63,7 @@ class SessionState:
 
     def turn(self, turn_id: str) -> Turn:
         """Return the turn of this id that runs or waits; raises `InvalidTransition` for one that has ended."""
-        if self.running is not None and self.running.id == turn_id:
+        if self.running is not None and self.running.request.id == turn_id:
             return self.running
         for turn in self.queue:
             if turn.id == turn_id:
