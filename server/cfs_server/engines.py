@@ -1,4 +1,4 @@
-"""Which engine the settings name, and the key of one that is elsewhere (E4)."""
+"""Makes the engine that the settings name, and reads the key of an upstream (E4)."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ KEY_VARIABLE = "CFS_UPSTREAM_KEY"
 def make_engine(settings: Settings) -> Engine:
     """Make the engine; raises `ConfigurationError` when the settings contradict each other or the key cannot be read.
 
-    Engines are imported when they are made: each needs time for libraries that the others do not need.
+    Engines are imported here, because each imports libraries that the others do not need.
     """
     if settings.upstream is not None:
         return make_upstream(settings)
@@ -31,13 +31,13 @@ def make_engine(settings: Settings) -> Engine:
 
 
 def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
-    """Make the engine of an upstream; `check` goes before the setting."""
+    """Make the engine of an upstream; `check` overrides the setting."""
     from cfs_server.engine.upstream import options
     from cfs_server.engine.upstream.engine import UpstreamEngine
     from cfs_server.engine.upstream.failures import Retries
 
     if settings.model is not None or settings.engine == "scripted":
-        raise ConfigurationError("--upstream lets another server answer: it goes with neither --model nor --engine")
+        raise ConfigurationError("--upstream cannot be combined with --model or --engine scripted")
     try:
         url = options.address(settings.upstream or "")
         kind = options.kind_of(url) if settings.upstream_kind == "auto" else settings.upstream_kind
@@ -63,8 +63,8 @@ def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
 def read_key(file: Path | None) -> SecretStr | None:
     """Read the upstream's key from a file, or else from the environment.
 
-    It is no flag and no key of the configuration file: those are read by others. Raises `ConfigurationError`, which
-    does not show it.
+    It is neither a flag nor in the configuration file, which other users may read. Raises `ConfigurationError`, whose
+    text does not contain the key.
     """
     if file is None:
         key, place = os.environ.get(KEY_VARIABLE, ""), KEY_VARIABLE
@@ -74,10 +74,10 @@ def read_key(file: Path | None) -> SecretStr | None:
         except OSError as error:
             raise ConfigurationError(f"{file}: {(error.strerror or str(error)).lower()}") from None
         except UnicodeDecodeError:
-            raise ConfigurationError(f"{file}: this is no text file with a key") from None
+            raise ConfigurationError(f"{file}: not a text file") from None
     key = key.strip()
     if file is not None and not key:
-        raise ConfigurationError(f"{place}: there is no key in it")
+        raise ConfigurationError(f"{place}: the file is empty")
     if any(character <= " " or character > "~" for character in key):
-        raise ConfigurationError(f"{place}: a key is one line of plain characters without blanks")
+        raise ConfigurationError(f"{place}: a key is one line of printable ASCII characters without spaces")
     return SecretStr(key) if key else None

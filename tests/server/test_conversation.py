@@ -238,7 +238,7 @@ async def test_a_worker_that_hangs_is_replaced_and_one_of_a_suspended_machine_is
                 answer = await client.post("/v1/sessions/c/messages?wait=30", content="Hello!")
                 failed = (await stream.rest())[-1]
             assert failed.event == "turn.failed"
-            assert "no sign of life for" in data(failed)["reply"]
+            assert "no response for" in data(failed)["reply"]
             assert answer.json()["error"] is None, "it was replayed"
             assert (await client.get("/readyz")).json()["restarts"] == 1
             assert 'cfs_engine_restarts_total{reason="hang"} 1.0' in (await client.get("/metrics")).text.splitlines()

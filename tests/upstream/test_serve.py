@@ -159,11 +159,11 @@ def test_a_file_without_a_key_is_told_without_showing_it(tmp_path: Path, content
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"model": "x.gguf"}, "neither --model nor --engine"),
-        ({"engine": "scripted"}, "neither --model nor --engine"),
+        ({"model": "x.gguf"}, "combined with --model or --engine"),
+        ({"engine": "scripted"}, "combined with --model or --engine"),
         ({"upstream": "ftp://llm.example"}, "no URL of an upstream"),
         ({"upstream_sampling": "colour"}, "'colour'"),
-        ({"upstream_thinking_tokens": 2048}, "Anthropic's protocol only"),
+        ({"upstream_thinking_tokens": 2048}, "kind openai take no thinking budget"),
         ({"upstream_thinking_tokens": 5, "upstream_kind": "anthropic"}, "at least 1024"),
     ],
 )

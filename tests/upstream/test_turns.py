@@ -226,7 +226,7 @@ async def test_stopping_ends_everything(kind: UpstreamKind) -> None:
         await both.engine.stop()
         with pytest.raises(EngineError, match="stopped"):
             await reading
-        with pytest.raises(EngineError, match="does not run"):
+        with pytest.raises(EngineError, match="is not running"):
             await ask(both.engine, "too late")
         await both.settled()
         assert not both.engine.ready

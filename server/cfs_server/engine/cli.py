@@ -1,4 +1,4 @@
-"""`cfs model`: which models are on this machine, and fetching others (E5, C10)."""
+"""`cfs model`: lists and downloads models (E5, C10)."""
 
 import json
 from typing import Annotated, Any
@@ -7,7 +7,7 @@ import typer
 
 from cfs_server.engine.interface import ModelLoadError
 
-app = typer.Typer(no_args_is_help=True, help="List the models of this machine, and fetch others.")
+app = typer.Typer(no_args_is_help=True, help="List and download models.")
 
 _CANNOT = 1
 
@@ -16,7 +16,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 
 @app.command(name="list")
 def show(as_json: Json = False) -> None:
-    """List the embedded model and those that have been fetched; the names are what `cfs serve --model` takes."""
+    """List the embedded model and the downloaded ones. `cfs serve --model` takes these names."""
     from cfs_server.engine import models
 
     found = [models.resolve(None), *models.cached()]
@@ -31,14 +31,14 @@ def show(as_json: Json = False) -> None:
 @app.command()
 def pull(
     model: Annotated[
-        str, typer.Argument(metavar="hf:OWNER/REPO:FILE", help="Which file of which repository.", show_default=False)
+        str, typer.Argument(metavar="hf:OWNER/REPO:FILE", help="A file of a repository on the hub.", show_default=False)
     ],
     as_json: Json = False,
 ) -> None:
-    """Fetch a model from the hub, unless it is here already, and print where it is.
+    """Download a model from the hub, unless it was downloaded before, and print its path.
 
-    HF_HOME is where models are kept, HF_TOKEN what opens repositories that need it, HF_ENDPOINT another hub,
-    HF_HUB_ETAG_TIMEOUT how many seconds the hub may take to answer (3 unless set).
+    Environment: HF_HOME is the folder of downloaded models, HF_TOKEN the token for restricted repositories, HF_ENDPOINT
+    the address of another hub, HF_HUB_ETAG_TIMEOUT the seconds to wait for the hub (default: 3).
     """
     from cfs_server.engine import models
 

@@ -1,8 +1,8 @@
-"""Whose turn is next: virtual time at three levels, as in weighted fair queueing.
+"""Fair shares: virtual time at three levels, as in weighted fair queueing.
 
-An owner competes with owners, its kinds of work with each other by weight, its accounts with each other; among turns of
-one account the oldest is first. A family of sessions is one account, so children draw on their parent's share. Whoever
-was idle comes back with the least that anybody beside him has had: idleness saves nothing up.
+Owners compete with owners, the kinds of work of one owner by weight, and the accounts of one kind equally. Among turns
+of one account the oldest is first. A session and its sub-sessions are one account, so children draw on their parent's
+share. An account that was idle resumes with the least time of its active siblings: being idle saves nothing up.
 """
 
 import heapq
@@ -13,25 +13,25 @@ from dataclasses import dataclass, field
 Path = tuple[str, str, str]
 """Owner, kind of work, account."""
 WEIGHTS = {"interactive": 8.0, "agent": 4.0, "background": 1.0}
-"""Shares of an owner's time while all kinds have work; none is ever left without."""
+"""Shares of an owner's time while all kinds have work; no kind starves."""
 
 
 class Fairness:
-    """Counts how much of the engine's time each has had, in seconds divided by its weight."""
+    """Counts the engine time of each owner, kind and account, in seconds divided by its weight."""
 
     def __init__(self) -> None:
         self._had: dict[tuple[str, ...], float] = {}
         self._active: Counter[tuple[str, ...]] = Counter()
 
     def join(self, path: Path) -> None:
-        """Note that a turn has come, waiting or running."""
+        """Count a new turn, waiting or running."""
         for level in _levels(path):
             if not self._active[level]:
                 self._had[level] = max(self._had.get(level, 0.0), self._least_beside(level))
             self._active[level] += 1
 
     def leave(self, path: Path) -> None:
-        """Note that a turn is over; what nobody needs to know any more is forgotten."""
+        """Uncount a turn; times are forgotten when there are no turns."""
         for level in _levels(path):
             self._active[level] -= 1
             if not self._active[level]:
@@ -40,16 +40,16 @@ class Fairness:
             self._had.clear()
 
     def charge(self, path: Path, seconds: float) -> None:
-        """Count time that was spent on a turn."""
+        """Add time that was spent on a turn."""
         for level in _levels(path):
             self._had[level] = self._had.get(level, 0.0) + seconds / (WEIGHTS[path[1]] if len(level) == 2 else 1.0)
 
     def rank(self, path: Path) -> tuple[float, ...]:
-        """Order turns: the least goes first."""
+        """Return the sort key of a turn: the least goes first."""
         return tuple(self._had.get(level, 0.0) for level in _levels(path))
 
     def check_integrity(self, paths: list[Path]) -> list[str]:
-        """Compare with the turns that there are; every line is a violation."""
+        """Compare with the unfinished turns; every line is a violation."""
         wanted = Counter(level for path in paths for level in _levels(path))
         return [] if wanted == self._active else ["the accounts and the unfinished turns do not agree"]
 
@@ -62,21 +62,21 @@ def _levels(path: Path) -> tuple[tuple[str, ...], ...]:
     return path[:1], path[:2], path
 
 
-# What waits for an engine, and how long a turn that came now would wait behind it: not the same for everybody.
+# The backlog: what waits for an engine, and how long a new turn would wait behind it, which depends on its owner.
 #
-# Fair shares let a newcomer pass a crowd. His turn comes when all that he has waiting already is served, and each other
-# owner has had as much of the engine and a turn. The same holds among his own kinds of work, by their weights. Turns of
-# one kind count as ahead of him, whichever of his accounts they are of.
+# With fair shares a new turn passes the crowd of another owner. It starts when its owner's waiting turns are served and
+# each other owner has had as much of the engine, and one turn more. The same holds among the owner's kinds of work, by
+# weight. All turns of the same kind and owner count as ahead of it, whatever their account.
 
 MOST_OWNERS = 64
-"""So many are told apart, those with most work; what the others have waiting goes before everybody."""
+"""Owners that are listed, those with most work; the work of all others counts as ahead of every turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Seconds of the engine's time: until a place is free, for a usual turn, and by owner and kind what waits.
+    """Seconds of the engine's time: until a turn can start, of a usual turn, and of the waiting work by owner and kind.
 
-    `rest` is what waits of owners that are not listed. The default is an engine that has a place.
+    `rest` is the waiting work of owners that are not listed. The default is an engine where a turn can start at once.
     """
 
     place: float = 0.0
@@ -99,7 +99,7 @@ class Backlog:
         return cls(place, total / count if count else 0.0, busiest, rest)
 
     def wait(self, owner: str, kind: str) -> float:
-        """Predict for a turn that came now: the next place, and whatever fair shares put before it."""
+        """Predict the wait of a new turn: for the next start, and for all that fair shares put before it."""
         kinds = self.waiting.get(owner, {})
         same = kinds.get(kind, 0.0)
         rival = ((WEIGHTS[other] / WEIGHTS[kind], seconds) for other, seconds in kinds.items() if other != kind)

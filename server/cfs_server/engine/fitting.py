@@ -1,7 +1,7 @@
-"""How much of a conversation a prompt can hold (S8). Pure: no tokenizer, no I/O.
+"""How much of a conversation fits into a prompt (S8). Pure: no tokenizer, no I/O.
 
-What leaves a prompt leaves in whole exchanges, the oldest first: a user's message with everything up to the next one,
-so that calls of tools and their results stay together. The system messages at the beginning always stay.
+A prompt is shortened by whole exchanges, the oldest first: a user's message with everything up to the next one, so that
+tool calls and their results stay together. The system messages at the beginning always stay.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,11 +11,11 @@ from cfs.transcript import render_one
 from cfs.wire import Message
 
 TARGET = 0.75
-"""How full a prompt is after a cut. The room above lets the next turns keep the beginning that is computed already."""
+"""How full a prompt is after a cut. The room left lets the next turns reuse the computed beginning."""
 LONGEST_UNKNOWN = 16
 """Characters of a token at most, for models whose vocabulary is not known here; means over real texts are 3 to 5."""
 MESSAGE_TOKENS = 8
-"""What a message takes in a prompt beside its text, as a guess; a wrong one only moves the cut."""
+"""Estimated tokens of a message beside its text; a wrong estimate only moves the cut."""
 _THOUGHT = "</think>"
 
 
@@ -25,15 +25,15 @@ def leading_systems(messages: Sequence[Message]) -> int:
 
 
 def exchanges(messages: Sequence[Message], begin: int) -> list[int]:
-    """Say where the exchanges begin, from an index on that is the beginning of one."""
+    """Return the indexes at which exchanges begin, from the index where the first begins."""
     starts = [index for index in range(begin, len(messages)) if messages[index].role == "user"]
     return starts if starts[:1] == [begin] or begin >= len(messages) else [begin, *starts]
 
 
 def least_tokens(messages: Iterable[Message], longest: int) -> int:
-    """Say how many tokens a prompt of messages has at least, when no token has more characters than `longest`.
+    """Return a lower bound of the tokens of a prompt, when no token has more characters than `longest`.
 
-    Templates may leave out white space around a content, and what a model thought.
+    Templates may leave out white space around a content, and a model's thinking.
     """
     total = 0
     for message in messages:
@@ -45,9 +45,9 @@ def least_tokens(messages: Iterable[Message], longest: int) -> int:
 
 
 def check_bound(messages: Sequence[Message], system: str | None, context_tokens: int, longest: int) -> None:
-    """Raise `ContextTooLong` for what surely does not fit, before it is sent, rendered or cut into tokens.
+    """Raise `ContextTooLong` for messages that cannot fit, before they are sent, rendered or tokenized.
 
-    It looks at the messages from the end on, and stops when the context is full.
+    Messages are counted from the end until the context is full.
     """
     head = leading_systems(messages)
     room = context_tokens - len(system or "") // longest - least_tokens(messages[:head], longest)

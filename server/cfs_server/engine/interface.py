@@ -1,7 +1,7 @@
-"""What a session asks of an engine, and nothing about how it is done.
+"""The interface of all engines.
 
-An engine turns structured messages and settings into text. It builds the prompt itself (S8): nothing outside of the
-engine knows templates or tokens. One conformance class in `tests/engine` runs against every implementation.
+An engine turns structured messages and settings into text. It builds the prompt itself (S8): no other code knows
+templates or tokens. One conformance class in `tests/engine` runs against every implementation.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -19,16 +19,16 @@ UpstreamKind = Literal["openai", "anthropic"]
 """Protocols of upstreams; `upstream.options.KINDS` describes them."""
 
 TOO_LONG = "the turn took longer than {:g} seconds"
-"""What the error says of a turn that was not over at its deadline."""
+"""Error of a turn that had not finished at its deadline."""
 
 
 class ModelLoadError(Exception):
-    """The model cannot be loaded; its text is the one line that the operator sees (E2)."""
+    """The model cannot be loaded; the text is the one line that the operator sees (E2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """What the engine found out about a model's state and chose for it: for `/readyz`, `/metrics`, log and doctor.
+    """What the engine detected about a model's state and chose for it: for `/readyz`, `/metrics`, log and doctor.
 
     `policy` is `ranges` when any run of tokens is kept and shared, `snapshots` when only whole states are. `window`
     says how a sliding window is kept. `extra_buffers`: weights are repacked for this processor's fast native code.
@@ -45,7 +45,7 @@ class EnginePlan:
     extra_buffers: bool
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Describe the plan in one line."""
         window = "" if self.window == "none" else f" (window of {self.window})"
         return (
             f"{self.family}{window}, kept as {self.policy}, flash attention {_on(self.flash_attention)}, one pool of"
@@ -75,15 +75,15 @@ class GenerationRequest:
     """One turn: the complete history (the user's message last) and how to answer it.
 
     `cache_key` names the owner of the computation that may be kept for the next turn: the session's own stable key,
-    which survives a rename. Computation is shared among sessions of one `owner` and never across owners, who could
-    learn from its speed what others have said. Turns of one `account`, such as a family of sessions, have one share of
+    which survives a rename. Computation is shared among sessions of one `owner`, never across owners: its speed would
+    reveal what others wrote. Turns of one `account`, such as a family of sessions, have one share of
     their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema.
     `logprobs` asks for the log-probability of each token of the text and of so many alternatives (0 to 20), by the
     model's raw logits: before temperature, filters and grammar. A turn that is not over after `deadline_seconds`, in
     which the time that it waited counts, fails with `EngineError`.
 
-    `may_shorten`: whoever asks can leave out old exchanges. A prompt is then refused that leaves no room for the reply,
-    as far as there are older exchanges than the last.
+    `may_shorten`: the caller can leave out old exchanges. A prompt without room for the reply is then refused, unless
+    it has a single exchange.
 
     `tools` are described to the model in the form of the OpenAI API; `tool_choice` says whether it may, must not or
     must call one. A caller who wants one certain tool called gives that one only. Without `parallel_calls` a reply
@@ -123,8 +123,8 @@ class CallDelta:
 class Delta:
     """What is new in a running generation, whole characters only, and how many tokens it stands for.
 
-    `thinking` is what the model says to itself before it answers; `calls` are pieces of the tool calls that it makes.
-    `logprobs` has the tokens of this text, for turns that asked: not those of which a stop string left nothing.
+    `thinking` is the model's reasoning before its answer; `calls` are pieces of its tool calls. `logprobs` has the
+    tokens of this text, for turns that asked, except tokens that a stop string removed.
     """
 
     text: str
@@ -144,7 +144,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Counters since start and gauges of now, for `/metrics` and for tests that count instead of timing."""
+    """Counters since the start and current gauges, for `/metrics` and for tests that count instead of timing."""
 
     state: EngineState
     running: int = 0
@@ -159,7 +159,7 @@ class EngineStats:
     restarts: int = 0
     restarts_by_reason: dict[RestartReason, int] = field(default_factory=dict)
     reason: str = ""
-    """Why the engine is not ready, where that is known."""
+    """Why the engine is not ready, if known."""
     worker_pid: int | None = None
     gauges: dict[str, float] = field(default_factory=dict)
 
@@ -174,7 +174,7 @@ class TokenCounts:
 
 @runtime_checkable
 class CountsTokens(Protocol):
-    """What an engine can do besides when it has the model's tokenizer; of others the numbers are guessed."""
+    """An engine that has the model's tokenizer; for other engines token counts are estimated."""
 
     async def count_tokens(
         self, texts: Sequence[str], messages: Sequence[Message] | None = None, tools: Sequence[dict[str, Any]] = ()
@@ -184,30 +184,30 @@ class CountsTokens(Protocol):
 
 
 class Engine(Protocol):
-    """Back end of the turns (E4). Everything is called from the server's event loop."""
+    """A back end that runs turns (E4). All methods are called on the server's event loop."""
 
     async def start(self) -> ModelInfo:
         """Load the model; raises `ModelLoadError`."""
         ...
 
     async def stop(self) -> None:
-        """End at once and leave nothing behind: no process, thread, file or task."""
+        """Stop at once and leave no process, thread, file or task."""
         ...
 
     @property
     def ready(self) -> bool:
-        """Whether a turn handed over now would start."""
+        """Whether a turn submitted now would start."""
         ...
 
     @property
     def context_tokens(self) -> int:
-        """How many tokens a prompt and its reply can have; 0 where that is not known."""
+        """Most tokens of a prompt and its reply together; 0 if unknown."""
         ...
 
     def predicted_wait(self, owner: str, kind: Kind) -> float:
-        """Seconds that an owner's turn of a kind would wait for its place if it were handed over now.
+        """Predict the seconds that an owner's turn of a kind would wait if it were submitted now.
 
-        Others' turns count as far as fair shares put them before it. Zero while there is a place.
+        Turns of others count as far as fair shares put them first. Zero while a turn can start at once.
         """
         ...
 
@@ -215,8 +215,8 @@ class Engine(Protocol):
         """Yield text as it is made, then exactly one `Finished`.
 
         After `cancel(request.id)` it ends with `Finished("cancelled")`; closing the iterator cancels as well.
-        Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails; `ContextTooLong` before any text,
-        and where the engine knows with the number of exchanges that fit.
+        Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails. `ContextTooLong` comes before any
+        text and has the number of exchanges that fit, if the engine knows it.
         """
         ...
 
@@ -225,13 +225,13 @@ class Engine(Protocol):
         ...
 
     def forget(self, cache_key: str) -> None:
-        """Free whatever is kept for a session that was deleted."""
+        """Free all state of a deleted session."""
         ...
 
     def hint(self, cache_key: str, hint: Hint) -> None:
-        """Say what a session does until its next turn: whose state is to stay near. Unknown keys are ignored."""
+        """Note what a session does until its next turn, to decide whose state stays. Unknown keys are ignored."""
         ...
 
     async def stats(self) -> EngineStats:
-        """Counters and gauges as of now."""
+        """Return current counters and gauges."""
         ...

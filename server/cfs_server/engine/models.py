@@ -1,4 +1,4 @@
-"""Finds the model file that `--model` names, and refuses in one line what cannot be a model (E2, E5)."""
+"""Finds the model file that `--model` names, and refuses files that cannot be models (E2, E5)."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from cfs_server.engine.interface import ModelLoadError
 
 EMBEDDED = "cfs-demo"
 _HUB_SECONDS = 3.0
-"""Seconds in which the hub must answer before anything is fetched."""
+"""Seconds to wait for the hub before a download."""
 _HUB_VARIABLE = "HF_HUB_ETAG_TIMEOUT"
 """The hub's own variable for it."""
 _HUB = "hf:"
@@ -65,7 +65,7 @@ def cached() -> list[ModelFile]:
 
 
 def check(path: Path) -> None:
-    """Refuse what is plainly no GGUF file; the rest is for the library to judge."""
+    """Refuse a file that is clearly not GGUF; the library checks the rest."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -101,9 +101,9 @@ def _embedded() -> Path:
 
 
 def _answers(url: str) -> bool:
-    """Tell whether the hub answers within seconds.
+    """Whether the hub answers within seconds.
 
-    Its client's own time-outs hold for each step of each of six attempts, and for the look-up of the name not at all.
+    Its client's own time-outs apply to each step of each of six attempts, and not to the look-up of the name.
     """
     from huggingface_hub import errors, get_hf_file_metadata
 
@@ -119,7 +119,7 @@ def _answers(url: str) -> bool:
         answers.append(True)
 
     seconds = float(os.environ.get(_HUB_VARIABLE) or _HUB_SECONDS)
-    asking = threading.Thread(target=ask, daemon=True)  # where it hangs for good, it keeps nobody from ending
+    asking = threading.Thread(target=ask, daemon=True)  # a thread that hangs does not keep the process from ending
     asking.start()
     asking.join(seconds)
     return bool(answers)
@@ -129,7 +129,7 @@ def _download(spec: str, *, fetch: bool) -> Path:
     parts = _HUB_SPEC.fullmatch(spec)
     if parts is None or ".." in parts["file"]:
         raise ModelLoadError(f"{spec}: a model of the hub is written hf:OWNER/REPO:FILE")
-    # Imported here: it takes half a second that nobody with a local model should wait for.
+    # Imported here: it takes half a second, which a local model does not need.
     from huggingface_hub import constants, hf_hub_download, hf_hub_url, try_to_load_from_cache
     from huggingface_hub import errors as hub
 

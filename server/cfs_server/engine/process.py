@@ -1,4 +1,4 @@
-"""The worker process, seen from the server: started, spoken to in frames, and gone without a trace."""
+"""The worker process, as the server controls it: starts it, exchanges frames with it, watches it, and ends it."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from cfs_server.engine.protocol import SentHistories
 
 COMMAND = (sys.executable, "-P", "-m", "cfs_server.engine.llama.worker")
 LAST_MOMENT = 0.5
-"""Seconds that a worker has to end by itself, which it does when its socket is closed, and to say why it ended."""
+"""Seconds that a worker gets to end by itself once its socket is closed, and to write why it ended."""
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
@@ -31,16 +31,16 @@ class Heartbeat:
     """How a worker's engine thread is watched; seconds."""
 
     limit: float = 6.0
-    """A worker that has been silent for so long after a question hangs, unless it announced a longer step."""
+    """A worker hangs if it has not answered for this long, unless it announced a longer step."""
     computing: float = 10.0
-    """A silent worker whose engine thread uses CPU time gets so many times the limit."""
+    """A silent worker whose engine thread uses CPU time gets this many times the limit."""
     busy: float = 1.0
     """Between two questions while turns are in flight."""
     idle: float = 3.0
 
 
 class WorkerProcess:
-    """A running worker. `frames()` yields what it says until it ends; then `reap()` tells why."""
+    """A running worker. `frames()` yields its frames until it ends; then `reap()` returns the reason."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class WorkerProcess:
             raise ModelLoadError(f"{load.path}: cannot be loaded: {await worker.reap()}")
         except protocol.BadFrame as error:
             await worker.reap()
-            raise ModelLoadError(f"{load.path}: the engine's worker process said {error}") from error
+            raise ModelLoadError(f"{load.path}: the engine's worker process sent {error}") from error
         except BaseException:
             await worker.reap()
             raise
@@ -107,10 +107,9 @@ class WorkerProcess:
         return self._process.pid
 
     async def begin(self, request: GenerationRequest, waited: float, wanted: Callable[[], bool]) -> bool:
-        """Hand a turn over as long as it is `wanted`; of its history only what the worker does not hold yet.
+        """Send a turn while it is `wanted`, with the part of its history that the worker does not hold yet.
 
-        Others get their say between the parts of a long history. Returns whether all of it was sent.
-        Raises `EngineError`.
+        Other tasks run between the parts of a long history. Returns whether all of it was sent. Raises `EngineError`.
         """
         async with self._sending.setdefault(request.cache_key, asyncio.Lock()):
             whole = False
@@ -122,20 +121,20 @@ class WorkerProcess:
             return whole
 
     def forget(self, cache_key: str) -> None:
-        """Let the worker drop what it keeps for a key."""
+        """Let the worker drop all state of a key."""
         self._histories.forget(cache_key)
         self.send(protocol.Forget(cache_key))
 
     def send(self, frame: protocol.Frame) -> None:
-        """Hand a frame over; a worker that has just died does not get it, and `frames()` ends."""
+        """Send a frame. A worker that has just died does not get it, and `frames()` ends."""
         self._write(protocol.encode(frame))
 
     def _write(self, data: bytes) -> None:
         if not self._writer.is_closing():
             self._writer.write(data)
 
-    def _heard(self, frame: protocol.Frame) -> None:
-        """Note what the engine's thread says; other threads of the worker say nothing about it."""
+    def _note_progress(self, frame: protocol.Frame) -> None:
+        """Note signs of life of the engine thread; frames of the worker's other threads are none."""
         match frame:
             case protocol.Computing(seconds):
                 self._silent, self._may_take = 0.0, seconds
@@ -143,12 +142,12 @@ class WorkerProcess:
                 self._asked, self._silent, self._may_take = False, 0.0, 0.0
 
     async def frames(self) -> AsyncIterator[protocol.Frame]:
-        """Yield frames until the worker ends; lines for the log are logged on the way. Raises `BadFrame`."""
+        """Yield frames until the worker ends; log lines are logged and not yielded. Raises `BadFrame`."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 size = protocol.length(await self._reader.readexactly(protocol.HEADER.size))
                 frame = protocol.decode(await self._reader.readexactly(size))
-                self._heard(frame)
+                self._note_progress(frame)
                 if isinstance(frame, protocol.Log):
                     _log.log(30 if frame.level == "warning" else 40, "engine worker", message=frame.text)
                 elif not isinstance(frame, protocol.Alive | protocol.Computing):
@@ -157,13 +156,13 @@ class WorkerProcess:
     async def watch(self, heartbeat: Heartbeat, in_flight: Callable[[], bool]) -> None:
         """Kill the process when its engine thread makes no progress, and set `hung`; to be cancelled before that.
 
-        Silence is added up from one look to the next, and no look counts for more than twice its time: when this
-        process stood still itself (a suspended machine, a busy event loop), the worker had no chance to be heard.
+        Silence is summed from one check to the next, and each interval counts at most twice its length: while this
+        process itself was suspended or its event loop busy, the worker could not answer.
 
-        Silence alone does not show that a worker hangs: on an overloaded machine a step takes many times what was
-        predicted. Such a worker gets CPU time now and then; one that is stopped or deadlocked gets none. It is the
-        engine thread's time that counts, as the other threads go on when that one is deadlocked. A loop in native
-        code that never ends uses CPU time as well, so the extended limit is bounded.
+        Silence alone does not prove a hang: on an overloaded machine a step takes many times longer than predicted, but
+        gets CPU time now and then. A stopped or deadlocked engine thread gets none. Only that thread's time counts,
+        because other threads run on when it is deadlocked. An endless loop in native code uses CPU time as well, so the
+        extended limit is bounded.
         """
         clock = asyncio.get_running_loop().time
         cpu_time: int | None = None
@@ -185,11 +184,11 @@ class WorkerProcess:
             factor = 1 if unused >= heartbeat.limit / 2 else heartbeat.computing
             limit = max(heartbeat.limit * factor, self._may_take)
             if self._silent >= limit and self._process.returncode is None:
-                self.hung = f"the engine's worker process hung: no sign of life for {self._silent:.0f} s; it was killed"
+                self.hung = f"the engine's worker process hung: no response for {self._silent:.0f} s; it was killed"
                 self._process.kill()
 
     async def reap(self) -> str:
-        """End the process if it still runs, release everything, and say how it ended."""
+        """End the process if it still runs, release everything, and return how it ended."""
         self._writer.close()
         if self._process.returncode is None:
             with contextlib.suppress(TimeoutError):
@@ -230,7 +229,7 @@ def _explain(code: int, last_words: deque[str]) -> str:
 
 
 async def in_thread(work: Callable[[], _T]) -> _T:
-    """Run what blocks in a thread that is gone afterwards."""
+    """Run a blocking call in a thread of its own."""
     pool = ThreadPoolExecutor(1)
     try:
         return await asyncio.get_running_loop().run_in_executor(pool, work)

@@ -1,7 +1,6 @@
-"""The deterministic engine for tests and demonstrations (E4): it says what its script says, token by token.
+"""The deterministic engine for tests and demonstrations (E4): it generates the tokens of a script.
 
-It can be held still between any two tokens, so a test decides what happens "in the middle of a turn" instead of
-sleeping and hoping.
+It can be stopped between any two tokens, so a test decides what happens in the middle of a turn without sleeping.
 """
 
 import asyncio
@@ -42,8 +41,8 @@ def echo(request: GenerationRequest) -> Iterable[str]:
 class ScriptedEngine:
     """An `Engine` that plays a script.
 
-    `interval` is the time between two tokens in seconds. While `hold` is in force nothing is said; `step` lets a
-    number of tokens pass and `release` all that follow.
+    `interval` is the time between two tokens in seconds. After `hold` it generates nothing until `step` lets a number
+    of tokens pass, or `release` all.
     """
 
     def __init__(self, script: Script = echo, *, interval: float = 0.0, context_tokens: int = 2048) -> None:
@@ -80,19 +79,19 @@ class ScriptedEngine:
 
     @property
     def context_tokens(self) -> int:
-        """Not known: what is too long is for the script to say."""
+        """Unknown: a script decides what is too long."""
         return 0
 
     def predicted_wait(self, owner: str, kind: Kind) -> float:
-        """What a test has set, for everybody or for an owner's work of this kind."""
+        """The time that a test has set, for all or for an owner's work of this kind."""
         return self.waits.get((owner, kind), self.wait)
 
     def hold(self) -> None:
-        """Say nothing more, not even the end of a reply, until `step` or `release`."""
+        """Generate nothing more, not even the end of a reply, until `step` or `release`."""
         self._permits = 0
 
     def step(self, tokens: int = 1) -> None:
-        """Let some tokens pass, whoever's they are."""
+        """Let some tokens pass, of any turn."""
         self._permits = (self._permits or 0) + tokens
         self._changed.fire()
 

@@ -13,12 +13,12 @@ from cfs_server.engine.protocol import Ended, Rank, Started, Text
 
 NOTHING = Delta("", 0)
 REPLAYS = 1
-"""How often a turn that was being computed is tried again after a crash; it may be what the worker died of."""
+"""Retries of a turn that was running in a crash, because it may have caused the crash."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackpressureLimits:
-    """How much of a turn may wait for its reader before the turn pauses."""
+    """How much output of a turn may wait for its reader before the turn is paused."""
 
     tokens: int = 4096
     characters: int = 64 << 10
@@ -26,7 +26,7 @@ class BackpressureLimits:
 
 @dataclass(eq=False, slots=True)
 class TurnStream:
-    """Collects what a turn produced until its reader takes it; a slow reader gets longer pieces, never a long queue."""
+    """Collects the output of a turn until its reader takes it; a slow reader gets longer pieces, not a longer queue."""
 
     request: GenerationRequest
     reason: FinishReason | None = None
@@ -62,7 +62,7 @@ class TurnStream:
         return time.monotonic() - self._submitted
 
     def start(self, started: Started) -> None:
-        """The turn left the worker's queue."""
+        """Note that the turn left the worker's queue."""
         self._started = time.monotonic()
         self._prompt_tokens = started.prompt_tokens
         self._cached_tokens = started.cached_tokens
@@ -70,7 +70,7 @@ class TurnStream:
             self.reader.open()
 
     def orphan(self, crash: EngineError) -> None:
-        """The worker is gone: a turn that said nothing yet begins again with the next one, others fail."""
+        """Handle the end of the worker: a turn without output is sent to the next one, others fail."""
         if self.over:
             return
         self._replays += self._started is not None
@@ -81,7 +81,7 @@ class TurnStream:
             self.fail(crash)
 
     def add(self, text: Text) -> None:
-        """New text."""
+        """Add new text."""
         if self._first is None:
             self._first, self._first_tokens = time.monotonic(), text.tokens
         self._texts.append(text.text)
@@ -104,7 +104,7 @@ class TurnStream:
         return paused and not self.over
 
     def finish(self, ended: Ended) -> None:
-        """The worker says that the turn is over, and how."""
+        """Note that the worker ended the turn, and how."""
         if ended.kind:
             kind = getattr(errors, ended.kind, EngineError)
             if kind is errors.ContextTooLong:
@@ -115,18 +115,18 @@ class TurnStream:
             self.end(ended.reason, ended.completion_tokens)
 
     def end(self, reason: FinishReason, completion_tokens: int = 0) -> None:
-        """The turn is over."""
+        """End the turn."""
         self.reason = reason
         self._completion_tokens = completion_tokens
         self._changed.set()
 
     def fail(self, error: EngineError) -> None:
-        """The turn is over, without an answer."""
+        """End the turn with an error."""
         self.error = error
         self._changed.set()
 
     async def next(self) -> Delta | None:
-        """Wait for what is new, which may be nothing that is certain yet; `None` when the turn is over."""
+        """Wait for new output, which may be empty while it is ambiguous; `None` when the turn is over."""
         while not self._texts and not self.over:
             self._changed.clear()
             await self._changed.wait()
@@ -141,7 +141,7 @@ class TurnStream:
         return delta
 
     def usage(self) -> Usage:
-        """What the turn cost, seen from whoever waits for it."""
+        """Return the cost of the turn, as its reader sees it."""
         now = time.monotonic()
         rest, speaking = self._completion_tokens - self._first_tokens, now - (self._first or now)
         return Usage(

@@ -1,7 +1,7 @@
 """The embedded engine: a worker process under supervision (E1).
 
-Turns that were speaking when the worker died fail with `WorkerCrashed`; turns that had not said anything yet go to
-the next worker, in their order. A worker that dies again and again is started less and less often.
+When the worker dies, turns that had sent text fail with `WorkerCrashed`; the others go to the next worker, in their
+order. The pause before a restart grows while workers die without having served a turn.
 """
 
 import asyncio
@@ -46,18 +46,18 @@ from cfs_server.engine.protocol import (
 )
 from cfs_server.engine.streams import NOTHING, BackpressureLimits, TurnStream
 
-# Questions to the worker, each with a number, until they are answered or nobody is there any more to do it.
+# Requests for statistics and token counts, each with a number, until the worker answers or ends.
 
 ANSWER_SECONDS = 30.0
-"""A worker that has not answered after so long hangs: the longest text that is taken is counted in seconds."""
+"""A worker that takes longer to answer hangs: the longest accepted text is counted within seconds."""
 RETRY_AFTER = 10.0
-SILENT = "the engine's worker process has not answered for {:g} seconds; ask again later"
+SILENT = "the engine's worker process has not answered for {:g} seconds; try again later"
 Question = AskStats | AskTokens
 Answer = Stats | CountedTokens
 
 
 class Questions:
-    """Those that are open."""
+    """The open questions to one worker."""
 
     def __init__(self, seconds: float = ANSWER_SECONDS) -> None:
         self._seconds = seconds
@@ -69,8 +69,8 @@ class Questions:
     ) -> Answer | None:
         """Send a question and wait for its answer; None when the worker dies before it has given one.
 
-        Raises `Unavailable` when no answer comes in time. A worker need not count tokens that nobody waits for: it is
-        told, and this is over when it has stopped, so that whoever leaves again and again does not fill its queue.
+        Raises `Unavailable` when no answer comes in time. When the caller is cancelled, the worker stops counting, and
+        this returns only after that: callers that cancel again and again must not fill the worker's queue.
         """
         number = next(self._numbers)
         future: asyncio.Future[Answer | None] = asyncio.get_running_loop().create_future()
@@ -93,13 +93,13 @@ class Questions:
         return future.result()
 
     def answered(self, answer: Answer) -> None:
-        """Take an answer; one that nobody waits for any more is dropped."""
+        """Pass an answer on; one whose caller is gone is dropped."""
         future = self._open.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def nobody_answers(self) -> None:
-        """Let everybody who waits know that no answer will come."""
+    def fail_all(self) -> None:
+        """Resolve all open questions with None: no answer will come."""
         for future in self._open.values():
             if not future.done():
                 future.set_result(None)
@@ -189,9 +189,9 @@ def _size(row: str) -> int:
 
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 10.0
-"""Seconds before a dead worker is followed by the next, doubled with each that served nobody."""
+"""Seconds before a dead worker is replaced, doubled with each worker that served no turn."""
 GIVE_UP_AFTER = 3
-"""So many failed starts in a row, and waiting turns are told instead of kept waiting."""
+"""Failed starts in a row after which waiting turns fail."""
 
 _log = structlog.get_logger(__name__)
 
@@ -269,7 +269,7 @@ class LlamaEngine:
         if worker is not None:
             await worker.reap()
         self._fail_all(EngineError("the engine was stopped"))
-        self._questions.nobody_answers()
+        self._questions.fail_all()
 
     @property
     def ready(self) -> bool:
@@ -296,7 +296,7 @@ class LlamaEngine:
                     self._tell(protocol.Resume(request.id))
                 if delta is not NOTHING:
                     yield delta
-                if stream.reader.full and not stream.cancelled:  # whatever the model would say next
+                if stream.reader.full and not stream.cancelled:  # it may make no further calls
                     self.cancel(request.id)
             if stream.error is not None:
                 raise stream.error
@@ -330,7 +330,7 @@ class LlamaEngine:
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""
         answer = None
-        with contextlib.suppress(Unavailable):  # of a worker that hangs we say what is known here
+        with contextlib.suppress(Unavailable):  # if the worker hangs, return what is known here
             answer = await self._ask_stats(check=False)
         base = EngineStats(
             state=self._state,
@@ -362,7 +362,7 @@ class LlamaEngine:
             lambda number: protocol.AskTokens(number, list(texts), None if messages is None else said, list(tools))
         )
         if not isinstance(answer, protocol.CountedTokens):
-            raise WorkerCrashed("the engine's worker process is gone; ask again in a moment")
+            raise WorkerCrashed("the engine's worker process has ended; try again in a moment")
         if answer.error:
             raise EngineError(answer.error)
         return TokenCounts(tuple(answer.counts), answer.prompt)
@@ -374,7 +374,7 @@ class LlamaEngine:
 
     def _submit(self, request: GenerationRequest) -> TurnStream:
         if self._state == "stopped" or self._load is None:
-            raise EngineError("the engine does not run")
+            raise EngineError("the engine is not running")
         if self._broken is not None:
             raise WorkerCrashed(self._broken)
         if request.id in self._streams:
@@ -400,7 +400,7 @@ class LlamaEngine:
         while True:
             if self._worker is not None:
                 await self._listen(self._worker)
-            await self._bury()
+            await self._clean_up()
             await self._restart()
 
     async def _listen(self, worker: WorkerProcess) -> None:
@@ -409,7 +409,7 @@ class LlamaEngine:
             async for frame in worker.frames():
                 self._receive(frame)
         except Exception:  # noqa: BLE001 - whatever it is, this worker is of no more use
-            _log.exception("engine worker said something that is no frame")
+            _log.exception("engine worker sent an invalid frame")
         finally:
             watch.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -440,8 +440,8 @@ class LlamaEngine:
             if not self._logs.apply(delta):
                 self._tell(protocol.TokenLogResync(delta.cache_key))
 
-    async def _bury(self) -> None:
-        """Take leave of a dead worker: account for it, fail the turns that spoke, keep the others."""
+    async def _clean_up(self) -> None:
+        """Clean up after a dead worker: keep its counters, fail the turns that had sent text, keep the others."""
         self._state = "restarting"
         reason, hung = "the engine's worker process is gone", False
         if self._worker is not None:
@@ -453,12 +453,12 @@ class LlamaEngine:
         _log.error("engine worker ended", reason=reason)
         self._past += self._counters
         self._counters, self._backlog = protocol.Counters(), Backlog()
-        self._questions.nobody_answers()
+        self._questions.fail_all()
         for stream in self._streams.values():
             stream.orphan(WorkerCrashed(reason))
 
     async def _restart(self) -> None:
-        """Start workers until one lives; then hand it the turns that wait."""
+        """Start workers until one is ready; then send it the waiting turns."""
         for attempt in itertools.count(1):
             await asyncio.sleep(min(FIRST_DELAY * 2**self._useless, LONGEST_DELAY))
             self._useless += 1
@@ -479,7 +479,7 @@ class LlamaEngine:
     async def _hand_over(self, worker: WorkerProcess) -> None:
         for restore in self._logs.restores():
             worker.send(restore)
-        for stream in list(self._streams.values()):  # those that come meanwhile are sent by their readers
+        for stream in list(self._streams.values()):  # turns that arrive meanwhile are sent by their readers
             await self._begin(worker, stream)
 
     async def _begin(self, worker: WorkerProcess, stream: TurnStream) -> None:

@@ -1,8 +1,8 @@
-"""Whose state is on the device, whose in memory, whose nowhere: the prefix tree over llama.cpp's pool.
+"""The prefix cache: state of the prefix tree's nodes on the device, in memory and on disk.
 
-State is kept in runs of tokens, each once for all sessions that share it. At the end of a turn it is copied to memory
-("write-behind"), so that leaving the device is only a removal. What is on the device hangs together from the first
-token on, and so does what is kept at all; so only leaves are evicted. For models whose state has no parts there is
+Each run of tokens is stored once for all sessions that share it. At the end of a turn its state is copied to memory
+("write-behind"), so that eviction from the device is only a removal. State on the device is connected from the first
+token on, and so is all state; therefore only leaves are evicted. Models whose state has no parts use
 `snapshots.SnapshotCache`.
 """
 
@@ -41,7 +41,7 @@ class PrefixCache:
 
     @property
     def partial(self) -> bool:
-        """Whether a turn can go on from the middle of another's state."""
+        """Whether a turn can continue from the middle of another's state."""
         return True
 
     @property
@@ -56,7 +56,7 @@ class PrefixCache:
         return len(self._stored) - sum(node in self._stored for node in self.pool.nodes)
 
     def gauges(self) -> dict[str, float]:
-        """Say how much there is and how much is kept, for `/metrics`."""
+        """Return sizes and numbers, for `/metrics`."""
         return {
             "cells_total": float(self.pool.cells),
             "parked_bytes": float(self.memory.used),
@@ -64,7 +64,7 @@ class PrefixCache:
         } | self.disk.gauges()
 
     def collect(self) -> None:
-        """Take in what was read since the last time; what cannot be read or written is given up."""
+        """Take in what the disk has read since the last call, and drop what could not be read or written."""
         for entry, blob in self.disk.results():
             for node in sorted(entry.nodes, key=lambda each: each.end, reverse=True):
                 if blob is None:
@@ -83,7 +83,7 @@ class PrefixCache:
     def _store(self, node: Node) -> None:
         """Copy a node's state to memory, if it is not there, and keep memory within its limit.
 
-        State of a prompt that is larger than all of memory would drive out everything else, and itself: it is left.
+        State of a prompt that is larger than all of memory is not copied: it would evict everything and itself.
         """
         if self._wanted_in_memory(node):
             self._in_memory(node, self.pool.save(node))
@@ -161,7 +161,7 @@ class PrefixCache:
         self._stored.add(node)
 
     def _recover(self) -> None:
-        """Take over the files of the worker before; one that nothing leads to, or that adds nothing, is removed."""
+        """Take over the files of the previous worker; remove those that are unreachable or redundant."""
         for file in self.disk.found():
             head = file.head
             known = self.tree.match(head.owner, head.tokens).length
@@ -216,7 +216,7 @@ class PrefixCache:
             self.pool.joined(gone)
 
     def _touch(self, path: Sequence[Node], pause: float = 0.0) -> None:
-        """Note that nodes were used, and the pause until they will be again: for shared ones the shortest counts."""
+        """Note that nodes were used, and the pause until their next use; for shared nodes the shortest counts."""
         now = time.monotonic()
         for node in path:
             node.used = now
@@ -232,7 +232,8 @@ class PrefixCache:
     def allocate(self, owner: str, log: "array[int]", spare: int, *, alone: bool) -> Allocation | None:
         """Allocate a sequence to a turn behind the longest known prefix of its log, if the log and `spare` cells fit.
 
-        `None` when there is no room or no id. A turn that is alone gets what there is; what cannot be restored is lost.
+        `None` when there is no room or no sequence. With `alone` all idle state may be evicted, and state that
+        cannot be restored is lost.
         """
         node = self._near(self._beginning(owner, log))
         if node is not None:
@@ -248,11 +249,11 @@ class PrefixCache:
         return allocation
 
     def grow(self, allocation: Allocation, count: int) -> None:
-        """Count what a step computed for a turn."""
+        """Count the tokens that a step computed for a turn."""
         self.pool.grow(allocation.handle, count)
 
     def undo(self, allocations: Sequence[Allocation]) -> None:
-        """Take back what an aborted step may have written."""
+        """Remove what an aborted step may have written."""
         for allocation in allocations:
             self.pool.forget_rest(allocation.handle, allocation.length)
 
@@ -310,11 +311,11 @@ class PrefixCache:
             self._write(part)
 
     def fetch(self, owner: str, log: "array[int]") -> bool:
-        """Have read what of a prompt is on disk only; whether a turn has to wait for that."""
+        """Start reading the part of a prompt that is on disk only; returns whether a turn must wait for it."""
         return self.disk.on and self.disk.fetch(self._known_nodes(owner, log))
 
     def forget(self, key: str) -> None:
-        """Free what is kept for a session and no other."""
+        """Free the state of a session that no other session shares."""
         self._prune(self.tree.detach(key))
 
     def expect(self, key: str, pause: float) -> None:
@@ -323,28 +324,28 @@ class PrefixCache:
         self._touch(node.path() if node else [], pause)
 
     def make_room(self, cells: int) -> bool:
-        """Evict until this many cells are free; false when nothing more can go."""
+        """Evict until this many cells are free; false when nothing more can be evicted."""
         while self.pool.cells_free < cells:
             if not self.evict_one():
                 return False
         return True
 
     def evict_one(self) -> bool:
-        """Take off the device what is most dispensable; false when everything there is in use."""
+        """Evict the most dispensable node from the device; false when all nodes there are in use."""
         victim = max(filter(self._evictable, self.pool.nodes), key=dispensable(time.monotonic()), default=None)
         if victim is not None:
             self._evict(victim)
         return victim is not None
 
     def _evict_all(self) -> bool:
-        """Take off the device whatever is not in use; false when that is nothing."""
+        """Evict all nodes that are not in use from the device; false when there are none."""
         found = False
         while self.evict_one():
             found = True
         return found
 
     def evict_rested(self) -> None:
-        """Take off the device what rested for a while: idle cells make every step slower."""
+        """Evict nodes that were idle for a while: idle cells make every step slower."""
         limit = time.monotonic() - self._idle_seconds
         rested = [node for node in self.pool.nodes if not node.pins and node.used < limit]
         for node in sorted(rested, key=lambda node: node.end, reverse=True):
@@ -427,9 +428,9 @@ def tokens_of(log: "array[int]", length: int) -> Tokens:
 
 
 class Copying:
-    """Nodes that rest on the device and are still to be copied; what happens to them meanwhile is seen at their turn.
+    """Queue of nodes on the device that are still to be copied.
 
-    One that is cut begins anew, one that has left needs no copy: whoever takes a node off the device copies it first.
+    A node that was split meanwhile is copied from its beginning; an evicted one needs no copy, as eviction copies it.
     """
 
     def __init__(self, pool: Pool, piece_bytes: int = PIECE_BYTES) -> None:
@@ -442,7 +443,7 @@ class Copying:
         return len(self._due)
 
     def takes(self, node: Node) -> bool:
-        """Take in a node whose state is large; false when it had better be copied at once."""
+        """Queue a node whose state is large; false when it is small enough to be copied at once."""
         if not self._pool.has_parts or self._pool.state_bytes(len(node.tokens)) <= self.piece_bytes:
             return False
         if node not in self._due:

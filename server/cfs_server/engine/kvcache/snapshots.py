@@ -1,4 +1,4 @@
-"""The prefix cache for models whose state has no parts: recurrent and hybrid ones keep no history to go back to.
+"""The prefix cache for models whose state has no parts: recurrent and hybrid ones keep no history to return to.
 
 A node's state is that of all tokens up to its end, taken when a turn ends. Others may go on from there and from nowhere
 in between. The turn that goes on takes the sequence over; the copy in memory stays for those who come after.

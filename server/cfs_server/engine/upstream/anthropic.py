@@ -193,7 +193,7 @@ class AnthropicReply:
     def finish(self) -> FinishReason:
         """Say how the answer ended."""
         if not self.over or self._reason is None:
-            raise failures.broken_off()
+            raise failures.interrupted()
         if self._reason == "refusal":
             raise failures.Failure(EngineError("the upstream's model declined to answer"))
         reason = _REASONS.get(self._reason, "stop")
@@ -207,7 +207,7 @@ class AnthropicReply:
         try:
             blocks = [block for part in self._parts.values() if (block := part.closed()) is not None]
         except ValueError:
-            raise failures.broken_off("the upstream's call of a tool is no JSON") from None
+            raise failures.interrupted("the upstream's call of a tool is no JSON") from None
         if self._keep is not None:
             self._keep(blocks)
 

@@ -129,7 +129,7 @@ class Link:
             detail = f"the upstream said nothing for {self._options.silence:g} seconds"
             raise failures.Failure(EngineError(detail)) from error
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise failures.broken_off("the connection to the upstream was lost") from error
+            raise failures.interrupted("the connection to the upstream was lost") from error
 
 
 async def rest(events: AsyncIterator[ServerSentEvent]) -> None:

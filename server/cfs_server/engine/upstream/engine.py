@@ -325,7 +325,7 @@ class UpstreamEngine:
 
     def _connected(self) -> Link:
         if self._link is None or self._state == "stopped":
-            raise EngineError("the engine does not run")
+            raise EngineError("the engine is not running")
         return self._link
 
     def _submit(self, request: GenerationRequest) -> Turn:

@@ -94,7 +94,7 @@ def of_event(refusal: Refusal, passing: Iterable[str] = ()) -> Failure:
     return Failure(EngineError(f"the upstream failed: {refusal.message}"), repeat, said=refusal.text)
 
 
-def broken_off(detail: str = "the upstream's answer broke off in the middle") -> Failure:
+def interrupted(detail: str = "the upstream's answer broke off in the middle") -> Failure:
     """Make the failure of an answer without an end."""
     return Failure(EngineError(detail), repeat=True)
 

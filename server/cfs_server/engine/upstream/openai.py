@@ -109,7 +109,7 @@ class OpenAIReply:
     def finish(self) -> FinishReason:
         """Say how the answer ended; a server may leave out the last marker or the reason, but not both."""
         if self._reason is None and not self.over:
-            raise failures.broken_off()
+            raise failures.interrupted()
         if self._reason == "content_filter":
             raise failures.Failure(EngineError("the upstream's content filter stopped the reply"))
         reason = _REASONS.get(self._reason or "stop", "stop")
