@@ -294,3 +294,14 @@ async def test_a_long_view_of_a_history_is_recorded_whole() -> None:
         assert session.history.messages[:1_000] == view.messages
         assert all(one is other for one, other in zip(session.history.messages, view.messages, strict=False))
         assert await replayed(records, limits) == dump(d.store)
+
+
+async def test_the_end_of_a_store_deletes_nothing() -> None:
+    """A store that is made from the record of one that was closed has its sessions, as they were."""
+    records: list[Record] = []
+    limits = Limits()
+    async with running_store(limits=limits, record=records.append) as d:
+        d.say("a/x", "hello")
+        await d.settled("a")
+        before = dump(d.store)
+    assert await replayed(records, limits) == before

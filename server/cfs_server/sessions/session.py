@@ -74,7 +74,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a session needs from the store that holds it; `record` gets every change just before it is made."""
+    """What a session needs from the store that holds it; `record` gets each change just before it is made."""
 
     engine: Engine
     bus: EventBus
@@ -82,7 +82,7 @@ class Services:
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     state_changed: Callable[["Session"], None]
     tools_changed: Callable[["Session"], None]
-    record: Callable[[Record], None] | None = None
+    record: Callable[[Record], None]
 
 
 class Session(SessionState):
@@ -109,8 +109,7 @@ class Session(SessionState):
     def apply(self, change: Change) -> Event | None:
         """Make a change: the only way in which a session's state changes. Returns the last event that shows it."""
         at = time.time()
-        if self._services.record is not None:
-            self._services.record(Record(self.key, at, change))
+        self._services.record(Record(self.key, at, change))
         return self.redo(change, at)
 
     def redo(self, change: Change, at: float) -> Event | None:

@@ -43,7 +43,10 @@ class SessionStore:
         defaults: Settings | None = None,
         record: Callable[[Record], None] | None = None,
     ) -> None:
-        """Make an empty store; `record` gets every change of every session just before it is made."""
+        """Make an empty store; `record` gets every change of every session just before it is made.
+
+        That the store ends, and its sessions with it, is not recorded.
+        """
         self.limits = limits or Limits()
         self.bus = EventBus(self.limits)
         self.account = StorageUsage("the server", Quota(self.limits.sessions, self.limits.total_bytes))
@@ -54,8 +57,9 @@ class SessionStore:
         self._tasks = asyncio.TaskGroup()
         self.draining = False
         self._hints = Hints(engine, self.find)
+        self._record = record
         self._services = Services(
-            engine, self.bus, self.limits, self._spawn, self._state_changed, self._hints.look, record
+            engine, self.bus, self.limits, self._spawn, self._state_changed, self._hints.look, self._recorded
         )
 
     async def __aenter__(self) -> Self:
@@ -65,6 +69,7 @@ class SessionStore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._record = None  # the sessions are not deleted by anybody: only this store of them ends
         for root in list(self._roots):
             self.delete(root)
         self.bus.log.close(goodbye=True)
@@ -366,6 +371,10 @@ class SessionStore:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)
+
+    def _recorded(self, record: Record) -> None:
+        if self._record is not None:
+            self._record(record)
 
     def _state_changed(self, session: Session) -> None:
         session.changed.fire()
