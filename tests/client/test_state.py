@@ -14,14 +14,19 @@ import pytest
 from cfs.state import SessionState, TurnReader, TurnState
 from cfs.stream import StreamEvent
 from cfs.transcript import Turn
-from cfs.wire import Event, SessionDetail
+from cfs.wire import Event, SessionDetail, Settings
 
 FIXTURES = sorted((Path(__file__).parent.parent / "fixtures/events").glob("*.json"))
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a recording; each of its events must be one that the wire knows."""
+    """Read a recording; each of its events must be one that the wire knows.
+
+    A setting that is younger than the recording has its default in the state.
+    """
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if (settings := found["state"]["settings"]) is not None:
+        found["state"]["settings"] = Settings.model_validate(settings).model_dump(mode="json")
     for event in found["events"]:
         Event.model_validate(event)
     return found
