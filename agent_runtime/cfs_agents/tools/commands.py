@@ -1,6 +1,6 @@
-"""The tool that runs commands in an agent's shell, and the consent that it needs (A3, A5).
+"""The tool `execute_command`, which runs commands in an agent's shell, and the consent that it needs (A3, A5).
 
-No command runs without consent: `CommandMode.NONE`, the default of every agent, leaves the tool out.
+No command runs without consent: with `CommandMode.NONE`, the default of every agent, the tool does not exist.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _ASKED = re.compile(
     r"|\b(?:password|passphrase)[^\n:]{0,80}: ?\Z|\? ?\Z|a terminal is required|(?:not|isn't) a (?:tty|terminal)\b",
     re.IGNORECASE,
 )
-"""How outputs of programs end that asked for input and found the end of it."""
+"""Ends of outputs of programs that asked for input and found none."""
 
 _STATUS = re.compile(r"\[exit status (-?\d+), [0-9.]+ s\]\s*\Z")
 _DESCRIPTION = (
@@ -45,8 +45,10 @@ _DESCRIPTION = (
 class CommandMode(StrEnum):
     """Whether an agent may run commands, and how. The default is `NONE` everywhere.
 
-    `NONE`: there is no tool for it. `ASK`: as you, each after a person has agreed to it. `BWRAP`: unasked, confined by
-    bubblewrap. `HOST`: unasked, as you.
+    - `NONE`: there is no tool for commands.
+    - `ASK`: commands run as your user, each after a person has allowed it.
+    - `BWRAP`: commands run without a question, in a bubblewrap sandbox.
+    - `HOST`: commands run without a question, as your user.
     """
 
     NONE = "none"
@@ -56,7 +58,7 @@ class CommandMode(StrEnum):
 
 
 class Answer(StrEnum):
-    """What a person says to a command. `ALWAYS` holds for an equal request, for as long as the agent is open."""
+    """A person's answer to a command. `ALWAYS` also allows equal requests, as long as the agent is open."""
 
     YES = "yes"
     NO = "no"
@@ -65,7 +67,7 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A command that an agent wants to run, exactly as it would run, and the directory in which it would."""
+    """A command that an agent wants to run, exactly as it will run, and its directory."""
 
     command: str
     directory: str
@@ -73,11 +75,11 @@ class CommandRequest:
 
 
 Ask = Callable[[str, CommandRequest], Awaitable[Answer]]
-"""Asks a person; gets the name of the agent. Whatever it returns but `YES` and `ALWAYS` is a no."""
+"""Asks a person; the arguments are the agent's name and the request. Anything but `YES` and `ALWAYS` means no."""
 
 
 def command_mode(mode: CommandMode, ask: Ask | None) -> CommandMode:
-    """Check the two settings of an agent that belong together; raises `ValueError`."""
+    """Return the mode; raises `ValueError` if it is unknown, or if it is `ASK` and `ask` is None."""
     mode = CommandMode(mode)
     if mode is CommandMode.ASK and ask is None:
         raise ValueError("commands='ask' needs `ask`, a coroutine function that asks a person")
@@ -85,9 +87,9 @@ def command_mode(mode: CommandMode, ask: Ask | None) -> CommandMode:
 
 
 class Consent:
-    """Asks a person before each command, but for those that always may run; one for all agents of a tree.
+    """Asks a person before each command, except those that are always allowed. All agents of a tree share one object.
 
-    One question at a time: further ones wait.
+    There is one question at a time; others wait.
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -96,7 +98,7 @@ class Consent:
         self._turn = asyncio.Lock()
 
     async def require(self, agent: str, request: CommandRequest) -> None:
-        """Return if the command may run; raises `ToolError` if not."""
+        """Return if the command may run; raises `ToolError` if it may not."""
         async with self._turn:
             if request in self._always:
                 return
@@ -115,11 +117,12 @@ Require = Callable[[CommandRequest], Awaitable[None]]
 
 
 class CommandTools:
-    """The tool `execute_command` of one agent: its shell, and its directory of the machine, which is `/` to it.
+    """The tool `execute_command` of one agent. `root` is the directory of this machine that is the agent's `/`.
 
-    `handle` judges the directories that the model names. The shell itself is held by nothing but its settings
-    (user, limits, sandbox). `workspace` is the directory of the machine that is /workspace, if it is called otherwise.
-    `require` is awaited before each command; without it none needs consent.
+    - `shell` runs the commands. Only its settings (user, limits, sandbox) confine them.
+    - `handle` checks the directories that the model names.
+    - `workspace` is the directory of this machine that is `/workspace` (default: that folder of `root`).
+    - `require` is awaited before each command; without it, no command needs consent.
     """
 
     def __init__(
@@ -137,9 +140,9 @@ class CommandTools:
         self._require = require
 
     def tools(self) -> list[Tool]:
-        """Return it."""
-        # The shell keeps the time, and its result tells what was written until then; the tool's own is for defects.
-        # A person who is asked may take any time.
+        """Return the tool, in a list."""
+        # The shell enforces the command's time limit and returns the output so far. The tool's own limit is for
+        # defects; a person may take any time to answer.
         timeout = LONGEST_TIMEOUT + 60 if self._require is None else math.inf
         return [tool(_DESCRIPTION, name=COMMAND, timeout=timeout)(self.execute_command)]
 
@@ -150,10 +153,10 @@ class CommandTools:
         timeout: Annotated[float | None, Field(gt=0, le=LONGEST_TIMEOUT, description="seconds")] = None,
         background: Annotated[bool, "do not wait; output goes to a file"] = False,
     ) -> ToolOutput:
-        """Run a command and return `stdout`, `stderr`, `exit_code` and how it ended.
+        """Run a command and return `stdout`, `stderr`, `exit_code`, `seconds`, `timed_out` and `asked`.
 
-        A Python caller gets standard output and standard error apart. A model reads both together, in the order in
-        which they were written. In the background the values are `process` and `log`.
+        A Python caller gets standard output and standard error separately. The model reads both in the order in which
+        they were written. For a background job the values are `process` and `log`.
         """
         if "\0" in command:
             raise ToolError("a command cannot hold NUL")
@@ -188,7 +191,7 @@ class CommandTools:
         return self._paths.place_of(place)
 
     def _text(self, command: str, result: ShellResult) -> str:
-        """Return what the model reads: the output, and notes in brackets."""
+        """Return the text for the model: the output, and notes in brackets."""
         output = result.output + (result.errors or "")
         notes = self._notes(command, result)
         if result.status or notes or not output:
@@ -197,7 +200,7 @@ class CommandTools:
         return output + break_line + "".join(f"[{note}]\n" for note in notes).removesuffix("\n")
 
     def _notes(self, command: str, result: ShellResult) -> list[str]:
-        """Return what the model cannot see from the output."""
+        """Return notes on facts that the output does not show."""
         record = self._paths.agent_path(result.record) if result.record else "no file, as none could be written"
         inside = self._shell.settings.inside(self._paths.workspace)
         misnamed = result.status != 0 and inside != WORKSPACE and _NAMES_WORKSPACE.search(command) is not None
@@ -219,7 +222,7 @@ class CommandTools:
 
 
 def exit_status(name: str, arguments: Mapping[str, Any], text: str) -> int | None:
-    """Read the status of a command that has ended from the result of its call; None for what is no such call."""
+    """Return the exit status of a command from the result of its call; None for any other call or a background job."""
     if name != COMMAND or arguments.get("background"):
         return None
     found = _STATUS.search(text)
@@ -227,9 +230,9 @@ def exit_status(name: str, arguments: Mapping[str, Any], text: str) -> int | Non
 
 
 def failure_of(name: str, arguments: Mapping[str, Any], text: str, *, ok: bool) -> str:
-    """Say what a call failed with, by its result; nothing where it did not.
+    """Return the reason why a call failed, from its result; empty if it succeeded.
 
-    A call fails when its tool returns an error, and when its command ends with a status other than 0.
+    A call fails if its tool returns an error, or if its command ends with a status other than 0.
     """
     if not ok:
         return f"{name}: {next(iter(text.splitlines()), '')[:_LONGEST_REASON]}"
@@ -238,16 +241,16 @@ def failure_of(name: str, arguments: Mapping[str, Any], text: str, *, ok: bool) 
 
 
 def without_status(text: str) -> str:
-    """Take the line with the status off the result of a command."""
+    """Return the result of a command without its status line."""
     return _STATUS.sub("", text)
 
 
 def agent_shell(root: Path, *, sandbox: bool = False, network: bool = False, **settings: Any) -> ShellSettings:
-    """Set up a shell for the directory of an agent; more `settings` are those of `ShellSettings`.
+    """Return the settings of a shell for an agent's directory; `settings` are further ones of `ShellSettings`.
 
-    Its processes are bounded (`usual_limits`, unless `limits` says otherwise). In a `sandbox` commands see workspace
-    and storage, under the names that the file tools use, and nothing else of the agent (not its journal, not its logs)
-    and of the machine but its programs.
+    The default limits are `usual_limits`. In a `sandbox` commands see the workspace and the storage, under the names
+    that the file tools use. They do not see the agent's other files, such as journal and logs. Of the machine they
+    see the programs only.
     """
     workspace, storage = root / WORKSPACE[1:], root / STORAGE[1:]
     box = None

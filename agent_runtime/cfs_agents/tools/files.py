@@ -1,4 +1,4 @@
-"""Tools for files: read, write, edit, list, search (A2, A3). All goes through a handle, which is the gate (G1)."""
+"""File tools of an agent: read, write, edit, list and search files through a handle (A2, A3, G1)."""
 
 import difflib
 import os
@@ -30,13 +30,12 @@ from cfs_filesystem import (
     validate_path,
 )
 
-# From the paths that a model writes to logical paths (A2), and from names on disk to text. Pure: no I/O.
+# -- paths (A2) -------------------------------------------------------------------------------------------------------
 #
-# The agent sees `/`, which is its own directory; what is relative is relative to `/workspace`. Nothing is repaired:
-# what the gate takes for no path (`..`, `//`, `*`, control characters) is refused with its reason, wherever it would
-# lead.
+# For the agent `/` is its own directory, and relative paths start at `/workspace`. An invalid path (`..`, `//`, `*`,
+# control characters) is refused with the reason and never repaired.
 #
-# A name on disk is bytes. Inside the runtime it is a string as `os.fsdecode` makes it; `escaped_name` makes text of it.
+# A name on disk is bytes. The runtime holds it as the string that `os.fsdecode` returns; `escaped_name` returns text.
 
 WORKSPACE = "/workspace"
 STORAGE = "/storage"
@@ -54,9 +53,9 @@ _LOOK: frozenset[Operation] = OPERATIONS - {"write", "delete"}
 
 
 def agent_grants(context_window: str = CONTEXT_WINDOW) -> list[Grant]:
-    """Return what an agent may do in its directory: everything in its two folders, and read its rules and its memory.
+    """Return the grants of an agent: everything in its two folders, and reading its guideline and context window.
 
-    `context_window` is the logical path of the file that holds its memory.
+    `context_window` is the logical path of the context window.
     """
     return [
         Grant(prefix=WORKSPACE, ops=OPERATIONS),
@@ -67,14 +66,14 @@ def agent_grants(context_window: str = CONTEXT_WINDOW) -> list[Grant]:
 
 
 def file_path(path: str) -> Path:
-    """Return the logical path of a file; raises `ToolError` with the reason for what is no path."""
+    """Return the logical path of a file; raises `ToolError` with the reason for an invalid path."""
     if not path:
         raise ToolError("the path is empty")
     return _checked(path if path.startswith("/") else f"{WORKSPACE}/{_bare(path)}", path)
 
 
 def directory_path(path: str) -> Path:
-    """Return the logical path of a directory; `.`, `/` and a slash at the end are allowed here."""
+    """Return the logical path of a directory; `.`, `/` and a trailing slash are allowed."""
     if path in ("", "."):
         return WORKSPACE
     if path == "/":
@@ -86,10 +85,9 @@ def directory_path(path: str) -> Path:
 
 
 class PathManager:
-    """Maps between the paths that an agent writes and the places on this machine.
+    """Maps the paths of an agent to paths of this machine and back.
 
-    `project_root` is the directory that is `/` to the agent, `workspace` the one that is `/workspace`, if it is
-    another than the folder of that name.
+    `project_root` is the agent's `/`. `workspace` is its `/workspace` (default: that folder of `project_root`).
     """
 
     def __init__(self, project_root: str | os.PathLike[str], workspace: pathlib.Path | None = None) -> None:
@@ -97,10 +95,10 @@ class PathManager:
         self.workspace = workspace or self.root / WORKSPACE[1:]
 
     def resolve_agent_path(self, path: str) -> pathlib.Path:
-        """Return the place of an agent's path; a relative path is relative to `/workspace`.
+        """Return this machine's path of an agent's path; a relative path is relative to `/workspace`.
 
-        Raises `ToolError` with the reason for what is not a path (`..`, control characters), and for a path that leads
-        out of the agent's directories through a link.
+        Raises `ToolError` for an invalid path (`..`, control characters), and for a path that a link leads out of the
+        agent's directories.
         """
         place = self.place_of(directory_path(path))
         real = pathlib.Path(os.path.realpath(place))
@@ -109,20 +107,20 @@ class PathManager:
         return place
 
     def place_of(self, logical: Path) -> pathlib.Path:
-        """Return the place of a logical path."""
+        """Return this machine's path of a logical path."""
         if logical == WORKSPACE or logical.startswith(f"{WORKSPACE}/"):
             return self.workspace / logical.removeprefix(WORKSPACE).removeprefix("/")
         return self.root / logical.removeprefix("/")
 
     def agent_path(self, place: pathlib.Path) -> str:
-        """Return the path by which the agent knows a place; one outside of its directories keeps its own."""
+        """Return the agent's path of a path of this machine; a path outside of its directories stays as it is."""
         if place.is_relative_to(self.workspace):
             return f"{WORKSPACE}/{place.relative_to(self.workspace).as_posix()}"
         return f"/{place.relative_to(self.root).as_posix()}" if place.is_relative_to(self.root) else str(place)
 
 
 def _bare(path: str) -> str:
-    """Drop each `./` at the beginning."""
+    """Remove each leading `./`."""
     while path.startswith("./"):
         path = path[2:]
     return path
@@ -137,15 +135,15 @@ def _checked(logical: str, given: str) -> Path:
 
 
 def escaped_name(name: str) -> str:
-    """Return a file name or path as valid text on one line: bytes that cannot be shown as `\\xff`, as bash's `$'...'`.
+    """Return a file name or path as valid text on one line. Other bytes are escaped as in bash's `$'...'`: `\\xff`.
 
-    Different names stay different: a backslash is escaped, too. `unescaped_name` is the way back.
+    Different names stay different, because a backslash is escaped, too. `unescaped_name` is the inverse.
     """
     return _UNSHOWABLE.sub(_escaped, name)
 
 
 def unescaped_name(text: str) -> str:
-    """Return the file name, as `os.fsdecode` makes it, that `escaped_name` wrote like this."""
+    """Return the file name, in the form of `os.fsdecode`, of a text from `escaped_name`."""
     data = _ESCAPE.sub(lambda found: bytes([int(found[1], 16)]), text.encode("utf-8", "surrogateescape"))
     return data.decode("utf-8", "surrogateescape")
 
@@ -154,7 +152,7 @@ def _escaped(found: re.Match[str]) -> str:
     return "".join(f"\\x{byte:02x}" for byte in found[0].encode("utf-8", "surrogateescape"))
 
 
-# A regular expression over the text files below a directory (A3).
+# -- search (A3) ------------------------------------------------------------------------------------------------------
 
 MOST_MATCHES = 200
 MOST_SECONDS = 20.0
@@ -164,7 +162,7 @@ LONGEST_LINE = 400
 
 @dataclass(slots=True)
 class Findings:
-    """What a search has found so far, and what it has left out."""
+    """The lines that a search has found so far, and the counts of files searched and skipped."""
 
     lines: list[str] = field(default_factory=list)
     files: int = 0
@@ -174,7 +172,7 @@ class Findings:
     stopped: str = ""
 
     def text(self) -> str:
-        """Write it for a model."""
+        """Return the findings as text for the model."""
         notes = [f"{len(self.lines)} matching lines in {self.files} of {self.searched} files"]
         if self.stopped:
             notes.append(f"stopped {self.stopped}: narrow the search by path, glob or pattern")
@@ -186,10 +184,10 @@ class Findings:
 
 
 def search(handle: FsHandle, pattern: str, place: Path, glob: str | None, *, ignore_case: bool) -> Findings:
-    """Find the lines that match in a file, or in all below a directory but for what is hidden in it.
+    """Find the matching lines in a file, or in all files below a directory that are not hidden.
 
-    Raises `ToolError` for a pattern that is none or takes too long (the file system bounds each file's search), and
-    `NotFoundError`.
+    Raises `ToolError` for an invalid pattern or one that takes too long (the file system limits the time for each
+    file), and `NotFoundError`.
     """
     found = Findings()
     end = time.monotonic() + MOST_SECONDS
@@ -208,7 +206,7 @@ def search(handle: FsHandle, pattern: str, place: Path, glob: str | None, *, ign
 
 
 def _files(handle: FsHandle, place: Path, glob: str | None) -> Iterator[tuple[Path, int]]:
-    """Name the files to be searched, and their sizes."""
+    """Yield the paths and sizes of the files to search."""
     inside = place.rstrip("/") + "/"
     entries = handle.list(place)
     if not entries and not handle.is_directory(place):
@@ -223,10 +221,9 @@ def _files(handle: FsHandle, place: Path, glob: str | None) -> Iterator[tuple[Pa
 
 
 def _search_file(handle: FsHandle, path: Path, wrapped: str, found: Findings) -> bool:
-    """Add the matching lines of one file; tells whether there is room for more.
+    """Add the matching lines of one file; returns whether there is room for more.
 
-    The file system says which lines match, but not where they are. So they are looked up: lines of the same text match
-    the same.
+    The file system returns matching lines without their numbers. The numbers are those of all lines with that text.
     """
     try:
         matches = handle.read_re(path, wrapped)
@@ -236,7 +233,7 @@ def _search_file(handle: FsHandle, path: Path, wrapped: str, found: Findings) ->
             raise ToolError(f"{error.detail} (in {path})") from None
         found.binary += 1
         return True
-    except FileSystemError:  # gone by now, or not to be read
+    except FileSystemError:  # deleted meanwhile, or not readable
         return True
     found.searched += 1
     if not matches:
@@ -262,15 +259,15 @@ def _is_text(handle: FsHandle, path: Path) -> bool:
     return True
 
 
-# Exact replacement in a text. Pure: no I/O.
+# -- exact replacement ------------------------------------------------------------------------------------------------
 
 _MOST_PLACES = 10
 
 
 def replaced(path: str, text: str, old: str, new: str) -> tuple[str, int]:
-    """Replace the one place where `old` stands; returns the new text and the number of its first line there.
+    """Replace the only occurrence of `old`; returns the new text and the line number of the occurrence.
 
-    Raises `ToolError` when there is none, or more than one, saying where; `path` is for the reason only.
+    Raises `ToolError` if there is no occurrence, or more than one (with their lines). `path` is for the error only.
     """
     if not old:
         raise ToolError("'old' is empty: give the text that is to be replaced")
@@ -291,7 +288,7 @@ def replaced(path: str, text: str, old: str, new: str) -> tuple[str, int]:
 
 
 def _places(text: str, old: str) -> list[int]:
-    """Find every place where it stands; places may overlap, as each of them could be meant."""
+    """Return the position of every occurrence; occurrences may overlap."""
     places: list[int] = []
     start = text.find(old)
     while start >= 0:
@@ -305,7 +302,7 @@ def _line(text: str, place: int) -> int:
 
 
 def _near(text: str, old: str) -> str:
-    """Say where it nearly stands: but for white space, or for the ends of lines."""
+    """Return a hint to a place that differs only in white space or in the ends of its lines."""
     if "\r\n" in text and old.replace("\n", "\r\n") in text:
         return ": the file's lines end in '\\r\\n'"
     wanted = [line.strip() for line in old.strip().splitlines()]
@@ -315,6 +312,8 @@ def _near(text: str, old: str) -> str:
             return f": it is at line {at + 1} but for white space, copy the text exactly"
     return ""
 
+
+# -- the tools --------------------------------------------------------------------------------------------------------
 
 _T = TypeVar("_T")
 
@@ -327,28 +326,28 @@ _File = Annotated[str, "absolute, or relative to /workspace"]
 
 
 class FileGate(Protocol):
-    """Looks at what file tools do, where several agents share the files."""
+    """Checks reads and writes of the file tools where several agents share the files."""
 
     def seen(self, path: Path) -> None:
-        """A file is about to be read."""
+        """Record that a file is about to be read."""
         ...
 
     def writing(self, path: Path, *, whole: bool) -> AbstractContextManager[None]:
-        """Hold off others while a file is written; `whole` without looking at what is in it.
+        """Return a lock for writing a file; with `whole` the write replaces the file without reading it.
 
-        Raises `ToolError` where that may not be.
+        Raises `ToolError` if the write is refused.
         """
         ...
 
 
 class OpenGate:
-    """Lets everything through."""
+    """Allows everything."""
 
     def seen(self, path: Path) -> None:
         """Do nothing."""
 
     def writing(self, path: Path, *, whole: bool) -> AbstractContextManager[None]:  # noqa: ARG002 - the protocol's
-        """Hold off nobody."""
+        """Return a context manager that does nothing."""
         return nullcontext()
 
 
@@ -370,9 +369,9 @@ LIST_DIRECTORY, SEARCH_FILES = "list_directory", "search_files"
 
 
 class FileTools:
-    """The file tools of one agent, by its handle, whose `/` is the agent's own directory. Any number of threads.
+    """The file tools of one agent. `handle` has the agent's directory as `/`. Threads may share the object.
 
-    `gate` is asked before files are read and written.
+    `gate` checks each read and write.
     """
 
     def __init__(self, handle: FsHandle, gate: FileGate | None = None) -> None:
@@ -381,7 +380,7 @@ class FileTools:
         self._changing = threading.Lock()
 
     def tools(self) -> list[Tool]:
-        """Return all of them."""
+        """Return the tools."""
         return [
             tool("Read a text file, or some of its lines.", name=READ_FILE, touches=_reads)(self.read_file),
             tool("Write a whole text file; makes directories above it.", name=WRITE_FILE, touches=_writes)(
@@ -402,7 +401,7 @@ class FileTools:
         start_line: Annotated[int | None, Field(ge=1, description="first line, from 1")] = None,
         end_line: Annotated[int | None, Field(ge=1, description="last line, included")] = None,
     ) -> str:
-        """Return the text, or the lines asked for with a note which of how many they are."""
+        """Return the text, or the requested lines with a note that gives their numbers and the total."""
         place = file_path(path)
         self._gate.seen(place)
         text = self._looking(place, lambda: self._text(place))
@@ -418,7 +417,7 @@ class FileTools:
         return _cut(lines, first, last, whole=start_line is None and end_line is None)
 
     def write_file(self, path: _File, content: str) -> str:
-        """Store a text, all of it or nothing; return what was done."""
+        """Write a text atomically; returns a description of the change."""
         place = file_path(path)
         with self._changing, self._gate.writing(place, whole=True):
             before = self._size(place)
@@ -435,7 +434,7 @@ class FileTools:
         old: Annotated[str, "exactly as in the file, and enough of it to be unique"],
         new: str,
     ) -> str:
-        """Replace one place; nothing is written when there is none, or more than one."""
+        """Replace the only occurrence of a text; writes nothing if there is none or more than one."""
         place = file_path(path)
         with self._changing, self._gate.writing(place, whole=False):
             text, line = replaced(place, self._looking(place, lambda: self._text(place)), old, new)
@@ -443,7 +442,7 @@ class FileTools:
         return f"changed {place} at line {line}: {len(old):,} characters replaced by {len(new):,}"
 
     def list_directory(self, path: Annotated[str, "absolute, or relative to /workspace"] = WORKSPACE) -> str:
-        """Return the directories and files that are directly in it, sorted, with sizes in bytes."""
+        """Return the directories and files directly in a directory, sorted, with sizes in bytes."""
         place = directory_path(path)
         try:
             entries = self._handle.scan(place)
@@ -469,11 +468,11 @@ class FileTools:
         glob: Annotated[str | None, "such as *.py"] = None,
         ignore_case: bool = False,
     ) -> str:
-        """Return the matching lines, some at most, and how many files were searched."""
+        """Return the matching lines, `MOST_MATCHES` at most, and the number of files searched."""
         place = directory_path(path)
         return self._looking(place, lambda: search(self._handle, pattern, place, glob, ignore_case=ignore_case)).text()
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- access and errors ----------------------------------------------------------------------------------------
 
     def _text(self, place: Path) -> str:
         size = self._handle.file(place)["size"]
@@ -487,14 +486,14 @@ class FileTools:
             ) from None
 
     def _size(self, place: Path) -> int | None:
-        """Return the size of a file, or None where there is none, or none that may be looked at."""
+        """Return the size of a file; None if it is missing or not readable."""
         try:
             return self._handle.file(place)["size"]
         except FileSystemError:
             return None
 
     def _looking(self, place: Path, action: Callable[[], _T]) -> _T:
-        """Do something with a file, and say it well when it is not there, or is a directory."""
+        """Run an action on a file and turn errors of the file system into a `ToolError` for the model."""
         try:
             return action()
         except NotFoundError:
@@ -513,7 +512,7 @@ class FileTools:
             return False
 
     def _missing(self, place: Path) -> ToolError:
-        """Say that there is nothing, and what there is instead."""
+        """Return the error for a missing file, with similar names or the directory that is there instead."""
         if self._is_directory(place):
             return ToolError(f"{place!r} is a directory: use list_directory")
         above, _, name = place.rpartition("/")
@@ -529,7 +528,7 @@ class FileTools:
 
 
 def _cut(lines: list[str], first: int, last: int, *, whole: bool) -> str:
-    """Join the lines from first to last, as many as fit, and note what they are when they are not all."""
+    """Join the lines from first to last, as many as fit; unless these are all, a note gives their numbers."""
     room, shown = MOST_CHARACTERS, first - 1
     while shown < last and shown - first + 1 < MOST_LINES and len(lines[shown]) <= room:
         room -= len(lines[shown])

@@ -1,4 +1,7 @@
-"""The tools of one agent: described to a model, and called for it. Whatever goes wrong becomes a result (A3)."""
+"""Tools: functions that a model may call, their JSON schemas and checks, and the registry that runs them (A3).
+
+An exception in a tool becomes an error result for the model. Only a cancellation leaves `Registry.call`.
+"""
 
 import asyncio
 import contextvars
@@ -25,16 +28,16 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 from cfs.wire import Message, ToolCall
 from cfs_filesystem import FileSystemError
 
-# A function that blocks, awaited: in a thread of its own, which nothing waits for once nobody wants its result.
+# -- blocking functions -----------------------------------------------------------------------------------------------
 
 _T = TypeVar("_T")
 
 
 async def in_thread(function: Callable[[], _T]) -> _T:
-    """Run a function in a new thread and return what it returns.
+    """Run a blocking function in a new daemon thread and return its result.
 
-    Why not `asyncio.to_thread`: a loop waits for the threads of its executor when it ends, and a function that hangs
-    would keep the whole program from ending. This thread is a daemon, and a cancelled wait just leaves it alone.
+    Why not `asyncio.to_thread`: at its end the loop waits for the threads of its executor, so a function that hangs
+    would block the exit of the program. If the caller is cancelled, the thread continues and its result is dropped.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_T] = loop.create_future()
@@ -53,26 +56,28 @@ async def in_thread(function: Callable[[], _T]) -> _T:
         failed: BaseException | None = None
         try:
             value = context.run(function)
-        except StopIteration as error:  # which no future can carry
+        except StopIteration as error:  # a future cannot hold it
             failed = RuntimeError(f"StopIteration: {error}")
-        except BaseException as error:  # noqa: BLE001 - whoever awaits it gets it
+        except BaseException as error:  # noqa: BLE001 - raised again in the coroutine that awaits the result
             failed = error
-        with suppress(RuntimeError):  # the loop has ended meanwhile
+        with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(settle, value, failed)
 
     threading.Thread(target=run, name="tool", daemon=True).start()
     return await done
 
 
-# What can go wrong with tools.
+# -- errors -----------------------------------------------------------------------------------------------------------
 #
-# ToolError              a tool says why it cannot do what it was asked; the model reads it ToolDefinitionError    a
-# function cannot be a tool, or two tools have one name; the programmer reads it ShellError             a shell cannot
-# do its work ├── ShellUnavailable   it cannot be started here └── ShellClosed        it has been closed
+# ToolError               a tool cannot do what the model asked for; the model reads the reason
+# ToolDefinitionError     a function cannot be a tool, or a name is already used; the programmer reads it
+# ShellError              a shell cannot run commands
+# ├── ShellUnavailable    the shell cannot start
+# └── ShellClosed         the shell is closed
 
 
 class ToolError(Exception):
-    """A reason, in a sentence, for a model that can act on it: raise it in a tool to say why it did nothing."""
+    """Raise it in a tool that cannot do its work. The model reads `reason`: write a sentence that it can act on."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -80,29 +85,30 @@ class ToolError(Exception):
 
 
 class ToolDefinitionError(TypeError):
-    """A function that cannot be described as a tool, or a name that is taken or unknown."""
+    """A function cannot be described as a tool, or a tool's name is already used or unknown."""
 
 
 class ShellError(Exception):
-    """Anything that keeps a shell from its work."""
+    """Base class of the errors of a shell."""
 
 
 class ShellUnavailable(ShellError):
-    """No shell can be started here: bash or bubblewrap is missing, or does not start."""
+    """The shell cannot start: bash or bubblewrap is missing or fails."""
 
 
 class ShellClosed(ShellError):
-    """The shell was closed and runs nothing any more."""
+    """The shell is closed and runs no more commands."""
 
 
-# What a tool's call came to: text for the model, and whether it went well.
+# -- results ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of one call: `text` is all that the model learns, `seconds` is how long it took.
+    """The result of one call: `text` for the model, and the duration in seconds.
 
-    When `ok` is false, `text` is the reason. `truncated` says that the tool's own bound on its results cut the text.
+    If `ok` is false, `text` is the reason of the failure. `truncated` is true if the text was longer than the tool's
+    `most_characters`.
     """
 
     call_id: str
@@ -113,7 +119,7 @@ class ToolResult:
     truncated: bool = False
 
     def message(self) -> Message:
-        """Make the message that brings the result to the model."""
+        """Return the message with which the model gets the result."""
         return Message(role="tool", content=self.text, tool_call_id=self.call_id, name=self.name)
 
 
@@ -126,26 +132,26 @@ class ToolOutput(dict[str, Any]):
 
 
 def text_of(value: Any) -> str:
-    """Return the text that a model reads of a tool's return value.
+    """Return a tool's return value as text for the model.
 
-    A text stays as it is, a `ToolOutput` has its own text, None becomes "done", and everything else JSON.
+    Text is returned unchanged, a `ToolOutput` has its own text, and None becomes "done". Other values become JSON.
     """
     if isinstance(value, ToolOutput):
         return text_of(value.text)
     if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()  # a lone surrogate could not be sent to anybody
+        return value.encode("utf-8", "replace").decode()  # UTF-8 cannot encode a lone surrogate
     if value is None:
         return "done"
     if isinstance(value, bytes | bytearray | memoryview):
         return f"[{len(value):,} bytes of binary data, which is not shown]"
     try:
         return to_json(value, fallback=str, bytes_mode="base64", inf_nan_mode="constants").decode()
-    except (PydanticSerializationError, ValueError, RecursionError):  # it holds itself, or a text that is none
+    except (PydanticSerializationError, ValueError, RecursionError):  # it contains itself, or invalid text
         return text_of(str(value))
 
 
 def shortened(text: str, most: int) -> str:
-    """Cut a text in its middle to about `most` characters, and say how many are missing."""
+    """Cut the middle out of a text longer than `most` characters, and insert a note with the number left out."""
     if len(text) <= most:
         return text
     head, tail = most - most // 3, most // 3
@@ -153,10 +159,10 @@ def shortened(text: str, most: int) -> str:
     return f"{text[:head]}\n[... {left_out:,} of {len(text):,} characters left out ...]\n{text[len(text) - tail :]}"
 
 
-# What a tool takes, read from a function's signature: a schema for the model, and checked values for the function.
+# -- arguments --------------------------------------------------------------------------------------------------------
 #
-# Pydantic does the work. What is added is how a mistake is told: in one sentence that names the parameter, what was
-# expected, and the right form.
+# Pydantic makes the schema from a function's signature and checks the values. The code here turns its errors into one
+# sentence for the model: the parameter, the expected kind, and an example of correct arguments.
 
 _LONGEST_SHOWN = 60
 _KINDS = {
@@ -169,13 +175,13 @@ _KINDS = {
     "null": "null",
 }
 _OF_THE_WRONG_KIND = re.compile(r"(_type|_parsing|_error|_from_float|^enum)$")
-"""How those of pydantic's names of errors end for which the kind says all."""
+"""Ends of the names of pydantic's errors for which the expected kind is explanation enough."""
 
 _SAMPLES: dict[str, Any] = {"string": "text", "integer": 1, "number": 1.5, "boolean": True, "null": None}
 
 
 class Arguments:
-    """The parameters of one tool. Raises `ToolDefinitionError` for a function that takes something else."""
+    """The parameters of one tool. Raises `ToolDefinitionError` for a signature that cannot be described."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name = name
@@ -184,11 +190,11 @@ class Arguments:
             schema = self._model.model_json_schema()
         except PydanticUserError as error:
             raise ToolDefinitionError(f"{name}: its parameters have no JSON schema: {error.message}") from error
-        schema.pop("additionalProperties", None)  # what a tool does not know is refused all the same
+        schema.pop("additionalProperties", None)  # unknown parameters are refused all the same
         self.schema = {"properties": {}} | _bare(schema)
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values as the function wants them; raise `ToolError` where they are not what the schema says."""
+        """Return the values with the types of the signature; raises `ToolError` if they do not match the schema."""
         try:
             checked = self._model.model_validate(values, by_alias=True, by_name=False)
         except ValidationError as error:
@@ -216,13 +222,13 @@ class Arguments:
         return f"{place!r} is not right: {_shown(detail['input'])}, {detail['msg'][0].lower()}{detail['msg'][1:]}"
 
     def _kind(self, location: tuple[int | str, ...]) -> str:
-        """Say what one parameter may be; nothing for a place inside of one, which the message of pydantic explains."""
+        """Return the kind of one parameter; empty for a value inside a parameter, where pydantic's message is used."""
         if len(location) != 1:
             return ""
         return _kind_of(self._resolved(self.schema["properties"].get(str(location[0]), {})))
 
     def example(self, wrong: Sequence[str] = ()) -> str:
-        """Write arguments in the right form: those that must be given, and others that were `wrong`."""
+        """Return an example of correct arguments, as JSON: the required parameters and those in `wrong`."""
         wanted = [
             name for name in self.schema["properties"] if name in self.schema.get("required", []) or name in wrong
         ]
@@ -258,7 +264,7 @@ _OF_METHODS: WeakKeyDictionary[Any, dict[str, Arguments]] = WeakKeyDictionary()
 
 
 def arguments_of(name: str, function: Callable[..., Any]) -> Arguments:
-    """Read the parameters of a tool; those of a method once for all objects, as each agent has an object of its own."""
+    """Return the parameters of a tool; those of a method are computed once and shared by all its objects."""
     if not inspect.ismethod(function):
         return Arguments(name, function)
     known = _OF_METHODS.setdefault(function.__func__, {})
@@ -268,9 +274,9 @@ def arguments_of(name: str, function: Callable[..., Any]) -> Arguments:
 
 
 def _model_of(name: str, function: Callable[..., Any]) -> tuple[type[BaseModel], dict[str, str]]:
-    """Make a model with a field for each parameter; returned with the parameter's name of each field.
+    """Return a pydantic model with a field for each parameter, and the parameter's name of each field.
 
-    The names of the fields are our own, as a parameter may be called what a model keeps for itself (`json`, `copy`).
+    The fields have generated names, because a parameter may have a name that pydantic reserves (`json`, `copy`).
     """
     fields: dict[str, Any] = {}
     names: dict[str, str] = {}
@@ -298,7 +304,7 @@ def _model_of(name: str, function: Callable[..., Any]) -> tuple[type[BaseModel],
 
 
 def _told(hint: Any) -> str | None:
-    """Take the description out of `Annotated[type, "description"]` or `Annotated[type, Field(description=...)]`."""
+    """Return the description in `Annotated[type, "description"]` or `Annotated[type, Field(description=...)]`."""
     if get_origin(hint) is Annotated:
         for told in get_args(hint)[1:]:
             text = told.description if isinstance(told, FieldInfo) else told
@@ -308,10 +314,10 @@ def _told(hint: Any) -> str | None:
 
 
 def _bare(schema: Any) -> Any:
-    """Leave out what a model need not read, as it pays for each word of a schema.
+    """Return the schema without parts that the model does not need, because each word costs tokens.
 
-    That is the titles that pydantic makes of names, that a parameter which may be left out may also be null, and that
-    an object may hold anything.
+    Removed are the titles that pydantic generates, the null alternative of optional parameters, and
+    `additionalProperties: true`.
     """
     if isinstance(schema, list):
         return [_bare(each) for each in schema]
@@ -326,7 +332,7 @@ def _bare(schema: Any) -> Any:
         if not (key == "title" and isinstance(value, str)) and (key, value) != ("additionalProperties", True)
     }
     for names in ("properties", "$defs"):
-        if isinstance(schema.get(names), dict):  # here a key is a name, also when it is "title"
+        if isinstance(schema.get(names), dict):  # keys are names here, even "title"
             bare[names] = {name: _bare(value) for name, value in schema[names].items()}
     return bare
 
@@ -346,7 +352,7 @@ def _kind_of(schema: Mapping[str, Any]) -> str:
 
 
 def _place(location: tuple[int | str, ...]) -> str:
-    """Write where in the arguments something is: `items[0].name`."""
+    """Return a location in the arguments as text: `items[0].name`."""
     parts = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in location]
     return "".join(parts).removeprefix(".") or "the arguments"
 
@@ -356,18 +362,18 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
-# Tools: functions that a model may call, with what it is told of them (A3, O4).
+# -- tools (A3, O4) ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """What a call has to do with files: it reads or writes what is at a logical path, and below it."""
+    """The files that a call reads or writes: a logical path and everything below it."""
 
     path: str
     writes: bool
 
     def hinders(self, other: "Touch") -> bool:
-        """Whether two calls must keep their order: one writes where the other one reads or writes."""
+        """Whether two calls must run in order: one writes what the other one reads or writes."""
         return (self.writes or other.writes) and (_is_below(self.path, other.path) or _is_below(other.path, self.path))
 
 
@@ -377,12 +383,14 @@ def _is_below(path: str, above: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A function that a model may call. `@tool` makes one; it can still be called as the function that it was.
+    """A function that a model may call. `@tool` makes one; it can still be called like the function.
 
-    With `ephemeral` only the newest so many of its results stay in a context (O4). `timeout` is in seconds (without:
-    the registry's). A result longer than `most_characters` is cut in its middle; without, nothing is ever cut.
-    `touches` says of arguments what a call with them touches, so that calls of one reply can run side by side; without
-    it, or where it returns None, a call runs alone.
+    - `ephemeral` is how many of its newest results stay in a context (O4); None keeps all.
+    - `timeout` is in seconds (default: the registry's).
+    - `most_characters` is the maximum length of a result. The middle of a longer one is left out. None is no limit.
+    - `touches` returns the files that a call with these arguments reads or writes. Calls of one reply that do not
+      conflict run in parallel. If it is None or returns None, a call runs alone.
+
     It is also a `cfs.tools.Tool`, for `Session.send(tools=[...])`.
     """
 
@@ -396,7 +404,7 @@ class Tool:
     arguments: Arguments = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Read the signature."""
+        """Check the settings and read the signature."""
         if not self.name.replace("-", "_").isidentifier() or len(self.name) > 64 or not self.name.isascii():
             raise ToolDefinitionError(f"{self.name!r} cannot name a tool: use ASCII letters, digits and '_'")
         if self.ephemeral is not None and self.ephemeral < 1:
@@ -404,16 +412,16 @@ class Tool:
         object.__setattr__(self, "arguments", arguments_of(self.name, self.callable))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function itself, unchecked."""
+        """Call the function without checking the arguments."""
         return self.callable(*args, **kwargs)
 
     @property
     def is_async(self) -> bool:
-        """Whether it is awaited, and can be cancelled; other functions run in a thread, which cannot."""
+        """Whether it is a coroutine function, which can be cancelled. Other functions run in a thread, which cannot."""
         return inspect.iscoroutinefunction(self.callable)
 
     def schema(self) -> dict[str, Any]:
-        """Describe the tool as OpenAI's interface wants it."""
+        """Return the tool's description in the format of OpenAI's API."""
         function = {"name": self.name, "description": self.description, "parameters": self.arguments.schema}
         return {"type": "function", "function": function}
 
@@ -427,11 +435,11 @@ def tool(
     most_characters: int | None = None,
     touches: Callable[[Mapping[str, Any]], Touch | None] | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function, sync or async: `@tool("what it does", ephemeral=3)`.
+    """Make a tool of a sync or async function: `@tool("what it does", ephemeral=3)`.
 
-    Its name is the function's, its description the docstring unless given. Types are those of the signature, checked
-    by pydantic; a parameter is described by `Annotated[type, "text"]` or by a pydantic `Field`.
-    Raises `ToolDefinitionError` for a function that cannot be described.
+    The default name is the function's, the default description its docstring. Pydantic checks the types of the
+    signature. Describe a parameter by `Annotated[type, "text"]` or a pydantic `Field`. The other arguments are those
+    of `Tool`. Raises `ToolDefinitionError` for a function that cannot be described.
     """
 
     def made(function: Callable[..., Any]) -> Tool:
@@ -452,21 +460,24 @@ def tool(
     return made
 
 
+# -- the registry -----------------------------------------------------------------------------------------------------
+
 _log = structlog.get_logger(__name__)
 
 CALL_ID: ContextVar[str] = ContextVar("CALL_ID", default="")
-"""Id of the model's call that is running; empty where Python code calls a tool."""
+"""Id of the model's call that is running; empty if Python code calls a tool."""
 
 MOST_AT_ONCE = 16
+"""Maximum number of calls that run in parallel."""
 
 DEFAULT_TIMEOUT = 120.0
-"""Seconds that a tool may take which says nothing else."""
+"""Time limit of a tool without its own, in seconds."""
 
 
 class Registry:
-    """Tools by their names. `timeout` is in seconds and holds for each tool that has none of its own.
+    """Tools by their names. `timeout`, in seconds, applies to each tool without its own.
 
-    `on_error` is called with each exception of a tool that is a defect, not a reason for the model.
+    `on_error` is called with each exception that is a defect of a tool, not a reason for the model.
     """
 
     def __init__(
@@ -492,11 +503,11 @@ class Registry:
 
     @property
     def names(self) -> list[str]:
-        """What the tools are called, in the order in which they were added."""
+        """Names of the tools, in the order in which they were added."""
         return list(self._tools)
 
     def add(self, *tools: Tool | Callable[..., Any]) -> None:
-        """Add tools, or functions that have a docstring; raises `ToolDefinitionError` for a name that is taken."""
+        """Add tools, or functions with docstrings; raises `ToolDefinitionError` for a name that is already used."""
         made = [each if isinstance(each, Tool) else tool()(each) for each in tools]
         names = [*self._tools, *(each.name for each in made)]
         if doubles := sorted({name for name in names if names.count(name) > 1}):
@@ -504,28 +515,28 @@ class Registry:
         self._tools.update((each.name, each) for each in made)
 
     def get(self, name: str) -> Tool:
-        """Return a tool; raises `ToolDefinitionError` when there is none of that name."""
+        """Return the tool of this name; raises `ToolDefinitionError` if there is none."""
         if name not in self._tools:
             raise ToolDefinitionError(self._unknown(name))
         return self._tools[name]
 
     def narrow(self, names: Iterable[str]) -> Self:
-        """Make a registry of some of these tools; raises `ToolDefinitionError` for a name that is not here."""
+        """Return a registry of some of these tools; raises `ToolDefinitionError` for an unknown name."""
         return type(self)([self.get(name) for name in names], timeout=self._timeout, on_error=self.on_error)
 
     def right_form(self, name: str) -> str:
-        """Show the arguments of a tool, or of the one whose name is most like it; else say which tools there are."""
+        """Return an example of a tool's arguments, or of the tool with the nearest name; else the list of tools."""
         near = self._nearest(name)
         if near is None:
             return f"The tools are: {', '.join(self._tools) or 'none'}"
         return f"The right form of {near}: {self._tools[near].arguments.example()}"
 
     def schemas(self) -> list[dict[str, Any]]:
-        """Describe all tools as OpenAI's interface wants them."""
+        """Return the descriptions of all tools in the format of OpenAI's API."""
         return [each.schema() for each in self]
 
     def together(self, calls: Sequence[ToolCall]) -> list[ToolCall]:
-        """Return the first call, and those right after it that may run at the same time."""
+        """Return the first call and those directly after it that may run in parallel with it."""
         touched: list[Touch] = []
         for call in calls[:MOST_AT_ONCE]:
             touch = self._touch(call)
@@ -535,17 +546,17 @@ class Registry:
         return list(calls[: max(1, len(touched))])
 
     def _touch(self, call: ToolCall) -> Touch | None:
-        """Return what a call touches; None where it has to run alone, or has no right arguments."""
+        """Return what a call touches; None if it has to run alone or its arguments are invalid."""
         wanted = self._tools.get(call.name)
         if wanted is None or wanted.touches is None:
             return None
         try:
             return wanted.touches(call.arguments)
-        except Exception:  # noqa: BLE001 - the call itself will say what is wrong
+        except Exception:  # noqa: BLE001 - the call itself reports the error
             return None
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Run one call. Only a cancellation gets out of it: every failure is a result, with its reason."""
+        """Run one call and return its result. A failure is a result with its reason; only a cancellation is raised."""
         start = time.perf_counter()
         truncated = False
         running = CALL_ID.set(call.id)
@@ -554,7 +565,7 @@ class Registry:
             most = self._tools[call.name].most_characters
             if most is not None and len(text) > most:
                 text, truncated = shortened(text, most), True
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a tool raises is for the model to read
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the model reads every error of a tool
             text, ok = f"Error: {self._reason(call, error)}", False
         finally:
             CALL_ID.reset(running)
@@ -576,7 +587,7 @@ class Registry:
                 return text_of(await value if inspect.isawaitable(value) else value)
         except TimeoutError:
             if not limit.expired():
-                raise  # the tool's own
+                raise  # raised by the tool itself
         ended = "was ended" if wanted.is_async else "cannot be stopped and may still be at work"
         raise ToolError(f"{call.name} took longer than {seconds:g} s; it {ended}")
 
@@ -589,7 +600,7 @@ class Registry:
         return name if name in self._tools else next(iter(difflib.get_close_matches(name, self._tools, n=1)), None)
 
     def _reason(self, call: ToolCall, error: BaseException) -> str:
-        """Return in a sentence what went wrong; the traceback of a defect goes to the log."""
+        """Return the error as one sentence; logs the traceback of a defect."""
         if isinstance(error, ToolError):
             return text_of(error.reason)
         if isinstance(error, FileSystemError | ShellError):

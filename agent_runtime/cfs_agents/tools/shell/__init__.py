@@ -1,4 +1,4 @@
-"""A bash that is kept for a whole run: its state, its output to the byte, its end whatever happens."""
+"""Persistent shells: one bash for many commands, with exact output and a guaranteed end of all its processes."""
 
 from cfs_agents.tools.shell.confinement import Limits, Sandbox, ShellSettings, Warden, sandbox_trouble, usual_limits
 from cfs_agents.tools.shell.shell import AsyncPersistentShell, Job, PersistentShell, ShellResult

@@ -1,9 +1,10 @@
-"""Which processes belong to a shell, and the ending of them (B8). Linux; elsewhere only the process group is known.
+"""Finds and kills the processes of a shell (B8). It needs Linux; elsewhere only the process group is known.
 
     python -I -S census.py COOKIE DIRECTORY
 
-As a program it waits for the end of its standard input, then kills what has the cookie in its environment and removes
-the directory: see `warden.py`. It needs nothing but the standard library, so it is there at once and small.
+As a program it waits for the end of its standard input. Then it kills all processes that have the cookie in their
+environment, and removes the directory (see `Warden`). It uses the standard library only, so it starts fast and is
+small.
 """
 
 import os
@@ -37,20 +38,21 @@ class _Process:
 
 
 def new_cookie() -> str:
-    """Make a word that nobody else has."""
+    """Return a random word that marks the processes of one shell."""
     return secrets.token_hex(16)
 
 
 def boot_ticks() -> int:
-    """Return the time since the machine started, in the unit in which the system keeps the starts of processes."""
+    """Return the time since the machine started, in the unit of the start times of processes (clock ticks)."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS) if hasattr(time, "CLOCK_BOOTTIME") else 0
 
 
 def members(sessions: AbstractSet[int], cookie: str, since: int = 0) -> set[int]:
-    """Find the living processes of a shell that were started at or after a time (`boot_ticks`).
+    """Return the living processes of a shell that started at or after `since` (`boot_ticks`).
 
-    A process belongs if it is in one of the shell's sessions, has the shell's cookie in its environment, or if its
-    parent belongs. To get away from that it must leave the session, lose its parent and clear its environment.
+    A process belongs to the shell if it is in one of the shell's sessions, has the shell's cookie in its environment,
+    or has a parent that belongs. A process that leaves the session, loses its parent and clears its environment is not
+    found.
     """
     mark = cookie.encode()
     processes = list(_processes())
@@ -67,9 +69,9 @@ def kill_all(
     since: int = 0,
     passes: int = _PASSES,
 ) -> bool:
-    """Kill the processes of a shell until there are none; tell whether that came to an end.
+    """Kill the processes of a shell until none is left, `passes` times at most; returns whether none is left.
 
-    A process that starts others faster than they are found is stopped first, so that each pass leaves fewer.
+    Each process is stopped before it is killed, so that it cannot start others faster than they are found.
     """
     for _ in range(passes):
         found = members(sessions, cookie, since) - spare
@@ -79,15 +81,15 @@ def kill_all(
             for pid in found:
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
-        time.sleep(0.001)  # the kernel takes them away after the signal
+        time.sleep(0.001)  # the kernel removes them some time after the signal
     return False
 
 
 def awaits_input(pid: int) -> bool:
-    """Return whether a process is blocked in a read from a terminal and takes Ctrl-C.
+    """Return whether a process is blocked in a read from a terminal and does not ignore Ctrl-C.
 
-    A background process ignores Ctrl-C, so nobody waits for it. Where the system does not say what a process is doing,
-    the answer is no.
+    Background processes ignore Ctrl-C, and no command waits for them. Returns False if the system does not report the
+    state of the process.
     """
     with suppress(OSError, ValueError, IndexError):
         process = _PROC / str(pid)
@@ -101,7 +103,7 @@ def awaits_input(pid: int) -> bool:
 
 
 def tasks_of(user: int) -> int:
-    """Count processes and threads of a user, as the system does for its limit; 0 where nobody can say."""
+    """Count the processes and threads of a user, as the system does for its limit; 0 if there is no /proc."""
     count = 0
     for name in os.listdir(_PROC) if _PROC.exists() else ():  # noqa: PTH208 - names are all that is wanted
         if name.isdigit():
@@ -116,7 +118,7 @@ def _processes() -> Iterator[_Process]:
         if name.isdigit():
             with suppress(OSError, ValueError, IndexError):
                 text = (_PROC / name / "stat").read_bytes()
-                fields = text[text.rindex(b")") + 2 :].split()  # the program's name may hold anything
+                fields = text[text.rindex(b")") + 2 :].split()  # the program's name may contain any character
                 yield _Process(int(name), int(fields[1]), int(fields[3]), int(fields[19]), fields[0] not in b"ZX")
 
 

@@ -1,4 +1,4 @@
-"""How a shell is set up: where it starts, how long a command may take, what it may use, what it sees."""
+"""Settings and confinement of a shell: environment, limits, sandbox, and the warden that ends left processes."""
 
 import errno
 import os
@@ -21,18 +21,18 @@ from cfs_agents.tools.shell import census
 from cfs_agents.tools.shell.census import tasks_of
 from cfs_agents.tools.shell.output import INSIDE
 
-# Ends what shells have started once their runtime has gone, however that ended (B8).
+# -- the warden (B8) --------------------------------------------------------------------------------------------------
 
 VARIABLE = "CFS_WARDEN"
 """Name of the variable that holds the cookie of a warden."""
 
 
 class Warden:
-    """Watches over the runtime from a process of its own; several shells can share it (`ShellSettings.warden`).
+    """Ends the processes of shells after the end of the runtime, even if the runtime is killed.
 
-    Its process begins with the first shell. Its standard input is a pipe from the runtime, which ends with it, also
-    when it is killed. Then it kills what has the cookie in its environment, as all has that a shell starts, and
-    removes the directory in which the shells have their pipes and scripts.
+    Several shells can share a warden (`ShellSettings.warden`). Its own process starts with the first shell, and its
+    standard input is a pipe from the runtime. When the pipe closes, it kills all processes with its cookie in their
+    environment, which all processes of the shells have, and removes the directory of the shells' pipes and scripts.
     """
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class Warden:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the shells are to have in their environment."""
+        """Variables that the shells must have in their environment."""
         return {VARIABLE: self._cookie}
 
     def directory(self) -> Path:
-        """Return the directory for what shells need while they live. The first time this starts the watch: it blocks.
+        """Return the directory for pipes and scripts of the shells. The first call starts the process, and blocks.
 
-        Raises `OSError` when there can be no watch.
+        Raises `OSError` if the process cannot start.
         """
         with self._lock:
             if self._directory is None:
@@ -57,21 +57,21 @@ class Warden:
             return self._directory
 
     def close(self) -> None:
-        """End whatever the shells have left, and the watch. Blocks until that is done."""
+        """End all processes that the shells have left, then the warden's own. Blocks until this is done."""
         with self._lock:
             if self._process is not None:
                 self._process.communicate()
-                shutil.rmtree(self._directory or "", ignore_errors=True)  # had the watch been killed
+                shutil.rmtree(self._directory or "", ignore_errors=True)  # in case the process was killed
 
     def _watched(self, directory: Path) -> Path:
         try:
-            directory.chmod(0o711)  # commands of another user have their pipes in it
-            self._process = subprocess.Popen(  # noqa: S603 - a module of ours, without all that it does not need
+            directory.chmod(0o711)  # commands of another user need the pipes in it
+            self._process = subprocess.Popen(  # noqa: S603 - our own module, with the standard library only
                 [sys.executable, "-I", "-S", census.__file__, self._cookie, str(directory)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # so that what is sent to our group does not end it before us
+                start_new_session=True,  # signals to the runtime's process group must not end it first
             )
         except BaseException:
             with suppress(OSError):
@@ -80,10 +80,10 @@ class Warden:
         return directory
 
 
-# The environment that commands see: a few variables of the runtime's own, and what programs need to be quiet.
+# -- the environment of commands --------------------------------------------------------------------------------------
 
 _PASSED = re.compile(r"PATH|HOME|LANG|LC_[A-Z]+|TERM|TZ|USER")
-"""What commands get unasked. All else may be a secret, whatever its name, or something that bash takes orders from."""
+"""Variables that commands inherit. Any other may be a secret, whatever its name, or may change how bash works."""
 
 FIXED = {
     "LANG": "C.UTF-8",
@@ -99,24 +99,27 @@ FIXED = {
     "DEBIAN_FRONTEND": "noninteractive",
     "NO_COLOR": "1",
 }
-"""For programs that would ask, page, colour or wait in an editor. Git's takes each message as it is proposed."""
+"""Keeps programs from asking, paging, colouring or waiting in an editor. `true` as editor keeps git's own message."""
 
 
 def environment(
     inherited: Mapping[str, str], added: Mapping[str, str], keep: AbstractSet[str], home: str
 ) -> dict[str, str]:
-    """Make a shell's environment: of what is inherited only what is harmless, or named in `keep`; and what is added."""
+    """Return the environment of a shell: harmless inherited variables, those named in `keep`, and the `added` ones."""
     passed = {name: value for name, value in inherited.items() if _PASSED.fullmatch(name)}
     kept = {name: value for name, value in inherited.items() if name in keep}
     return {**passed, **FIXED, "HOME": home, **kept, **added}
 
 
+# -- settings ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What each process of the shell may use at most; None leaves what the runtime itself has.
+    """Limits of each process of the shell. None keeps the limit of the runtime.
 
-    `processes` is how many more the user may have than when the shell starts, threads too; root is only
-    held to it in a sandbox. `memory_bytes` counts what a process has reserved, used or not.
+    `processes` is the number of processes and threads that the user may have in addition to those at the start of the
+    shell. For root it applies only in a sandbox. `memory_bytes` counts reserved memory, used or not.
     """
 
     processes: int | None = None
@@ -127,11 +130,12 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sandbox:
-    """Commands run in bubblewrap: the system read-only, no home, an own /tmp, own processes, no network unless set.
+    """Commands run in bubblewrap: the system is read-only, there is no home, and `/tmp` and processes are their own.
 
-    In `/tmp` is room for `scratch_bytes`, which are taken from memory.
-    `writable` directories are there under their real paths, `places` also under the paths that are their keys (such as
-    `/workspace`), `readable` directories read-only.
+    - `writable` and `readable` are directories that the sandbox has under their real paths.
+    - `places` are writable directories under the paths that are their keys (such as `/workspace`).
+    - `network` allows the network.
+    - `scratch_bytes` is the size of `/tmp`, which is in memory.
     """
 
     writable: tuple[Path, ...] = ()
@@ -141,7 +145,7 @@ class Sandbox:
     scratch_bytes: int = 2 << 30
 
     def __post_init__(self) -> None:
-        """Refuse a writable directory with another directory of the sandbox in it: commands could replace that one."""
+        """Raise `ValueError` for a directory inside of a writable one, because commands could replace it."""
         writable = {*self.writable, *self.places.values()}
         for above in writable:
             for each in {*writable, *self.readable} - {above}:
@@ -158,16 +162,17 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellSettings:
-    """How one shell works. Times are in seconds, sizes in bytes.
+    """Settings of one shell. Times are in seconds, sizes in bytes.
 
-    It starts in `directory`, which is also HOME, and is made if it is missing. `records` is where long outputs and
-    those of background jobs are written (`directory/.cfs`). A command is interrupted after `timeout`, and killed
-    when it has not ended `grace` later. Of an output `keep` bytes are kept in memory, and `most_recorded` in its file.
-    With `merge` an output holds what came on standard error too, in the order in which it came.
-
-    Of the runtime's environment commands see what `environment.py` lists and what `keep_variables` names, and with it
-    `environment`. As root, commands can run as another `user`. Should the runtime be killed, a `warden` ends what
-    the shell has started.
+    - `directory` is where it starts, and its HOME. It is created if it is missing.
+    - `records` is the directory for long outputs and the logs of background jobs (default: `directory/.cfs`).
+    - After `timeout` a command is interrupted, and `grace` later killed if it still runs.
+    - Of an output `keep` bytes stay in memory, and at most `most_recorded` go to its file.
+    - With `merge` the output includes standard error, in the order of writing.
+    - Commands see the harmless variables of the runtime's environment, those that `keep_variables` names, and
+      `environment`.
+    - `limits` apply to each process, `sandbox` confines the commands, and `user` runs them as another user (root only).
+    - `warden` ends the processes of the shell if the runtime is killed.
     """
 
     directory: Path
@@ -186,11 +191,11 @@ class ShellSettings:
 
     @property
     def record_directory(self) -> Path:
-        """Where outputs are written."""
+        """Directory of the records."""
         return self.records or self.directory / ".cfs"
 
     def unmovable(self, path: Path) -> Path:
-        """Return the directory above (or at) a path that commands cannot replace, while they can what is below it."""
+        """Return the nearest directory at or above a path that commands cannot replace."""
         mounts = (*self.sandbox.writable, *self.sandbox.places.values()) if self.sandbox else ()
         return next((base for base in (*mounts, self.directory) if path.is_relative_to(base)), path)
 
@@ -199,10 +204,10 @@ class ShellSettings:
         return self.sandbox.inside(path) if self.sandbox else str(path)
 
 
-# The sandbox that commands run in: what bubblewrap shows them, and which calls of the kernel they have (A5).
+# -- the sandbox (A5) -------------------------------------------------------------------------------------------------
 #
-# What is not listed here is not there. Nothing of the machine is writable but the directories that `Sandbox` names.
-# What fails to be set up ends the start: there is no half a sandbox.
+# Commands see only what is listed here, and can write only to the directories that `Sandbox` names. If a part cannot
+# be set up, the shell does not start.
 
 USER = "agent"
 _ID = "1000"
@@ -215,7 +220,7 @@ _CONFIGURATION = (
     *("os-release", "perl", "pki/ca-trust/extracted", "pki/tls/certs", "pki/tls/cert.pem", "protocols", "python3*"),
     *("redhat-release", "rpc", "services", "ssl/certs", "ssl/cert.pem", "ssl/openssl.cnf", "terminfo", "timezone"),
 )
-"""What programs need of /etc, where it is there; nothing of it is secret (`/etc/ssl/private` is)."""
+"""Files of /etc that programs need and that are not secret (`/etc/ssl/private` is)."""
 
 _MADE_UP = {
     "passwd": f"{USER}:x:{_ID}:{_ID}::/workspace:/bin/bash\nnobody:x:65534:65534::/nonexistent:/usr/sbin/nologin\n",
@@ -226,16 +231,16 @@ _MADE_UP = {
 }
 
 _HIDDEN = ("kcore", "keys", "key-users", "timer_list", "sched_debug", "latency_stats", "kallsyms", "modules")
-"""What of /proc tells of the whole machine. The rest is read-only: settings of the kernel that belong to the machine's
-root can be written by whoever is that user outside, without a capability, and bubblewrap does not cover them then."""
+"""Files of /proc about the whole machine, which are hidden. The rest of /proc is read-only. Otherwise a sandbox of the
+machine's root could change kernel settings, which needs no capability, and bubblewrap does not cover them then."""
 
 _NUMBERS = range(424, 512)
-"""Calls that have one number on all architectures: those since 2019, and those that are still to come."""
+"""System calls that have the same number on all architectures: those since 2019, and future ones."""
 _ALLOWED_NUMBERS = {424, 434, 436, 439, 441, 444, 445, 446, 448, 449, 451, 453, 454, 455, 456, 462}
-"""Those of them that are harmless: pidfd_send_signal, pidfd_open, close_range, faccessat2, epoll_pwait2, landlock's
-three, process_mrelease, futex_waitv, cachestat, map_shadow_stack, three of futexes, mseal. The others are
-as if the kernel had never heard of them (io_uring, clone3, openat2, the mounts by descriptors), so that programs fall
-back on calls that can be judged by their arguments."""
+"""The harmless ones: pidfd_send_signal, pidfd_open, close_range, faccessat2, epoll_pwait2, landlock's three,
+process_mrelease, futex_waitv, cachestat, map_shadow_stack, three of futexes, mseal. The others (io_uring, clone3,
+openat2, the mounts by descriptors) fail with ENOSYS. Programs then fall back to calls whose arguments the filter can
+check."""
 
 _REFUSED = """
     acct add_key adjtimex bpf chroot clock_adjtime clock_settime create_module delete_module fanotify_init finit_module
@@ -255,19 +260,19 @@ _FAMILIES = {0, 1, 2, 10, 16}
 """AF_UNSPEC, AF_UNIX, AF_INET, AF_INET6, AF_NETLINK."""
 _MOST_FAMILIES = 64
 _SET_ID = (0o4000, 0o2000)
-"""A program with one of these bits, left in a workspace, would run outside as whoever owns it."""
+"""The set-user-id and set-group-id bits. A program in a workspace with one would run outside as its owner."""
 _O_CREAT = 0o100
 _LOW = 0xFFFFFFFF
 
 
 def bubblewrap(sandbox: Sandbox, directory: str, private: Path, report: int, data: Callable[[bytes], int]) -> list[str]:
-    """Return what stands before the command.
+    """Return the command line of bubblewrap, to which the command is appended.
 
-    `private` has pipes and scripts in it, `report` is a descriptor for the pid, and `data` makes a descriptor from
-    which bubblewrap reads a text. Raises `ShellUnavailable` where something for it is missing.
+    `private` is the directory of pipes and scripts. `report` is a descriptor for the pid. `data` returns a descriptor
+    from which bubblewrap reads a text. Raises `ShellUnavailable` if a program or library is missing.
 
-    Why not `--die-with-parent`: the system counts the thread that started it as the parent, and such a one ends soon.
-    The sandbox ends with its bash, and bash when nobody is there to give it orders.
+    Why not `--die-with-parent`: for the system the parent is the thread that starts it, and that thread ends soon. The
+    sandbox ends with its bash, and bash ends when its input closes.
     """
     options = [
         *("--new-session", "--cap-drop", "ALL", "--seccomp", str(data(seccomp_filter()))),
@@ -284,7 +289,7 @@ def bubblewrap(sandbox: Sandbox, directory: str, private: Path, report: int, dat
     options += [*_configuration(sandbox, data), *_devices(sandbox)]
     for each in sandbox.readable:
         options += ["--ro-bind", str(each), str(each)]
-    options += ["--ro-bind", str(private), INSIDE]  # its pipes can be written to all the same
+    options += ["--ro-bind", str(private), INSIDE]  # pipes in it can still be written to
     for each in sandbox.writable:
         options += ["--bind", str(each), str(each)]
     for place, real in sandbox.places.items():
@@ -295,16 +300,16 @@ def bubblewrap(sandbox: Sandbox, directory: str, private: Path, report: int, dat
 
 
 def _no_cores() -> list[str]:
-    """Return what goes before bubblewrap so that a crash inside starts no program outside.
+    """Return a prefix of the command line, so that a crash in the sandbox starts no program outside.
 
-    Where the system pipes cores into a program, it does so for a limit of 0, too, and only 1 byte keeps it from that.
+    A system that pipes core dumps into a program does so even with a limit of 0, but not with a limit of 1 byte.
     """
     program = shutil.which("prlimit")
     return [program, "--core=1:1", "--"] if program else []
 
 
 def sandbox_trouble() -> str | None:
-    """Say why commands cannot run in a sandbox here; None where they can. Takes some milliseconds."""
+    """Return the reason why commands cannot run in a sandbox here; None if they can. Takes some milliseconds."""
     try:
         program, _ = _program(), seccomp_filter()
     except ShellUnavailable as error:
@@ -340,7 +345,7 @@ def _configuration(sandbox: Sandbox, data: Callable[[bytes], int]) -> Iterator[s
 
 
 def _devices(sandbox: Sandbox) -> Iterator[str]:
-    """Yield the options for /proc, /dev and what is there to write to beside the workspace, all of it bounded."""
+    """Yield the options for /proc, /dev and the writable directories of limited size, such as /tmp."""
     yield from ("--proc", "/proc", "--dev", "/dev")
     for name in _HIDDEN:
         if Path("/proc", name).exists():
@@ -351,9 +356,9 @@ def _devices(sandbox: Sandbox) -> Iterator[str]:
 
 @cache
 def seccomp_filter() -> bytes:
-    """Make the filter of calls, in the manner of flatpak's: what a program needs is there, what attacks use is not.
+    """Return the seccomp filter. As in flatpak, it refuses system calls that programs seldom need and attacks use.
 
-    Raises `ShellUnavailable` where libseccomp is missing: without the filter there is no sandbox.
+    Raises `ShellUnavailable` if libseccomp is missing, because a sandbox needs the filter.
     """
     try:
         import pyseccomp
@@ -365,9 +370,9 @@ def seccomp_filter() -> bytes:
     made = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
 
     def rule(action: int, call: str, *conditions: tuple[int, int, int]) -> None:
-        """Add one; a condition is an argument's number, a mask, and what the masked argument must be."""
+        """Add a rule; a condition is an argument's number, a mask, and the value of the masked argument."""
         arguments = [pyseccomp.Arg(at, pyseccomp.MASKED_EQ, mask, value) for at, mask, value in conditions]
-        if pyseccomp.resolve_syscall(pyseccomp.system_arch(), call) != -1:  # this processor has such a call
+        if pyseccomp.resolve_syscall(pyseccomp.system_arch(), call) != -1:  # this processor has the call
             made.add_rule(action, call, *arguments)
 
     for call in _REFUSED.split():
@@ -397,23 +402,23 @@ def seccomp_filter() -> bytes:
         return file.read()
 
 
-# What the processes of a shell may use at most: the arguments of `ulimit`, and what is usual for an agent.
+# -- limits -----------------------------------------------------------------------------------------------------------
 
 _GIB = 1 << 30
 
 
 def usual_limits() -> Limits:
-    """Say what an agent's commands may use unless somebody decides otherwise (A5).
+    """Return the default limits of an agent's commands (A5).
 
-    Enough for compilers, tests and servers, and far from what takes the machine down: 1,000 processes more than there
-    are, an hour of processor time, files of 16 GiB, and as memory half of the machine's, at least 8 GiB.
+    They are enough for compilers, tests and servers, and protect the machine: 1,000 additional processes, an hour of
+    processor time, files of 16 GiB, and half of the machine's memory, but at least 8 GiB.
     """
     half = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     return Limits(processes=1_000, cpu_seconds=3_600, file_bytes=16 * _GIB, memory_bytes=max(half, 8 * _GIB))
 
 
 def ulimits(limits: Limits, user: int, *, cores: bool = False) -> list[str]:
-    """Write limits for a user as arguments of `ulimit`, none above what the system allows.
+    """Return limits for a user as arguments of `ulimit`, none above the hard limits of the runtime.
 
     Without `cores` there are no core dumps.
     """
@@ -431,6 +436,6 @@ def ulimits(limits: Limits, user: int, *, cores: bool = False) -> list[str]:
 
 
 def _allowed(kind: int, most: int) -> int:
-    """Bound a limit by the one that we have ourselves: it could not be raised."""
+    """Return the limit, or the hard limit of the runtime if that is lower."""
     hard = resource.getrlimit(kind)[1]
     return most if hard == resource.RLIM_INFINITY else min(most, hard)

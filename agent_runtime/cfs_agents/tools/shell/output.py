@@ -1,8 +1,8 @@
-"""What the runtime shares with the commands of a shell: pipes and scripts, and the files that get long outputs (A5).
+"""The output of commands: pipes to read it from, the part kept in memory, and record files of long outputs (A5).
 
-Commands are not trusted, and the runtime is not confined as they are. So it opens nothing by a path that they could
-have replaced: pipes and scripts are in a directory that it has open and that a sandbox sees read-only; records are
-written below a directory that commands cannot replace, through no link.
+Commands are not trusted, and the runtime is outside of their sandbox. So the runtime opens no path that a command can
+replace. Pipes and scripts are in a directory that the runtime holds open and that a sandbox sees read-only. Records
+are written below a directory that commands cannot replace, and no link is followed.
 """
 
 import fcntl
@@ -20,12 +20,12 @@ from pathlib import Path
 
 from cfs_filesystem import open_beneath
 
-# An output of any length in bounded memory: its beginning and its end. Pure: no I/O.
+# -- the part in memory -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An output as text: `left_out` bytes are missing in the middle, `binary` says that not all of it was text."""
+    """An output as text. `left_out` bytes are missing in the middle; `binary` is true if some bytes were not text."""
 
     text: str
     left_out: int
@@ -33,7 +33,7 @@ class Shown:
 
 
 class Capture:
-    """Takes the bytes of an output and keeps about `keep` of them: two thirds of it the beginning, the rest the end."""
+    """Keeps about `keep` bytes of an output: two thirds from its beginning, one third from its end."""
 
     def __init__(self, keep: int) -> None:
         self.total = 0
@@ -44,15 +44,15 @@ class Capture:
 
     @property
     def left_out(self) -> int:
-        """How many bytes are kept no more."""
+        """Number of bytes that are not kept."""
         return self.total - len(self._head) - len(self._tail)
 
     def overflows(self, more: int) -> bool:
-        """Whether so many more bytes would be too many to keep all."""
+        """Whether `more` bytes would be too many to keep all."""
         return self.total + more > self._most_head + self._most_tail
 
     def feed(self, data: bytes) -> None:
-        """Take what came next."""
+        """Add the next bytes."""
         self.total += len(data)
         room = self._most_head - len(self._head)
         if room > 0:
@@ -63,11 +63,11 @@ class Capture:
             del self._tail[: max(0, len(self._tail) - self._most_tail)]
 
     def held(self) -> bytes:
-        """Return all bytes that are kept."""
+        """Return the kept bytes."""
         return bytes(self._head + self._tail)
 
     def shown(self) -> Shown:
-        """Return the output as text, cut at ends of lines where it is cut; what is no UTF-8 is replaced."""
+        """Return the output as text, cut at ends of lines if possible; bytes that are not UTF-8 are replaced."""
         if not self.left_out:
             return _decoded(self.held(), b"", 0)
         head, tail = bytes(self._head), bytes(self._tail)
@@ -91,7 +91,7 @@ def _decoded(head: bytes, tail: bytes, left_out: int) -> Shown:
 
 
 def _whole_characters(data: bytes) -> bytes:
-    """Drop the beginning of a character that is cut at the end."""
+    """Remove an incomplete character at the end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 == 0xC0:
@@ -102,21 +102,23 @@ def _whole_characters(data: bytes) -> bytes:
     return data
 
 
+# -- pipes, scripts and records ---------------------------------------------------------------------------------------
+
 _PIECE = 1 << 18
 PIPE_SIZE = 1 << 20
 _F_SETPIPE_SZ = 1031
 
 INSIDE = "/run/cfs-shell"
-"""Where a sandbox has the private directory."""
+"""Path of the private directory in a sandbox."""
 
 _MOST_LEFTOVERS = 200
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class PrivateDirectory:
-    """The directory of one shell's pipes and scripts: commands may use them, and only the runtime makes and removes.
+    """The directory of one shell's pipes and scripts. Commands may use them; only the runtime creates and removes them.
 
-    `group` is that of another user whose processes use it. `within` is the directory that it is made in.
+    `within` is the parent directory. `group` is the group of another user whose processes use the directory.
     """
 
     def __init__(self, within: Path | None, group: int | None) -> None:
@@ -128,13 +130,13 @@ class PrivateDirectory:
             os.fchmod(self._descriptor, 0o710)
 
     def is_whole(self) -> bool:
-        """Whether it is still where it was."""
+        """Whether the directory is still at its path."""
         with suppress(OSError):
             return os.path.samestat(self.path.lstat(), os.fstat(self._descriptor))
         return False
 
     def pipe(self, name: str) -> int:
-        """Make a named pipe; return the end to read from."""
+        """Create a named pipe; returns a descriptor to read from."""
         os.mkfifo(name, dir_fd=self._descriptor)
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(name, flags, dir_fd=self._descriptor)
@@ -144,31 +146,31 @@ class PrivateDirectory:
         if self._others:
             os.fchmod(descriptor, 0o622)
         with suppress(OSError):
-            fcntl.fcntl(descriptor, _F_SETPIPE_SZ, PIPE_SIZE)  # so that a writer waits less for its reader
+            fcntl.fcntl(descriptor, _F_SETPIPE_SZ, PIPE_SIZE)  # a writer waits less often
         return descriptor
 
     def script(self, name: str, text: str) -> None:
-        """Write a file, a new one, as some file systems wait for the disk when a file is cut and written again."""
+        """Write a new file. (Some file systems wait for the disk when an existing file is truncated and written.)"""
         self.remove(name)
         descriptor = os.open(name, _NEW, 0o644 if self._others else 0o600, dir_fd=self._descriptor)
         with os.fdopen(descriptor, "wb") as file:
             file.write(text.encode("utf-8", "surrogateescape"))
 
     def remove(self, name: str) -> None:
-        """Remove a pipe or a script, if it is there."""
+        """Remove a pipe or a script, if it exists."""
         with suppress(OSError):
             os.unlink(name, dir_fd=self._descriptor)
 
     def close(self) -> None:
-        """Remove it with all that is in it."""
+        """Remove the directory and its content."""
         os.close(self._descriptor)
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 class Records:
-    """The directory for long outputs: `parts` below `base`, which commands cannot replace, whatever they do below it.
+    """The directory for long outputs: `parts` below `base`. Commands cannot replace `base`, only what is below it.
 
-    Each use opens it anew, and makes it if it is missing, for the user `owner` unless that is None.
+    Each use opens the directory again, and creates it if it is missing. `owner` is its owner, unless None.
     """
 
     def __init__(self, base: Path, parts: Sequence[str], owner: int | None) -> None:
@@ -177,11 +179,11 @@ class Records:
         self._owner = owner
 
     def make(self) -> None:
-        """See to it that it is there; raises `OSError`."""
+        """Create the directory if it is missing; raises `OSError`."""
         os.close(self._open())
 
     def create(self, name: str) -> FileIO:
-        """Create a file in it; raises `OSError`."""
+        """Create a file in the directory; raises `OSError`."""
         directory = self._open()
         try:
             return FileIO(os.open(name, _NEW, 0o666, dir_fd=directory), "wb")
@@ -199,9 +201,10 @@ class Records:
 
 
 class Outlet:
-    """One standard descriptor of one command, read from here: a pipe, and the record at `record` that `create` opens.
+    """Standard output or standard error of one command: a named pipe, and a record file once the output is long.
 
-    It blocks only to write the record: what reads from it does so where blocking is allowed, once `overflows` says so.
+    `create` opens the file `record`, which gets at most `most_recorded` bytes; `keep` bytes stay in memory. Only
+    writing the record blocks. Callers must allow blocking once `capture.overflows`.
     """
 
     def __init__(
@@ -226,7 +229,7 @@ class Outlet:
         self._file: FileIO | None = None
 
     def read(self) -> bytes | None:
-        """Read what is there without waiting; None when nothing is, b"" at the end."""
+        """Return the available bytes without waiting; None if there are none, b"" at the end."""
         if self.descriptor is None:
             return b""
         try:
@@ -238,7 +241,7 @@ class Outlet:
         return data
 
     def take(self, data: bytes) -> None:
-        """Keep what was read, or put it on record."""
+        """Keep bytes that were read, and write them to the record if the output is long."""
         if self._file is None and self.capture.overflows(len(data)):
             self._open()
         self._write(data)
@@ -259,12 +262,12 @@ class Outlet:
         self._private.remove(self.pipe)
 
     def go_on(self) -> None:
-        """Put all that was written on record, for more will come."""
+        """Open the record, because more output will come after the end of the command."""
         if self._file is None:
             self._open()
 
     def _open(self) -> None:
-        """Begin the record with all that was written so far. A disk that takes none does not end the command."""
+        """Create the record with the output so far. A disk error does not end the command."""
         with suppress(OSError):
             self._file = self._create(self.record.name)
             self.recorded = True
@@ -278,9 +281,10 @@ class Outlet:
 
 
 class Leftovers:
-    """Reads on where commands have ended but processes that they started still write.
+    """Continues to read the output of background processes after their commands have ended.
 
-    A program whose output nobody takes would stand still, or end of SIGPIPE; that befalls the oldest of too many.
+    Without a reader such a process would block, or be killed by SIGPIPE. Above a maximum number, the oldest outlets
+    are closed.
     """
 
     def __init__(self) -> None:
@@ -291,7 +295,7 @@ class Leftovers:
         self._thread: threading.Thread | None = None
 
     def adopt(self, outlet: Outlet) -> None:
-        """Read an outlet to its end, onto its record."""
+        """Read an outlet to its end into its record."""
         outlet.go_on()
         with self._lock:
             if outlet.descriptor is not None:
@@ -312,7 +316,7 @@ class Leftovers:
             os.close(descriptor)
 
     def _drain(self) -> None:
-        """Read until there is nothing left to read from; only this thread closes what it reads."""
+        """Read until no outlet is left. Only this thread closes the outlets."""
         while watched := self._next():
             poll = select.poll()
             for descriptor in (self._woken, *watched):
@@ -340,7 +344,7 @@ class Leftovers:
 
 
 def _has_hung_up(descriptor: int) -> bool:
-    """Whether the writers of a pipe have gone; not so where there never was one."""
+    """Return whether the pipe had a writer and has none now."""
     poll = select.poll()
     poll.register(descriptor, 0)
     return bool(poll.poll(0))

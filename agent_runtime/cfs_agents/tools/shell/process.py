@@ -1,4 +1,4 @@
-"""One bash: its process, the descriptors to it, and what it may be sent."""
+"""The bash process of a shell: how it starts, gets orders, is interrupted and ends."""
 
 import fcntl
 import json
@@ -17,26 +17,27 @@ from cfs_agents.tools.registry import ShellUnavailable
 from cfs_agents.tools.shell.confinement import USER, ShellSettings, bubblewrap, environment, ulimits
 
 _CONTROL = 230
-"""Number of the control descriptor in bash, or above: none that scripts use."""
+"""Least number of the control descriptor in bash; scripts do not use such high numbers."""
 
 _NS_GET_USERNS = 0xB701
 _NEVER_USED_AGAIN = 300
-"""Numbers of processes that Linux gives only once."""
+"""Process numbers that Linux does not use again after they wrap around."""
 
 COOKIE = "CFS_SHELL"
-"""Variable by which everything that a shell started can be found."""
+"""Environment variable that marks all processes of a shell."""
 
 
 class Bash:
-    """A running bash. What it is told goes to `send`; `control` is readable when it has said something.
+    """A running bash. `send` gives it orders; the descriptor `control` becomes readable when it reports something.
 
-    `group` is the process group (and session) of its commands: the shell's own, as it has no job control.
-    `exit` is readable when it has ended, where the system can say so (Linux); else None. `signs` are the descriptors
-    that are worth watching. `complaints` is the last line of what it said when it did not start.
+    - `group` is the process group (and session) of its commands: the shell's own, because it has no job control.
+    - `exit` is a descriptor that becomes readable when bash has ended; None if the system has none (not Linux).
+    - `signs` are the descriptors to watch.
+    - `complaints` is the last line of its own error output, the reason if it did not start.
     """
 
     def __init__(self, settings: ShellSettings, private: Path, cookie: str) -> None:
-        """Start it; raises `ShellUnavailable`. Blocks for some milliseconds."""
+        """Start bash; raises `ShellUnavailable`. Blocks for some milliseconds."""
         program = shutil.which("bash")
         if program is None:
             raise ShellUnavailable("there is no bash here")
@@ -66,7 +67,7 @@ class Bash:
                 passed.append(tell)
                 named = {"USER": USER, "LOGNAME": USER}
             try:
-                self.process = subprocess.Popen(  # noqa: S603 - running commands is what it is for
+                self.process = subprocess.Popen(  # noqa: S603 - a shell runs commands
                     command,
                     executable=None if settings.sandbox else program,
                     stdin=orders,
@@ -99,15 +100,15 @@ class Bash:
         self.signs = [each for each in (self.control, self.exit) if each is not None]
 
     def send(self, text: str) -> None:
-        """Tell it something; it takes nothing more once it has ended, which shows elsewhere.
+        """Send an order to bash. If bash has ended nothing is sent, and `exit` or `control` reports the end.
 
-        Never blocks: the last order has been read before the next is sent, and one fits into the pipe.
+        Never blocks: bash has read the last order before the next is sent, and one order fits into the pipe.
         """
-        with suppress(OSError):  # it has ended, or was told the last
+        with suppress(OSError):  # bash has ended, or its input is closed
             os.write(self._input, text.encode("utf-8", "surrogateescape"))
 
     def listen(self) -> bytes:
-        """Return what it has said. When it can say nothing any more, it is told nothing any more."""
+        """Return the bytes on the control descriptor. At its end, also close the input of bash."""
         try:
             data = os.read(self.control, 65536)
         except BlockingIOError:
@@ -118,24 +119,24 @@ class Bash:
         return data
 
     def hang_up(self) -> None:
-        """Tell it that there is nothing more to come: it ends when it looks for the next order."""
+        """Close the input of bash, so that bash ends when it reads the next order."""
         if self._input >= 0:
             os.close(self._input)
             self._input = -1
 
     def interrupt(self) -> None:
-        """Send what Ctrl-C sends, to the shell and the command that it waits for.
+        """Send SIGINT to the shell and to the command that it waits for, as Ctrl-C does.
 
-        Background processes ignore it: without job control bash starts them so.
+        Background processes ignore it, because bash starts them so without job control.
         """
-        self.take_complaints()  # where nobody reads them, bash would wait one day
+        self.take_complaints()  # or the pipe would fill up one day, and bash would block
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.group, signal.SIGINT)
 
     def kill(self) -> None:
-        """End the process group at once, all of it in one step: not even a fork bomb in it gets away.
+        """Kill the whole process group with one signal, which also stops a fork bomb.
 
-        Not when it has been waited for: its number may be another's by now.
+        Does nothing after `release`, because another process may have the number by then.
         """
         if self.process.returncode is None:
             for group in {self.group, self.process.pid}:
@@ -143,12 +144,12 @@ class Bash:
                     os.killpg(group, signal.SIGKILL)
 
     def take_complaints(self) -> None:
-        """Read what it has said apart from its commands: why it does not start, or a line for each Ctrl-C."""
-        with suppress(OSError):  # it said nothing
+        """Read bash's own error output: the reason why it does not start, or a line for each Ctrl-C."""
+        with suppress(OSError):  # there is none
             self.complaints = os.read(self._said, 65536).decode("utf-8", "replace").strip().rpartition("\n")[2]
 
     def release(self) -> int:
-        """Let go of it once it has ended, or is about to; returns its exit status, negative for a signal."""
+        """Wait for the end of bash and close all descriptors; returns the exit status, negative for a signal."""
         self.hang_up()
         status = self.process.wait()
         self.take_complaints()
@@ -160,7 +161,7 @@ class Bash:
 
 
 def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
-    """Make a pipe, and say who closes its two ends."""
+    """Return a new pipe whose two ends are closed by these stacks."""
     ends = os.pipe()
     reader.callback(os.close, ends[0])
     writer.callback(os.close, ends[1])
@@ -180,8 +181,8 @@ def _text(text: bytes) -> Iterator[int]:
 
 
 def _inner_process(descriptor: int) -> int | None:
-    """Read what bubblewrap says of the process that it started; nothing when there is no bubblewrap, or it failed."""
-    with os.fdopen(descriptor, closefd=False) as report:  # ends when it has written, or ended
+    """Return the process that bubblewrap reports to have started; None without bubblewrap, or if it failed."""
+    with os.fdopen(descriptor, closefd=False) as report:  # ends when bubblewrap has reported, or has ended
         text = report.read()
     try:
         return int(json.loads(text)["child-pid"])
@@ -190,16 +191,16 @@ def _inner_process(descriptor: int) -> int | None:
 
 
 def _bound_processes(inner: int, most: int) -> None:
-    """Bound the processes of root's sandbox, which its limits do not: by the largest number that one may have there.
+    """Limit the number of processes in a sandbox of root, for which `RLIMIT_NPROC` does not apply, by `pid_max`.
 
-    Linux has that for each namespace since 6.14; before, it is one for the machine, and left alone. `inner` is the
-    first process of the sandbox. No command runs in there yet.
+    Linux has `pid_max` for each namespace since 6.14. Before, there is one for the machine, which stays as it is.
+    `inner` is the first process of the sandbox; no command runs in it yet.
     """
     program = shutil.which("nsenter")
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if program is None or release is None or (int(release[1]), int(release[2])) < (6, 14):
         return
-    with ExitStack() as stack, suppress(OSError):  # it has ended: that is found out later
+    with ExitStack() as stack, suppress(OSError):  # bash has ended; this is noticed later
         processes = os.open(f"/proc/{inner}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         stack.callback(os.close, processes)
         owner = fcntl.ioctl(processes, _NS_GET_USERNS)
@@ -210,7 +211,7 @@ def _bound_processes(inner: int, most: int) -> None:
 
 
 def identity(user: str | int | None) -> dict[str, Any]:
-    """Say as whom a process runs: a user with its own group, and no other; nothing for ourselves."""
+    """Return the arguments of `Popen` for a user with only its own group; empty for the user of the runtime."""
     if user is None:
         return {}
     try:
@@ -218,14 +219,15 @@ def identity(user: str | int | None) -> dict[str, Any]:
     except KeyError:
         if not isinstance(user, int):
             raise ShellUnavailable(f"there is no user {user!r} here") from None
-        return {"user": user, "group": user, "extra_groups": []}  # a number without a name will do
+        return {"user": user, "group": user, "extra_groups": []}  # a number needs no name
     return {"user": known.pw_uid, "group": known.pw_gid, "extra_groups": []}
 
 
 def _resetting() -> Callable[[], None] | None:
-    """Return what lets a child take Ctrl-C where we ignore it ourselves (started by `nohup` or with `&`).
+    """Return a function that lets a child accept Ctrl-C if the runtime ignores it (started by `nohup` or with `&`).
 
-    Bash cannot undo what it inherits. Only then, as such a function costs `vfork` and safety among threads.
+    Bash cannot reset signals that it inherits as ignored. Otherwise the result is None, because such a function
+    prevents `vfork` and is not safe among threads.
     """
     ignored = [number for number in (signal.SIGINT, signal.SIGQUIT) if signal.getsignal(number) is signal.SIG_IGN]
 

@@ -1,7 +1,7 @@
-"""Work on a shell as steps that say what they wait for, and the two ways to take them: blocking, and in a loop.
+"""The protocol between the runtime and bash: orders, the report of a command's end, and how to wait for it (A5).
 
-What a shell does is written once, as a generator. It never waits: it yields what it wants to wait for and is sent the
-answer. `take` and `async_take` are the only places that know how to wait.
+Each operation is written once, as a generator of steps, for blocking code and for an event loop. A generator never
+waits: it yields what to wait for and gets the result. `take` and `async_take` do the waiting.
 """
 
 import asyncio
@@ -23,18 +23,17 @@ from cfs_agents.tools.shell.census import boot_ticks
 from cfs_agents.tools.shell.output import PIPE_SIZE, Outlet
 from cfs_agents.tools.shell.process import Bash
 
-# What bash is told in order to run a command, and how the end of it is recognised (A5). Pure: no I/O.
+# -- orders and marks (A5) --------------------------------------------------------------------------------------------
 #
-# Bash reads its orders from standard input, as an interactive shell without a terminal. Why interactive: only such a
-# one takes Ctrl-C as a user means it: it gives up the whole command, with its loops and lists, and lives on with its
-# state. An order is two lines. The first lets bash `source` a file that holds the command, its standard descriptors
-# opened for it alone, and the control descriptor closed. The second tells on the control descriptor how it ended,
-# between marks that nobody can guess.
+# Bash reads its orders from standard input, as an interactive shell without a terminal. Why interactive: only an
+# interactive bash handles Ctrl-C as a user expects. It stops the whole command, with its loops and lists, and keeps its
+# state. An order has two lines. The first makes bash `source` a file with the command, with new standard descriptors
+# and without the control descriptor. The second writes the exit status to the control descriptor, between random marks.
 #
-# Why a file and not `eval`: while it sources, bash does not behave as at a prompt (no `[1] 1234` after `&`, no "exit"),
-# and lines are numbered from 1. Why descriptors for each command: what an earlier one left behind cannot write into the
-# output of a later one, `exec >file` ends with its command, and `set -x` shows nothing of the orders, whose own trace
-# goes to the standard error of the shell, which is /dev/null.
+# Why a file and not `eval`: a sourced file does not behave as at a prompt (no `[1] 1234` after `&`, no "exit"), and its
+# lines are numbered from 1. Why descriptors for each command: a background process of an earlier command cannot write
+# into the output of a later one, `exec >file` ends with its command, and `set -x` does not show the orders. The trace
+# of the orders goes to the standard error of the shell, which is /dev/null.
 
 _LONGEST_MARK = 64 << 10
 _MARK = re.compile(rb"(\d{1,3}) (\d{0,10}) (.*)", re.DOTALL)
@@ -43,7 +42,7 @@ _SPECIAL = re.compile(r'([\\"$`])')
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How a command ended: exit status, the shell's directory now, and its newest background process."""
+    """The report of a command's end: exit status, current directory, and the newest background process."""
 
     status: int
     directory: str
@@ -51,9 +50,9 @@ class Mark:
 
 
 class MarkReader:
-    """Finds the mark of one command in what comes on the control descriptor, cut anywhere.
+    """Finds the mark of one command in the bytes of the control descriptor, which arrive in pieces.
 
-    A command can write there, too, as much as it likes: what is no mark is dropped, and a mark has a bound.
+    A command can write to this descriptor, too. Other bytes are dropped, and the length of a mark is limited.
     """
 
     def __init__(self, token: str) -> None:
@@ -61,7 +60,7 @@ class MarkReader:
         self._data = b"\n"
 
     def feed(self, data: bytes) -> Mark | None:
-        """Take what was read; return the mark when it is complete."""
+        """Add bytes; returns the mark when it is complete."""
         self._data += data
         begin = self._data.find(self._begin)
         self._data = self._data[begin if begin >= 0 else 1 - len(self._begin) :][-_LONGEST_MARK:]
@@ -74,9 +73,9 @@ class MarkReader:
 
 
 def opening(limits: list[str]) -> str:
-    """Say what makes an interactive shell a quiet one, and set its limits (arguments of `ulimit`)."""
+    """Return the first order: it turns off prompts and history, and sets limits (arguments of `ulimit`)."""
     lines = [
-        r"\builtin set +H +o history",  # "!" is a letter
+        r"\builtin set +H +o history",  # "!" is an ordinary character
         r"\builtin shopt -s execfail",  # a missing program does not end the shell
         r"\builtin unset HISTFILE MAILCHECK",
         "PS1= PS2=",
@@ -87,9 +86,10 @@ def opening(limits: list[str]) -> str:
 
 
 def order(script: str, pipes: Sequence[str], control: int, directory: str | None = None) -> str:
-    """Say that the command in the file `script` is to be run, and write to named pipes: to one, or to one for each.
+    """Return the order to run the file `script` with its output on named pipes.
 
-    With `directory` it runs there; `report` brings the shell back.
+    One pipe takes both outputs; a second one takes standard error. With `directory` the command runs there; `report`
+    changes back.
     """
     there = rf"\builtin cd -- {quote(directory)} && " if directory else ""
     output, errors = quote(pipes[0]), quote(pipes[1]) if len(pipes) > 1 else "&1"
@@ -97,11 +97,11 @@ def order(script: str, pipes: Sequence[str], control: int, directory: str | None
 
 
 def report(token: str, control: int, back: str | None = None) -> str:
-    r"""Say that the end of a command is to be told, and leave `$?` as it was for the next one.
+    r"""Return the order to report the end of a command. It leaves `$?` unchanged for the next command.
 
-    Why a function that removes itself: `return` is the only way to set `$?` without a new process, and a name that
-    stays would show up in the model's `declare -F`. `$?` and `$!` are put into the text before it is evaluated. The
-    backslashes keep aliases away, `builtin` functions of the same names.
+    Why a function that removes itself: `return` is the only way to set `$?` without a new process, and a function that
+    stays would appear in the model's `declare -F`. `$?` and `$!` are inserted into the text before it is evaluated.
+    The backslashes prevent aliases, and `builtin` prevents functions of the same names.
     """
     begin, end = rf"\builtin printf '%s %s %s ' {token} STATUS 'BACKGROUND'", rf"\builtin printf '%s\n' {token}"
     body = [
@@ -116,9 +116,9 @@ def report(token: str, control: int, back: str | None = None) -> str:
 
 
 def background(script: str, log: str) -> str:
-    """Write the command that starts the file `script` as a background job with its own process group.
+    """Return the command that starts the file `script` as a background job with its own process group.
 
-    Its output goes to the file `log`, which ends with a line that tells how the job ended.
+    The output goes to the file `log`, whose last line is the exit status of the job.
     """
     job = (
         rf"{{ \builtin source {quote(script)}; \builtin printf '[ended with exit status %s]\n' $?; }}"
@@ -127,12 +127,14 @@ def background(script: str, log: str) -> str:
     return rf"case $- in *m*) {job} ;; *) \builtin set -m; {job} \builtin set +m ;; esac" + "\n"
 
 
+# -- steps ------------------------------------------------------------------------------------------------------------
+
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """Wait until one of these descriptors can be read, for so many seconds at most; the answer is which."""
+    """Wait until a descriptor is readable, for at most `seconds`; the result is the set of readable descriptors."""
 
     descriptors: tuple[int, ...]
     seconds: float
@@ -140,7 +142,7 @@ class Readable:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Call something that may block for a moment; the answer is what it returns. Once begun it is done to its end."""
+    """Call a function that may block for a short time; the result is its return value. It is never interrupted."""
 
     call: Callable[[], Any]
 
@@ -149,7 +151,7 @@ Steps: TypeAlias = Generator[Readable | Work, Any, _T]
 
 
 def take(steps: Steps[_T]) -> _T:
-    """Take steps, blocking. What is raised while waiting (Ctrl-C) is raised inside of them, so that they clean up."""
+    """Run steps, blocking. An exception while waiting (Ctrl-C) is raised in the generator, so that it cleans up."""
     answer: Any = None
     failed: BaseException | None = None
     while True:
@@ -166,7 +168,7 @@ def take(steps: Steps[_T]) -> _T:
 
 
 async def async_take(steps: Steps[_T]) -> _T:
-    """Take steps in a loop. A cancellation is raised inside of them, so that they clean up."""
+    """Run steps in an event loop. A cancellation is raised in the generator, so that it cleans up."""
     answer: Any = None
     failed: BaseException | None = None
     while True:
@@ -183,7 +185,7 @@ async def async_take(steps: Steps[_T]) -> _T:
 
 
 async def _worked(call: Callable[[], Any]) -> Any:
-    """Run it to its end also when cancelled meanwhile: it is short, and half of it would leave things behind."""
+    """Run a function in a thread and wait for its end even if cancelled: it is short, and half of it would leak."""
     work = asyncio.ensure_future(in_thread(call))
     try:
         return await asyncio.shield(work)
@@ -201,7 +203,7 @@ def _ready(wanted: Readable) -> set[int]:
 
 async def _async_ready(wanted: Readable) -> set[int]:
     if ready := _ready(Readable(wanted.descriptors, 0)):
-        await asyncio.sleep(0)  # a command that writes all the time must not keep the loop to itself
+        await asyncio.sleep(0)  # a command that writes constantly must not block the loop
         return ready
     loop = asyncio.get_running_loop()
     some = asyncio.Event()
@@ -217,15 +219,15 @@ async def _async_ready(wanted: Readable) -> set[int]:
     return _ready(Readable(wanted.descriptors, 0))
 
 
-# One command on its way: its output is taken, its end is recognised, or brought about (A5).
+# -- one command (A5) -------------------------------------------------------------------------------------------------
 
 _log = structlog.get_logger(__name__)
 
 LAST_RESORT_SECONDS = 20.0
-"""How long something may take that takes milliseconds: the start of bash, its end after SIGKILL."""
+"""Time limit of operations that take milliseconds: the start of bash, and its end after SIGKILL."""
 
 _STRAGGLE_SECONDS = 0.05
-"""How long to read on after the end of a command whose output is still open: for what it wrote by way of others."""
+"""Time to read after the end of a command whose output is still open, for output that other processes pass on."""
 
 _PRESSES = 2
 _TRIES = 6
@@ -233,7 +235,7 @@ _POLL_SECONDS = 0.02
 
 
 class Exchange:
-    """A command that bash was given, or will be. Times are in seconds."""
+    """One command in bash: reads its output and recognises or forces its end. Times are in seconds."""
 
     def __init__(self, bash: Bash) -> None:
         self.bash = bash
@@ -242,25 +244,25 @@ class Exchange:
         self.token = secrets.token_hex(16)
         self.outlets: list[Outlet] = []
         self.report = ""
-        """The order to tell the end of the command; empty as long as the command was not sent."""
+        """The order to report the end of the command; empty until the command is sent."""
         self.mark: Mark | None = None
         self.taken = 0
-        """Bytes of output so far."""
+        """Number of bytes of output so far."""
         self._reader = MarkReader(self.token)
         self._exited = False
 
     @property
     def over(self) -> bool:
-        """Whether the command, or bash, has ended."""
+        """Whether the command or bash has ended."""
         return self.mark is not None or self._exited
 
     def follow(self, seconds: float) -> Steps[None]:
-        """Take what comes until it is over or the time is."""
+        """Read output until the end of the command, for at most `seconds`."""
         deadline = time.monotonic() + seconds
         while not self.over and (left := deadline - time.monotonic()) > 0:
             watched = {outlet.descriptor: outlet for outlet in self.outlets if outlet.descriptor is not None}
             signs = self.bash.signs
-            # Without a descriptor for the end of a process (not on Linux) one has to look now and then.
+            # Without a descriptor for the end of a process (not on Linux), poll.
             ready = yield Readable((*watched, *signs), left if self.bash.exit in signs else min(left, _POLL_SECONDS))
             for descriptor in ready & watched.keys():
                 yield from self._take(watched[descriptor])
@@ -270,11 +272,11 @@ class Exchange:
                 self._exited = self.bash.process.poll() is not None
 
     def stop(self, grace: float, kill: Callable[[set[int], int], object]) -> Steps[None]:
-        """Bring it to its end: as Ctrl-C does, then by force, then with bash.
+        """End the command: with Ctrl-C, then by killing its processes, then by killing bash.
 
-        Why Ctrl-C twice: when a program of a list ends by itself just as the first comes, bash takes it that the
-        program has dealt with it, and goes on with the next. `kill(spare, since)` kills what the shell started since
-        a time, but for some processes.
+        Why Ctrl-C twice: if a program of a list ends just when the first arrives, bash assumes that the program has
+        handled it, and continues with the next one. `kill(spare, since)` kills the processes that the shell has started
+        since a time, except those in `spare`.
         """
         for _ in range(_PRESSES):
             if not self.over:
@@ -284,19 +286,19 @@ class Exchange:
             if self.over:
                 return
             yield Work(partial(kill, {self.bash.process.pid, self.bash.group}, self.ticks))
-            self._interrupt()  # bash goes on with the next command of a loop when the last was killed
+            self._interrupt()  # after a kill bash continues with the next command of a loop
             yield from self.follow(grace / _TRIES)
         _log.info("shell.killed", reason="it did not come back after Ctrl-C")
         self.bash.kill()
         yield from self.follow(LAST_RESORT_SECONDS)
 
     def _interrupt(self) -> None:
-        """Press Ctrl-C, and ask again for the report: it may be the report that bash gives up."""
+        """Send Ctrl-C, and the order to report again, because Ctrl-C may have stopped the report."""
         self.bash.interrupt()
         self.bash.send(self.report)
 
     def take_rest(self) -> Steps[None]:
-        """Take what it wrote before it was over: all that is in its pipes, and what stragglers write right after."""
+        """Read the rest of the output: what is in the pipes, and what other processes write directly after the end."""
         end = time.monotonic() + _STRAGGLE_SECONDS
         for outlet in self.outlets:
             taken = 0
@@ -304,13 +306,13 @@ class Exchange:
                 more = yield from self._take(outlet)
                 taken += more
                 left = end - time.monotonic()
-                if left <= 0 and (not more or taken > PIPE_SIZE):  # more than was there came from others
+                if left <= 0 and (not more or taken > PIPE_SIZE):  # the command itself cannot have left more
                     break
                 if not more and outlet.descriptor is not None:
                     yield Readable((outlet.descriptor,), left)
 
     def _take(self, outlet: Outlet) -> Steps[int]:
-        """Take what an outlet has; returns how many bytes that were."""
+        """Read the available bytes of an outlet; returns their number."""
         data = outlet.read()
         self.taken += len(data or b"")
         if data == b"":

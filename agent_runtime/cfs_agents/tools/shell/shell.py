@@ -1,4 +1,4 @@
-"""A persistent shell for blocking code (A5)."""
+"""Persistent shells for blocking code and for coroutines: one bash that keeps its state between commands (A5)."""
 
 import asyncio
 import os
@@ -22,23 +22,23 @@ from cfs_agents.tools.shell.process import Bash, identity
 from cfs_agents.tools.shell.protocol import LAST_RESORT_SECONDS, Exchange, Readable, Steps, Work, async_take, take
 from cfs_filesystem import open_beneath
 
-# What a shell says of a command.
+# -- results ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellResult:
-    """A command that was run.
+    """The result of a command.
 
-    `output` is exactly what it wrote (standard error too, unless that is kept apart in `errors`), shortened in the
-    middle by `left_out` bytes when it was long; `record` is the file that then holds all of it, and what processes
-    that are `still_running` write from now on. `binary` says that some of it was no text and was replaced.
-
-    `status` is the exit status (128 + n for a command that signal n ended). `directory` is where the shell is now, in
-    its own words. When `ended` is set the shell itself ended, for that reason, and the next command gets a fresh one.
-    `fresh` says that this command got one because the last had ended unseen.
-
-    `asked` is set when the command waited for input at a terminal of its own and was interrupted for that reason: the
-    last line that it wrote, which may be empty.
+    - `output` is its exact output. It includes standard error, unless that is separate in `errors`. `left_out` bytes
+      are missing in the middle of a long output.
+    - `record` is the file with a whole long output, and with later output of processes that are `still_running`.
+    - `binary` is true if some bytes were not text and were replaced.
+    - `status` is the exit status (128 + n if signal n ended the command).
+    - `directory` is the current directory of the shell, as the shell sees it.
+    - `ended` is the reason why the shell itself has ended; the next command gets a new one.
+    - `fresh` is true if the last shell had ended between two commands, so that this command got a new one.
+    - `asked` is set if the command was interrupted because it waited for input at a terminal of its own. It is the
+      last line that the command wrote, which may be empty.
     """
 
     output: str
@@ -58,25 +58,22 @@ class ShellResult:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A background job: `pid` is its process, and its process group's id; `log` gets its output as it comes."""
+    """A background job: `pid` is the id of its process and process group, `log` the file with its output."""
 
     pid: int
     log: Path
 
 
-# What a persistent shell does, as steps that never wait themselves (A5). `PersistentShell` and
-# `AsyncPersistentShell` run them.
+# -- the steps of a shell (A5) ----------------------------------------------------------------------------------------
 #
-# How a command can end, and what then happens:
+# `PersistentShell` and `AsyncPersistentShell` run these steps. A command can end in four ways:
 #
-# 1. It ends: bash says so on the control descriptor. What it left behind in the background may go on writing.
-# 2. Its time is over: it gets what Ctrl-C sends, and the shell lives on with its state. What ignores that is killed,
-# and
-#    when bash itself does not come back, so is bash.
-# 3. Bash ends with it (`exit`, `exec`, `set -e`, `kill -9 $$`): the next command gets a fresh one.
-# 4. The control descriptor is gone, but bash is not (somebody closed our copy of it, or `exec` put a program in the
-# place
-#    of bash): its input is closed, so that it ends after the command, which makes it case 3.
+# 1. The command ends, and bash reports it on the control descriptor. Its background processes may continue to write.
+# 2. The time limit passes. The command gets Ctrl-C, and the shell keeps its state. Processes that ignore Ctrl-C are
+#    killed, and so is bash if it does not return.
+# 3. Bash ends with the command (`exit`, `exec`, `set -e`, `kill -9 $$`). The next command gets a new bash.
+# 4. The control descriptor is closed, but bash runs (a command closed the descriptor, or `exec` replaced bash by a
+#    program). The runtime closes the input of bash, so that bash ends after the command, as in case 3.
 
 _log = structlog.get_logger(__name__)
 
@@ -84,7 +81,7 @@ _KILL_PASSES = 1
 
 _LONGEST_QUESTION = 200
 _FIRST_LOOK, _LAST_LOOK = 1.0, 8.0
-"""Seconds of silence after which a command is looked at for the first time, and the longest pause between looks."""
+"""Seconds without output before the first check for a prompt, and the longest pause between two checks."""
 
 
 def _last_line(outlet: Outlet) -> str:
@@ -92,12 +89,12 @@ def _last_line(outlet: Outlet) -> str:
 
 
 class ShellCore:
-    """The state of one shell, and the steps of what can be done with it, one at a time."""
+    """The state of one shell, and the steps of its operations, which run one at a time."""
 
     def __init__(self, settings: ShellSettings) -> None:
         self.settings = settings
         self.closed = False
-        """Set by whoever closes it, before its turn comes: nothing new is begun."""
+        """Set before `close` waits for the running command, so that no new command starts."""
         self._bash: Bash | None = None
         self._directory = ""
         self._newest: int | None = None
@@ -109,20 +106,20 @@ class ShellCore:
 
     @property
     def directory(self) -> Path:
-        """Where the next command runs: where the last one has left the shell, or where a fresh one begins."""
+        """Directory of the next command: the current one of the shell, or the first one of a new shell."""
         alive = self._bash is not None and self._bash.process.poll() is None
         return Path(self._directory) if alive and self._directory else self.settings.directory
 
-    # -- what can be done -----------------------------------------------------------------------------------------
+    # -- operations -----------------------------------------------------------------------------------------------
 
     def run(
         self, command: str, timeout: float | None, directory: Path | None, merge: bool | None = None
     ) -> Steps[ShellResult]:
-        """Run a command to its end, to the end of its time, or until it waits for input that nobody can give.
+        """Run a command to its end, to its time limit, or until it waits for input.
 
-        Raises `ShellUnavailable` when no shell can be started, `NotADirectoryError` for a `directory` that is none,
-        `ValueError` for a command with a NUL in it. Whatever is raised into it ends the command as a time-out does, and
-        is raised again.
+        Raises `ShellUnavailable` if no shell can start, `NotADirectoryError` for an invalid `directory`, and
+        `ValueError` for a command with NUL. An exception raised into the generator ends the command like a time-out,
+        and is raised again.
         """
         if "\0" in command:
             raise ValueError("a command cannot hold NUL")
@@ -142,7 +139,7 @@ class ShellCore:
             try:
                 if exchange.report:
                     yield from exchange.stop(self.settings.grace, self._kill)
-            except BaseException:  # whoever asks twice does not want to wait
+            except BaseException:  # a second interruption: do not wait any longer
                 self.abandon()
                 raise
             finally:
@@ -153,10 +150,10 @@ class ShellCore:
         return result
 
     def _followed(self, exchange: Exchange, seconds: float) -> Steps[str | None]:
-        """Follow a command until it is over or its time is; return its question if it waits for input at a terminal.
+        """Follow a command to its end or time limit; returns its question if it waits for input at a terminal.
 
-        Commands have no terminal, but a program such as `script` gives its child one, at which nobody types. A command
-        that writes nothing is looked at, ever more rarely, as a look costs some milliseconds.
+        Commands have no terminal, but a program such as `script` gives one to its child, and that child waits for
+        ever. A command without output is checked with growing pauses, because a check takes some milliseconds.
         """
         end, pause = time.monotonic() + seconds, _FIRST_LOOK
         while (left := end - time.monotonic()) > 0:
@@ -177,7 +174,7 @@ class ShellCore:
         return any(map(awaits_input, members(self._sessions(), self._cookie, exchange.ticks)))
 
     def background(self, command: str, directory: Path | None) -> Steps[Job]:
-        """Start a command as a background job, in the present state of the shell, of which it gets a copy."""
+        """Start a command as a background job with a copy of the shell's current state."""
         log = self._record("job")
         script = yield Work(partial(self._write_job, command))
         order = protocol.background(script, self.settings.inside(log))
@@ -187,7 +184,7 @@ class ShellCore:
         return Job(self._newest, log)
 
     def close(self) -> Steps[None]:
-        """End the shell and every process that it started; commands that it runs at exit (`trap ... EXIT`) are run."""
+        """End the shell and all processes that it started, after its exit commands (`trap ... EXIT`)."""
         if self._bash is not None:
             self._bash.hang_up()
             if self._bash.exit is not None:
@@ -195,14 +192,14 @@ class ShellCore:
         yield Work(self._destroy)
 
     def abandon(self) -> None:
-        """Kill the shell's processes at once, from anywhere; what is being run sees that the shell has ended."""
+        """Kill the shell's processes at once, from any thread; a running command ends with the end of the shell."""
         if self._bash is not None:
             self._bash.kill()
 
     # -- one command ----------------------------------------------------------------------------------------------
 
     def _begin(self, exchange: Exchange, command: str, directory: Path | None, merge: bool | None) -> None:
-        """Open the outlets, write the script, and give the order."""
+        """Open the outlets, write the script, and send the order."""
         bash, settings = exchange.bash, self.settings
         if directory is not None:
             self._require_directory(directory)
@@ -222,7 +219,7 @@ class ShellCore:
     def _settle(
         self, exchange: Exchange, *, timed_out: bool = False, fresh: bool = False, asked: str | None = None
     ) -> ShellResult:
-        """Close the outlets, or hand them on where something still writes to them; and say how it was."""
+        """Close the outlets, or leave those that still have a writer to `Leftovers`; returns the result."""
         still = [outlet for outlet in exchange.outlets if outlet.descriptor is not None]
         for outlet in exchange.outlets:
             if exchange.report and outlet in still:
@@ -249,7 +246,7 @@ class ShellCore:
         )
 
     def _ending(self, exchange: Exchange) -> tuple[int, str | None]:
-        """Return a command's status, and how its shell ended if it did."""
+        """Return a command's status, and why its shell ended, if it did."""
         if exchange.mark is None:
             return self._bury(exchange.bash) if exchange.report else (0, None)
         self._directory, self._newest = exchange.mark.directory, exchange.mark.background
@@ -260,7 +257,7 @@ class ShellCore:
         return exchange.mark.status, "it could not run the command: it may open no files, or has no descriptors left"
 
     def _write_job(self, command: str) -> str:
-        """Write the script of a background job, which bash may read only later: it stays until the end."""
+        """Write the script of a background job. It stays until `close`, because bash may read it later."""
         script = f"job-{secrets.token_hex(4)}"
         self._private_directory().script(script, command + "\n")
         try:
@@ -269,10 +266,10 @@ class ShellCore:
             raise ShellUnavailable(f"the job was not started: no log can be written: {error.strerror}") from None
         return self._shared(script)
 
-    # -- life and death -------------------------------------------------------------------------------------------
+    # -- start and end --------------------------------------------------------------------------------------------
 
     def _living(self) -> Steps[tuple[Bash, bool]]:
-        """Return a bash, started if there is none; and whether the last one had ended without being seen."""
+        """Return the running bash, or a new one, and whether the last one had ended between two commands."""
         if self.closed:
             raise ShellClosed("the shell has been closed")
         died = self._bash is not None and self._bash.process.poll() is not None
@@ -281,7 +278,7 @@ class ShellCore:
         return self._bash or (yield from self._start()), died
 
     def _start(self) -> Steps[Bash]:
-        """Start bash and make it quiet; whatever is raised meanwhile ends it, so that there is never half a one."""
+        """Start bash and send the first order. An exception meanwhile ends bash, so that none is left half started."""
         started: Exchange | None = None
         try:
             started = Exchange((yield Work(self._spawn)))
@@ -304,7 +301,7 @@ class ShellCore:
         return self._bash
 
     def _bury(self, bash: Bash) -> tuple[int, str]:
-        """Let go of a bash that has ended; returns its status, as bash counts, and how it ended."""
+        """Release a bash that has ended; returns its status, as bash counts, and the reason."""
         self._bash = None
         status = bash.release()
         if status < 0:
@@ -315,11 +312,11 @@ class ShellCore:
         kill_all(self._sessions(), self._cookie, spare, since, _KILL_PASSES)
 
     def _sessions(self) -> set[int]:
-        """Name the sessions of the living bash. Not those of one that has gone: their numbers may be others' by now."""
+        """Return the sessions of the running bash. Those of an ended one may have been given to other processes."""
         return {self._bash.process.pid, self._bash.group} if self._bash else set()
 
     def _destroy(self) -> None:
-        """End everything; a second time there is nothing left to end."""
+        """End all processes and remove the private directory; a second call does nothing."""
         if self._destroyed:
             return
         self._destroyed = True
@@ -332,10 +329,10 @@ class ShellCore:
         if self._private is not None:
             self._private.close()
 
-    # -- places ---------------------------------------------------------------------------------------------------
+    # -- directories ----------------------------------------------------------------------------------------------
 
     def _private_directory(self) -> PrivateDirectory:
-        """Return the directory of pipes and scripts, which is made again when somebody has removed it."""
+        """Return the directory of pipes and scripts; it is created again if it was removed."""
         if self._private is None or not self._private.is_whole():
             if self._private is not None:
                 self._private.close()
@@ -344,11 +341,11 @@ class ShellCore:
         return self._private
 
     def _shared(self, name: str) -> str:
-        """Return the path by which bash finds something in the private directory."""
+        """Return the path in bash of a file in the private directory."""
         return f"{INSIDE if self.settings.sandbox else self._private_directory().path}/{name}"
 
     def _records(self) -> Records:
-        """Return the directory of records; as root for another user, one that this user can write to."""
+        """Return the directory of records; if commands run as another user, that user owns it."""
         return self._below(self.settings.record_directory, identity(self.settings.user).get("user"))
 
     def _below(self, directory: Path, owner: int | None = None) -> Records:
@@ -356,7 +353,7 @@ class ShellCore:
         return Records(base, directory.relative_to(base).parts, owner)
 
     def _require_directory(self, directory: Path) -> None:
-        """Raise `NotADirectoryError` unless there is such a directory; links in a sandbox lead nowhere else."""
+        """Raise `NotADirectoryError` if the directory does not exist; with a sandbox, no link is followed."""
         base = self.settings.unmovable(directory) if self.settings.sandbox else directory
         try:
             os.close(open_beneath(base, directory.relative_to(base).parts))
@@ -367,13 +364,13 @@ class ShellCore:
         return self.settings.record_directory / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}-{name}.txt"
 
 
-# A persistent shell for coroutines (A5).
+# -- the two shells ---------------------------------------------------------------------------------------------------
 
 
 class AsyncPersistentShell:
-    """One bash that is kept: directory, variables, functions, aliases and options persist from command to command.
+    """One bash for coroutines. Directory, variables, functions, aliases and options persist between commands.
 
-    It starts with the first command, and again when it has ended. Several tasks may use it; they take turns.
+    It starts with the first command, and again if it has ended. Several tasks may use it; their commands run in order.
     """
 
     def __init__(self, settings: ShellSettings) -> None:
@@ -397,25 +394,26 @@ class AsyncPersistentShell:
         directory: Path | None = None,
         merge: bool | None = None,
     ) -> ShellResult:
-        """Run a command and wait for its end; `timeout` (seconds), `merge` and `directory` hold for this command only.
+        """Run a command; `timeout` (seconds), `merge` and `directory` apply to this command only.
 
-        A cancellation ends the command as a time-out does, and the shell stays. Raises what `PersistentShell.run` does.
+        A cancellation ends the command like a time-out, and the shell keeps its state. Raises the same errors as
+        `PersistentShell.run`.
         """
         async with self._turn:
             return await async_take(self._core.run(command, timeout, directory, merge))
 
     async def background(self, command: str, *, directory: Path | None = None) -> Job:
-        """Start a command and do not wait for it; its output goes to a file. It ends with the shell at the latest."""
+        """Start a command without waiting for it; its output goes to a file. It ends at the latest with the shell."""
         async with self._turn:
             return await async_take(self._core.background(command, directory))
 
     @property
     def directory(self) -> Path:
-        """Where the next command runs."""
+        """Directory of the next command."""
         return self._core.directory
 
     async def close(self) -> None:
-        """End the shell and every process that it started, also a command that another task waits for."""
+        """End the shell and all processes that it started, including a command that another task waits for."""
         self._core.closed = True
         if self._turn.locked():
             self._core.abandon()
@@ -424,9 +422,10 @@ class AsyncPersistentShell:
 
 
 class PersistentShell:
-    """One bash that is kept: directory, variables, functions, aliases and options persist from command to command.
+    """One bash for blocking code. Directory, variables, functions, aliases and options persist between commands.
 
-    It starts with the first command, and again when it has ended. Several threads may use it; they take turns.
+    It starts with the first command, and again if it has ended. Several threads may use it; their commands run in
+    order.
     """
 
     def __init__(self, settings: ShellSettings) -> None:
@@ -450,20 +449,21 @@ class PersistentShell:
         directory: Path | None = None,
         merge: bool | None = None,
     ) -> ShellResult:
-        """Run a command and wait for its end; `timeout` (seconds), `merge` and `directory` hold for this command only.
+        """Run a command; `timeout` (seconds), `merge` and `directory` apply to this command only.
 
-        Raises `ShellUnavailable` when bash cannot be started, `ShellClosed`, `ValueError` for a NUL in the command.
+        Raises `ShellUnavailable` if bash cannot start, `ShellClosed` after `close`, `NotADirectoryError` for an invalid
+        `directory`, and `ValueError` for a command with NUL.
         """
         with self._turn:
             return take(self._core.run(command, timeout, directory, merge))
 
     def background(self, command: str, *, directory: Path | None = None) -> Job:
-        """Start a command and do not wait for it; its output goes to a file. It ends with the shell at the latest."""
+        """Start a command without waiting for it; its output goes to a file. It ends at the latest with the shell."""
         with self._turn:
             return take(self._core.background(command, directory))
 
     def close(self) -> None:
-        """End the shell and every process that it started, also a command that another thread waits for."""
+        """End the shell and all processes that it started, including a command that another thread waits for."""
         self._core.closed = True
         if self._turn.locked():
             self._core.abandon()
