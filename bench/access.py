@@ -31,7 +31,7 @@ from cfs_server.access.auth import Principals
 from cfs_server.access.tokens import TokenGrant
 from cfs_server.app import create_app
 from cfs_server.engine.scripted import ScriptedEngine
-from cfs_server.routes.deps import Context
+from cfs_server.routes.http import Context
 from cfs_server.serve import Server, listen, server_config, url_of
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.authorized import AuthorizedSessions

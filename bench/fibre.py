@@ -30,7 +30,7 @@ import make_random_gguf
 from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.model import CompleteResponse, Item, Model, ModelSettings, ServerModel
 from cfs_agents.tools import tool
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, Json, Session, TokenFile, Url, connect, read_token
-from cfs.cli.screen import show
+from cfs.cli.app import DEFAULT_URL, Json, Session, TokenFile, Url, connect, read_token, show
 from cfs.errors import CfsError
 
 if TYPE_CHECKING:
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from cfs.cli.doctor import Check
     from cfs.wire import SessionTree
     from cfs_agents.console import CommandQuestions
-    from cfs_agents.fibre.config import FibreConfig
+    from cfs_agents.fibre.state import FibreConfig
     from cfs_agents.file_agent import FileSystemAgentConfig
     from cfs_agents.model import ModelSettings
     from cfs_agents.runner import AgentSession, RunnerOptions, TreeRunner
@@ -217,7 +216,7 @@ def _tree_config(
     env: list[str] | None,
     budget: int | None,
 ) -> "FibreConfig":
-    from cfs_agents.fibre.config import FibreConfig
+    from cfs_agents.fibre.state import FibreConfig
     from cfs_agents.tools import CommandMode
 
     return FibreConfig(
@@ -377,8 +376,8 @@ def chat(
     lists the commands. A task of several lines stands between two """. Piped input is read line by line, until a
     task fails.
     '''
+    from cfs.cli.app import is_terminal
     from cfs.cli.chat import LineEditor, history_file, messages, read_input
-    from cfs.cli.screen import is_terminal
 
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     questions = questions_of(commands)

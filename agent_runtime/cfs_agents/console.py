@@ -15,7 +15,7 @@ from typing import Any, Literal, TextIO, TypeAlias
 
 import typer
 
-from cfs.cli.screen import has_colours, is_terminal, visible
+from cfs.cli.app import has_colours, is_terminal, visible
 from cfs.wire import ToolCall, Usage
 from cfs_agents.agent import added
 from cfs_agents.events import (

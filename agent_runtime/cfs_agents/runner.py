@@ -12,8 +12,7 @@ from typing import Generic, Self, TypeVar, get_args
 
 import structlog
 
-from cfs.cli.app import print_error
-from cfs.cli.screen import note, show, visible
+from cfs.cli.app import note, print_error, show, visible
 from cfs.errors import CfsError, InvalidRequest, NotFound, Unreachable, Unverified
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.config import Outcome
@@ -21,8 +20,8 @@ from cfs_agents.console import CommandQuestions, ConsoleStreamHandler, listed
 from cfs_agents.context import CachedCounter, TokenCounter
 from cfs_agents.events import AgentEvent, Finished
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.report import ChangeKind, MessageChunk
+from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.model import PATIENCE, ModelSettings, Outages, Retries, ServerCounter, ServerModel, is_outage
 

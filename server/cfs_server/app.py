@@ -18,9 +18,8 @@ from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.event_streams import Streams
 from cfs_server.metrics import Metrics
 from cfs_server.middleware import RequestMiddleware
-from cfs_server.routes import completions, dashboard, events, files, health, messages, sessions, turns, whoami
-from cfs_server.routes.deps import Context
-from cfs_server.routes.http import ClientLeft, nobody_listens
+from cfs_server.routes import completions, dashboard, events, files, health, messages, sessions, turns
+from cfs_server.routes.http import ClientLeft, Context, nobody_listens
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
 from cfs_server.workspaces import open_workspaces
@@ -59,7 +58,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    for module in (sessions, messages, events, turns, completions, files, whoami, health):
+    for module in (sessions, messages, events, turns, completions, files, health):
         app.include_router(module.router)
     app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)

@@ -1,14 +1,191 @@
 """The server's commands of `cfs`: the flags of `serve` are the table in `settings`."""
 
 import inspect
+import json
+import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
+from pydantic import ValidationError
 
-from cfs_server.access.cli import app as token_app
-from cfs_server.engine.cli import app as model_app
+from cfs_server.access import tokens
+from cfs_server.access.tokens import Token, TokenGrant, TokenLimits, TokensError
+from cfs_server.engine.interface import ModelLoadError
 from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, Settings, flag_of, load
+
+# `cfs token`: make, list and revoke access tokens (G9, C10).
+
+token_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke access tokens.")
+
+_SHORT: dict[str, list[str]] = {"all": ["list", "file", "read", "write", "delete"], "ro": ["list", "file", "read"]}
+_SPAN = re.compile(r"([0-9]{1,6})([mhdwy])")
+_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+
+File = Annotated[
+    Path, typer.Option("--tokens", envvar="CFS_TOKENS", help="The tokens file.", show_default=False, dir_okay=False)
+]
+
+
+@token_app.command(name="create")
+def create_token(
+    name: Annotated[str, typer.Argument(help="Name of the token; logs show it as the caller.")],
+    file: File,
+    grant: Annotated[
+        list[str],
+        typer.Option(
+            help="PREFIX or PREFIX=OPS; may be repeated. '/' grants everything, '/sessions/alice' that session and its"
+            " sub-sessions. OPS: 'all' (default), 'ro' (list, file, read), or comma-separated names."
+        ),
+    ],
+    expires: Annotated[
+        str | None, typer.Option(help="Expiry: a duration such as 12h, 30d, 1y, or a date such as 2027-01-31.")
+    ] = None,
+    sessions: Annotated[int | None, typer.Option(help="Maximum number of sessions.", min=0)] = None,
+    size: Annotated[int | None, typer.Option("--bytes", help="Maximum number of bytes.", min=0)] = None,
+    streams: Annotated[int | None, typer.Option(help="Maximum number of open streams.", min=0)] = None,
+    requests: Annotated[float | None, typer.Option(help="Maximum requests per second.")] = None,
+) -> None:
+    """Create a token and print it once; the file stores only its hash."""
+    try:
+        limits = TokenLimits(sessions=sessions, bytes=size, streams=streams, requests=requests)
+        secret = tokens.create(file, name, [_grant(each) for each in grant], expires=_time(expires), limits=limits)
+    except ValidationError as error:
+        raise _failure(tokens.told(error)) from None
+    except TokensError as error:
+        raise _failure(str(error)) from None
+    typer.echo(
+        f"Store this token now: it is not shown again. Servers that run with --tokens {file} accept it.", err=True
+    )
+    typer.echo(secret)
+
+
+@token_app.command(name="list")
+def list_tokens(file: File, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """List the tokens, without their secrets."""
+    try:
+        known = tokens.load(file)
+    except TokensError as error:
+        raise _failure(str(error)) from None
+    if as_json:
+        shown = {name: token.model_dump(mode="json", exclude={"hash"}) for name, token in known.items()}
+        for grant in (grant for token in shown.values() for grant in token["grants"]):
+            grant["ops"].sort()
+        typer.echo(json.dumps(shown))
+        return
+    for name, token in known.items():
+        typer.echo("  ".join([name, _until(token), *(f"{each.prefix}={_ops(each)}" for each in token.grants)]))
+
+
+@token_app.command(name="revoke")
+def revoke_token(name: Annotated[str, typer.Argument(help="Name of the token.")], file: File) -> None:
+    """Revoke a token; a running server refuses it within two seconds."""
+    try:
+        tokens.revoke(file, name)
+    except TokensError as error:
+        raise _failure(str(error)) from None
+
+
+def _grant(text: str) -> TokenGrant:
+    prefix, equals, ops = text.rpartition("=")  # the last one: an id may hold others
+    if not equals:
+        prefix, ops = text, "all"
+    names = _SHORT.get(ops) or [name.strip() for name in ops.split(",")]
+    return TokenGrant.model_validate({"prefix": prefix, "ops": names})
+
+
+def _time(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    now = datetime.now(UTC)
+    try:
+        if span := _SPAN.fullmatch(text):
+            moment = now + timedelta(seconds=int(span[1]) * _SECONDS[span[2]])
+        else:
+            moment = datetime.fromisoformat(text)
+        moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise TokensError(f"{text!r} is no time: write 12h, 30d, 1y, or 2027-01-31") from None
+    if moment <= now:
+        raise TokensError(f"{text!r} is over already")
+    return moment.replace(microsecond=0)
+
+
+def _until(token: Token) -> str:
+    if token.expires is None:
+        return "for ever"
+    word = "expired" if token.expired(datetime.now(UTC)) else "until"
+    return f"{word} {token.expires.astimezone(UTC):%Y-%m-%d %H:%M}Z"
+
+
+def _ops(grant: TokenGrant) -> str:
+    for short, names in _SHORT.items():
+        if grant.ops == set(names):
+            return short
+    return ",".join(sorted(grant.ops))
+
+
+def _failure(reason: str) -> typer.Exit:
+    typer.echo(f"cfs: {reason}", err=True)
+    return typer.Exit(2)
+
+
+# `cfs model`: lists and downloads models (E5, C10).
+
+model_app = typer.Typer(no_args_is_help=True, help="List and download models.")
+
+_CANNOT = 1
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+
+
+@model_app.command(name="list")
+def list_models(as_json: Json = False) -> None:
+    """List the embedded model and the downloaded ones. `cfs serve --model` takes these names."""
+    from cfs_server.engine import models
+
+    found = [models.resolve(None), *models.cached()]
+    rows = [_model_row(model.name, model.path, embedded=number == 0) for number, model in enumerate(found)]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    for row in rows:
+        typer.echo(f"{_mebibytes(row['bytes']):>10}  {row['name']}{'  (embedded)' if row['embedded'] else ''}")
+
+
+@model_app.command(name="pull")
+def pull_model(
+    model: Annotated[
+        str, typer.Argument(metavar="hf:OWNER/REPO:FILE", help="A file of a repository on the hub.", show_default=False)
+    ],
+    as_json: Json = False,
+) -> None:
+    """Download a model from the hub, unless it was downloaded before, and print its path.
+
+    Environment: HF_HOME is the folder of downloaded models, HF_TOKEN the token for restricted repositories, HF_ENDPOINT
+    the address of another hub, HF_HUB_ETAG_TIMEOUT the seconds to wait for the hub (default: 3).
+    """
+    from cfs_server.engine import models
+
+    if not model.startswith("hf:"):
+        raise typer.BadParameter("a model of the hub is written hf:OWNER/REPO:FILE")
+    try:
+        found = models.resolve(model)
+    except ModelLoadError as error:
+        typer.echo(f"cfs: {error}", err=True)
+        raise typer.Exit(_CANNOT) from None
+    row = _model_row(model, found.path, embedded=False)
+    typer.echo(json.dumps(row) if as_json else row["path"])
+
+
+def _model_row(name: str, path: Any, *, embedded: bool) -> dict[str, Any]:
+    return {"name": name, "path": str(path), "bytes": path.stat().st_size, "embedded": embedded}
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MiB"
+
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -32,23 +32,23 @@ def make_engine(settings: Settings) -> Engine:
 
 def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
     """Make the engine of an upstream; `check` overrides the setting."""
-    from cfs_server.engine.upstream import options
+    from cfs_server.engine.upstream import protocol
     from cfs_server.engine.upstream.engine import UpstreamEngine
     from cfs_server.engine.upstream.failures import Retries
 
     if settings.model is not None or settings.engine == "scripted":
         raise ConfigurationError("--upstream cannot be combined with --model or --engine scripted")
     try:
-        url = options.address(settings.upstream or "")
-        kind = options.kind_of(url) if settings.upstream_kind == "auto" else settings.upstream_kind
+        url = protocol.address(settings.upstream or "")
+        kind = protocol.kind_of(url) if settings.upstream_kind == "auto" else settings.upstream_kind
         return UpstreamEngine(
-            options.Options(
+            protocol.Options(
                 url,
                 kind,
                 model=settings.upstream_model,
                 key=read_key(settings.upstream_key_file),
-                sampling=options.sampling_of(settings.upstream_sampling, kind),
-                thinking_tokens=options.thinking_of(settings.upstream_thinking_tokens, kind),
+                sampling=protocol.sampling_of(settings.upstream_sampling, kind),
+                thinking_tokens=protocol.thinking_of(settings.upstream_thinking_tokens, kind),
                 silence=settings.upstream_timeout,
                 parallel=settings.upstream_parallel,
                 reply_bytes=settings.max_reply_bytes,
@@ -56,7 +56,7 @@ def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
                 retries=Retries(settings.upstream_retries, first=settings.upstream_retry_pause),
             )
         )
-    except options.InvalidOptions as error:
+    except protocol.InvalidOptions as error:
         raise ConfigurationError(f"upstream: {error}") from None
 
 

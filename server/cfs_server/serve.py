@@ -22,7 +22,7 @@ from cfs_server.connections import SWEEPS_A_SECOND, Connections
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
 from cfs_server.engines import make_engine
 from cfs_server.middleware import is_loopback
-from cfs_server.routes.deps import Context
+from cfs_server.routes.http import Context
 from cfs_server.settings import ConfigurationError, Settings
 
 _log = structlog.get_logger(__name__)

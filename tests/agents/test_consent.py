@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from cfs_agents.cli import app
 from cfs_agents.console import question, shapely
-from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.file_agent import FileSystemAgentConfig
 from cfs_agents.testing import calls, says
 from cfs_agents.tools import Answer, CommandMode, CommandRequest

@@ -3,7 +3,7 @@
 import pytest
 
 from cfs.cli import send
-from cfs.cli.screen import visible
+from cfs.cli.app import visible
 from cfs.cli.send import read_settings, write_settings
 from cfs.errors import InvalidSettings
 from cfs.stream import StreamEvent

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cfs.cli.cat import EscapedText, Tail
+from cfs.cli.sessions import EscapedText, Tail
 from cfs.stream import StreamEvent
 from cfs.transcript import Turn, render_one
 

@@ -126,7 +126,7 @@ def test_a_server_that_says_nothing_is_a_timeout() -> None:
 @pytest.mark.parametrize("body", [b"", b"<h1>It works!</h1>", b"[]", b'{"id": "a"}'])
 def test_an_answer_of_something_else_is_told_as_that(body: bytes, media: str) -> None:
     other = impostor(http_answer("200 OK", body, media))
-    with other as server, Client(server.url) as client, pytest.raises(ServerError, match="no answer of CFS"):
+    with other as server, Client(server.url) as client, pytest.raises(ServerError, match="not from CFS"):
         client.call(api.read("a"))
 
 

@@ -23,7 +23,7 @@ from cfs.sse import ServerSentEvent, SSEDecoder
 from cfs_server.app import create_app
 from cfs_server.engine.interface import ModelInfo
 from cfs_server.engine.scripted import Script, ScriptedEngine, echo
-from cfs_server.routes.deps import Context
+from cfs_server.routes.http import Context
 from cfs_server.serve import Config, Server, listen, server_config, url_of
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings

@@ -6,7 +6,7 @@ import pytest
 
 from cfs.wire import Message, SettingsPatch, ToolCall, Usage
 from cfs_server.engine.interface import Hint
-from cfs_server.sessions.hints import Situation, hint_for
+from cfs_server.sessions.store import Situation, hint_for
 from tests.sessions.support import StoreHarness, running_store
 
 CALL = Message(role="assistant", content="", tool_calls=(ToolCall(id="1", name="run", arguments={}),))

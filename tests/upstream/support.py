@@ -14,7 +14,7 @@ from cfs.wire import Message, ToolCall
 from cfs_server.engine.interface import CallDelta, EngineStats, ModelInfo, UpstreamKind
 from cfs_server.engine.upstream.engine import UpstreamEngine
 from cfs_server.engine.upstream.failures import Retries
-from cfs_server.engine.upstream.options import Options, sampling_of
+from cfs_server.engine.upstream.protocol import Options, sampling_of
 from tests.engine.support import Answer
 from tests.upstream.anthropic_stub import AnthropicStub
 from tests.upstream.openai_stub import OpenAIStub

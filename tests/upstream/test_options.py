@@ -2,7 +2,7 @@
 
 import pytest
 
-from cfs_server.engine.upstream.options import InvalidOptions, address, kind_of, sampling_of, thinking_of
+from cfs_server.engine.upstream.protocol import InvalidOptions, address, kind_of, sampling_of, thinking_of
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,12 @@ from typing import Self
 from cfs.errors import CfsError, Conflict, NotFound
 from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.orchestrator import FibreOrchestrator, Models, ready
 from cfs_agents.fibre.report import ChunkStream, MessageChunk, Report
 from cfs_agents.fibre.server_sessions import ClaimedTurn, NoSessions, ServerSessions, SessionBackend
 from cfs_agents.fibre.state import (
     AgentSpec,
+    FibreConfig,
     InboxMessage,
     MessageManager,
     SessionMemoryManager,

@@ -12,14 +12,13 @@ from typing import Any, TypeAlias
 import structlog
 
 from cfs.errors import CfsError, Conflict
-from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.fibre.guards.guards import Guards
-from cfs_agents.fibre.guards.limits import Limits
+from cfs_agents.fibre.guards.guards import Guards, Limits
 from cfs_agents.fibre.report import ChunkStream, Report
 from cfs_agents.fibre.server_sessions import ClaimedTurn, SessionBackend
 from cfs_agents.fibre.state import (
     LEDGER,
     AgentSpec,
+    FibreConfig,
     InboxMessage,
     StoredAgent,
     SubAgentRecord,

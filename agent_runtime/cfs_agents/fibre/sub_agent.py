@@ -21,7 +21,6 @@ from cfs_agents.agent import Agent
 from cfs_agents.config import AgentConfig
 from cfs_agents.context import Context, ContextFileSystem, ContextItem
 from cfs_agents.events import AgentEvent, CallFinished, CallStarted, Retrying, Text, Thinking, TurnUsage
-from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.guards.guards import Guards
 from cfs_agents.fibre.prompts import form_for, system_prompt
 from cfs_agents.fibre.report import ChunkKind, ChunkStream, Finish, Report, ReportStatus
@@ -31,6 +30,7 @@ from cfs_agents.fibre.state import (
     REPEATABLE,
     SPAWN,
     WAIT,
+    FibreConfig,
     InboxMessage,
     LeaseRecord,
     SessionFolder,

@@ -13,8 +13,7 @@ from typing import Any, Self
 import typer
 
 from cfs import api
-from cfs.cli.app import print_error
-from cfs.cli.screen import is_terminal, note, show
+from cfs.cli.app import is_terminal, note, print_error, show
 from cfs.cli.send import answer, read_settings, remark, write_settings
 from cfs.errors import CfsError, EngineError, Gone, InvalidRequest, NotFound
 from cfs.stream import StreamEvent

@@ -87,7 +87,7 @@ def cat(
 
     --json prints one object with the structured messages; --follow --json prints one event per line.
     """
-    from cfs.cli.cat import follow_session, print_detail, print_text
+    from cfs.cli.sessions import follow_session, print_detail, print_text
 
     with connect(url, token_file) as client:
         if follow:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import typer
 
 from cfs import api
-from cfs.cli.app import REFUSED, connect
-from cfs.cli.screen import has_colours, show
+from cfs.cli.app import REFUSED, connect, has_colours, show
 from cfs.errors import CfsError, Unreachable
 from cfs.wire import WhoAmI
 

@@ -10,8 +10,7 @@ import typer
 from pydantic import ValidationError
 
 from cfs import api
-from cfs.cli.app import REFUSED, print_error
-from cfs.cli.screen import is_terminal, note, show
+from cfs.cli.app import REFUSED, is_terminal, note, print_error, show
 from cfs.errors import InvalidSettings
 from cfs.state import TurnReader
 from cfs.stream import StreamEvent

@@ -1,16 +1,164 @@
 """`cfs ls` and `cfs rm`: list and delete sessions."""
 
+import json
+import re
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import asdict
 from datetime import datetime
 
 import typer
 
 from cfs import api
-from cfs.cli.app import REFUSED, print_error
-from cfs.cli.screen import show
-from cfs.errors import CfsError, NotFound, Unreachable
+from cfs.cli.app import REFUSED, note, print_error, show
+from cfs.errors import CfsError, NotFound, Timeout, Unreachable
+from cfs.stream import StreamEvent
+from cfs.transcript import PREFIXES, render, render_one
 from cfs.transports.http import Client
-from cfs.wire import SessionInfo
+from cfs.wire import Message, SessionDetail, SessionInfo
+
+# `cfs cat`: the transcript of a session, as it is or as it grows (S6, S11).
+
+_WAIT_SECONDS = 30.0
+"""One request waits no longer, so that a dead connection is noticed and the wait goes on over another one."""
+_PREFIXES = tuple(PREFIXES.values())
+_BACKSLASHES = re.compile(r"\\*")
+
+
+def print_text(client: Client, session: str, *, wait: bool) -> None:
+    """Print the transcript as text."""
+    view = client.call(api.transcript(session, _WAIT_SECONDS if wait else None))
+    while wait and not view.settled:
+        view = client.call(api.transcript(session, _WAIT_SECONDS))
+    show(view.text)
+    if view.state != "idle":
+        note(f"cfs: {session} is {view.state.replace('_', ' ')}: the transcript is not complete yet")
+
+
+def print_detail(client: Client, session: str, *, wait: bool) -> None:
+    """Print the session with its structured messages as JSON."""
+    if wait:
+        _settle(client, session)
+    show(client.call(api.read(session)).model_dump_json() + "\n")
+
+
+def _settle(client: Client, session: str) -> None:
+    while True:
+        try:
+            client.call(api.wait(session, _WAIT_SECONDS))
+        except Timeout:
+            continue
+        return
+
+
+def follow_session(client: Client, session: str, *, as_json: bool) -> None:
+    """Print the transcript, then what is added to it; or each event as a line of JSON."""
+    detail = client.call(api.read(session))
+    tail = Tail(session)
+    if not as_json:
+        show(tail.begin(detail))
+    with closing(client.events(api.events(session, str(detail.event)), attempts=float("inf"))) as events:
+        for event in events:
+            show(as_line(event) if as_json else tail.feed(event))
+            if event.type == "stale" and not as_json:
+                note("cfs: events were lost; the session is printed again from its beginning")
+                show(tail.begin(client.call(api.read(session))))
+    sys.stdout.flush()
+    note(f"cfs: {session} has been deleted")
+
+
+# A transcript that grows, as text: events in, text out. No I/O.
+
+
+class EscapedText:
+    """The content of one message that comes in pieces, escaped as a transcript shows it.
+
+    The beginning of a line that may turn out to read as a role's prefix is held back until that is known.
+    """
+
+    def __init__(self) -> None:
+        self._held: str | None = None
+
+    def feed(self, piece: str) -> str:
+        """Take a piece; return what can be shown now."""
+        at_start = self._held is not None
+        first, *lines = ((self._held or "") + piece).split("\n")
+        starts = [(first, at_start), *((line, True) for line in lines)]
+        last, last_at_start = starts[-1]
+        self._held = last if last_at_start and _may_become_prefix(last) else None
+        shown = [_guarded(line) if guard else line for line, guard in starts]
+        if self._held is not None:
+            shown[-1] = ""
+        return "\n".join(shown)
+
+    def end(self) -> str:
+        """Return what is still held back."""
+        held, self._held = self._held, None
+        return held or ""
+
+
+class Tail:
+    """Says what the events of a session add to its transcript."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._shown: str | None = None
+        self._text = EscapedText()
+
+    def begin(self, detail: SessionDetail) -> str:
+        """Return the transcript as it is now, and go on from there."""
+        self._shown = None
+        return render(detail.history) + self._add(detail.partial or "")
+
+    def feed(self, event: StreamEvent) -> str:
+        """Take the next event; return what it adds."""
+        match event.type:
+            case "token":
+                return self._add(event.data["text"])
+            case "message.added":
+                return self._complete(Message.model_validate(event.data["message"]))
+            case "history.replaced":
+                return self._complete(None)
+        return ""
+
+    def _add(self, text: str) -> str:
+        if not text:
+            return ""
+        added = ""
+        if self._shown is None:
+            self._shown, self._text, added = "", EscapedText(), PREFIXES["assistant"]
+        added += self._text.feed(text)
+        self._shown += added
+        return added
+
+    def _complete(self, message: Message | None) -> str:
+        """Finish the message whose beginning is shown: by the message itself, or because another one comes."""
+        shown, self._shown = self._shown, None
+        whole = render_one(message) + "\n" if message else ""
+        if shown is None:
+            return whole
+        return whole[len(shown) :] if whole.startswith(shown) else self._text.end() + "\n" + whole
+
+
+def as_line(event: StreamEvent) -> str:
+    """Write an event as a line of JSON."""
+    return json.dumps(asdict(event), ensure_ascii=False) + "\n"
+
+
+def _may_become_prefix(line: str) -> bool:
+    rest = line[_end_of_backslashes(line) :]
+    return any(prefix != rest and prefix.startswith(rest) for prefix in _PREFIXES)
+
+
+def _guarded(line: str) -> str:
+    return "\\" + line if line.startswith(_PREFIXES, _end_of_backslashes(line)) else line
+
+
+def _end_of_backslashes(line: str) -> int:
+    found = _BACKSLASHES.match(line)
+    return found.end() if found else 0
+
 
 _PAGE = 500
 

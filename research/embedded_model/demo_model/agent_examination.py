@@ -9,8 +9,7 @@ from pathlib import Path
 from random import Random
 
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.config import FibreConfig
-from cfs_agents.fibre.state import WORKSPACE_FOLDER
+from cfs_agents.fibre.state import WORKSPACE_FOLDER, FibreConfig
 from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig, Language
 from cfs_agents.model import Model
 from cfs_agents.tools import CommandMode

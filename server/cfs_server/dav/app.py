@@ -22,8 +22,8 @@ from cfs_server.dav.sessions import SessionTree, SubSessionTree
 from cfs_server.errors import MEDIA_TYPE
 from cfs_server.file_service import alone, problem_of, received, stored
 from cfs_server.middleware import plain_path
-from cfs_server.routes.deps import Caller
 from cfs_server.routes.files import content_of
+from cfs_server.routes.http import Caller
 from cfs_server.sessions.ids import WORKSPACES
 from cfs_webdav import Call, Conditions, Entry, HandleTree, Mount, Tree
 

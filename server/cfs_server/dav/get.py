@@ -19,8 +19,7 @@ from cfs.errors import NotFound, PreconditionFailed, RangeNotSatisfiable
 from cfs_server.dav.put import is_davfs2
 from cfs_server.dav.sessions import MEDIA_TYPE, ScratchPath, SessionPath, SessionTree
 from cfs_server.errors import problem_response
-from cfs_server.routes.deps import http_date, matches, unchanged
-from cfs_server.routes.http import LongText, attend, part_of
+from cfs_server.routes.http import LongText, attend, http_date, matches, part_of, unchanged
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.history import rendered
 

@@ -18,7 +18,7 @@ from functools import partial
 from cfs.bodies import Append, Import, Nothing, Replace, Verdict, has_turns, judge
 from cfs.errors import Forbidden, PreconditionFailed, TooLarge
 from cfs.wire import Message
-from cfs_server.routes.deps import strong_tags, unchanged
+from cfs_server.routes.http import strong_tags, unchanged
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.history import History, Weighed, decode_message, read_history, rendered_in_thread
 from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, LoopBridge

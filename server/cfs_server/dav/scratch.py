@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from cfs.errors import NotFound, PreconditionFailed, StorageFull, TooLarge
 from cfs_server.dav.put import Clients
-from cfs_server.routes.deps import matches, unchanged
+from cfs_server.routes.http import matches, unchanged
 from cfs_server.sessions.loop_bridge import LoopBridge
 from cfs_webdav.tree import Conditions
 

@@ -32,8 +32,7 @@ from cfs_server.completions.run import Items
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.event_streams import Frames
 from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.deps import Me
-from cfs_server.routes.http import apart, as_json, attend, json_body
+from cfs_server.routes.http import Me, apart, as_json, attend, json_body
 
 router = APIRouter(prefix="/v1", tags=["completions"])
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from cfs.errors import NotFound
-from cfs_server.routes.deps import unchanged
+from cfs_server.routes.http import unchanged
 
 PREFIX = "/dashboard/"
 PAGE = "index.html"

@@ -8,8 +8,7 @@ from cfs.errors import InvalidIdentifier, InvalidParameters, NotAcceptable, NotF
 from cfs_server.event_streams import follow
 from cfs_server.openapi import answer, problems
 from cfs_server.routes import http as media
-from cfs_server.routes.deps import CURSOR_PATTERN, Accept, Me, SessionId
-from cfs_server.routes.http import detail
+from cfs_server.routes.http import CURSOR_PATTERN, Accept, Me, SessionId, detail
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.events import Event, Stale
 from cfs_server.sessions.session import Session

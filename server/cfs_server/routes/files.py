@@ -31,8 +31,17 @@ from cfs_filesystem import EntryMeta
 from cfs_server.errors import problem_response
 from cfs_server.file_service import Condition, Read, etag_of, received
 from cfs_server.openapi import FILE_HEADERS, LIST_HEADERS, NOT_MODIFIED, answer, body, problems
-from cfs_server.routes.deps import IfMatch, IfNoneMatch, Me, content_etag, http_date, matches, unchanged
-from cfs_server.routes.http import as_json, part_of
+from cfs_server.routes.http import (
+    IfMatch,
+    IfNoneMatch,
+    Me,
+    as_json,
+    content_etag,
+    http_date,
+    matches,
+    part_of,
+    unchanged,
+)
 from cfs_server.sessions.ids import SESSIONS
 
 # The content of a file as an answer: whole or a part, sent slice by slice and never held in memory (RFC 9110, 14).

@@ -6,12 +6,13 @@ from importlib.metadata import version
 from fastapi import APIRouter, Response
 from starlette.responses import JSONResponse, PlainTextResponse
 
+from cfs import wire
 from cfs.errors import Forbidden, InvalidParameters, NotAcceptable, Unavailable
 from cfs_server.metrics import CONTENT_TYPE
-from cfs_server.openapi import problems
+from cfs_server.openapi import answer, problems
 from cfs_server.routes import dashboard
 from cfs_server.routes import http as media
-from cfs_server.routes.deps import Accept, AppContext, Context, IfNoneMatch, Me
+from cfs_server.routes.http import Accept, AppContext, Context, IfNoneMatch, Me, as_json
 
 router = APIRouter(tags=["server"])
 
@@ -80,3 +81,21 @@ async def metrics(parts: AppContext, me: Me) -> Response:
 
 def _model(parts: Context) -> dict[str, object] | None:
     return asdict(parts.model) if parts.model else None
+
+
+@router.get("/v1/whoami", responses={200: answer("The caller", json=wire.WhoAmI), **problems()})
+async def whoami(me: Me) -> Response:
+    """Say who the caller is, what it may do, how much it may take and how much it has taken."""
+    principal = me.principal
+    limits, account = principal.limits, principal.account
+    found = wire.WhoAmI(
+        name=principal.name,
+        grants=tuple(
+            wire.GrantInfo(prefix=grant["prefix"], ops=tuple(sorted(grant["ops"]))) for grant in principal.handle.grants
+        ),
+        limits=wire.Taken(
+            sessions=limits.sessions, bytes=limits.bytes, streams=limits.streams, requests=limits.requests
+        ),
+        usage=wire.Taken(sessions=account.sessions, bytes=account.bytes, streams=principal.streams),
+    )
+    return as_json(found, headers={"Cache-Control": "no-cache"})

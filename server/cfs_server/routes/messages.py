@@ -26,9 +26,25 @@ from cfs_server.completions.requests import read_tools, refusal, schema_of
 from cfs_server.event_streams import follow
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes import http as media
-from cfs_server.routes.deps import Accept, IfMatch, Life, Me, SessionId, require_life, require_match_of
 from cfs_server.routes.events import SessionView
-from cfs_server.routes.http import apart, as_json, attend, is_json, location, most_values, parse, reply, require_text
+from cfs_server.routes.http import (
+    Accept,
+    IfMatch,
+    Life,
+    Me,
+    SessionId,
+    apart,
+    as_json,
+    attend,
+    is_json,
+    location,
+    most_values,
+    parse,
+    reply,
+    require_life,
+    require_match_of,
+    require_text,
+)
 from cfs_server.sessions.history import check_content, decode_message, rendered
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session

@@ -26,32 +26,30 @@ from cfs.errors import (
 )
 from cfs_server.openapi import NOT_MODIFIED, answer, body, problems
 from cfs_server.routes import http as media
-from cfs_server.routes.deps import (
+from cfs_server.routes.http import (
     Accept,
     IfMatch,
     IfNoneMatch,
+    LongText,
     Me,
     Seconds,
     SessionId,
     Sessions,
-    content_etag,
-    require_match,
-    session_headers,
-    unchanged,
-    view_etag,
-)
-from cfs_server.routes.http import (
-    LongText,
     apart,
     as_json,
     attend,
+    content_etag,
     detail,
     detail_json,
     info,
     json_body,
     location,
     read_text,
+    require_match,
+    session_headers,
     tree,
+    unchanged,
+    view_etag,
 )
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.history import Weighed, read_history, rendered

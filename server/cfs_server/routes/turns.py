@@ -19,8 +19,7 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs_server.openapi import answer, body, problems
-from cfs_server.routes.deps import Me, SessionId, Sessions
-from cfs_server.routes.http import as_json, attend, json_body, reply
+from cfs_server.routes.http import Me, SessionId, Sessions, as_json, attend, json_body, reply
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.testing import ScriptedModel, calls
 from cfs_agents.tools import CommandMode

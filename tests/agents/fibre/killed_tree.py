@@ -24,7 +24,7 @@ from cfs.transports.async_http import AsyncClient
 from cfs.wire import Message
 from cfs_agents.fibre import state
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.model import Item
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 

@@ -7,7 +7,6 @@ from typing import Any, get_args
 import pytest
 
 from cfs.transports.async_http import AsyncClient
-from cfs_agents.fibre.config import DEFAULT_FILE_TOOLS
 from cfs_agents.fibre.prompts import (
     CAPABILITIES,
     ROLE,
@@ -19,6 +18,7 @@ from cfs_agents.fibre.prompts import (
     system_prompt,
 )
 from cfs_agents.fibre.report import Change, Report
+from cfs_agents.fibre.state import DEFAULT_FILE_TOOLS
 from cfs_agents.fibre.tools import FibreTools
 from cfs_agents.messages import Language
 from cfs_agents.model import ServerCounter, ServerModel

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cfs.wire import Message
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.fibre.sub_agent import TRANSITIONS, FibreSubAgent, SubAgentState
 from cfs_agents.model import Item
 from cfs_agents.testing import Line, ScriptedModel, says

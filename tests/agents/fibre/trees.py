@@ -10,8 +10,8 @@ from typing import Any
 
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.config import FibreConfig
 from cfs_agents.fibre.report import MessageChunk
+from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.model import Retries
 from cfs_agents.testing import Line, ManualClock, ScriptedModel, calls
 from tests.server.support import ServerHarness

@@ -7,7 +7,7 @@ import structlog
 
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.fibre.agent import FibreAgent
-from cfs_agents.fibre.config import FibreConfig
+from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.model import ServerModel
 from cfs_agents.tools import CommandMode
 

@@ -19,8 +19,7 @@ from cfs.wire import FinishReason, Message
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.options import Options
-from cfs_server.engine.upstream.protocol import OptionalFields, Spent, conversation_of
+from cfs_server.engine.upstream.protocol import OptionalFields, Options, Spent, conversation_of
 
 # Replies that go back to the upstream exactly as they came. Pure: no I/O.
 #

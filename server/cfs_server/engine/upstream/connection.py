@@ -14,7 +14,7 @@ from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent, SSEDecoder
 from cfs_server.engine.interface import Delta, ModelLoadError
 from cfs_server.engine.upstream import failures
-from cfs_server.engine.upstream.options import Options, is_here
+from cfs_server.engine.upstream.protocol import Options, is_here
 
 CONNECT_SECONDS = 10.0
 _REST_SECONDS = 0.2

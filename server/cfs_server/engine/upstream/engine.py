@@ -33,8 +33,7 @@ from cfs_server.engine.upstream.anthropic import AnthropicDialect
 from cfs_server.engine.upstream.connection import Link, ReplyLimit, rest
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.openai import OpenAIDialect
-from cfs_server.engine.upstream.options import KINDS, Options
-from cfs_server.engine.upstream.protocol import Dialect, Spent
+from cfs_server.engine.upstream.protocol import KINDS, Dialect, Options, Spent
 
 # One turn on its way through an upstream: what came of it so far, and what it cost.
 

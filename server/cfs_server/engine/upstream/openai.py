@@ -18,8 +18,7 @@ from cfs.wire import FinishReason, Message
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.options import Options
-from cfs_server.engine.upstream.protocol import OptionalFields, Spent, conversation_of
+from cfs_server.engine.upstream.protocol import OptionalFields, Options, Spent, conversation_of
 
 # The protocol of OpenAI's chat completions: the events of an answer. Pure: no I/O.
 

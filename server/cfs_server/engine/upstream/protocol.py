@@ -1,18 +1,125 @@
 """What the engine asks of a protocol: bodies out, events in. Implementations are pure: they do no I/O."""
 
+import ipaddress
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, get_args
+from urllib.parse import urlsplit, urlunsplit
 
 import structlog
+from pydantic import SecretStr
 
 from cfs.errors import EngineError
 from cfs.sse import ServerSentEvent
 from cfs.transcript import PREFIXES, render, reply_stops
 from cfs.wire import FinishReason, Message, ToolCall
-from cfs_server.engine.interface import Delta, GenerationRequest
-from cfs_server.engine.upstream.failures import Failure
+from cfs_server.engine.interface import Delta, GenerationRequest, UpstreamKind
+from cfs_server.engine.upstream.failures import Failure, Retries
+
+# The kinds of upstreams, and the checked options of one. Pure: no I/O.
+
+Sampling = Literal["temperature", "top_p", "top_k", "min_p", "seed"]
+LEAST_THINKING = 1024
+"""Smallest thinking budget that the protocol of Anthropic takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindOfUpstream:
+    """What is known about all upstreams of one kind.
+
+    `sampling` are the settings of a session that they get by default; `thinks`: they take a thinking budget.
+    """
+
+    title: str
+    sampling: tuple[Sampling, ...]
+    thinks: bool = False
+
+
+KINDS: dict[UpstreamKind, KindOfUpstream] = {
+    "openai": KindOfUpstream("OpenAI", ("temperature", "top_p", "seed")),
+    "anthropic": KindOfUpstream("Anthropic", ("temperature",), thinks=True),  # its newer models refuse top_p beside it
+}
+"""All kinds; `engine.DIALECTS` has the protocol of each."""
+
+
+class InvalidOptions(ValueError):
+    """An option cannot be used; its text says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """An upstream and how to use it.
+
+    `silence` is the longest time in seconds without any data; `parallel` turns are sent to it at a time. A reply has at
+    most `reply_bytes`, as not all servers respect a number of tokens. `sampling` names the settings of a session that
+    are sent; a setting that the upstream refuses is left out from then on.
+    """
+
+    url: str
+    kind: UpstreamKind
+    model: str | None = None
+    key: SecretStr | None = None
+    sampling: tuple[Sampling, ...] = ()
+    thinking_tokens: int = 0
+    silence: float = 120.0
+    parallel: int = 8
+    reply_bytes: int = 4 << 20
+    check: bool = True
+    retries: Retries = field(default_factory=Retries)
+
+    def masked(self, text: str) -> str:
+        """Replace the key in a text that others may read, such as an error of the upstream."""
+        key = self.key.get_secret_value() if self.key else ""
+        return text.replace(key, "***") if key else text
+
+
+def address(url: str) -> str:
+    """Complete the base URL of the protocol's routes; raises `InvalidOptions`.
+
+    A URL without a path gets `/v1`. One without a scheme gets `https`, or `http` on this machine.
+    """
+    parts = urlsplit(url.strip() if "://" in url else f"https://{url.strip()}")
+    if "://" not in url and is_here(parts.hostname or ""):
+        parts = parts._replace(scheme="http")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidOptions("an upstream's URL has no user, password, query or fragment: the key goes elsewhere")
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidOptions(f"{url!r} is no URL of an upstream: give one like http://127.0.0.1:8080/v1")
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/") or "/v1", "", ""))
+
+
+def is_here(host: str) -> bool:
+    """Whether a host is this machine, which is reached without a proxy."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def kind_of(url: str) -> UpstreamKind:
+    """Guess the protocol: Anthropic's for a URL that names Anthropic, else OpenAI's."""
+    parts = urlsplit(url)
+    return "anthropic" if "anthropic" in f"{parts.hostname}{parts.path}".lower() else "openai"
+
+
+def sampling_of(names: str, kind: UpstreamKind) -> tuple[Sampling, ...]:
+    """Parse a list of settings, separated by commas; an empty list is the default of the kind."""
+    given = tuple(name.strip() for name in names.split(",") if name.strip())
+    known = get_args(Sampling)
+    if unknown := [name for name in given if name not in known]:
+        raise InvalidOptions(f"{unknown[0]!r} is no setting of sampling: these are {', '.join(known)}")
+    return tuple(name for name in known if name in given) if given else KINDS[kind].sampling
+
+
+def thinking_of(tokens: int, kind: UpstreamKind) -> int:
+    """Check a thinking budget; 0 is none."""
+    if tokens and not KINDS[kind].thinks:
+        raise InvalidOptions(f"upstreams of kind {kind} take no thinking budget")
+    if tokens and tokens < LEAST_THINKING:
+        raise InvalidOptions(f"a thinking budget is at least {LEAST_THINKING} tokens, or 0 for none")
+    return tokens
+
 
 # A history as every upstream takes it. Pure: no I/O.
 #
