@@ -219,7 +219,7 @@ def _ordered(task: str) -> frozenset[str]:
 
 
 def _marked(text: str) -> tuple[Sequence[str], str]:
-    """Replace each name of a file by a mark; blank out what the answer does not say itself."""
+    """Replace each name of a file by a mark, and blank out code, quotations and addresses."""
     names: list[str] = []
 
     def mark(name: str) -> str:
@@ -274,7 +274,7 @@ def _clauses(text: str) -> Iterator[_Clause]:
 
 
 def _is_head(line: str) -> bool:
-    """Return whether a line says that what is listed below it was made."""
+    """Return whether a line claims that the files in the list below it were made."""
     verbs = list(_VERB.finditer(line))
     return bool(verbs) and verbs[-1]["made"] is not None and not _denied(line)
 
@@ -293,7 +293,7 @@ def _parts(line: str) -> Iterator[_Clause]:
 
 
 def _is_made(clause: str, mark: re.Match[str]) -> bool:
-    """Return whether a clause says that the file at a mark was made or changed."""
+    """Return whether a clause claims that the file at a mark was made or changed."""
     before, after = clause[: mark.start()], clause[mark.end() :]
     if _PASSIVE.match(after):
         return True

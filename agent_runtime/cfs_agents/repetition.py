@@ -1,6 +1,6 @@
-"""Repetition: a model that takes the same steps again and again (B7), or writes the same words. Pure: no I/O.
+"""Detects repetition: a model that repeats the same steps (B7), or the same text within a reply.
 
-Both watches take a bounded time for each step, or each piece of text, and a bounded memory.
+Both detectors need limited memory, and limited time for each step or piece of text. They do no I/O.
 """
 
 import json
@@ -14,16 +14,16 @@ from cfs_agents.messages import Language, catalogue
 from cfs_agents.tools.registry import ToolResult
 
 LONGEST_CYCLE = 8
-"""Steps of the longest cycle that is noticed."""
+"""Maximum number of steps of a cycle that is detected."""
 
 SAME_STEPS = 4
-"""How often the same step may come in a row."""
+"""How often a step may be the same in a row."""
 
 SAME_CYCLES = 3
-"""How often a cycle of several steps may."""
+"""How often a cycle of several steps may repeat."""
 
 SAME_ERRORS = 5
-"""How often the same tool may fail in the same way in a row, whatever it is called with."""
+"""How often a tool may fail with the same error in a row, with any arguments."""
 
 _MASKED_END = 4_000
 _in_order = json.JSONEncoder(sort_keys=True).encode
@@ -34,13 +34,13 @@ _KEY = (
     r"|elapsed|duration|latency|took|(?:created|updated|modified|started|finished|ended|generated|served|checked"
     r"|expires|issued|received|sent)[-_]?at|ts|time)(?:[-_](?:ns|us|ms|s|sec|seconds|utc))?"
 )
-_MASKS = (  # they begin with a character where they can, not with \b, as only then the search skips all others
-    # A key that says what its value is: as in JSON, also JSON in a text of JSON, a query or a header.
+_MASKS = (  # where possible they begin with a character and not with \b, because such a search is faster
+    # A key and its value: in JSON, in JSON within a JSON text, in a query or in a header.
     (
         re.compile(
             rf"""(?i)(?<![\w-])(?=[\w-]++\\{{0,4}}["']?\s{{0,9}}[:=])({_KEY}\\{{0,4}}["']?\s{{0,9}}[:=]\s{{0,9}})(?:(\\{{0,4}}["']).*?\2|[^\s,;&}}\])"'\\]+)"""
         ),
-        lambda found: f"{found[1]}<any>",  # a template would be looked up each time
+        lambda found: f"{found[1]}<any>",  # faster than a template
     ),
     (re.compile(r"[0-9a-fA-F](?<!\w.)[0-9a-fA-F]{7}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b"), "<id>"),
     (re.compile(r"\d(?<!\w.)\d{3}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?"), "<time>"),
@@ -54,7 +54,7 @@ _MASKS = (  # they begin with a character where they can, not with \b, as only t
 
 
 def masked(text: str) -> str:
-    """Replace ids, times and durations by marks; of a long text the middle stays as it is."""
+    """Replace ids, times and durations by marks, in a long text only at its beginning and end."""
     if len(text) > 2 * _MASKED_END:
         return masked(text[:_MASKED_END]) + text[_MASKED_END:-_MASKED_END] + masked(text[-_MASKED_END:])
     for pattern, mark in _MASKS:
@@ -63,10 +63,10 @@ def masked(text: str) -> str:
 
 
 class RepeatedSteps:
-    """Watches the steps of an agent on one task. A step is what the calls of one reply came to.
+    """Detects repeated steps of an agent in one task. A step is the calls of one reply with their results.
 
-    What changes by itself, such as ids and times, is masked, so that it does not pass for something new. Numbers are
-    not: an answer that counts up is progress, and who polls for it does no wrong.
+    Ids and times are masked, because they differ in each step without progress. Other numbers are not: a growing count
+    is progress, so an agent may poll for it.
     """
 
     def __init__(self, language: Language = "en") -> None:
@@ -76,13 +76,13 @@ class RepeatedSteps:
         self._error: tuple[bytes, int] = (b"", 0)
 
     def clear(self) -> None:
-        """Begin anew: somebody has told the agent something."""
+        """Forget all steps, because the agent has got new input."""
         self._steps.clear()
         self._same = [0] * (LONGEST_CYCLE + 1)
         self._error = (b"", 0)
 
     def see(self, step: Sequence[tuple[ToolCall, ToolResult]]) -> str | None:
-        """Take a step in; return in words why it is one too many, if it is."""
+        """Add a step; returns the reason as a sentence if it is one repetition too many, else None."""
         if not step:
             return None
         said = ((call, _in_order(call.arguments), result) for call, result in step)
@@ -90,7 +90,7 @@ class RepeatedSteps:
             *(f"{call.name} {result.ok} {masked(text + chr(10) + result.text)}" for call, text, result in said)
         )
         before = list(self._steps)
-        for length in range(1, len(before) + 1):  # how many steps in a row are as those a cycle ago
+        for length in range(1, len(before) + 1):  # how many steps in a row equal those one cycle before
             self._same[length] = self._same[length] + 1 if before[-length][0] == digest else 0
         names = [call.name for call, _ in step]
         self._steps.append((digest, ", ".join(names[:_MOST_NAMED]) + ("..." if len(names) > _MOST_NAMED else "")))
@@ -124,7 +124,7 @@ def _digest(*parts: str) -> bytes:
 # -- within a reply ---------------------------------------------------------------------------------------------------
 
 _WINDOW = 8_192
-"""Characters of a text that are remembered."""
+"""Number of characters of a text that are kept."""
 
 _LOOK_EVERY = 64
 _PROBE = 24
@@ -135,11 +135,11 @@ _IDEOGRAPHS = re.compile(r"[\u2e80-\uffdc]+")
 
 
 class RepeatedText:
-    """Watches a text that comes in pieces for a passage that it ends with, word for word, again and again.
+    """Detects that a text, which arrives in pieces, ends with many repetitions of one passage.
 
-    Only what is repeated exactly, and without anything in between, counts: tables, lists and code have lines that are
-    alike, and none of them is the same. Of words about a thousand characters are needed, and six times the passage, or
-    fewer of a long one; of rulers, zeros and other things that are no words four thousand.
+    Only exact repetitions without anything between them count, because tables, lists and code have similar lines. The
+    repetitions must have about 1,000 characters and be six in number, or fewer if the passage is long. Text without
+    words, such as rulers and zeros, needs 4,000 characters.
     """
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class RepeatedText:
         self._size = 0
 
     def feed(self, piece: str) -> bool:
-        """Take the next piece in; tell whether the text only repeats itself now."""
+        """Add the next piece; returns whether the text only repeats itself now."""
         self._new.append(piece)
         self._size += len(piece)
         if self._size < _LOOK_EVERY:
@@ -159,12 +159,15 @@ class RepeatedText:
 
 
 def ends_repeating(text: str) -> bool:
-    """Tell whether a text that was cut off ends with a passage that is there three times in a row, or more."""
+    """Return whether a truncated text ends with at least three repetitions of a passage."""
     return _repeats(text[-_WINDOW:], cut_off=True)
 
 
 def _repeats(text: str, *, cut_off: bool = False) -> bool:
-    """Look for a passage with which a text ends many times; where its last characters were before tells its length."""
+    """Return whether a text ends with many repetitions of a passage.
+
+    The distance between the last characters and their previous occurrence is the length of the passage.
+    """
     probe, place = text[-_PROBE:], len(text) - _PROBE
     for _ in range(_MOST_PROBES):
         place = text.rfind(probe, 0, max(0, place + _PROBE - 1))
@@ -179,7 +182,7 @@ def _repeats(text: str, *, cut_off: bool = False) -> bool:
 
 
 def _least(passage: str, usual: int) -> int:
-    """Return how many characters a repetition of this passage must have; ideographs say more in fewer of them."""
+    """Return the least length of repetitions of this passage; ideographs need a third, because each is a word."""
     if sum(map(len, _IDEOGRAPHS.findall(passage))) * 2 > len(passage) > 1:
         return usual // 3
     has_words = any(map(str.isspace, passage)) and _WORD.search(passage * 2)

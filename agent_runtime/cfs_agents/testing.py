@@ -1,4 +1,4 @@
-"""For tests of agents: a model that says what its script says, and a clock that a test turns.
+"""Test doubles for agents: a model that replies from a script, and a clock that a test advances.
 
 A test reads like the conversation:
 
@@ -22,15 +22,16 @@ from cfs.errors import CfsError
 from cfs.wire import FinishReason, Message, ToolCall, Usage
 from cfs_agents.model import CallPiece, Chunk, CompleteResponse, Item, Retrying, fault_of
 
-# The lines of a script: what a model says, which tools it calls, how it fails. Pure: no I/O.
+# -- the lines of a script --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a script: a reply, or how one fails. Made by `says`, `calls` and their like.
+    """One line of a script: a reply or a failure. `says`, `calls` and the functions below create lines.
 
-    `calls` are names with the JSON text of their arguments. After its pieces the line raises `error`; with `retrying`
-    it breaks off, and the next line is the reply that was asked for again. `delay` is in seconds of the model's clock.
+    `calls` are names with the JSON text of their arguments. After its pieces the line raises `error`. With `retrying`
+    the reply is interrupted, and the next line is the reply to the repeated request. `delay` is in seconds of the
+    model's clock.
     """
 
     text: str = ""
@@ -44,7 +45,7 @@ class Line:
 
 
 def says(text: str, *, thinking: str = "", delay: float = 0.0, usage: Usage | None = None) -> Line:
-    """Answer in words."""
+    """Reply with text."""
     return Line(text, thinking, delay=delay, usage=usage)
 
 
@@ -54,7 +55,7 @@ def calls(name: str, /, **arguments: Any) -> Line:
 
 
 def garbles(name: str, arguments: str, /) -> Line:
-    """Call a tool with arguments in this text, which may be no JSON."""
+    """Call a tool with this text as arguments, which may be invalid JSON."""
     return Line(calls=((name, arguments),))
 
 
@@ -64,17 +65,17 @@ def raises(error: CfsError, *, after: str = "") -> Line:
 
 
 def breaks_off(text: str = "", *, reason: str = "the connection was lost", seconds: float = 1.0) -> Line:
-    """Begin a reply that breaks off and is asked for again; the next line of the script is that one."""
+    """Begin a reply that is interrupted and requested again; the next line of the script is the new reply."""
     return Line(text, retrying=Retrying(reason, seconds))
 
 
 def cut_off(line: Line) -> Line:
-    """Let a reply end at its limit of tokens."""
+    """Return the line as a reply that is truncated at its limit of tokens."""
     return replace(line, finish_reason="length")
 
 
 def together(first: Line, *others: Line) -> Line:
-    """Say and call several things in one reply."""
+    """Combine several lines in one reply."""
     for line in others:
         first = replace(
             first,
@@ -88,11 +89,11 @@ def together(first: Line, *others: Line) -> Line:
     return first
 
 
-# A clock that a test turns.
+# -- the clock --------------------------------------------------------------------------------------------------------
 
 
 class ManualClock:
-    """Time that passes only when a test says so, or, with `jumps`, at once whenever somebody sleeps."""
+    """A clock that advances only by `advance`, or, with `jumps`, immediately at each `sleep`."""
 
     def __init__(self, now: float = 0.0, *, jumps: bool = False) -> None:
         self.slept: list[float] = []
@@ -103,16 +104,16 @@ class ManualClock:
         self._changed = asyncio.Event()
 
     def time(self) -> float:
-        """Say what time it is, in seconds."""
+        """Return the time in seconds."""
         return self._now
 
     @property
     def sleepers(self) -> int:
-        """How many sleep."""
+        """Number of tasks that sleep."""
         return len(self._sleepers)
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until the clock has gone so far; `slept` remembers how long everybody slept, in their order."""
+        """Wait until the clock has advanced by `seconds`; `slept` lists the times of all calls, in order."""
         self.slept.append(seconds)
         if self._jumps or seconds <= 0:
             self._now += max(seconds, 0) if self._jumps else 0
@@ -130,44 +131,44 @@ class ManualClock:
                 heapq.heapify(self._sleepers)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; who slept until then goes on, in the order of their times."""
+        """Advance the clock and wake the tasks whose time has come, in the order of their times."""
         self._now += seconds
         while self._sleepers and self._sleepers[0][0] <= self._now:
             heapq.heappop(self._sleepers)[2].set()
 
     async def until_asleep(self, sleepers: int = 1) -> None:
-        """Wait until so many sleep."""
+        """Wait until `sleepers` tasks sleep."""
         while len(self._sleepers) < sleepers:
             self._changed.clear()
             await self._changed.wait()
 
 
-# A model that says what its script says.
+# -- the model --------------------------------------------------------------------------------------------------------
 
 
 class ScriptOver(AssertionError):
-    """The model was asked more often than its script has replies, or not as often."""
+    """The model got more or fewer requests than its script has lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a model was asked: the conversation, and the tools that it was told of."""
+    """A request to the model: the conversation and the descriptions of tools."""
 
     messages: tuple[Message, ...]
     tools: tuple[dict[str, Any], ...]
 
     @property
     def last(self) -> Message:
-        """The message that is to be answered."""
+        """The last message, to which the model replies."""
         return self.messages[-1]
 
 
 class ScriptedModel:
-    """A `Model` that plays a script, line by line, and remembers in `asked` what it was asked.
+    """A `Model` that replies from a script, line by line, and records the requests in `asked`.
 
-    With `cut` texts, thinking and arguments come in pieces of so many characters, else whole; a function cuts as it
-    likes. Calls get the ids `call_1`, `call_2` and so on. Without usage of its own a reply costs a token for each word.
-    Raises `ScriptOver` when it is asked once too often, and by `check_finished` when lines are left.
+    `cut` is the length of the pieces of texts, thinking and arguments, or a function that splits them; without it they
+    are whole. Calls get the ids `call_1`, `call_2` and so on. A line without `usage` uses one token for each word.
+    Raises `ScriptOver` for a request after the last line, and in `check_finished` if lines are left.
     """
 
     def __init__(
@@ -185,7 +186,7 @@ class ScriptedModel:
         self._clock = clock
 
     async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
-        """Say the next line of the script (see `Model`)."""
+        """Reply with the next line of the script (see `Model`)."""
         self.asked.append(Asked(tuple(messages), tuple(tools)))
         while True:
             line = self._line()
@@ -194,7 +195,7 @@ class ScriptedModel:
             named = [(f"call_{next(self._ids)}", *call) for call in line.calls]
             for chunk in self._chunks(line, named):
                 yield chunk
-                await asyncio.sleep(0)  # as over a network, others come to their turn between two pieces
+                await asyncio.sleep(0)  # other tasks run between two pieces, as with a network
             if line.error is not None:
                 raise line.error
             if line.retrying is None:
@@ -203,7 +204,7 @@ class ScriptedModel:
         yield _reply(line, named, self.asked[-1])
 
     def check_finished(self) -> None:
-        """Raise `ScriptOver` when not every line was said."""
+        """Raise `ScriptOver` if lines of the script are left."""
         if left := self._script[self._next :]:
             raise ScriptOver(f"{len(left)} of {len(self._script)} lines of the script were not said; next: {left[0]}")
 

@@ -1,4 +1,7 @@
-"""The context: items in order, whose calls of tools and results belong together."""
+"""A conversation as an immutable list of items: their types and states, token counts, and changes between two versions.
+
+A tool's call and its result always stay together.
+"""
 
 import hashlib
 import json
@@ -15,11 +18,11 @@ from typing import Any, Literal, Protocol, Self
 from cfs.errors import CfsError, Conflict, InvalidParameters
 from cfs.wire import Message, Role, ToolCall
 
-# Counting tokens: who can, how often it is asked, and what is guessed when nobody answers.
+# -- counting tokens --------------------------------------------------------------------------------------------------
 
 
 class TokenCounter(Protocol):
-    """Whoever knows how many tokens a text is: the model's tokenizer, here or behind a server."""
+    """Counts the tokens of texts, with the model's tokenizer or through a server."""
 
     async def count(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text, in their order."""
@@ -27,28 +30,28 @@ class TokenCounter(Protocol):
 
 
 def estimate(text: str) -> int:
-    """Guess the tokens of a text: four ASCII characters are one, every other character is one of its own.
+    """Estimate the tokens of a text: four ASCII characters are one token, any other character is one token.
 
-    That is near the truth for English prose. It says up to twice too much for other languages, and half of the truth
-    for code in rare notations, hexadecimal digits and base64.
+    This is accurate for English prose. It is up to twice too high for other languages, and half of the true number for
+    code in rare notations, hexadecimal digits and base64.
     """
     ascii_characters = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
     return -(-ascii_characters // 4) + len(text) - ascii_characters
 
 
 class EstimatingCounter:
-    """Guesses; needs no tokenizer (see `estimate`)."""
+    """Estimates without a tokenizer (see `estimate`)."""
 
     async def count(self, texts: Sequence[str]) -> list[int]:
-        """Return a guess for each text."""
+        """Return an estimate for each text."""
         return [estimate(text) for text in texts]
 
 
 class CachedCounter:
-    """Asks another counter once for each text, all that are new in one call, and remembers the last `size` of them.
+    """An LRU cache of another counter's results for `size` texts. All new texts go to the counter in one call.
 
-    Texts are told apart by their hash, so what is remembered is small. When the other one fails with a `CfsError` (a
-    server that cannot be reached), the answer is a guess, which is not remembered.
+    The keys are hashes of the texts. If the counter raises a `CfsError` (for example, an unreachable server), the
+    result is an estimate, which is not cached.
     """
 
     def __init__(self, counter: TokenCounter, *, size: int = 10_000) -> None:
@@ -82,14 +85,14 @@ def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-# The items of a context: messages, and what has become of them (O2).
+# -- items (O2) -------------------------------------------------------------------------------------------------------
 
 ItemType = Literal[
     "tool_result", "user_message", "assistant_message", "skill_prompt", "compaction_summary", "system_prompt"
 ]
 
 MESSAGE_TOKENS = 4
-"""What a template puts around each message, roughly: its role and its end."""
+"""Approximate tokens that a template adds to each message: its role and its end."""
 
 _USUAL: dict[Role, ItemType] = {
     "system": "system_prompt",
@@ -107,19 +110,21 @@ _ROLES: dict[ItemType, frozenset[Role]] = {
 }
 _ids = random.Random()
 os.register_at_fork(after_in_child=_ids.seed)
-"""Ids are to be different, not secret; asking the system for each would take 35 µs."""
+"""Ids must be unique, not secret; the system's random numbers would take 35 µs each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextItem:
-    """A message of a conversation, as it stands in the prompt now. A change makes a new one with the same `item_id`.
+    """A message of a conversation as it is in the prompt now. A change creates a new item with the same `item_id`.
 
-    `tokens` is what the message costs in the prompt, or None until it has been counted. `offloaded` means that its
-    content is on disk and a placeholder stands here, which names `offload_path`; `destroyed`, that its content was
-    taken out because newer outputs of the same tool have come. A `protected` item is never touched: the first message
-    of a task. A `pinned` one is not off-loaded: somebody had its content put back. `stands_for` is how many messages
-    have gone where a note now says so. `seen` means that a model has answered to it. A `cut` reply has reached its
-    limit of tokens: what is still to come will be joined to it.
+    - `tokens` is the size of the message in the prompt; None until it is counted.
+    - `offloaded`: the content is on disk at `offload_path`, and the message holds a placeholder.
+    - `destroyed`: the content was removed because there are newer outputs of the same ephemeral tool.
+    - `protected`: the item is never changed or removed, like the first message of a task.
+    - `pinned`: the item is not off-loaded, because its content was restored.
+    - `stands_for` is the number of removed messages that this note replaces.
+    - `seen`: a model has replied to the item.
+    - `cut`: the reply is truncated at its limit of tokens; its continuation will replace it.
     """
 
     item_id: str
@@ -139,7 +144,7 @@ class ContextItem:
     def of(
         cls, message: Message, item_type: ItemType | None = None, *, protected: bool = False, cut: bool = False
     ) -> Self:
-        """Make an item with an id of its own; without a type it has the usual one of the message's role.
+        """Return an item with a new id. The default type depends on the message's role.
 
         Raises `InvalidParameters` for a type that a message of this role cannot have.
         """
@@ -150,60 +155,60 @@ class ContextItem:
 
     @property
     def tool(self) -> str | None:
-        """Name of the tool that this is the output of."""
+        """Name of the tool, if the item is the output of one."""
         return self.message.name if self.item_type == "tool_result" else None
 
     def with_content(self, content: str) -> Self:
-        """Put another content into the message; the rest of it stays, and the tokens are to be counted again."""
+        """Return the item with other content; its tokens must be counted again."""
         return replace(self, message=self.message.model_copy(update={"content": content}), tokens=None)
 
     def text(self) -> str:
-        """Everything of the message that a model reads, for counting."""
+        """Return all text of the message that a model reads, for counting."""
         return text_of(self.message)
 
     def dump(self) -> dict[str, Any]:
-        """Describe the item as plain JSON."""
+        """Return the item as plain JSON."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "message"}
         return values | {"message": self.message.model_dump(mode="json", exclude_defaults=True)}
 
     @classmethod
     def load(cls, state: dict[str, Any]) -> Self:
-        """Make the item that `dump` described."""
+        """Return the item from the JSON of `dump`."""
         return cls(**state | {"message": Message(**state["message"])})
 
 
 def text_of(message: Message) -> str:
-    """Put together everything of a message that a model reads."""
+    """Return all text of a message that a model reads."""
     calls = [f"{call.name} {json.dumps(call.arguments, ensure_ascii=False)}" for call in message.tool_calls]
     return "\n".join(part for part in (message.name, message.thinking, message.content, *calls) if part)
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Items that stay or go together: a single one, or an assistant's message with calls and the results of these."""
+    """Items that stay or leave together: a single one, or an assistant's message with calls and their results."""
 
     items: tuple[ContextItem, ...]
 
     @property
     def kind(self) -> ItemType:
-        """What it counts as: calls and results as a `tool_result`, any other item as what it is."""
+        """Type of the unit: `tool_result` for calls with results, else the type of its item."""
         return "tool_result" if self.items[0].message.tool_calls else self.items[0].item_type
 
     @property
     def tokens(self) -> int:
-        """What it costs in the prompt."""
+        """Size in the prompt."""
         return sum(map(cost, self.items))
 
     @property
     def unseen(self) -> bool:
-        """Whether a model has still to answer to something in it, or to finish it."""
+        """Whether the model has not replied to all of the unit yet, or has not finished it."""
         return bool(self.open_calls) or any(
             not item.seen for item in self.items if item.cut or item.message.role != "assistant"
         )
 
     @property
     def open_calls(self) -> tuple[ToolCall, ...]:
-        """Calls that have no result yet. Calls with the same id get their results in their order."""
+        """Calls without a result. Calls with the same id get their results in order."""
         waiting = list(self.items[0].message.tool_calls)
         for result in self.items[1:]:
             for call in waiting:
@@ -215,7 +220,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Context:
-    """A conversation as a model will see it. A change makes a new one; `check_integrity` says what must hold."""
+    """An immutable conversation, as a model will see it. Each change returns a new one."""
 
     items: tuple[ContextItem, ...] = field(default=())
 
@@ -237,7 +242,7 @@ class Context:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """The items in groups that stay or go together, in order."""
+        """The items in groups that stay or leave together, in order."""
         groups: list[list[ContextItem]] = []
         for item in self.items:
             if item.item_type == "tool_result" and groups:
@@ -248,12 +253,12 @@ class Context:
 
     @property
     def tokens(self) -> int:
-        """What the prompt costs; an item that was not counted yet is guessed."""
+        """Size of the prompt; items that are not counted yet are estimated."""
         return sum(map(cost, self.items))
 
     @cached_property
     def open_calls(self) -> tuple[ToolCall, ...]:
-        """Calls of the last message that have no result yet."""
+        """Calls of the last message without a result."""
         first = len(self.items) - 1
         while first > 0 and self.items[first].item_type == "tool_result":
             first -= 1
@@ -261,16 +266,16 @@ class Context:
 
     @property
     def cut_off(self) -> ContextItem | None:
-        """The reply that the conversation ends with, if there is more of it to come."""
+        """The last item, if it is a truncated reply."""
         return self.items[-1] if self.items and self.items[-1].cut else None
 
     @cached_property
     def unseen(self) -> frozenset[str]:
-        """Ids of what no model has answered to yet, and of the calls whose results are among it."""
+        """Ids of all items of units that the model has not replied to yet."""
         return frozenset(item.item_id for unit in self.units if unit.unseen for item in unit.items)
 
     def call_of(self, result: ContextItem) -> ToolCall | None:
-        """Find the call that a result of this context answers."""
+        """Return the call of a result in this context; None if there is none."""
         for unit in self.units:
             waiting = list(unit.items[0].message.tool_calls)
             for item in unit.items[1:]:
@@ -282,7 +287,7 @@ class Context:
         return None
 
     def messages(self) -> list[Message]:
-        """Return the messages for the model. Raises `Conflict` while calls wait for their results."""
+        """Return the messages for the model. Raises `Conflict` while calls are open."""
         if self.open_calls:
             waiting = ", ".join(call.name for call in self.open_calls)
             raise Conflict(f"these calls have no result yet: {waiting}; add it, or close the calls")
@@ -291,12 +296,12 @@ class Context:
     # -- changes --------------------------------------------------------------------------------------------------
 
     def with_item(self, item: ContextItem) -> "Context":
-        """Append an item; a message of the assistant is the answer to all before it.
+        """Append an item; a message of the assistant marks all items before it as seen.
 
-        A reply that was cut off gives its place to the whole one, which has its id.
+        A whole reply replaces the truncated one with the same id.
 
-        Raises `InvalidParameters` for a result that answers no open call, and `Conflict` for anything else while calls
-        are open.
+        Raises `InvalidParameters` for a result without an open call, and `Conflict` for anything else while calls are
+        open.
         """
         if (part := self.cut_off) is not None and part.item_id == item.item_id:
             return Context(self.items[:-1]).with_item(item)
@@ -312,12 +317,12 @@ class Context:
         return Context((*[before if before.seen else replace(before, seen=True) for before in self.items], item))
 
     def replacing(self, changed: Iterable[ContextItem]) -> "Context":
-        """Put items in the places of those with the same ids."""
+        """Replace the items with the same ids."""
         by_id = {item.item_id: item for item in changed}
         return Context(tuple([by_id.get(item.item_id, item) for item in self.items]))
 
     def without(self, item_ids: Collection[str]) -> "Context":
-        """Take items out: whole units, or an item would lose what it belongs to, which raises `InvalidParameters`."""
+        """Remove items; raises `InvalidParameters` for a part of a unit."""
         for unit in self.units:
             gone = [item.item_id in item_ids for item in unit.items]
             if any(gone) and not all(gone):
@@ -325,28 +330,28 @@ class Context:
         return Context(tuple(item for item in self.items if item.item_id not in item_ids))
 
     def inserting(self, place: int, item: ContextItem) -> "Context":
-        """Put an item before the unit that is (or would be) at this place in `units`."""
+        """Insert an item before the unit at this index of `units`, or at the end."""
         units = [unit.items for unit in self.units]
         groups = [*units[:place], (item,), *units[place:]]
         return Context(tuple(item for group in groups for item in group))
 
     def released(self) -> "Context":
-        """Let what was protected leave like anything else, as its task is over."""
+        """Remove the protection from all items, after the end of their task."""
         return Context(tuple(replace(item, protected=False) if item.protected else item for item in self.items))
 
     # -- state ----------------------------------------------------------------------------------------------------
 
     def dump(self) -> list[dict[str, Any]]:
-        """Describe the context as plain JSON."""
+        """Return the context as plain JSON."""
         return [item.dump() for item in self.items]
 
     @classmethod
     def load(cls, state: Iterable[dict[str, Any]]) -> "Context":
-        """Make the context that `dump` described."""
+        """Return the context from the JSON of `dump`."""
         return cls(tuple(ContextItem.load(item) for item in state))
 
     def check_integrity(self) -> list[str]:
-        """Compare calls with results, and flags with each other; every line is a violation."""
+        """Check that calls match results and that flags are consistent; returns a line for each violation."""
         problems = []
         if len(self._places) != len(self.items):
             problems.append("two items have one id")
@@ -361,7 +366,7 @@ class Context:
 
 
 def cost(item: ContextItem) -> int:
-    """Return what an item costs in the prompt; a guess until it has been counted."""
+    """Return the tokens of an item in the prompt; an estimate until it is counted."""
     return item.tokens if item.tokens is not None else estimate(item.text()) + MESSAGE_TOKENS
 
 
@@ -379,29 +384,29 @@ def _problems_of(unit: Unit, *, last: bool) -> list[str]:
     return problems
 
 
-# What has become of a conversation between two looks at it: what left, what was changed, what came. Pure: no I/O.
+# -- changes between two versions -------------------------------------------------------------------------------------
 #
-# A compaction leaves most items as they are, so whoever keeps a conversation on disk writes the change and not the
-# whole. The system prompt is no part of it: that is made anew from other files.
+# A compaction changes few items, so a journal stores the change and not the whole conversation. The system prompt is
+# not part of a change, because it is built from other files each time.
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Ids that have left, items that are other ones under their ids, and new items with their places among the rest."""
+    """The difference of two conversations: removed ids, changed items, and new items with their positions."""
 
     removed: tuple[str, ...] = ()
     changed: tuple[ContextItem, ...] = ()
     added: tuple[tuple[int, ContextItem], ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether anything has changed."""
         return bool(self.removed or self.changed or self.added)
 
     @classmethod
     def between(cls, before: Context, after: Context) -> Self:
-        """Compare two conversations; that something was counted meanwhile is no change."""
+        """Return the change from `before` to `after`; a new token count is not a change."""
         all_old, new = _spoken(before), _spoken(after)
-        same = sum(takewhile(bool, map(is_, all_old, new)))  # nearly all of them, nearly always
+        same = sum(takewhile(bool, map(is_, all_old, new)))  # usually nearly all items
         old, new = {item.item_id: item for item in all_old[same:]}, new[same:]
         there = {item.item_id for item in new}
         return cls(
@@ -411,7 +416,7 @@ class Change:
         )
 
     def applied(self, context: Context) -> Context:
-        """Make the same change again."""
+        """Apply the change to a conversation."""
         changed = {item.item_id: item for item in self.changed}
         system = [item for item in context if item.item_type == "system_prompt"]
         rest = [changed.get(item.item_id, item) for item in _spoken(context) if item.item_id not in self.removed]
@@ -420,7 +425,7 @@ class Change:
         return Context((*system, *rest))
 
     def dump(self) -> dict[str, Any]:
-        """Describe it as plain JSON."""
+        """Return the change as plain JSON."""
         return {
             "removed": list(self.removed),
             "changed": [item.dump() for item in self.changed],
@@ -429,7 +434,7 @@ class Change:
 
     @classmethod
     def load(cls, state: Mapping[str, Any]) -> Self:
-        """Make the change that `dump` described."""
+        """Return the change from the JSON of `dump`."""
         return cls(
             tuple(state["removed"]),
             tuple(ContextItem.load(item) for item in state["changed"]),

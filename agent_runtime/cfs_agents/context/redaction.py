@@ -1,7 +1,7 @@
-"""Secrets taken out of a text before it is written down: keys of known shapes, and what stands behind a telling name.
+"""Removes secrets from texts before they are stored: keys of known formats, and values with names such as `password`.
 
-What a rule cannot tell from ordinary text stays: `max_tokens=512`, `password=$PASSWORD`, `token = next(tokens)`, and a
-secret of no known shape that nothing names. Everything works on UTF-8 with patterns of ASCII, in linear time.
+Values that look like ordinary text stay: `max_tokens=512`, `password=$PASSWORD`, `token = next(tokens)`. A secret of an
+unknown format without such a name is not found. The patterns are ASCII, work on UTF-8, and take linear time.
 """
 
 import re
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-# Which names say that a secret follows, and which values are none all the same. Pure: no I/O.
+# -- names and values -------------------------------------------------------------------------------------------------
 #
-# The last words of a name decide: `DB_PASSWORD`, `apiKey` and `client-secret` tell, `max_tokens`, `token_count` and
-# `public_key` do not.
+# The last words of a name decide: `DB_PASSWORD`, `apiKey` and `client-secret` name secrets; `max_tokens`, `token_count`
+# and `public_key` do not.
 
 _WORDS = re.compile(rb"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _PASSWORDS = {b"password", b"passwd", b"passphrase", b"dbpassword", b"userpassword"}
@@ -40,7 +40,7 @@ _RANDOM_LENGTH = 8
 
 
 def kind_of_name(name: bytes) -> str | None:
-    """Say what a value of this name is: `password`, `secret`, `token` or `key`; None if the name says nothing."""
+    """Return the kind of secret that this name announces: `password`, `secret`, `token` or `key`; None if none."""
     words = [word.lower() for word in _WORDS.findall(name)]
     last, before = words[-1] if words else b"", words[-2] if len(words) > 1 else b""
     if last in _PASSWORDS or (last == b"pass" and before and name.isupper()):
@@ -54,10 +54,10 @@ def kind_of_name(name: bytes) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a value stands behind its name.
+    """How a value is written after its name.
 
-    What is `quoted` is taken at its word. What is not may be code: `spaced` if blanks follow the `=`, `colon` if it is
-    a `:`; `shouted` if the name is in capitals, as in a file of settings.
+    A `quoted` value is always a value. Any other may be code: `spaced` if blanks follow the `=`, `colon` if there is a
+    `:` instead, `shouted` if the name is in capitals, as in a settings file.
     """
 
     quoted: bool = False
@@ -71,10 +71,10 @@ QUOTED = Style(quoted=True)
 
 
 def is_secret_value(kind: str, value: bytes, style: Style) -> bool:
-    """Say whether what stands behind a telling name can be the secret itself, and not a reference, a type or prose."""
+    """Return whether a value can be a secret itself, and not a reference, a type, code or prose."""
     if len(value) < _SHORTEST or value.lower() in _NO_VALUE or _REFERENCE.match(value):
         return False
-    if value.count(value[:1]) == len(value):  # asterisks, or x for x
+    if value.count(value[:1]) == len(value):  # one character repeated, such as asterisks
         return False
     if style.quoted:
         return value.count(b" ") < 3 and not value.isspace()
@@ -92,30 +92,32 @@ def _looks_random(value: bytes) -> bool:
     return len(value) >= _RANDOM_LENGTH and _DIGIT.search(value) is not None
 
 
+# -- redaction --------------------------------------------------------------------------------------------------------
+
 MARK = "[redacted: {}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Redacted:
-    """A text, or a value of JSON, without its secrets, and how many of which kind were taken out."""
+    """A text or a JSON value without its secrets, and the number of removed secrets by kind."""
 
     value: Any
     found: Mapping[str, int]
 
     @property
     def text(self) -> str:
-        """The text."""
+        """The redacted text."""
         return str(self.value)
 
 
 class _Text(NamedTuple):
-    """A text in UTF-8, and with its ASCII letters in lower case: what is at one place is at the same in the other."""
+    """A text in UTF-8, and the same with ASCII letters in lower case; positions are equal in both."""
 
     data: bytes
     lower: bytes
 
     def may_hold(self, word: bytes) -> bool:
-        """Look whether all letters of a word occur at all, which costs nothing: in hexadecimal digits few do."""
+        """Return whether all letters of a word occur somewhere in the text: a cheap test before a search."""
         return all(letter in self.lower for letter in word)
 
 
@@ -126,14 +128,14 @@ class _Span(NamedTuple):
 
 
 def redact(text: str) -> Redacted:
-    """Replace every secret that is found by a mark that says what it was. What comes out has none that is found."""
+    """Replace each secret by a mark with its kind. Redacting the result again changes nothing."""
     data = text.encode("utf-8", "surrogatepass")
     pieces: list[bytes] = []
     found: Counter[str] = Counter()
     end = 0
     both = _Text(data, data.lower())
     for span in sorted(span for rule in _RULES for span in rule(both)):
-        if span.start < end:  # a part of one that was found before, or longer than it
+        if span.start < end:  # overlaps the last one
             end = max(end, span.end)
             continue
         pieces += [data[end : span.start], MARK.format(span.kind).encode()]
@@ -145,7 +147,7 @@ def redact(text: str) -> Redacted:
 
 
 def redact_json(value: Any) -> Redacted:
-    """Do the same to all texts in a value of JSON; a text behind a telling key is a secret as in `key="text"`."""
+    """Redact all texts in a JSON value; a text under a key such as `password` is redacted as in `password="text"`."""
     found: Counter[str] = Counter()
     return Redacted(_walked(value, None, found), dict(found))
 
@@ -166,13 +168,13 @@ def _walked(value: Any, name: str | None, found: Counter[str]) -> Any:
     return value
 
 
-# -- keys of known shapes ----------------------------------------------------------------------------------------------
+# -- keys of known formats --------------------------------------------------------------------------------------------
 
 _HAS_DIGIT = rb"(?=[A-Za-z_-]{0,64}[0-9])"
 
 
 def _shape(mark: bytes, begins: bytes, rest: bytes) -> tuple[bytes, bytes, re.Pattern[bytes]]:
-    """Describe keys that begin so, at the beginning of a word, or after a line break that is written as `\\n`."""
+    """Describe keys with this prefix, at the beginning of a word or after a line break that is written as `\\n`."""
     word = rb"(?:(?<![A-Za-z0-9_-]%(it)s)|(?<=\\[nrt]%(it)s))" % {b"it": re.escape(begins)}
     return mark, begins, re.compile(re.escape(begins) + word + rest)
 
@@ -195,7 +197,7 @@ _SHAPES = [
     _shape(b"A", b"ASIA", rb"[0-9A-Z]{16}(?![0-9A-Za-z])"),
     _shape(b"A", b"AIza", rb"[0-9A-Za-z_-]{35,}"),
 ]
-"""One byte that a key must hold, how it begins, and its pattern: what is quickest to miss comes first."""
+"""A byte that a key must contain, its prefix, and its pattern: the fastest test comes first."""
 _SHORTEST_KEY = 20
 _RUNS = bytes(
     ord("w" if chr(byte).isascii() and (chr(byte).isalnum() or chr(byte) in "_-.") else " ") for byte in range(256)
@@ -203,7 +205,7 @@ _RUNS = bytes(
 
 
 def _keys(text: _Text) -> Iterator[_Span]:
-    """Look into long words first: there are few, and finding them is one search in place of one for each shape."""
+    """Find keys. Long words are searched first: there are few, and one search finds them for all formats."""
     marks = [mark for mark in (b"-", b"_", b".", b"A") if mark in text.data]
     candidates = b" ".join(text.data[start:end] for start, end in _long_words(text.data)) if marks else b""
     marks = [mark for mark in marks if mark in candidates]
@@ -256,11 +258,11 @@ def _private_keys(text: _Text) -> Iterator[_Span]:
     for match in _KEY_BEGINS.finditer(text.data) if text.may_hold(b"-private key") else ():
         dashes = text.data.find(b"-----", match.end(), match.end() + _LONGEST_KEY)
         end = _KEY_ENDS.match(text.data, dashes) if dashes >= 0 else None
-        end = end or _KEY_BODY.match(text.data, match.end())  # cut off: what still looks like one
+        end = end or _KEY_BODY.match(text.data, match.end())  # without its end: the part that looks like a key
         yield _Span(match.start(), end.end() if end else match.end(), "private key")
 
 
-# -- names that tell ---------------------------------------------------------------------------------------------------
+# -- values with names ------------------------------------------------------------------------------------------------
 
 _BY = rb"[A-Za-z0-9_-]{0,32}(?P<end>)(?:\\?[\"']?[ \t]{0,4}(?P<by>=>|:=|[=:])[ \t]{0,4}"
 _NAMES = [(stem, re.compile(stem + _BY + rb")")) for stem in (b"pass", b"secret", b"token", b"key")]
@@ -279,8 +281,8 @@ _OF_NAMES = (string.ascii_letters + string.digits + "_-").encode()
 def _assignments(text: _Text) -> Iterator[_Span]:
     """Find `NAME=value`, `"name": "value"`, `name: value` and `--name value`.
 
-    Four searches, each for a word that a name must hold, take a tenth of the time of one for any of them. A pattern
-    has to begin with plain letters, for these are searched for ten times as quickly as anything else.
+    There are four searches, one for each word of which a name must contain one. They take a tenth of the time of a
+    single search for any of them. Each pattern begins with plain letters, because `re` finds these ten times faster.
     """
     patterns = [pattern for stem, pattern in _NAMES if text.may_hold(stem)]
     for pattern in [*patterns, _FLAGS] if patterns and b"--" in text.data else patterns:
@@ -312,7 +314,7 @@ def _assigned(data: bytes, match: re.Match[bytes]) -> _Span | None:
 
 
 def _name_before(data: bytes, end: int) -> bytes:
-    """Take the name that ends there; the letter of a line break that is written as `\\n` is no part of it."""
+    """Return the name that ends at `end`, without the letter of a line break that is written as `\\n`."""
     before = data[max(0, end - _LONGEST_NAME) : end]
     name = before[len(before.rstrip(_OF_NAMES)) :]
     escaped = name[:1] in (b"n", b"r", b"t") and before[: len(before) - len(name)].endswith(b"\\")
@@ -320,7 +322,7 @@ def _name_before(data: bytes, end: int) -> bytes:
 
 
 def _end_of_bare(data: bytes, end: int) -> int:
-    """Find where a value without quotes ends that may be longer than what the pattern takes."""
+    """Return the end of a value without quotes, which may be longer than the pattern matches."""
     rest = _BARE.match(data, end)
     return rest.end() if rest else end
 

@@ -1,4 +1,4 @@
-"""The items of one session on disk (O1).
+"""Stores the off-loaded items of one session on disk, with an index (O1).
 
 `{root}/{session_id}/` holds `index.json`, `tool_result/{tool}/{call_id}.json`, `user_message/{item_id}.json` and so on
 for each type; beside each JSON a `.txt`. A file is complete before the index names it, and leaves the index before it
@@ -37,7 +37,7 @@ from cfs_agents.context.conversation import ContextItem, ItemType
 from cfs_agents.context.redaction import redact, redact_json
 from cfs_filesystem import DiskFileSystem, FileSystemError, FsHandle, Grant, NotFoundError, open_beneath
 
-# Names of files and sessions that are safe on any disk, made from any ids. No I/O.
+# -- names of files and sessions --------------------------------------------------------------------------------------
 
 GENERATED_SESSION = re.compile(r"session_\d{8}_\d{6}_[a-z0-9]{6}")
 
@@ -87,7 +87,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
-# An item on disk: its files, and its line in the index (O1). No I/O.
+# -- an item on disk (O1) ---------------------------------------------------------------------------------------------
 #
 # An item has two files. `NAME.json` is the item (`NAME.json.gz` once a large one has been compressed), `NAME.txt` its
 # plain content. A placeholder names the text: in JSON the whole content is one line, and a tool that reads by lines
@@ -263,7 +263,7 @@ def _json(value: Any) -> bytes:
         return json.dumps(value).encode()
 
 
-# The index of a session: which items are on disk, and which were removed.
+# -- the index of a session -------------------------------------------------------------------------------------------
 
 INDEX = "index.json"
 MAX_HISTORY = 1_000
@@ -318,7 +318,7 @@ def decoded(data: bytes) -> Index:
 
 
 def rebuilt(handle: FsHandle, known: Index) -> Index:
-    """Return the index of the items that are on disk; `known` is what the last one said.
+    """Return the index of the items that are on disk; `known` is the last index.
 
     Every item is read. If a crash left one in two places, the place that `known` names stays, else the older one. Texts
     that are missing or have another length are written again.
@@ -377,7 +377,7 @@ def _read(handle: FsHandle, path: str, sizes: Mapping[str, int]) -> Record | Non
     return record
 
 
-# A session's folder, opened, locked, and with a true index.
+# -- the folder of a session ------------------------------------------------------------------------------------------
 
 _EVERYTHING = Grant(prefix="/", ops={"list", "file", "read", "write", "delete"})
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -468,21 +468,21 @@ class Folder:
             except BlockingIOError:
                 self._release()
                 raise Conflict(f"the context {self.path.name!r} is in use by somebody else") from None
-            except OSError:  # a disk without locks lets everybody in
+            except OSError:  # this file system has no locks
                 return
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), self.path.stat()):
                     return
-            self._release()  # somebody has removed the folder in between: it is to be made again
+            self._release()  # the folder was removed meanwhile: create it again
 
     def _rebuild(self) -> Index:
-        """Make the index from the files, so that it is true whatever happened; it is written if that changes it."""
+        """Build the index from the files, so that it is correct after any crash; writes it if it has changed."""
         known = Index()
         with suppress(Unreadable, FileSystemError):
             known = decoded(self.handle.read_binary(f"/{INDEX}"))
         self.index = rebuilt(self.handle, known)
         if self.index.records and [*self.index] != [*known]:
-            with suppress(OSError):  # a full disk: the next one to open it finds the same
+            with suppress(OSError):  # a full disk: the next process builds the same index
                 self.save()
         return self.index
 
@@ -513,6 +513,8 @@ def _make_private(folder: Path) -> None:
     for missing in [*(parent for parent in reversed(folder.parents) if not parent.exists()), folder]:
         missing.mkdir(mode=0o700, exist_ok=True)
 
+
+# -- the store --------------------------------------------------------------------------------------------------------
 
 DEFAULT_ROOT = Path("~/.agent/context")
 RESERVE = 64 * 1024 * 1024
@@ -635,7 +637,7 @@ class ContextFileSystem:
                             records[item.item_id] = known
             except (StorageFull, Unavailable) as error:
                 refused = error
-                self.close()  # if somebody has removed the folder, the next call creates it again
+                self.close()  # if the folder was removed, the next call creates it again
             offloaded = Offloaded(records, contents, refused)
             return self._settle(offloaded, replaced) if contents else offloaded
 
@@ -648,7 +650,7 @@ class ContextFileSystem:
                 for record in replaced:
                     remove_files(folder.handle, record)
         except (StorageFull, Unavailable) as error:
-            self.close()  # the next call reads from the disk what is true
+            self.close()  # the next call reads the state from the disk
             return Offloaded(refused=error)
         return offloaded
 
@@ -662,7 +664,7 @@ class ContextFileSystem:
             folder.hasty.write(f"/{record.text_path}", text)
             folder.settle(path)
         except BaseException:
-            remove_files(folder.handle, record)  # or the next one to open the folder would index it
+            remove_files(folder.handle, record)  # or it would be in the next index
             raise
         return record
 
@@ -762,7 +764,7 @@ def _packed(folder: Folder, record: Record) -> Record | None:
     try:
         data = folder.handle.read_binary(f"/{path}")
     except FileSystemError:
-        return None  # the next one to open the folder will notice
+        return None  # the next open will notice it
     smaller = compressed(data)
     if smaller is None:
         return None

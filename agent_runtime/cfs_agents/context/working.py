@@ -1,4 +1,4 @@
-"""The context that an agent works with: it takes messages in, and hands out what the model is to see."""
+"""The working context of an agent: keeps its conversation within the model's limit, and cleans up off-loaded items."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ from cfs_agents.context.offload import EphemeralPolicy, Offloader, OffloadPolicy
 from cfs_agents.context.store import GENERATED_SESSION, ContextFileSystem, Record, Restored
 from cfs_agents.messages import Language, catalogue
 
-# Clean-up: what is old goes, what is too much, and what is large is compressed (O7).
+# -- clean-up (O7) ----------------------------------------------------------------------------------------------------
 
 LAST_CLEANED = ".cleaned"
 _BETWEEN = timedelta(days=1)
@@ -35,13 +35,13 @@ _BETWEEN = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class CleaningPolicy:
-    """What may stay: items up to an age, and so many bytes of files in a session (JSON and text). None is no bound."""
+    """Limits of what stays on disk: the age of items, and the bytes of a session's files. None is no limit."""
 
     expire_after: timedelta | None = timedelta(days=7)
     max_bytes: int | None = 1 << 30
 
     def doomed(self, records: Collection[Record], keep: Collection[str], now: datetime) -> list[tuple[str, str]]:
-        """Choose what goes: ids and reasons, the oldest first; never one of the ids to `keep`."""
+        """Return the ids of items to remove with the reasons, oldest first; never an id in `keep`."""
         total = sum(record.stored for record in records)
         chosen = []
         for record in sorted(records, key=lambda record: record.offloaded_at):
@@ -59,9 +59,9 @@ class CleaningPolicy:
 
 
 def clean(files: ContextFileSystem, policy: CleaningPolicy, keep: Collection[str] = ()) -> int:
-    """Remove what a session has too much of; return how many bytes that freed.
+    """Compress large items of a session and remove those beyond the limits; returns the number of bytes freed.
 
-    `keep` are the items that the context still refers to. They stay, also beyond the cap.
+    `keep` are the ids of items that the context refers to. They stay, even beyond the limits.
     """
     freed = files.compress()
     records = [record for record in files.history() if record.path is not None]
@@ -72,23 +72,22 @@ def clean(files: ContextFileSystem, policy: CleaningPolicy, keep: Collection[str
 
 
 def clean_sessions(root: Path, policy: CleaningPolicy, now: datetime) -> list[str]:
-    """Remove all items of the sessions below a root that nobody has open and whose last item has expired.
+    """Remove the sessions below a root that are not open and whose newest item has expired; returns their ids.
 
-    Only sessions with generated ids are looked at; a folder that somebody named stays. Return the ids of the sessions
-    that are gone.
+    Only sessions with generated ids are removed; sessions with other names stay.
     """
     return [session_id for session_id in _sessions(root) if _has_gone(root, session_id, policy, now)]
 
 
 def clean_root(root: Path, policy: CleaningPolicy, now: datetime) -> list[str]:
-    """Do the same once a day, for whoever makes a new session each time and never comes back to it."""
+    """Call `clean_sessions` at most once a day, for programs that create a new session each time."""
     last = root / LAST_CLEANED
     with suppress(OSError):
         if now.timestamp() - last.stat().st_mtime < _BETWEEN.total_seconds():
             return []
     try:
         last.touch()
-    except OSError:  # there is no such root, or it is not ours
+    except OSError:  # the root is missing or belongs to another user
         return []
     return clean_sessions(root, policy, now)
 
@@ -106,10 +105,12 @@ def _has_gone(root: Path, session_id: str, policy: CleaningPolicy, now: datetime
             if policy.expire_after is None or now - last <= policy.expire_after:
                 return False
             files.discard()
-    except (Conflict, Unavailable, StorageFull, FileNotFoundError):  # in use, not ours to remove, or gone
+    except (Conflict, Unavailable, StorageFull, FileNotFoundError):  # in use, not removable, or already removed
         return False
     return True
 
+
+# -- the context ------------------------------------------------------------------------------------------------------
 
 STATE_VERSION = "1.0"
 
@@ -118,7 +119,7 @@ _FUTILE = 1.1
 
 @dataclass(frozen=True, slots=True)
 class ContextUsage:
-    """What the prompt costs in tokens, its limit if it has one, and how many of its items are what."""
+    """The prompt's size and limit in tokens, and the numbers of its items by state and type."""
 
     tokens: int
     limit: int | None
@@ -129,13 +130,13 @@ class ContextUsage:
 
 
 class WorkingContext:
-    """A conversation that is kept short enough for its model.
+    """A conversation that stays short enough for its model.
 
-    `add` each message, and hand the model what `prepare` returns: it destroys old outputs of ephemeral tools (O4), puts
-    large items on disk (O3), and compacts what is still over the limit (O5). Without `files` nothing goes to disk, so
-    what leaves is gone; without `compaction` there is no limit.
+    `add` each message, and send the model the messages from `prepare`. It destroys old outputs of ephemeral tools (O4),
+    off-loads large items to disk (O3), and compacts a conversation that is still over the limit (O5). Without `files`
+    nothing is written to disk, so removed items are lost. Without `compaction` there is no limit.
 
-    One task may prepare at a time, others wait; messages may be added meanwhile. All of the state is in `dump`.
+    One task prepares at a time, others wait. Messages may be added meanwhile. `dump` returns the whole state.
     """
 
     def __init__(
@@ -158,9 +159,9 @@ class WorkingContext:
         self._compaction = compaction
         counter = counter or EstimatingCounter()
         self._by_usage = not isinstance(counter, EstimatingCounter)
-        """Whether a counter has to be asked for what replies tell anyway."""
+        """Whether the usage in replies replaces calls of the counter, which are slow."""
         self._asked: tuple[Sequence[Message], int] = ((), 0)
-        """What a model was asked last, and how many tokens it has read then."""
+        """The messages of the last request, and the number of prompt tokens that the model has read."""
         self._offloader = Offloader(
             files if self._offload.enabled else None, CachedCounter(counter) if self._by_usage else counter
         )
@@ -181,26 +182,26 @@ class WorkingContext:
         cut: bool = False,
         tokens: int | None = None,
     ) -> ContextItem:
-        """Append a message; the first one of a user, and one that begins a `task`, is never touched.
+        """Append a message. The first message of a user, and one that begins a `task`, is protected.
 
-        A reply that is `cut` waits for the rest of it: the assistant's next message takes its place, and its id. What
-        the model has written is `tokens` long, where it said so.
+        A `cut` reply is truncated: the assistant's next message replaces it and gets its id. `tokens` is the length of
+        the reply, if the model has reported it.
 
-        Raises `InvalidParameters` for a result that no call waits for, and `Conflict` for anything but results while
-        calls wait.
+        Raises `InvalidParameters` for a result without an open call, and `Conflict` for anything but a result while
+        calls are open.
         """
         is_user = message.role == "user" and item_type in (None, "user_message")
         first = is_user and all(item.item_type != "user_message" for item in self.context)
         item = ContextItem.of(message, item_type, protected=is_user and (task or first), cut=cut)
         if message.role == "assistant" and (part := self.context.cut_off) is not None:
             item = replace(item, item_id=part.item_id)
-        elif tokens and self._by_usage and not message.thinking:  # thoughts may leave the prompt
+        elif tokens and self._by_usage and not message.thinking:  # the template may leave thinking out of the prompt
             item = replace(item, tokens=tokens + MESSAGE_TOKENS)
         self.context = self.context.with_item(item)
         return item
 
     def close_calls(self, reason: str) -> int:
-        """Give every call that waits a result which says that there is none, as after a kill; return how many."""
+        """Add a result with the `reason` to each open call, for example after a kill; returns their number."""
         calls = self.context.open_calls
         said = catalogue(self._language).no_result.format(reason)
         for call in calls:
@@ -208,7 +209,7 @@ class WorkingContext:
         return len(calls)
 
     async def prepare(self) -> list[Message]:
-        """Return the messages for the next call of the model. Raises `Conflict` while calls wait for their results."""
+        """Return the messages for the next request to the model. Raises `Conflict` while calls are open."""
         self.context.messages()
         async with self._preparing:
             taken = self.context
@@ -220,9 +221,9 @@ class WorkingContext:
         return self.context.messages()
 
     def _must_count(self, context: Context) -> bool:
-        """Whether what is new has to be counted now, and cannot wait for the reply to it, which tells its length.
+        """Return whether new messages must be counted now, and not by the usage of the next reply.
 
-        That is where it may be too much; a guess may be four times too small.
+        This is so if they may exceed a limit. An estimate may be four times too small.
         """
         if not self._by_usage:
             return True
@@ -231,9 +232,9 @@ class WorkingContext:
         return any(limit is not None and most > limit for limit in limits)
 
     def measured(self, prompt_tokens: int) -> None:
-        """Learn how long the newest messages are: a model has read the conversation as so many tokens.
+        """Set the tokens of the newest messages from the number of prompt tokens that a model has read.
 
-        Several that are new share what the prompt has grown by. A prompt that has changed elsewhere tells nothing.
+        Several new messages share the growth of the prompt. If the prompt has changed elsewhere, nothing is set.
         """
         if not self._by_usage or not prompt_tokens:
             return
@@ -248,7 +249,7 @@ class WorkingContext:
             self.context = self.context.replacing(replace(item, tokens=grown * cost(item) // guess) for item in new)
 
     async def _compact(self, context: Context) -> Context:
-        """Compact; what has not helped is not tried again until the context has grown by a tenth."""
+        """Compact the context; after a compaction that did not help, only if it has grown by a tenth."""
         if (policy := self._compaction) is None or context.tokens <= policy.threshold:
             return context
         if self._futile is not None and context.tokens <= self._futile * _FUTILE:
@@ -258,12 +259,12 @@ class WorkingContext:
         return done.context
 
     def take_compaction(self) -> Compaction | None:
-        """Hand out what the last compaction did, once."""
+        """Return the last compaction if it was not returned before, else None."""
         news, self._news = self._news, None
         return news
 
     async def shorten(self, tokens: int) -> Compaction:
-        """Bring the context down to so many tokens, for a model that says it is too long; no model sums it up."""
+        """Shorten the context to `tokens`, after a model has refused it as too long. No model makes a summary."""
         async with self._preparing:
             taken = self.context
             policy = self._compaction or SelectiveCompactionPolicy(tokens, language=self._language)
@@ -272,12 +273,12 @@ class WorkingContext:
             self.context = _with_later(done.context, taken, self.context)
         return done
 
-    # -- what is on disk ------------------------------------------------------------------------------------------
+    # -- items on disk --------------------------------------------------------------------------------------------
 
     async def restore(self, item_id: str) -> Restored:
-        """Read an item back; if it still has its place in the conversation, its content returns there, and stays.
+        """Read an item from disk. If it is still in the conversation, its content returns there and is pinned.
 
-        What comes back has no secrets in it, and says so. Raises `NotFound` if it is not on disk.
+        The content is without secrets (`Restored.redacted`). Raises `NotFound` if the item is not on disk.
         """
         if self.files is None:
             raise NotFound("nothing is off-loaded here")
@@ -290,13 +291,13 @@ class WorkingContext:
         return restored
 
     async def history(self) -> list[Record]:
-        """Return what was ever off-loaded in this session, the oldest first."""
+        """Return the records of all items ever off-loaded in this session, oldest first."""
         return await asyncio.to_thread(self.files.history) if self.files is not None else []
 
     async def clean(self, policy: CleaningPolicy | None = None) -> int:
-        """Remove what has expired or is too much, but for what the context refers to; return the bytes freed.
+        """Remove items beyond the policy's limits that the context does not refer to; returns the bytes freed.
 
-        Call it when the state has been saved: an older state may refer to what the present one does not.
+        Call it after the state has been saved: an older state may refer to other items.
         """
         if self.files is None:
             return 0
@@ -305,14 +306,14 @@ class WorkingContext:
 
     @property
     def warnings(self) -> list[str]:
-        """What could not be done so far, in sentences: a disk that is full, once until there is room again."""
+        """Warnings so far, as sentences, such as a full disk, which is reported once until there is space again."""
         return self._offloader.warnings
 
     # -- state ----------------------------------------------------------------------------------------------------
 
     @property
     def usage(self) -> ContextUsage:
-        """What the context costs now; what has not been counted yet is guessed."""
+        """Current size of the context; messages that are not counted yet are estimated."""
         return ContextUsage(
             self.context.tokens,
             self._compaction.threshold if self._compaction is not None else None,
@@ -323,7 +324,7 @@ class WorkingContext:
         )
 
     def dump(self) -> dict[str, Any]:
-        """Describe the whole state as plain JSON. What is not off-loaded stands in it as it is, secrets too."""
+        """Return the whole state as plain JSON. Items that are not off-loaded are in it with their secrets."""
         return {
             "schema_version": STATE_VERSION,
             "session_id": self.files.session_id if self.files is not None else None,
@@ -332,9 +333,9 @@ class WorkingContext:
         }
 
     def load(self, state: Mapping[str, Any]) -> None:
-        """Take over a state in the place of the present one.
+        """Replace the current state by one from `dump`.
 
-        Raises `InvalidParameters` if it is of another version or session, or does not hold together.
+        Raises `InvalidParameters` if it has another version or session, or is inconsistent.
         """
         if state.get("schema_version") != STATE_VERSION:
             raise InvalidParameters(f"a context of version {state.get('schema_version')!r} cannot be read here")
@@ -347,7 +348,7 @@ class WorkingContext:
 
 
 def _with_later(ready: Context, taken: Context, now: Context) -> Context:
-    """Append what was added while a context was being made ready; a model may have answered meanwhile."""
+    """Append the messages that were added during the preparation of a context."""
     later = ready
     for item in now.items[len(taken) :]:
         later = later.with_item(item)
