@@ -1,4 +1,4 @@
-"""Logical paths, grants and handles: the gate every access passes."""
+"""Logical file systems: paths, grants, and handles that check every access."""
 
 from cfs_filesystem._base import FileSystemBase, StateModule
 from cfs_filesystem._builtin import BuiltinFileSystem, builtin_grant

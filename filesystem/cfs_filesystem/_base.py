@@ -1,4 +1,4 @@
-"""The base class of file systems: registered prefixes, defaults for the hooks, and a state to save (G5)."""
+"""Base class of file systems: registered prefixes, default hooks, and saving and loading of state (G5)."""
 
 import base64
 import binascii
@@ -22,9 +22,9 @@ EVERYTHING: tuple[Grant, ...] = (Grant(prefix="/", ops=frozenset({"list", "file"
 
 
 class DirectoryHooks(FileSystemHooks):
-    """The directories of a file system: by default those above its entries, and those that lead to its prefixes.
+    """Default directories of a file system: the parents of its entries and of its prefixes.
 
-    A registered prefix is a directory, and so is every directory above one, even if it is empty.
+    A registered prefix and each of its parents is a directory, even if it is empty.
     """
 
     def _members(self, inside: Path) -> dict[Path, EntryMeta]:
@@ -56,21 +56,21 @@ class DirectoryHooks(FileSystemHooks):
     # -- hooks ----------------------------------------------------------------------------------------------------
 
     def _scan_impl(self, inside: Path) -> Iterable[EntryMeta]:
-        """Return what is directly in a directory, in any order; raise `NotFoundError` if there is no such directory."""
+        """Return the direct members of a directory, in any order; raise `NotFoundError` if it does not exist."""
         found = directly_in(inside, entries_below(self._snapshot_impl(EVERYTHING), inside))
         if not found:
             raise NotFoundError(f"there is no directory {inside[:-1]!r}", inside[:-1])
         return found.values()
 
     def _directory_impl(self, inside: Path) -> DirectoryMeta | None:
-        """Return what is known of a directory, or None if there is none."""
+        """Return the metadata of a directory, or None if there is none."""
         known: DirectoryMeta | None = None
         for _, meta in entries_below(self._snapshot_impl(EVERYTHING), inside):
             known = newer(inside[:-1] or "/", meta, known)
         return known
 
     def _make_directory_impl(self, path: Path) -> None:
-        raise ConflictError(f"{path!r} cannot be made: this file system keeps no empty directories", path)
+        raise ConflictError(f"{path!r} cannot be created: this file system has no empty directories", path)
 
     def _remove_directory_impl(self, path: Path) -> None:
         raise ConflictError(f"{path!r} is not empty", path)
@@ -80,22 +80,22 @@ _VERSION = 1
 
 
 class StateModule(ABC):
-    """Something whose whole state can be taken out as plain data (what JSON can hold) and put back."""
+    """Base class of objects whose whole state can be exported as JSON data and loaded again."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return the state; later changes do not show in it."""
+        """Return a copy of the state."""
 
     @abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put a state in the place of the present one; an illegal one raises and changes nothing."""
+        """Replace the state. An invalid state raises and changes nothing."""
 
     def serialize(self) -> bytes:
         """Return the state as bytes."""
         return json.dumps(self.state_dict(), ensure_ascii=False, separators=(",", ":")).encode()
 
     def restore(self, data: bytes) -> None:
-        """Put the state that `serialize` returned in the place of the present one."""
+        """Replace the state with one that `serialize` returned."""
         try:
             state = json.loads(data)
         except ValueError:
@@ -104,7 +104,7 @@ class StateModule(ABC):
 
 
 class FileSystemBase(DirectoryHooks, StateModule):
-    """A set of entries, reached by handles only.
+    """A set of entries. Callers access them through handles.
 
     A subclass implements `_snapshot_impl`, `_read_binary_impl`, `_write_impl` and `_delete_impl`; the other hooks of
     `FileSystemHooks` have a default.
@@ -120,7 +120,7 @@ class FileSystemBase(DirectoryHooks, StateModule):
                 raise InvalidPathError(f"the registered prefix {prefix!r} does not end in '/'", prefix)
 
     def create_handle(self, grants: Iterable[Grant]) -> FsHandle:
-        """Make a handle that may do just what the grants say."""
+        """Create a handle with exactly these grants."""
         return FsHandle(self, grants)
 
     # -- hooks with a default -------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class FileSystemBase(DirectoryHooks, StateModule):
         return self._write_impl(path, b"".join(source), overwrite)
 
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
-        """Read, write and delete an entry; directories cannot be moved."""
+        """Move an entry by reading, writing and deleting it. Directories cannot be moved."""
         if self._directory(path + "/") is not None:
             raise ConflictError(f"{path!r} is a directory, and this file system cannot move directories", path)
         self._write_impl(target, self._read_binary_impl(path), overwrite)
@@ -147,7 +147,7 @@ class FileSystemBase(DirectoryHooks, StateModule):
     # -- state ----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return every entry with its content (in base64)."""
+        """Return all entries with their contents (in base64)."""
         entries = {}
         for path, meta in sorted(entries_below(self._snapshot_impl(EVERYTHING), "/"), key=itemgetter(0)):
             with suppress(NotFoundError):  # deleted meanwhile
@@ -156,7 +156,7 @@ class FileSystemBase(DirectoryHooks, StateModule):
         return {"version": _VERSION, "entries": entries}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the entries those of the state: others are deleted, and times are those of the writing."""
+        """Replace all entries with those of the state. Their times are the time of this write."""
         entries = self._entries_of(state)
         for path, _ in entries_below(self._snapshot_impl(EVERYTHING), "/"):
             if path not in entries:
@@ -165,7 +165,7 @@ class FileSystemBase(DirectoryHooks, StateModule):
             self._write_impl(path, data, True)
 
     def _entries_of(self, state: Mapping[str, Any]) -> dict[Path, tuple[bytes, datetime]]:
-        """Read the contents and times out of a state; raise `InvalidArgumentError` or `InvalidPathError`."""
+        """Return the contents and times of a state; raise `InvalidArgumentError` or `InvalidPathError`."""
         try:
             if state["version"] != _VERSION:
                 raise InvalidArgumentError(f"a state of version {state['version']!r} cannot be read")

@@ -1,4 +1,4 @@
-"""The three-prefix layout: what the framework keeps, what the user gave, what the agent makes (G6)."""
+"""The three-prefix layout: framework files, user input, and the agent's workspace (G6)."""
 
 from collections.abc import Iterable
 
@@ -22,9 +22,9 @@ _LAYOUT: dict[Path, frozenset[Operation]] = {INTERNAL: OPERATIONS - {"delete"}, 
 def builtin_grant(prefix: Path, ops: Iterable[GrantedOperation] | None = None) -> Grant:
     """Return a grant at or below one of the three prefixes.
 
-    Without `ops`: what the layout allows there, which is everything below `/workspace/`, everything but deleting below
-    `/internal/`, and looking and reading below `/userinput/`. To put input there, the framework asks for `write` by
-    name. Nothing below `/internal/` can be deleted, whatever is granted.
+    The default for `ops` is what the layout allows: all operations below `/workspace/`, all but `delete` below
+    `/internal/`, and listing and reading below `/userinput/`. The framework names `write` explicitly to store input.
+    Nothing below `/internal/` can be deleted, whatever the grants are.
     """
     for known, usual in _LAYOUT.items():
         if covers(known, prefix):
@@ -33,7 +33,7 @@ def builtin_grant(prefix: Path, ops: Iterable[GrantedOperation] | None = None) -
 
 
 class BuiltinFileSystem(RouterFileSystem):
-    """`/internal/`, `/userinput/` and `/workspace/`, each in memory unless another file system is given for it."""
+    """`/internal/`, `/userinput/` and `/workspace/`; each is in memory by default."""
 
     builtin_grant = staticmethod(builtin_grant)
 
@@ -54,13 +54,13 @@ class BuiltinFileSystem(RouterFileSystem):
         self.undeletable = (INTERNAL, *self.undeletable)
 
     def create_internal_handle(self) -> FsHandle:
-        """Make the framework's handle: everything but deleting below `/internal/`."""
+        """Create the framework's handle: all operations but `delete` below `/internal/`."""
         return self.create_handle([builtin_grant(INTERNAL)])
 
     def create_userinput_handle(self) -> FsHandle:
-        """Make a handle that looks at and reads what is below `/userinput/`."""
+        """Create a handle that lists and reads entries below `/userinput/`."""
         return self.create_handle([builtin_grant(USERINPUT)])
 
     def create_workspace_handle(self) -> FsHandle:
-        """Make a handle for everything below `/workspace/`."""
+        """Create a handle with all operations below `/workspace/`."""
         return self.create_handle([builtin_grant(WORKSPACE)])

@@ -1,7 +1,7 @@
 """A directory of the disk as a logical file system (G6).
 
-What is no entry there (see `_disk_entries`) is not listed, not read, and not written over. docs/filesystem.md says what
-is guaranteed against whom.
+Regular files with one name, reached without a link, are entries. Everything else (links, pipes, devices, names that are
+not legal paths) is neither listed nor read nor overwritten. docs/filesystem.md describes the guarantees.
 """
 
 import errno
@@ -38,16 +38,11 @@ from cfs_filesystem._openat import (
 from cfs_filesystem._paths import covers, validate_path
 from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Path, VersionedEntryMeta, time_of
 
-# What is below a directory of the disk, seen as entries and directories (G6).
-#
-# What is a regular file with one name, and reached without a link, is an entry; its path is its place below the root.
-# Everything else (links, pipes, devices, names that are no legal path) is not there.
-
 _PATIENCE = 10
 
 
 class DiskEntries:
-    """Looks at what is below a root; changes nothing."""
+    """Reads the entries and directories below a root. It changes nothing."""
 
     def __init__(self, root: str | os.PathLike[str] | int, prefix: Path, *, hard_links: bool, private: bool) -> None:
         self._prefix = prefix
@@ -55,7 +50,7 @@ class DiskEntries:
         self._tree = Tree(root, private=private)
 
     def look(self, path: Path) -> EntryMeta:
-        """Describe an entry; raises `NotFoundError`, and `InvalidPathError` for links."""
+        """Return the metadata of an entry; raises `NotFoundError`, and `InvalidPathError` for links."""
         parts = self._parts(path)
         with translate_os_errors(path, NotFoundError):
             status = self._patiently(lambda: self._tree.stat(parts))
@@ -63,7 +58,7 @@ class DiskEntries:
         return meta_of(path, status)
 
     def entries(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
-        """Go through the entries that a prefix covers, in any order."""
+        """Yield the entries that a prefix covers, in any order."""
         if prefix != self._prefix and covers(self._prefix, prefix):
             if not prefix.endswith("/"):
                 with suppress(FileSystemError):
@@ -95,7 +90,7 @@ class DiskEntries:
         ):
             for entry in entries:
                 if self._is_legal([*parts, entry.name]):
-                    with suppress(OSError, FileSystemError):  # gone by now, or nothing that is shown
+                    with suppress(OSError, FileSystemError):  # removed meanwhile, or not an entry
                         found.append(self._described(inside + entry.name, entry.stat(follow_symlinks=False)))
         return found
 
@@ -120,7 +115,7 @@ class DiskEntries:
     # -- what counts ----------------------------------------------------------------------------------------------
 
     def _parts(self, path: Path) -> list[str]:
-        """Take a valid path apart; raise `InvalidPathError` for what is ours."""
+        """Split a valid path into components; raise `InvalidPathError` for reserved names."""
         parts = path[len(self._prefix) :].split("/")
         if TEMPORARY in path and any(part.startswith(TEMPORARY) for part in parts):
             raise InvalidPathError(f"{path!r} is no path: {TEMPORARY!r} begins the names of unfinished files", path)
@@ -134,7 +129,7 @@ class DiskEntries:
         return True
 
     def _require_file(self, path: Path, status: os.stat_result) -> None:
-        """Raise unless this is a file that can only be reached by this path."""
+        """Raise unless this is a regular file with a single name."""
         if stat.S_ISLNK(status.st_mode):
             raise InvalidPathError(f"{path!r} is a symbolic link", path)
         if not stat.S_ISREG(status.st_mode):
@@ -143,10 +138,10 @@ class DiskEntries:
             raise InvalidPathError(f"{path!r} is a hard link: the same file has another name", path)
 
     def _patiently(self, look: Callable[[], os.stat_result]) -> os.stat_result:
-        """Look at a file; once more where it has several names, for a writer that cannot do without may be at it.
+        """Return the status of a file; repeat while it has several names, as a writer may be about to remove one.
 
-        Where files without a name are not to be had, one that must not overwrite links its file to the name and then
-        unlinks the temporary one; whoever moves a file and must not overwrite does so everywhere.
+        Without `O_TMPFILE`, a write that must not overwrite links its file to the name and then unlinks the temporary
+        name. A move that must not overwrite always does so.
         """
         for _ in range(_PATIENCE):
             status = look()
@@ -157,7 +152,7 @@ class DiskEntries:
 
 
 class DiskIndex(Mapping[Path, EntryMeta]):
-    """The entries as they are at the moment of asking; one that is not asked for costs nothing."""
+    """A live mapping of the entries. Each look-up reads the disk."""
 
     def __init__(self, disk: DiskEntries) -> None:
         self._disk = disk
@@ -175,27 +170,27 @@ class DiskIndex(Mapping[Path, EntryMeta]):
         return sum(1 for _ in self.below("/"))
 
     def below(self, prefix: Path) -> Iterator[tuple[Path, EntryMeta]]:
-        """Go through one directory of the disk only."""
+        """Yield the members of one directory."""
         return self._disk.entries(prefix)
 
 
 def meta_of(path: Path, status: os.stat_result) -> EntryMeta:
-    """Describe a file."""
-    version = f"{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"  # not mtime: anybody can set that back
+    """Return the metadata of a file."""
+    version = f"{status.st_ino:x}-{status.st_ctime_ns:x}-{status.st_size:x}"  # not mtime, which programs can set back
     return VersionedEntryMeta(path=path, size=status.st_size, updated_at=time_of(status.st_mtime), version=version)
 
 
 def directory_meta_of(path: Path, status: os.stat_result) -> DirectoryMeta:
-    """Describe a directory."""
+    """Return the metadata of a directory."""
     return DirectoryMeta(path=path, size=0, updated_at=time_of(status.st_mtime), directory=True)
 
 
 class DiskFileSystem(DiskEntries, FileSystemBase):
-    """The files below a directory of the disk: a path, made if it does not exist, or a descriptor, which is not kept.
+    """The files below a directory: a path, which is created if it does not exist, or a descriptor, which stays open.
 
-    `prefix` is the logical path of that directory. With `durable` a change returns when the disk has it, not just the
-    operating system. With `hard_links` files that have several names are entries; otherwise they are refused, for the
-    other name may be outside. With `private` what is made here is for its owner alone (files 0600, directories 0700).
+    `prefix` is the logical path of that directory. With `durable` a change returns only after it is flushed to disk.
+    With `hard_links` files with several names are entries; otherwise they are refused, as another name may be outside
+    the root. With `private` new files and directories are accessible to their owner only (0600 and 0700).
     """
 
     def __init__(
@@ -214,7 +209,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         self._tree.sweep()
 
     def close(self) -> None:
-        """Let go of the directory; happens by itself when the object is gone."""
+        """Close the directory. This also happens when the object is garbage-collected."""
         self._tree.close()
 
     # -- reading --------------------------------------------------------------------------------------------------
@@ -259,7 +254,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
             def write() -> EntryMeta:
                 with self._tree.made_parent(parts, durable=durable) as (directory, name):
-                    self._replaceable(path, directory, name)  # before a source is asked for everything
+                    self._replaceable(path, directory, name)  # before the source is read
                     mode = partial(self._make_room, path, directory, name)
                     return meta_of(
                         path, replace(directory, name, content, mode=mode, overwrite=overwrite, durable=durable)
@@ -283,7 +278,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
                 raise gone from None
 
     def _replaceable(self, path: Path, directory: int, name: str) -> os.stat_result | None:
-        """Return what a write would replace: a file, a directory with no entries, or None for nothing; or raise."""
+        """Return the file or empty directory that a write would replace, or None; raise if it may not be replaced."""
         try:
             status = self._patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
             if stat.S_ISDIR(status.st_mode):
@@ -297,19 +292,19 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         return status
 
     def _make_room(self, path: Path, directory: int, name: str) -> int | None:
-        """Remove an empty directory that is in the way, or return the permissions of the file that is."""
+        """Remove an empty directory at the target, or return the permissions of the file there."""
         status = self._replaceable(path, directory, name)
         if status is None:
             return self._new_file
         if stat.S_ISDIR(status.st_mode):
-            remove_empty(directory, name)  # something that came to be in it meanwhile means: look again
+            remove_empty(directory, name)  # it is no longer empty: look again
             return self._new_file
         return stat.S_IMODE(status.st_mode) & 0o777
 
     # -- directories ----------------------------------------------------------------------------------------------
 
     def _make_directory_impl(self, path: Path) -> None:
-        # what is above was there when the gate looked, but for the root of a mount, which need not be
+        # the handle has checked that the parent exists, except for the root of a mount
         parts = self._parts(path)
 
         def make() -> None:
@@ -361,7 +356,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
             raise ConflictError(f"{path!r} is not a regular file", path) from None
 
     def _require_no_directory(self, path: Path, directory: int, name: str) -> None:
-        """Raise unless a file may be moved here: there is one, or nothing."""
+        """Raise unless the target is a file or does not exist."""
         with suppress(FileNotFoundError):
             status = self._patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
             if stat.S_ISDIR(status.st_mode):
@@ -374,7 +369,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
 
 
 def _require_bare(path: Path, directory: int, name: str) -> None:
-    """Raise unless nothing but directories is below a directory: logical paths have none, so those give way."""
+    """Raise unless a directory contains only empty directories, which a file may replace."""
     bare = False
     with suppress(RecursionError):
         bare = holds_nothing(directory, name)

@@ -1,11 +1,11 @@
 """The errors of file systems: a branch of the tree in `cfs.errors`, which has their HTTP status and errno (G4).
 
     FileSystemError
-    ├── InvalidPathError        is an InvalidPath: the string is no logical path, or a link stands in its way
+    ├── InvalidPathError        is an InvalidPath: not a logical path, or a component is a link
     ├── InvalidArgumentError    is an InvalidParameters: index, line, overlap, pattern, data or text of the wrong kind
     ├── AccessDeniedError       is a Forbidden: the grants do not cover the operation
     ├── NotFoundError           is a NotFound: no such entry, or no such lines in it
-    └── ConflictError           is a Conflict: the present state does not allow the operation
+    └── ConflictError           is a Conflict: the current state does not allow the operation
 
 A failure of the medium (disk full, input/output error) stays an `OSError`; it carries the logical path.
 """
@@ -21,7 +21,7 @@ from cfs_filesystem._types import Operation, Path
 
 
 class FileSystemError(CfsError):
-    """Any error of a file system: `detail` says what was wrong, `path` is the logical path that it is about."""
+    """Base class of file system errors: `detail` is the message, `path` the logical path concerned."""
 
     def __init__(self, detail: str, path: str | None = None) -> None:
         super().__init__(detail)
@@ -29,15 +29,15 @@ class FileSystemError(CfsError):
 
 
 class InvalidPathError(FileSystemError, InvalidPath):
-    """The string can never name an entry here, or a link stands in its way (G1)."""
+    """The string is not a legal path here, or a component of it is a link (G1)."""
 
 
 class InvalidArgumentError(FileSystemError, InvalidParameters):
-    """An argument is out of range or of the wrong type, or the entry is not the text that was asked for."""
+    """An argument is out of range or of the wrong type, or the entry is not UTF-8 text."""
 
 
 class AccessDeniedError(FileSystemError, Forbidden):
-    """No grant of the handle covers this operation at this path; `operation` is None where several were meant."""
+    """No grant of the handle covers this operation at this path; `operation` is None if several were required."""
 
     def __init__(self, detail: str, path: str | None = None, operation: Operation | None = None) -> None:
         super().__init__(detail, path)
@@ -45,14 +45,14 @@ class AccessDeniedError(FileSystemError, Forbidden):
 
 
 class NotFoundError(FileSystemError, NotFound):
-    """There is no such entry, or it has no such lines."""
+    """The entry does not exist, or does not have these lines."""
 
 
 class ConflictError(FileSystemError, Conflict):
-    """The present state does not allow it: the entry exists, is a directory of others, or was just removed."""
+    """The current state does not allow the operation: the entry exists, is a directory, or was just removed."""
 
 
-# Errors of the operating system become errors of the tree, without any path of the disk in the message.
+# Errors of the operating system: their messages must not show paths of the disk
 
 _T = TypeVar("_T")
 
@@ -60,12 +60,12 @@ _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ENXIO, errno.ENODEV, errno.EISDIR}
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _MOUNTED = {errno.EXDEV, errno.EBUSY}
 _CHANGED = {errno.ENOENT, errno.ENOTEMPTY}
-"""What the system reports when another program removes or makes a directory during an operation."""
+"""Error numbers when another program removes or creates a directory during an operation."""
 _ATTEMPTS = 100
 
 
 def retry_while_directories_change(path: Path, action: Callable[[], _T]) -> _T:
-    """Repeat an operation while other programs remove or make the directories that it needs.
+    """Repeat an operation while other programs remove or create the directories that it needs.
 
     Raises `ConflictError` after 100 attempts.
     """
@@ -80,7 +80,7 @@ def retry_while_directories_change(path: Path, action: Callable[[], _T]) -> _T:
 
 @contextmanager
 def translate_os_errors(path: Path, absent: type[FileSystemError]) -> Iterator[None]:
-    """Raise the error that an `OSError` means for a path; `absent` is the class for a missing or blocked path."""
+    """Raise an `OSError` as an error of this module; `absent` is the class for a missing or blocked path."""
     try:
         yield
     except OSError as error:

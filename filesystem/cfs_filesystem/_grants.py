@@ -1,7 +1,7 @@
-"""The rights of one handle, and those of the handles above it that bound them (G2, G7).
+"""Checks the grants of a handle, within those of the handle that it was narrowed from (G2, G7).
 
-Rights are looked up afresh at every operation: nothing is compiled or remembered, so a change counts from the next
-operation on, and a right that is taken from a handle is gone from every handle that was narrowed from it.
+Grants are checked at every operation and never cached. So a change takes effect at the next operation, and a right that
+is removed from a handle is also removed from every handle that was narrowed from it.
 """
 
 import json
@@ -19,7 +19,7 @@ _NAMES = OPERATIONS | {"read"}
 
 
 class Rights:
-    """A list of grants, and the rights that they were narrowed from.
+    """A list of grants, limited by the grants that they were narrowed from.
 
     Nothing below a prefix of `undeletable` may be deleted, whatever the grants say.
     """
@@ -34,7 +34,7 @@ class Rights:
             within.require_covers(self.grants)
 
     def allow(self, operation: Operation, path: Path) -> bool:
-        """Tell whether some grant here, and some grant of everything above, covers an operation at a valid path."""
+        """Return whether these grants, and all that they were narrowed from, cover an operation at a valid path."""
         if operation == "delete" and any(covers(prefix, path) for prefix in self.undeletable):
             return False
         rights: Rights | None = self
@@ -63,14 +63,14 @@ class Rights:
                     )
 
     def change(self, grants: Iterable[Grant]) -> None:
-        """Put other grants in the place of these; no wider than what they are within."""
+        """Replace these grants. They stay limited by those that they were narrowed from."""
         new = checked(grants)
         if self.within is not None:
             self.within.require_covers(new)
         self.grants = new
 
     def effective(self) -> list[Grant]:
-        """Return what is left of the grants after those above have been taken into account."""
+        """Return the grants, reduced to those that they were narrowed from."""
         own = [Grant(prefix=grant["prefix"], ops=_expanded(grant["ops"])) for grant in self.grants]
         if self.within is None:
             return own
@@ -82,15 +82,15 @@ class Rights:
         return both
 
     def scopes(self, operation: Operation, prefix: Path | None) -> list[Path]:
-        """Return prefixes, none within another, that hold everything allowed for an operation below a prefix."""
+        """Return the prefixes, none within another, below which an operation is allowed."""
         own = {grant["prefix"] for grant in self.effective() if operation in grant["ops"]}
-        allowed = {each for each in own if self.allow(operation, each)}  # grants changed in place may name no prefix
+        allowed = {each for each in own if self.allow(operation, each)}  # a grant changed in place may be invalid
         if prefix is not None:
             allowed = {both for each in allowed if (both := narrower(each, prefix)) is not None}
         return sorted(each for each in allowed if not any(each != other and covers(other, each) for other in allowed))
 
     def describe(self) -> str:
-        """Say in a few lines of text, for a model's prompt, what may be done where (G7)."""
+        """Describe in a few lines, for a model's prompt, which operations are allowed where (G7)."""
         merged: dict[Path, set[GrantedOperation]] = {}
         for grant in self.effective():
             merged.setdefault(grant["prefix"], set()).update(grant["ops"])
@@ -105,9 +105,9 @@ class Rights:
 
 
 def checked(grants: Iterable[Grant]) -> list[Grant]:
-    """Return a copy of grants whose prefixes and operations are known to be legal.
+    """Return a copy of the grants, after checking their prefixes and operations.
 
-    Raises `InvalidPathError` or `InvalidArgumentError`. Operations may come as any collection of names.
+    Raises `InvalidPathError` or `InvalidArgumentError`. Operations may be any collection of names.
     """
     return [_checked(grant) for grant in grants]
 
@@ -140,7 +140,7 @@ def _permits(grant: Grant, operation: Operation, path: Path) -> bool:
 
 
 def _expanded(ops: AbstractSet[GrantedOperation]) -> set[Operation]:
-    """The operations that a grant names, `read` written out."""
+    """The operations of a grant, with `read` expanded."""
     reads: AbstractSet[Operation] = READ_OPERATIONS if "read" in ops else frozenset()
     return {operation for operation in _ORDER if operation in ops or operation in reads}
 

@@ -1,4 +1,4 @@
-"""The handle: whatever is done with a file system is one of its operations (G3)."""
+"""The handle: all operations on a file system, each checked against the grants (G3)."""
 
 import builtins
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,12 +11,12 @@ from cfs_filesystem._hooks import FileSystemHooks
 from cfs_filesystem._paths import covers, validate_directory, validate_listed, validate_path
 from cfs_filesystem._types import DirectoryMeta, EntryMeta, Grant, Operation, Path
 
-# Finding what is below a prefix in a mapping of entries.
+# Entries below a prefix
 
 
 @runtime_checkable
 class Ranged(Protocol):
-    """A mapping that finds what is below a prefix without going through all of its keys."""
+    """A mapping that finds the entries below a prefix without iterating over all of its keys."""
 
     def below(self, prefix: Path) -> Iterable[tuple[Path, EntryMeta]]:
         """Return every entry that the prefix covers, in any order."""
@@ -26,15 +26,15 @@ def entries_below(index: Mapping[Path, EntryMeta], prefix: Path) -> Iterable[tup
     """Return every entry of an index that a prefix covers, in any order."""
     if isinstance(index, Ranged):
         return index.below(prefix)
-    paths = list(index)  # copied in one step: others may write meanwhile
+    paths = list(index)  # copied in one step: other threads may write meanwhile
     found = ((path, index.get(path)) for path in paths if covers(prefix, path))
     return [(path, meta) for path, meta in found if meta is not None]
 
 
 def directly_in(inside: Path, entries: Iterable[tuple[Path, EntryMeta]]) -> dict[Path, EntryMeta]:
-    """Return what is one component below a prefix: entries, and a directory for each that is deeper.
+    """Return the direct members of a prefix: its entries, and a directory for deeper ones.
 
-    A directory has the time of the newest entry in it. What is an entry as well is the entry.
+    A directory has the time of the newest entry in it. If a path is both, the entry is returned.
     """
     found: dict[Path, EntryMeta] = {}
     directories: dict[Path, EntryMeta] = {}
@@ -48,21 +48,21 @@ def directly_in(inside: Path, entries: Iterable[tuple[Path, EntryMeta]]) -> dict
 
 
 def newer(path: Path, known: EntryMeta, other: EntryMeta | None = None) -> DirectoryMeta:
-    """Describe a directory of which things are known: it has changed when the newest of them did."""
+    """Return the metadata of a directory; its time is that of its newest member."""
     times = [known["updated_at"], *([] if other is None else [other["updated_at"]])]
     return DirectoryMeta(path=path, size=0, updated_at=max(times), directory=True)
 
 
-# The checks that every operation of a handle makes, in one order, and the rights that it makes them by (G2, G3, G7).
+# Checks (G2, G3, G7)
 #
-# The first check that fails is the answer: the path, the grants, (a fresh look at the entries,) existence, then the
-# arguments and the implementation. So a caller learns nothing about entries that it has no right to.
+# Every operation checks in this order: path, grants, existence, arguments. The first failure is raised. So a caller
+# learns nothing about entries that it has no right to.
 
 # ruff: noqa: SLF001  the handle is the one that the hooks of a file system are for
 
 
 class Gate:
-    """A file system and the rights of one caller. It keeps no content, and nothing from one operation to the next."""
+    """A file system with the grants of one caller. It caches nothing between operations."""
 
     def __init__(self, filesystem: FileSystemHooks, grants: Iterable[Grant]) -> None:
         self._filesystem = filesystem
@@ -73,9 +73,9 @@ class Gate:
 
     @property
     def grants(self) -> list[Grant]:
-        """The handle's own grants. Replaced, or changed in place, they count from the next operation on.
+        """The handle's own grants. A change takes effect at the next operation.
 
-        The grants of a narrowed handle never give more than those that it was narrowed from.
+        A narrowed handle never has more rights than the handle that it was narrowed from.
         """
         return self._rights.grants
 
@@ -84,23 +84,23 @@ class Gate:
         self._rights.change(grants)
 
     def narrow(self, grants: Iterable[Grant]) -> Self:
-        """Make a handle to hand on, with these grants (G7).
+        """Create a handle with these grants, which must be within those of this handle (G7).
 
-        Raises `AccessDeniedError` unless each pair of prefix and operation is one that this handle has. A right that
-        is taken from this handle later is taken from the new one too.
+        Raises `AccessDeniedError` for a pair of prefix and operation that this handle does not have. A right that is
+        removed from this handle later is also removed from the new one.
         """
         child = type(self)(self._filesystem, ())
         child._rights = Rights(grants, self._rights, self._rights.undeletable)
         return child
 
     def describe_grants(self) -> str:
-        """Say in a few lines of text, for a model's prompt, what this handle may do where (G7)."""
+        """Describe in a few lines, for a model's prompt, which operations are allowed where (G7)."""
         return self._rights.describe()
 
     def allows(self, operation: Operation, path: Path) -> bool:
-        """Tell whether a grant covers an operation at a path; raises `InvalidPathError` for what is none.
+        """Return whether a grant covers an operation at a path; raises `InvalidPathError` for an illegal path.
 
-        For what is offered beside the operations here, and is to be judged by the same grants.
+        For features outside this class that are checked by the same grants.
         """
         return self._rights.allow(operation, validate_path(path, self._filesystem.prefixes))
 
@@ -109,7 +109,7 @@ class Gate:
         self._ensure_allowed(operation, path)
 
     def scopes(self, operation: Operation, prefix: Path | None = None) -> list[Path]:
-        """Return the prefixes, none within another, that together are all that an operation may be done to."""
+        """Return the prefixes, none within another, below which an operation is allowed."""
         if prefix is not None:
             validate_listed(prefix, self._filesystem.prefixes)
         return self._rights.scopes(operation, prefix)
@@ -125,7 +125,7 @@ class Gate:
         self._rights.require(operation, validate_path(path, self._filesystem.prefixes))
 
     def _refresh_index(self) -> Mapping[Path, EntryMeta]:
-        """Return the entries as they are now."""
+        """Return the current entries."""
         self._index = self._filesystem._snapshot_impl(self._grants)
         return self._index
 
@@ -138,24 +138,23 @@ class Gate:
         return meta
 
 
-# What a handle does with directories: look into one, make, remove and move them (G3).
+# Operations on directories (G3)
 #
-# A directory has no grants of its own. A prefix that covers its path covers all that is below, for grants only ever
-# add:
-# so a right at the path of a directory is one at everything in it, and is checked there alone.
+# A directory has no grants of its own. A prefix that covers its path also covers everything below it, as grants only
+# add rights. So a right is checked at the path of the directory only.
 
 # ruff: noqa: SLF001  the handle is the one that the hooks of a file system are for
 
 
 class DirectoryOperations(Gate):
-    """The operations of a handle for which a path can name a directory."""
+    """The operations of a handle on directories."""
 
     def scan(self, directory: Path) -> list[EntryMeta]:
-        """Return what is directly in a directory, sorted by path: entries, and directories as `DirectoryMeta`.
+        """Return the direct members of a directory, sorted by path: entries, and directories as `DirectoryMeta`.
 
-        The directory is named by a path, or as a registered prefix is (`/workspaces/`), or is `/`. Where it may not be
-        listed itself, there are only the components that lead to something which may. Raises `AccessDeniedError` when
-        nothing at or below it may be listed, `NotFoundError` when there is no such directory.
+        `directory` is a path, a registered prefix (`/workspaces/`) or `/`. If the caller may not list it, the result
+        has only the components that lead to something that it may list. Raises `AccessDeniedError` if the caller may
+        list nothing at or below it, and `NotFoundError` if it does not exist.
         """
         inside = validate_directory(directory, self._filesystem.prefixes)
         scopes = self._rights.scopes("list", inside)
@@ -171,9 +170,9 @@ class DirectoryOperations(Gate):
         return [found[path].copy() for path in sorted(found)]
 
     def is_directory(self, path: Path) -> bool:
-        """Tell whether a path, or what else `scan` takes, names a directory that the caller may know of.
+        """Return whether this is a directory that the caller may see.
 
-        It may if `list` or `file` cover it, or if something below may be listed and is there.
+        That is so if `list` or `file` cover it, or if an existing entry below it may be listed.
         """
         inside = validate_directory(path, self._filesystem.prefixes)
         known = self._rights.allow("list", inside) or self._rights.allow("file", inside[:-1] or "/")
@@ -188,10 +187,10 @@ class DirectoryOperations(Gate):
         return False
 
     def make_directory(self, path: Path) -> None:
-        """Make an empty directory.
+        """Create an empty directory.
 
-        Raises `ConflictError` when the path exists, when there is no directory to make it in, or where a file system
-        keeps no empty directories.
+        Raises `ConflictError` if the path exists, if its parent is not a directory, or if the file system has no empty
+        directories.
         """
         self._ensure_allowed("write", path)
         index = self._refresh_index()
@@ -200,18 +199,19 @@ class DirectoryOperations(Gate):
         self._filesystem._make_directory_impl(path)
 
     def remove_directory(self, path: Path) -> None:
-        """Take an empty directory away; raises `ConflictError` when something is in it."""
+        """Remove an empty directory; raises `ConflictError` if it is not empty."""
         self._ensure_allowed("delete", path)
         self._refresh_index()
         self._require_directory(path)
         self._filesystem._remove_directory_impl(path)
 
     def move(self, path: Path, target: Path, *, overwrite: bool = False) -> None:
-        """Give an entry, or a directory with everything in it, another path.
+        """Move an entry, or a directory with everything in it.
 
-        Needs the rights to read and delete the one, and to write the other. Raises `ConflictError` when there is no
-        directory for the target to be in, when an entry is there and `overwrite` is false, when a directory is there,
-        or anything if a directory is moved, when the target is the path or below it, and between two file systems.
+        Needs `read_binary` and `delete` at the path, and `write` at the target. Raises `ConflictError` if the parent of
+        the target is not a directory, if the target is an entry and `overwrite` is false, if the target is a directory,
+        if a directory is moved to an existing path, if the target is the path or below it, or if the two are in
+        different file systems.
         """
         validate_path(path, self._filesystem.prefixes)
         validate_path(target, self._filesystem.prefixes)
@@ -253,7 +253,7 @@ class DirectoryOperations(Gate):
     def _leading(self, inside: Path, scopes: Iterable[Path], index: Mapping[Path, EntryMeta]) -> dict[Path, EntryMeta]:
         """Return the components below a directory that lead to something in one of the scopes.
 
-        They say no more than the caller may know: the time of such a directory is that of where it leads to.
+        The time of such a directory is that of the entry it leads to, so it reveals nothing else.
         """
         found: dict[Path, EntryMeta] = {}
         for scope in scopes:
@@ -264,8 +264,8 @@ class DirectoryOperations(Gate):
         return found
 
     def _at(self, scope: Path, index: Mapping[Path, EntryMeta]) -> EntryMeta | None:
-        """Return what is known of the entry or directory that a scope is, or is the inside of; or None."""
-        with suppress(FileSystemError):  # a link, or no path of this file system
+        """Return the metadata of the entry or directory that a scope names, or None."""
+        with suppress(FileSystemError):  # a link, or not a path of this file system
             known: EntryMeta | None = None
             if any(scope.startswith(prefix) for prefix in self._filesystem.prefixes) and not scope.endswith("/"):
                 known = index.get(scope)
@@ -277,14 +277,14 @@ class DirectoryOperations(Gate):
 
 
 class FsHandle(DirectoryOperations):
-    """What one caller may do with a file system. It keeps no content, and nothing from one operation to the next."""
+    """The operations of a file system that one caller may use. It caches nothing between operations."""
 
     # -- looking --------------------------------------------------------------------------------------------------
 
     def list(self, prefix: Path | None = None) -> builtins.list[EntryMeta]:
-        """Return the entries at and below a prefix, or all, sorted by path; only those that may be listed.
+        """Return the entries at and below a prefix (default: all) that the caller may list, sorted by path.
 
-        Raises `AccessDeniedError` when nothing there may be listed. A prefix where nothing exists is an empty list.
+        Raises `AccessDeniedError` if the caller may list nothing there. A prefix without entries gives an empty list.
         """
         if prefix is not None:
             validate_listed(prefix, self._filesystem.prefixes)
@@ -296,15 +296,15 @@ class FsHandle(DirectoryOperations):
         return [found[path].copy() for path in sorted(found) if self._rights.allow("list", path)]
 
     def file(self, path: Path) -> EntryMeta:
-        """Return what is known of an entry."""
+        """Return the metadata of an entry."""
         return self._existing("file", path).copy()
 
     # -- reading --------------------------------------------------------------------------------------------------
 
     def open(self, path: Path) -> BinaryIO:
-        """Open the content for reading, at any place in it; the caller closes it.
+        """Open the content as a seekable stream for reading; the caller closes it.
 
-        It stays what it was when it was opened, unless a program writes into the file itself.
+        The stream has the content at the time of opening, unless a program modifies the file in place.
         """
         self._existing("read_binary", path)
         return self._filesystem._open_impl(path)
@@ -315,9 +315,9 @@ class FsHandle(DirectoryOperations):
         return self._filesystem._read_binary_impl(path)
 
     def read_file(self, path: Path, index: int | None = None, line: int | None = None) -> str:
-        """Return the content as text, or `line` lines of it from number `index` (of 0, 1, ...) on, as stored.
+        """Return the content as text, or `line` lines of it, starting at line `index` (counted from 0).
 
-        Raises `InvalidArgumentError` where it is not UTF-8, `NotFoundError` when line `index` is past the end.
+        Raises `InvalidArgumentError` if it is not UTF-8, and `NotFoundError` if line `index` is past the end.
         """
         self._existing("read_file", path)
         _require_number("index", index, 0)
@@ -327,7 +327,7 @@ class FsHandle(DirectoryOperations):
     def read_re(self, path: Path, pattern: str, overlap: int | None = None) -> builtins.list[str]:
         """Return the text of every match of a regular expression, within the file system's time limit.
 
-        A match may share up to `overlap` characters with the one before; without it, none.
+        A match may overlap the previous one by up to `overlap` characters (default: none).
         """
         self._existing("read_re", path)
         _require_number("overlap", overlap, 0)
@@ -338,24 +338,24 @@ class FsHandle(DirectoryOperations):
     # -- writing --------------------------------------------------------------------------------------------------
 
     def write(self, path: Path, data: str | bytes, *, overwrite: bool = True) -> EntryMeta:
-        """Store text (as UTF-8) or bytes; what is above the entry need not exist.
+        """Store text (as UTF-8) or bytes. Missing parent directories are created.
 
-        Raises `ConflictError` when the entry exists and `overwrite` is false, or when the path is a directory of
-        another entry.
+        Raises `ConflictError` if the entry exists and `overwrite` is false, or if the path is a directory that is not
+        empty.
         """
         self._require_writable(path, overwrite=overwrite)
         return self._filesystem._write_impl(path, _encoded(path, data), overwrite).copy()
 
     def write_from(self, path: Path, source: Iterable[bytes], *, overwrite: bool = True) -> EntryMeta:
-        """Store what a source supplies, chunk by chunk, as `write` stores bytes.
+        """Store the chunks of a source, as `write` stores bytes.
 
-        Whatever the source raises is raised here, and then nothing has changed.
+        If the source raises, the same error is raised here, and nothing has changed.
         """
         self._require_writable(path, overwrite=overwrite)
         return self._filesystem._write_from_impl(path, _chunks(path, source), overwrite).copy()
 
     def delete(self, path: Path) -> None:
-        """Take an entry away; raises `ConflictError` if somebody else did so in the same moment."""
+        """Delete an entry; raises `ConflictError` if it was deleted concurrently."""
         self._existing("delete", path)
         self._filesystem._delete_impl(path)
 
@@ -382,7 +382,7 @@ def _encoded(path: Path, data: str | bytes) -> bytes:
 
 
 def _chunks(path: Path, source: Iterable[bytes]) -> Iterator[bytes]:
-    """Check that a source supplies bytes: at once whether it can, and each chunk when it comes."""
+    """Check that a source is iterable, and then that each of its chunks is bytes."""
     if isinstance(source, str | bytes | bytearray | memoryview) or not isinstance(source, Iterable):
         raise InvalidArgumentError(f"a source must yield bytes, not {type(source).__name__}", path)
     return _checked_chunks(path, source)

@@ -1,7 +1,7 @@
-"""The operations that a handle calls, and that every file system implements (G5).
+"""The hooks that a handle calls and every file system implements (G5).
 
-Hooks get paths that are valid and allowed, use them as they are, and may be called by several threads. A directory is
-passed as the prefix of its content: `/`, `/a/`. `FileSystemBase` has a default for all but four of them.
+Paths passed to hooks are valid and allowed. Several threads may call hooks at a time. A directory is passed as the
+prefix of its content: `/`, `/a/`. `FileSystemBase` has defaults for all hooks but four.
 """
 
 from abc import ABC, abstractmethod
@@ -15,19 +15,19 @@ class FileSystemHooks(ABC):
     """A set of entries and directories below registered prefixes."""
 
     prefixes: tuple[Path, ...]
-    """Each ends in `/`; every path is below one of them."""
+    """The registered prefixes. Each ends in `/`, and every path is below one of them."""
 
     undeletable: tuple[Path, ...] = ()
-    """Prefixes below which no handle deletes, moves away or replaces by a move, whatever its grants say."""
+    """Prefixes below which nothing can be deleted, moved away or replaced by a move, whatever the grants are."""
 
     # -- entries --------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _snapshot_impl(self, grants: Sequence[Grant]) -> Mapping[Path, EntryMeta]:
-        """Return all entries by path: a dict, or another live mapping, so that one look-up does not cost a copy.
+        """Return all entries by path, as a dict or another live mapping: a look-up should not copy all entries.
 
-        `grants` are those of the handle; what none of them covers may be left out. A mapping that finds what is below
-        a prefix without going through all has a method `below(prefix) -> Iterable[tuple[Path, EntryMeta]]`.
+        `grants` are those of the handle; entries that none of them covers may be left out. A mapping that can find the
+        entries below a prefix directly has a method `below(prefix) -> Iterable[tuple[Path, EntryMeta]]`.
         """
 
     @abstractmethod
@@ -48,10 +48,10 @@ class FileSystemHooks(ABC):
 
     @abstractmethod
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
-        """Store the content, all of it or nothing, and return the metadata of the entry.
+        """Store the content atomically and return the metadata of the entry.
 
-        Raises `ConflictError` when the entry exists and must not be overwritten, or when the path is a directory of
-        another entry or the other way round.
+        Raises `ConflictError` if the entry exists and must not be overwritten, if the path is a directory of another
+        entry, or if a parent of the path is an entry.
         """
 
     @abstractmethod
@@ -64,13 +64,13 @@ class FileSystemHooks(ABC):
 
     @abstractmethod
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
-        """Give an entry or a directory another path; `FsHandle.move` has checked both."""
+        """Move an entry or a directory; `FsHandle.move` has checked both paths."""
 
     # -- directories ----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def _members(self, inside: Path) -> dict[Path, EntryMeta]:
-        """Return what is directly in a directory, by path; raises `NotFoundError` if it is no directory."""
+        """Return the direct members of a directory by path; raises `NotFoundError` if it is not a directory."""
 
     @abstractmethod
     def _directory(self, inside: Path) -> DirectoryMeta | None:
@@ -78,8 +78,8 @@ class FileSystemHooks(ABC):
 
     @abstractmethod
     def _make_directory_impl(self, path: Path) -> None:
-        """Make an empty directory; raises `ConflictError` when the path exists."""
+        """Create an empty directory; raises `ConflictError` if the path exists."""
 
     @abstractmethod
     def _remove_directory_impl(self, path: Path) -> None:
-        """Remove an empty directory; raises `ConflictError` when it is not empty, or was removed meanwhile."""
+        """Remove an empty directory; raises `ConflictError` if it is not empty, or was removed meanwhile."""

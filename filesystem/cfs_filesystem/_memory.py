@@ -1,4 +1,4 @@
-"""Entries in memory, gone with the process unless serialized (G6)."""
+"""A file system in memory; its entries are lost at exit unless serialized (G6)."""
 
 import secrets
 import threading
@@ -16,32 +16,32 @@ from cfs_filesystem._handle import entries_below
 from cfs_filesystem._paths import directories_above, validate_path
 from cfs_filesystem._types import EPOCH, DirectoryMeta, EntryMeta, Grant, Path, VersionedEntryMeta
 
-# The directories of entries in memory: those above something, and those that were made.
+# Directories: parents of entries, and directories that were created explicitly
 
 
 @dataclass(slots=True)
 class _Folder:
     members: int = 0
-    """Entries and made directories below it, however deep."""
+    """Number of entries and created directories at any depth below it."""
     made: bool = False
     updated_at: datetime = EPOCH
 
 
 class Folders:
-    """Directories, by the prefix of what is in them (`/`, `/a/`). One that was not made goes with its last member."""
+    """Directories by prefix (`/`, `/a/`). A directory that was not created explicitly ends with its last member."""
 
     def __init__(self) -> None:
         self._known: dict[Path, _Folder] = {}
 
     def add(self, path: Path, now: datetime) -> None:
-        """Count an entry in everything above it."""
+        """Add an entry to the counts of all its parents."""
         for inside in directories_above(path):
             folder = self._known.setdefault(inside, _Folder())
             folder.members += 1
             folder.updated_at = max(folder.updated_at, now)
 
     def discard(self, path: Path, now: datetime) -> None:
-        """Count an entry no more."""
+        """Remove an entry from the counts of all its parents."""
         for inside in directories_above(path):
             folder = self._known[inside]
             folder.members -= 1
@@ -50,13 +50,13 @@ class Folders:
                 del self._known[inside]
 
     def make(self, path: Path, now: datetime) -> None:
-        """Let a directory be there by itself; it may be above something already."""
+        """Mark a directory as created; it may already have entries."""
         self.add(path, now)
         folder = self._known.setdefault(path + "/", _Folder())
         folder.made, folder.updated_at = True, max(folder.updated_at, now)
 
     def remove(self, path: Path, now: datetime) -> None:
-        """Let a made directory be there no more, or no longer than something is below it."""
+        """Unmark a created directory; it remains only while it has entries."""
         folder = self._known[path + "/"]
         folder.made = False
         if not folder.members:
@@ -64,40 +64,40 @@ class Folders:
         self.discard(path, now)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all directories."""
         self._known.clear()
 
     def get(self, inside: Path) -> DirectoryMeta | None:
-        """Return what is known of a directory."""
+        """Return the metadata of a directory."""
         folder = self._known.get(inside)
         if folder is None:
             return None
         return DirectoryMeta(path=inside[:-1] or "/", size=0, updated_at=folder.updated_at, directory=True)
 
     def directly_in(self, inside: Path) -> list[DirectoryMeta]:
-        """Return the directories one component below one; others may change them meanwhile."""
+        """Return the directories directly in a directory; other threads may change them meanwhile."""
         depth = inside.count("/") + 1
         paths = [known for known in list(self._known) if known.startswith(inside) and known.count("/") == depth]
         return [meta for path in paths if (meta := self.get(path)) is not None]
 
     def made(self, inside: Path = "/") -> Iterator[tuple[Path, datetime]]:
-        """Go through the made directories at and below one: their paths and times, the deepest of a branch last."""
+        """Yield path and time of the created directories at and below a directory; parents come first."""
         for known, folder in sorted(self._known.items()):
             if folder.made and known.startswith(inside):
                 yield known[:-1], folder.updated_at
 
     def is_empty(self, inside: Path) -> bool:
-        """Tell whether a directory has nothing in it, or is none."""
+        """Return whether a directory is empty or does not exist."""
         folder = self._known.get(inside)
         return folder is None or not folder.members
 
     def is_bare(self, inside: Path) -> bool:
-        """Tell whether no entry is below a directory, be there directories; or it is none."""
+        """Return whether there is no entry at any depth below a directory."""
         folder = self._known.get(inside)
         return folder is None or folder.members == sum(1 for path, _ in self.made(inside) if path + "/" != inside)
 
     def check_integrity(self, entries: Iterable[Path]) -> None:
-        """Raise `AssertionError` where these directories are not those of the entries."""
+        """Raise `AssertionError` if the directories do not match the entries."""
         members = [*entries, *(path for path, _ in self.made())]
         counted = Counter(inside for path in members for inside in directories_above(path))
         if counted != Counter({inside: folder.members for inside, folder in self._known.items() if folder.members}):
@@ -109,10 +109,10 @@ class Folders:
 
 
 class InMemoryFileSystem(FileSystemBase):
-    """A dictionary of contents. Writers take turns; readers never wait, and see whole contents only.
+    """A dictionary of contents. Writers are serialized; readers never block and never see partial contents.
 
-    What is above an entry is a directory, and goes with the last entry below it; one that was made stays until it is
-    removed, or gives way to an entry of that path when nothing but directories is below it.
+    The parents of an entry are directories and end with their last entry. A directory that was created explicitly stays
+    until it is removed. An entry may be written to its path if only directories are below it; it then replaces them.
     """
 
     def __init__(self, prefixes: Iterable[Path] = ("/",)) -> None:
@@ -122,7 +122,7 @@ class InMemoryFileSystem(FileSystemBase):
         self._index: dict[Path, EntryMeta] = {}
         self._versions = count()
         self._nonce = secrets.token_hex(4)
-        """Tells the versions of this life from those of another."""
+        """Distinguishes the versions of this object from those of others."""
         self._folders = Folders()
 
     # -- hooks ----------------------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class InMemoryFileSystem(FileSystemBase):
         return self._folders.get(inside)
 
     def _make_directory_impl(self, path: Path) -> None:
-        # what is above comes with it: whether it must have been there is the gate's question
+        # parents are created; the handle has checked whether they must exist
         with self._lock:
             if path in self._contents or self._folders.get(path + "/") is not None:
                 raise ConflictError(f"{path!r} exists", path)
@@ -193,14 +193,14 @@ class InMemoryFileSystem(FileSystemBase):
     # -- state ----------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return every entry with its content (in base64), and the directories that were made."""
+        """Return all entries with their contents (in base64), and the created directories."""
         with self._lock:
             return super().state_dict() | {
                 "directories": {path: when.timestamp() for path, when in self._folders.made()}
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Make the entries and directories those of the state, with their times, in one step."""
+        """Replace all entries and directories, including their times, atomically."""
         entries = self._entries_of(state)
         directories = self._directories_of(state, entries)
         with self._lock:
@@ -214,7 +214,7 @@ class InMemoryFileSystem(FileSystemBase):
                 self._put(path, data, updated_at)
 
     def _directories_of(self, state: Mapping[str, Any], entries: Mapping[Path, object]) -> dict[Path, datetime]:
-        """Read the made directories out of a state; one from before there were any has none."""
+        """Return the created directories of a state; states of older versions have none."""
         try:
             directories = {
                 validate_path(path, self.prefixes): datetime.fromtimestamp(float(updated_at), UTC)
@@ -231,7 +231,7 @@ class InMemoryFileSystem(FileSystemBase):
 
     def _put(self, path: Path, data: bytes, updated_at: datetime) -> EntryMeta:
         version = f"{self._nonce}-{next(self._versions)}"
-        # a new one each time: readers hold the old
+        # a new object: readers may still use the old one
         meta = VersionedEntryMeta(path=path, size=len(data), updated_at=updated_at, version=version)
         self._contents[path] = data
         self._index[path] = meta
@@ -242,7 +242,7 @@ class InMemoryFileSystem(FileSystemBase):
         self._folders.discard(path, now)
 
     def _rename(self, path: Path, target: Path, now: datetime) -> None:
-        """Put an entry at its new path before it leaves the old one, so that readers find it at one of them."""
+        """Add an entry at its new path before removing the old one, so that readers always find one of them."""
         if target not in self._contents:
             self._folders.add(target, now)
         self._put(target, self._contents[path], self._index[path]["updated_at"])
@@ -252,7 +252,7 @@ class InMemoryFileSystem(FileSystemBase):
         entries = [each for each in self._index if each.startswith(path + "/")]
         made = [*self._folders.made(path + "/")]
         for each in [*entries, *(directory for directory, _ in made)]:
-            validate_path(target + each.removeprefix(path))  # it may be too long there
+            validate_path(target + each.removeprefix(path))  # the new path may be too long
         for directory, _ in reversed(made):
             self._folders.remove(directory, now)
         for directory, updated_at in made:
@@ -261,7 +261,7 @@ class InMemoryFileSystem(FileSystemBase):
             self._rename(each, target + each.removeprefix(path), now)
 
     def _make_room(self, path: Path, now: datetime) -> None:
-        """Let directories with no entry below them give way to an entry of that path."""
+        """Remove directories without entries where an entry is written to their path."""
         self._require_no_entry_above(path)
         if self._folders.get(path + "/") is None:
             return
@@ -276,7 +276,7 @@ class InMemoryFileSystem(FileSystemBase):
                 raise ConflictError(f"{directory[:-1]!r} is an entry: nothing can be below it", path)
 
     def check_integrity(self) -> None:
-        """Raise `AssertionError` where contents, index and directories contradict one another."""
+        """Raise `AssertionError` if contents, index and directories are inconsistent."""
         if self._contents.keys() != self._index.keys():
             raise AssertionError("the index names other entries than there are")
         for path, meta in self._index.items():

@@ -1,9 +1,8 @@
-"""Files below one directory, reached by descriptors and never through a link (G6).
+"""Opens files below a root directory through descriptors, never following a link (G6).
 
-A path that is checked and then opened by its name can have changed in between. So nothing here opens a path: it opens
-the first component below the descriptor of the root with `O_NOFOLLOW`, the second below that descriptor, and so on, as
-`openat(2)` was made for. Wherever somebody swaps a directory for a link meanwhile, either the old directory has been
-opened or the link is refused. Everything raises `OSError`; `ELOOP` is a link.
+A path can change between its check and its opening. So this module opens paths one component at a time with
+`openat(2)` and `O_NOFOLLOW`, starting at the descriptor of the root. If a directory is replaced by a link meanwhile,
+either the old directory has been opened or the link is refused. All functions raise `OSError`; `ELOOP` means a link.
 """
 
 import errno
@@ -18,18 +17,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
-# Files that are written before they get their name, so that a name never stands for half a content (G6).
+# Atomic writes: a file gets its name when its content is complete (G6)
 
 _UNNAMED: int | None = getattr(os, "O_TMPFILE", None) if Path("/proc/self/fd").is_dir() else None
 _NOT_HERE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.EPERM}
-"""How `O_TMPFILE` says that it is not supported here; `EPERM` in a directory that has been removed."""
+"""Errors of `O_TMPFILE` where it is not supported; `EPERM` in a directory that has been removed."""
 TEMPORARY = ".cfs-write-"
-"""How the names of unfinished files begin."""
+"""Prefix of the names of unfinished files."""
 _CHUNK = 1 << 20
 
 
 class SourceFailed(Exception):
-    """What was to be written could not be had: `error` is the word of whoever supplies it, not of the disk."""
+    """The source of the content raised `error`; this is not a failure of the disk."""
 
     def __init__(self, error: OSError) -> None:
         super().__init__(str(error))
@@ -37,7 +36,7 @@ class SourceFailed(Exception):
 
 
 class Content:
-    """Chunks that are to become a file. They come once: for a second try they are read from the file of the first."""
+    """The chunks of a file. The source is read once; a retry reads them back from the first file."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = chunks
@@ -51,11 +50,11 @@ class Content:
             os.close(self._first)
 
     def pour(self, descriptor: int) -> None:
-        """Write everything into a new file; raises `SourceFailed` when the chunks end in an `OSError`."""
+        """Write all chunks into a new file; raises `SourceFailed` if the source raises an `OSError`."""
         if self._first is None:
             for chunk in self._supplied():
                 _write_all(descriptor, chunk)
-            self._first = os.dup(descriptor)  # what it holds stays readable, whatever becomes of its name
+            self._first = os.dup(descriptor)  # the content stays readable after the name is gone
         else:
             offset = 0
             while chunk := os.pread(self._first, _CHUNK, offset):
@@ -63,9 +62,9 @@ class Content:
                 offset += len(chunk)
 
     def _supplied(self) -> Iterator[bytes]:
-        """Tell a failure of the source from one of the disk: the one must not be answered by a second try."""
+        """Raise a failure of the source as `SourceFailed`, so that it is not retried."""
         try:
-            for chunk in self._chunks:  # noqa: UP028  `yield from` would close a file that is the caller's
+            for chunk in self._chunks:  # noqa: UP028  `yield from` would close the caller's file
                 yield chunk
         except OSError as error:
             raise SourceFailed(error) from error
@@ -80,11 +79,11 @@ def _write_all(descriptor: int, data: bytes) -> None:
 def replace(
     directory: int, name: str, content: Content, *, mode: Callable[[], int | None], overwrite: bool, durable: bool
 ) -> os.stat_result:
-    """Give a name to a new file that holds the content, in one step; return what is known of the file.
+    """Write a file atomically and return its status.
 
-    The name never stands for a file that is half written, or for nothing if it stood for something. `mode` is asked
-    when all is written, and says the permissions (or None: the umask does); `durable` waits until the disk has it.
-    Without `overwrite` an existing name raises `FileExistsError`.
+    Other programs see the old or the new content, never a partial one. `mode` is called after the content is written
+    and returns the permissions (None: those of the umask). `durable` flushes to disk. Without `overwrite` an existing
+    name raises `FileExistsError`.
     """
     with _unfinished(directory) as (descriptor, temporary):
         content.pour(descriptor)
@@ -100,9 +99,9 @@ def replace(
 
 @contextmanager
 def _unfinished(directory: int) -> Iterator[tuple[int, str | None]]:
-    """Open a new file for writing: one without a name where the system can (a kill leaves nothing), else a named one.
+    """Open a new file for writing, unnamed where the system supports it: then a killed writer leaves nothing behind.
 
-    The lock tells `sweep` that the writer lives.
+    The lock shows `remove_leftovers` that the writer is alive.
     """
     temporary = None
     descriptor = _open_unnamed(directory)
@@ -111,7 +110,7 @@ def _unfinished(directory: int) -> Iterator[tuple[int, str | None]]:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
     try:
-        with suppress(OSError):  # a file system without locks: then nobody else may open the root meanwhile
+        with suppress(OSError):  # no locks here: no other process may open the root meanwhile
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield descriptor, temporary
     except BaseException:
@@ -124,7 +123,7 @@ def _unfinished(directory: int) -> Iterator[tuple[int, str | None]]:
 
 
 def _publish(directory: int, descriptor: int, temporary: str | None, name: str, *, overwrite: bool) -> None:
-    """Give a finished file its name. Only a name can replace a name, so one without gets a temporary one first."""
+    """Give a finished file its name. An unnamed file first gets a temporary one, as only `rename` replaces."""
     if temporary is None and not overwrite:
         _name(directory, descriptor, name)
         return
@@ -155,35 +154,35 @@ def _open_unnamed(directory: int) -> int | None:
 
 
 def _name(directory: int, descriptor: int, name: str) -> None:
-    """Give a file without a name one that is free; open(2) describes this way under O_TMPFILE."""
+    """Link an unnamed file to a free name, as open(2) describes under O_TMPFILE."""
     os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=directory, follow_symlinks=True)
 
 
-# Other names for files and directories, below descriptors; a name that is taken is not taken over by mistake (G6).
+# Moves that do not replace an existing name by mistake (G6)
 #
-# `rename(2)` replaces what is there, and the call that does not is not to be had from Python. So a free name is first
-# taken by something that fails if it is not free. Everything raises `OSError`.
+# `rename(2)` replaces its target, and Python does not offer `renameat2`. So a free name is first taken by a call that
+# fails if the name exists. All functions raise `OSError`.
 
 
 def move_file(source: int, name: str, target: int, new: str, *, overwrite: bool) -> None:
-    """Give a file a name in another directory; `FileExistsError` when it is taken, unless `overwrite`.
+    """Move a file to another directory; raises `FileExistsError` if the name exists, unless `overwrite`.
 
-    Without `overwrite` it has both names for an instant. (An empty file that holds the name would do as well, but
-    whoever waits for the name to appear would read it.)
+    Without `overwrite` the file has both names for an instant. (Reserving the name with an empty file would let other
+    programs read that file.)
     """
     if not overwrite:
         os.link(name, new, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
         _take_old_name(source, name, target, new)
-    elif _same(source, name, target, new):  # `rename` would leave both
+    elif _same(source, name, target, new):  # `rename` would keep both names
         os.unlink(name, dir_fd=source)
     else:
         os.rename(name, new, src_dir_fd=source, dst_dir_fd=target)
 
 
 def move_directory(source: int, name: str, target: int, new: str) -> None:
-    """Give a directory a name in another directory; `FileExistsError` when that is taken.
+    """Move a directory; raises `FileExistsError` if the name exists.
 
-    An empty directory takes the name, and is then replaced in one step: by a directory only, and only while empty.
+    An empty directory reserves the name. The move then replaces it atomically, which fails if it is no longer empty.
     """
     os.mkdir(new, dir_fd=target)
     try:
@@ -195,10 +194,10 @@ def move_directory(source: int, name: str, target: int, new: str) -> None:
 
 
 def _take_old_name(source: int, name: str, target: int, new: str) -> None:
-    """Take the old name from a file that has a new one: it is put aside first, for another file may have it by now.
+    """Remove the old name of a file that has a new one. It is renamed first, as another file may have that name by now.
 
-    `FileNotFoundError`, and the new name is gone, if somebody else took it: two who move a file must not both succeed,
-    or it would keep both names.
+    If another program has taken the old name, the new name is removed and `FileNotFoundError` is raised: of two
+    concurrent moves only one may succeed.
     """
     aside = TEMPORARY + secrets.token_hex(8)
     try:
@@ -208,13 +207,13 @@ def _take_old_name(source: int, name: str, target: int, new: str) -> None:
             os.unlink(new, dir_fd=target)
         raise
     if not _same(source, aside, target, new):
-        with suppress(FileExistsError):  # then a third has it, which is newer still
+        with suppress(FileExistsError):  # a third file has it, which is newer
             os.link(aside, name, src_dir_fd=source, dst_dir_fd=source, follow_symlinks=False)
     os.unlink(aside, dir_fd=source)
 
 
 def _same(source: int, name: str, target: int, new: str) -> bool:
-    """Tell whether two names are those of one file."""
+    """Return whether two names belong to the same file."""
     with suppress(FileNotFoundError):
         return os.path.samestat(
             os.stat(name, dir_fd=source, follow_symlinks=False), os.stat(new, dir_fd=target, follow_symlinks=False)
@@ -230,7 +229,7 @@ _DEEPEST = 4_096
 class Tree:
     """A directory and everything below it. `parts` are the components of a path; they must be legal names.
 
-    With `private` every directory that is made, the root too, is its owner's alone.
+    With `private` all created directories, including the root, are accessible to their owner only.
     """
 
     def __init__(self, root: str | os.PathLike[str] | int, *, private: bool = False) -> None:
@@ -242,8 +241,8 @@ class Tree:
         self._finalize = weakref.finalize(self, os.close, self._root)
 
     def close(self) -> None:
-        """Let go of the root; whatever is asked of it after that fails with `EBADF`."""
-        self._closed = True  # the number of the descriptor may soon be some other file's
+        """Close the root; later operations fail with `EBADF`."""
+        self._closed = True  # the descriptor's number may be reused
         self._finalize()
 
     def require_open(self) -> None:
@@ -252,7 +251,7 @@ class Tree:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def stat(self, parts: Sequence[str]) -> os.stat_result:
-        """Describe what has this name, be it a link."""
+        """Return the status of the file of this name, without following links."""
         directory = self._enter(parts)
         try:
             return os.stat(parts[-1], dir_fd=directory, follow_symlinks=False)
@@ -260,7 +259,7 @@ class Tree:
             self._leave(directory)
 
     def open(self, parts: Sequence[str]) -> int:
-        """Open for reading whatever has this name and is no link; the caller closes it."""
+        """Open a file for reading unless it is a link; the caller closes it."""
         directory = self._enter(parts)
         try:
             return os.open(parts[-1], _FILE, dir_fd=directory)
@@ -269,7 +268,7 @@ class Tree:
 
     @contextmanager
     def parent(self, parts: Sequence[str]) -> Iterator[tuple[int, str]]:
-        """Open the directory that the last of the parts is in; yield its descriptor and that part."""
+        """Open the parent directory; yield its descriptor and the last part."""
         directory = self._enter(parts)
         try:
             yield directory, parts[-1]
@@ -278,11 +277,11 @@ class Tree:
 
     @contextmanager
     def made_parent(self, parts: Sequence[str], *, durable: bool = False) -> Iterator[tuple[int, str]]:
-        """The same, and directories that are missing come to be, in one step, when the block ends.
+        """The same, but create missing directories atomically when the block ends.
 
-        Until then they are apart, so nobody can remove them before the block has put something into them. If somebody
-        else made them meanwhile, that is `ENOTEMPTY`; if a directory was removed before it could be held, `ENOENT`.
-        Either means that the tree has changed: whoever tries again fails again only if it changes again.
+        Until then they have a temporary name, so that no other program removes them while they are empty. Raises
+        `ENOTEMPTY` if another program created them meanwhile, and `ENOENT` if a parent was removed. In both cases the
+        caller may retry.
         """
         with ExitStack() as stack:
             self.require_open()
@@ -304,7 +303,7 @@ class Tree:
 
     @contextmanager
     def directory(self, parts: Sequence[str]) -> Iterator[int]:
-        """Open a directory to look through; `ELOOP` if it is a link. Yield its descriptor."""
+        """Open a directory for listing and yield its descriptor; `ELOOP` if it is a link."""
         descriptor = self._open_directory(list(parts), None, -1)
         try:
             yield descriptor
@@ -312,7 +311,7 @@ class Tree:
             os.close(descriptor)
 
     def _enter(self, parts: Sequence[str]) -> int:
-        """Open the directory that the last of the parts is in, one component at a time."""
+        """Open the parent directory, one component at a time."""
         self.require_open()
         directory = self._root
         for part in parts[:-1]:
@@ -330,9 +329,9 @@ class Tree:
     def walk(
         self, parts: Sequence[str], wanted: Callable[[Sequence[str]], bool]
     ) -> Iterator[tuple[list[str], int, "os.DirEntry[str]"]]:
-        """Yield what is below a directory and no directory itself: its parts, the descriptor of the directory, and it.
+        """Yield all files below a directory: their parts, the descriptor of their directory, and the directory entry.
 
-        What is not wanted is neither yielded nor gone into. Two descriptors are open at most, however deep it goes.
+        Unwanted names are neither yielded nor entered. At most two descriptors are open at a time.
         """
         waiting = [list(parts)]
         last: list[str] | None = None
@@ -340,7 +339,7 @@ class Tree:
         try:
             while waiting:
                 here = waiting.pop()
-                with suppress(OSError):  # gone, or a link by now
+                with suppress(OSError):  # removed, or replaced by a link
                     opened = self._open_directory(here, last, directory)
                     if directory >= 0:
                         os.close(directory)
@@ -359,9 +358,9 @@ class Tree:
                 os.close(directory)
 
     def _open_directory(self, parts: list[str], last: list[str] | None, directory: int) -> int:
-        """Open a directory anew: from the one that was opened last if it is in that, or else from the root.
+        """Open a directory relative to the one opened last if it is below that, otherwise relative to the root.
 
-        Anew, also for the root: a reader of a directory has a position in it, which two must not share.
+        The root is opened again, too: readers of a directory must not share one position.
         """
         if last is not None and parts[:-1] == last:
             return _open_below(directory, parts[-1])
@@ -369,9 +368,9 @@ class Tree:
             return _open_below(above, name)
 
     def sweep(self) -> None:
-        """Remove what writers that were killed had not finished.
+        """Remove unfinished files of killed writers.
 
-        A living writer holds a lock on its file or directory, and the lock of a dead one is gone.
+        A running writer holds a lock on its file or directory; the lock ends with the process.
         """
         leftovers: list[Sequence[str]] = []
 
@@ -391,10 +390,10 @@ class Tree:
 def open_beneath(
     base: str | os.PathLike[str] | int, parts: Sequence[str], *, make: bool = False, mode: int = 0o777
 ) -> int:
-    """Open a directory below one that is trusted, one component at a time; the caller closes it.
+    """Open a directory below a trusted one, one component at a time; the caller closes it.
 
-    `base` is a path or a descriptor, which stays open. With `make` directories that are missing are made, with `mode`.
-    Raises `OSError`: `ELOOP` where a component is a link, `ENOTDIR` where it is anything else.
+    `base` is a path or a descriptor, which stays open. With `make` missing directories are created with `mode`. Raises
+    `OSError`: `ELOOP` if a component is a link, `ENOTDIR` if it is not a directory.
     """
     above = base if isinstance(base, int) else None
     directory = os.open("." if isinstance(base, int) else base, _DIRECTORY & ~os.O_NOFOLLOW, dir_fd=above)
@@ -411,7 +410,7 @@ def open_beneath(
 
 
 def read_all(descriptor: int, size: int) -> bytes:
-    """Read a file to its end; `size` is a guess."""
+    """Read a file to its end; `size` is an estimate."""
     chunks = []
     while chunk := os.read(descriptor, size + 1):
         chunks.append(chunk)
@@ -419,7 +418,7 @@ def read_all(descriptor: int, size: int) -> bytes:
 
 
 def holds_nothing(directory: int, name: str) -> bool:
-    """Tell whether nothing but empty directories is below a directory."""
+    """Return whether a directory contains only empty directories."""
     below = _open_below(directory, name)
     try:
         with os.scandir(below) as entries:
@@ -429,7 +428,7 @@ def holds_nothing(directory: int, name: str) -> bool:
 
 
 def remove_leftovers(directory: int, name: str) -> None:
-    """Remove from a directory what writers that were killed had not finished."""
+    """Remove unfinished files of killed writers from one directory."""
     below = _open_below(directory, name)
     try:
         with os.scandir(below) as entries:
@@ -441,7 +440,7 @@ def remove_leftovers(directory: int, name: str) -> None:
 
 
 def remove_empty(directory: int, name: str) -> None:
-    """Remove a directory if nothing but empty directories is below it; raises `OSError` if not."""
+    """Remove a directory that contains only empty directories; raises `OSError` if it contains anything else."""
     below = _open_below(directory, name)
     try:
         with os.scandir(below) as entries:
@@ -453,17 +452,17 @@ def remove_empty(directory: int, name: str) -> None:
 
 
 def _opened(stack: ExitStack, directory: int, name: str) -> int:
-    """Open a directory in a directory until the stack is unwound."""
+    """Open a subdirectory until the exit stack is closed."""
     below = _open_below(directory, name)
     stack.callback(os.close, below)
     return below
 
 
 def _open_below(directory: int, name: str) -> int:
-    """Open a directory in a directory; `ELOOP` if it is a link."""
+    """Open a subdirectory; `ELOOP` if it is a link."""
     try:
         return os.open(name, _DIRECTORY, dir_fd=directory)
-    except NotADirectoryError:  # Linux says so of a link, too
+    except NotADirectoryError:  # Linux also reports this for a link
         if stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
         raise
@@ -471,7 +470,7 @@ def _open_below(directory: int, name: str) -> int:
 
 @contextmanager
 def _apart(directory: int, name: str, mode: int, *, durable: bool) -> Iterator[int]:
-    """Make a directory that gets its name when the block ends; `ENOTEMPTY` if another one with entries has it."""
+    """Create a directory that gets its name when the block ends; `ENOTEMPTY` if a non-empty one has that name."""
     temporary = TEMPORARY + secrets.token_hex(8)
     os.mkdir(temporary, mode, dir_fd=directory)
     try:
@@ -491,7 +490,7 @@ def _apart(directory: int, name: str, mode: int, *, durable: bool) -> Iterator[i
 
 
 def _remove_unlocked(directory: int, name: str) -> None:
-    """Remove a file, or a directory with all that is below it; raises `OSError` if somebody has locked it."""
+    """Remove a file or a directory tree; raises `OSError` if another process has locked it."""
     descriptor = os.open(name, _FILE, dir_fd=directory)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

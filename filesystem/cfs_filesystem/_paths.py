@@ -1,7 +1,7 @@
-"""Which strings are logical paths, and which of them a prefix covers (G1, G2).
+"""Validates logical paths and prefixes, and decides which paths a prefix covers (G1, G2).
 
-A path is compared as it stands: no case folding, no Unicode normalisation, no trimming. What could be read as another
-path by the next program (a slash look-alike, a component that normalises to `..`) is refused, not repaired.
+Paths are compared exactly: no case folding, no Unicode normalisation, no trimming. A path that other programs could
+interpret differently (a slash look-alike, a component that normalises to `..`) is refused, not repaired.
 """
 
 import re
@@ -17,7 +17,7 @@ MAX_COMPONENT_BYTES = 255
 _SLASHES = "\u2044\u2215\u2571\u27cb\u29f8\uff0f"
 # U+2216 set minus, U+2572 box diagonal, U+27CD, U+29F5, U+29F9, U+FE68 small, U+FF3C fullwidth
 _BACKSLASHES = "\u2216\u2572\u27cd\u29f5\u29f9\ufe68\uff3c"
-# a full stop and what NFKC makes of U+2024, U+FE52, U+FF0E; U+2025 is two at once
+# a full stop, and characters that NFKC turns into one (U+2024, U+FE52, U+FF0E) or two (U+2025)
 _DOTS = r"(?:[.\u2024\ufe52\uff0e]{1,2}|\u2025)"
 
 _REASONS = [
@@ -36,7 +36,7 @@ _LEGAL = re.compile(
 
 
 def covers(prefix: Path, other: Path) -> bool:
-    """Tell whether a prefix covers a path or another prefix; compares whole components."""
+    """Return whether a prefix covers a path or another prefix; compares whole components."""
     return other == prefix or other.startswith(prefix if prefix.endswith("/") else prefix + "/")
 
 
@@ -44,7 +44,7 @@ def validate_path(path: str, prefixes: Iterable[Path] = ("/",)) -> Path:
     """Return the path, unchanged, if it can name an entry below one of the prefixes; or raise `InvalidPathError`."""
     if type(path) is not str or not _LEGAL(path) or (len(path) > 63 and _too_long(path)):
         raise _invalid(path)
-    for prefix in prefixes:  # each ends in "/": no sibling can share letters with it
+    for prefix in prefixes:  # each ends in "/", so a sibling with the same first letters does not match
         if path.startswith(prefix):
             return path
     raise InvalidPathError(f"{path!r} is below none of the prefixes {_listed(prefixes)}", path)
@@ -58,7 +58,7 @@ def validate_prefix(prefix: str) -> Path:
 
 
 def validate_listed(prefix: str, prefixes: Iterable[Path]) -> Path:
-    """Return a prefix to be listed, if it is one and anything registered can be within it, or it within that."""
+    """Return a prefix to list, if it is legal and overlaps a registered prefix; or raise `InvalidPathError`."""
     validate_prefix(prefix)
     if any(covers(known, prefix) or covers(prefix, known) for known in prefixes):
         return prefix
@@ -66,9 +66,9 @@ def validate_listed(prefix: str, prefixes: Iterable[Path]) -> Path:
 
 
 def validate_directory(directory: str, prefixes: Iterable[Path]) -> Path:
-    """Return the prefix of what is in a directory: its path, with a `/` at the end.
+    """Return the prefix of a directory's members: its path with a `/` at the end.
 
-    A directory is named by a path, or as a registered prefix or `/` is. Raises `InvalidPathError`.
+    The argument is a path, a registered prefix or `/`. Raises `InvalidPathError`.
     """
     known = tuple(prefixes)
     if directory != "/" and directory not in known:
@@ -78,20 +78,20 @@ def validate_directory(directory: str, prefixes: Iterable[Path]) -> Path:
 
 
 def directories_above(path: Path) -> list[Path]:
-    """Name every directory that a path is in, each as the prefix of what is in it: `/` and `/a/` for `/a/b`."""
+    """Yield the parent directories of a path as prefixes: `/` and `/a/` for `/a/b`."""
     parts = path.split("/")
     return ["/".join(parts[:depth]) + "/" for depth in range(1, len(parts))]
 
 
 def narrower(one: Path, other: Path) -> Path | None:
-    """Return the prefix that covers just what both cover; None if that is nothing."""
+    """Return the prefix that covers exactly what both cover; None if they do not overlap."""
     if covers(one, other):
         return other
     return one if covers(other, one) else None
 
 
 def _too_long(path: str) -> bool:
-    """Whether a legal path of more than 63 characters (252 bytes at most below that) is over a limit."""
+    """Whether an otherwise legal path exceeds a length limit; called only for more than 63 characters (252 bytes)."""
     encoded = path.encode()
     return len(encoded) > MAX_PATH_BYTES or (
         len(encoded) > MAX_COMPONENT_BYTES
@@ -104,7 +104,7 @@ def _invalid(path: object) -> InvalidPathError:
 
 
 def _why_not(path: object) -> str:
-    """Explain what is wrong with a path that is not legal."""
+    """Return why a path is not legal."""
     if type(path) is not str:
         return f"a path is a plain string, not {type(path).__name__}"
     shown = ascii(path if len(path) <= 200 else path[:200] + "...")

@@ -1,4 +1,4 @@
-"""Several file systems as one: each has the entries below its prefix (G6)."""
+"""Combines several file systems: each one serves the paths below its prefix (G6)."""
 # ruff: noqa: SLF001  a router is a file system that calls the hooks of others
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -91,7 +91,7 @@ class RouterFileSystem(FileSystemBase):
 
 
 class _RoutedIndex(Mapping[Path, EntryMeta]):
-    """The indexes of all mounts as one. Nothing is looked up before it is asked for."""
+    """The combined index of all mounts. Look-ups are lazy."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class _RoutedIndex(Mapping[Path, EntryMeta]):
         return len(self.below("/"))
 
     def below(self, prefix: Path) -> list[tuple[Path, EntryMeta]]:
-        """Ask the mounts that can have something there; an entry that another mount hides does not count."""
+        """Return the entries below a prefix; an entry that another mount hides is left out."""
         found: list[tuple[Path, EntryMeta]] = []
         for mount, filesystem in self._mounts:
             both = narrower(mount, prefix)

@@ -1,6 +1,6 @@
-"""Lines and matches of a text, with bounds on what a hostile pattern can cost (G3).
+"""Finds lines and pattern matches in a text, and limits the cost of hostile patterns (G3).
 
-A line ends with "\\n" and nothing else: "\\r", form feeds and U+2028 are part of it, as for `grep` and `sed`.
+Only "\\n" ends a line. "\\r", form feeds and U+2028 are part of a line, as in `grep` and `sed`.
 """
 
 import re
@@ -30,9 +30,9 @@ def decoded(path: Path, data: bytes) -> str:
 
 
 def lines_of(path: Path, text: str, index: int | None, line: int | None) -> str:
-    """Return `line` lines from number `index` on, as stored; fewer where the text ends before that.
+    """Return `line` lines, starting at line `index`; fewer if the text ends before that.
 
-    Raises `NotFoundError` when the first of them is past the end. Line 0 of an empty text is empty.
+    Raises `NotFoundError` if line `index` is past the end. Line 0 of an empty text is empty.
     """
     if index is None and line is None:
         return text
@@ -53,16 +53,15 @@ def lines_of(path: Path, text: str, index: int | None, line: int | None) -> str:
 
 
 def matches_of(text: str, pattern: str, overlap: int | None, seconds: float) -> list[str]:
-    """Return the text of every match, in order, none twice.
+    """Return the text of every match, in order.
 
-    A match starts where the one before ended. With `overlap` it may share up to so many characters with it: "aa" is
-    found twice in "aaa" with an overlap of 1. Raises `InvalidArgumentError` for a pattern that is malformed or too
-    costly, and where overlapping matches together have more than `MAX_OVERLAPPING` characters.
+    Matches do not overlap by default. `overlap` is the number of characters that a match may share with the previous
+    one: "aa" is found twice in "aaa" with an overlap of 1. Raises `InvalidArgumentError` for a pattern that is
+    malformed or too costly, and if overlapping matches have more than `MAX_OVERLAPPING` characters in total.
 
-    Why the `regex` package and not a process: its matcher looks at the clock in its inner loop, so a catastrophic
-    pattern ends in time, without a fork of a threaded server and without copying the text; it also lets other threads
-    run meanwhile. That clock is the processor's: on a busy machine the wait is longer, the work is not. What it does
-    not bound, compiling and recursion, is bounded before (`_require_cheap`).
+    The `regex` package checks a deadline in its inner loop. So a catastrophic pattern stops in time without a separate
+    process, and other threads can run meanwhile. The deadline is in processor time. `regex` limits neither compiling
+    nor recursion; `_require_cheap` does.
     """
     compiled = _compiled(pattern)
     if overlap and compiled.flags & regex.REVERSE:
@@ -85,7 +84,7 @@ def _apart(text: str, compiled: "regex.Pattern[str]", deadline: float) -> Iterat
 
 
 def _overlapping(text: str, compiled: "regex.Pattern[str]", overlap: int, deadline: float) -> Iterator[str]:
-    """Search anew from `overlap` characters before the end of each match, but always behind its start."""
+    """Restart the search `overlap` characters before the end of each match, but always after its start."""
     start, length = 0, 0
     while start <= len(text) and (match := compiled.search(text, start, timeout=_left(deadline))):
         length += len(match[0])
@@ -114,11 +113,11 @@ def _compiled(pattern: str) -> "regex.Pattern[str]":
 
 
 def _require_cheap(pattern: str) -> None:
-    """Refuse what would cost much before the first character is looked at.
+    """Refuse patterns that are expensive to compile.
 
-    The compiler writes out counted repeats, and nested ones multiply: `((a{1000}){1000}){1000}` would take all memory.
-    The bound needs no parser: only a count after the first ")" can repeat a group, so those are multiplied and the
-    others added. That never guesses too low.
+    The compiler expands counted repeats, and nested ones multiply: `((a{1000}){1000}){1000}` would take all memory. The
+    limit needs no parser: only a count after the first ")" can repeat a group, so those counts are multiplied and the
+    others added. The estimate is never too low.
     """
     if len(pattern) > MAX_PATTERN:
         raise InvalidArgumentError(f"the pattern has {len(pattern)} characters; {MAX_PATTERN} are allowed")

@@ -1,28 +1,28 @@
-"""The words of the gate: paths, operations, grants, and what is known of an entry (G1, G2)."""
+"""The types of the package: paths, operations, grants and metadata of entries (G1, G2)."""
 
 from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias, TypedDict, get_args
 
 Path: TypeAlias = str
-"""A logical absolute path. `validate_path` is the only judge of which strings are one; nothing ever changes one."""
+"""An absolute logical path. `validate_path` defines which strings are legal. Paths are never normalised."""
 
 Operation = Literal["list", "file", "read_binary", "read_file", "read_re", "write", "delete"]
-"""What can be done through a handle. This is the one list of these names, in the order in which they are shown."""
+"""An operation of a handle. This is the only list of these names, in display order."""
 
 GrantedOperation: TypeAlias = Operation | Literal["read"]
-"""What a grant may name: an operation, or `read` for the three that read content."""
+"""An operation in a grant; `read` means the three that read content."""
 
 OPERATIONS: frozenset[Operation] = frozenset(get_args(Operation))
 READ_OPERATIONS: frozenset[Operation] = frozenset({"read_binary", "read_file", "read_re"})
 
 
 EPOCH = datetime.fromtimestamp(0, UTC)
-"""The time of a directory whose last change is not known."""
+"""The time of a directory whose last change is unknown."""
 
 
 def time_of(seconds: float) -> datetime:
-    """Return the time that is so many seconds after the epoch; `EPOCH` for one that no datetime can hold."""
+    """Convert seconds since the epoch to a datetime; `EPOCH` if that is out of range."""
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, OSError, ValueError):
@@ -30,9 +30,10 @@ def time_of(seconds: float) -> datetime:
 
 
 class Grant(TypedDict):
-    """A right to do `ops` at a prefix.
+    """The right to perform `ops` at a prefix.
 
-    `/a` is the entry `/a` and all that is below it; `/a/` is only what is below. Neither has anything to do with `/ab`.
+    The prefix `/a` covers the entry `/a` and everything below it; `/a/` covers only what is below. Neither covers
+    `/ab`.
     """
 
     prefix: Path
@@ -42,7 +43,7 @@ class Grant(TypedDict):
 class EntryMeta(TypedDict):
     """The metadata of an entry: `size` in bytes, and `updated_at`, an aware datetime in UTC.
 
-    A file system that knows more returns a subclass with more keys.
+    File systems may return subclasses with more keys.
     """
 
     path: Path
@@ -51,15 +52,15 @@ class EntryMeta(TypedDict):
 
 
 class DirectoryMeta(EntryMeta):
-    """What is known of a directory: its path without a `/` at the end, 0 bytes, and the last change that is known."""
+    """The metadata of a directory: its path without a `/` at the end, size 0, and the time of its last known change."""
 
     directory: bool
 
 
 class VersionedEntryMeta(EntryMeta):
-    """What is known of an entry of a file system that can tell its versions apart.
+    """The metadata of an entry in a file system with versions.
 
-    Equal versions are equal contents. The other way round it need not be so.
+    Equal versions mean equal contents, but equal contents may have different versions.
     """
 
     version: str

@@ -1,11 +1,11 @@
-"""What every logical file system must do, as tests to be inherited (G8). Needs pytest.
+"""Conformance tests for logical file systems, to be inherited (G8). Needs pytest.
 
     class TestMine(FileSystemConformance):
         @pytest.fixture
         def filesystem(self) -> MyFileSystem:
             return MyFileSystem()
 
-A view that is no `FileSystemBase` (a client of one behind HTTP, say) needs only a `create_handle` whose result behaves
+A view that is not a `FileSystemBase` (such as an HTTP client) needs only a method `create_handle` whose result behaves
 like an `FsHandle`.
 """
 
@@ -24,7 +24,7 @@ from cfs_filesystem._errors import (
 )
 from cfs_filesystem._types import OPERATIONS, READ_OPERATIONS, EntryMeta, Grant, GrantedOperation, Operation, Path
 
-# What looks like a handle, and what makes it: all that the test kit asks of a view (G8).
+# The interface that the tests need (G8)
 
 _Metas = list[EntryMeta]
 _Texts = list[str]
@@ -81,7 +81,7 @@ class FullHandle(Handle, Protocol):
 
 
 class HandleMaker(Protocol):
-    """What makes handles: a `FileSystemBase`, or something that speaks to one."""
+    """Creates handles: a `FileSystemBase`, or a client of one."""
 
     def create_handle(self, grants: Iterable[Grant]) -> Handle:
         """See `FileSystemBase.create_handle`."""
@@ -107,28 +107,28 @@ def invoke(handle: Handle, operation: Operation, path: Path) -> object:
     return None
 
 
-# What the tests of the kit share: where they work, what a file system says that it lacks, and handles (G8).
+# Shared by all tests: the prefix, the features of the file system, and handles (G8)
 
 
 class Kit:
     """A subclass supplies the fixture `filesystem`, empty at `prefix`, and says where it is special."""
 
     prefix: ClassVar[Path] = "/"
-    """Where the tests may work; ends in `/`."""
+    """Prefix below which the tests work; ends in `/`."""
     nested: ClassVar[bool] = True
     """Whether entries may have a path of several components below the prefix."""
     binary: ClassVar[bool] = True
     """Whether any bytes may be stored."""
     mounted: ClassVar[frozenset[str]] = frozenset()
-    """Directories at the prefix that are there from the beginning, as `names` names them."""
+    """Directories at the prefix that exist from the beginning, as `names` returns them."""
     complete: ClassVar[bool] = True
-    """Whether handles have all operations, or only those that grants have names for."""
+    """Whether handles have all operations, or only those that grants name."""
     empty_directories: ClassVar[bool] = True
-    """Whether a directory may be there with nothing in it."""
+    """Whether empty directories are supported."""
     moves_directories: ClassVar[bool] = True
-    """Whether a directory can be moved with all that is in it."""
+    """Whether directories can be moved."""
     moves_over: ClassVar[bool] = True
-    """Whether an entry can be moved to the path of another, and take its place."""
+    """Whether a move can replace an existing entry."""
 
     @pytest.fixture
     def filesystem(self) -> HandleMaker:
@@ -178,7 +178,7 @@ class Kit:
         return [name for name in names if name not in self.mounted]
 
 
-# What every file system must do with contents that come and go piece by piece (G8).
+# Streams (G8)
 
 # ruff: noqa: S101  a test asserts
 
@@ -267,7 +267,7 @@ class StreamTests(Kit):
             assert second.read() == content
 
 
-# What every file system must refuse, or not show, of its directories (G8).
+# Access rights of directories (G8)
 
 # ruff: noqa: S101  a test asserts
 
@@ -379,7 +379,7 @@ class DirectoryRightsTests(Kit):
         assert not self.with_all_operations(filesystem.create_handle([])).is_directory(directory)
 
 
-# What every file system must do when entries and directories are given other paths (G8).
+# Moves (G8)
 
 # ruff: noqa: S101  a test asserts
 
@@ -506,7 +506,7 @@ class MoveTests(Kit):
             full.write(self.at(name), name)
 
 
-# What every file system must do with directories: look into them, make and remove them (G8).
+# Directories (G8)
 
 # ruff: noqa: S101  a test asserts
 

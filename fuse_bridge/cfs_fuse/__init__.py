@@ -1,3 +1,3 @@
-"""Shows the server's sessions as files of the kernel."""
+"""Mounts the server's sessions as files with FUSE."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Every session that the bridge may see, kept true by the server's events; and who waits for what (F3, F7). No I/O."""
+"""Caches all sessions that the mount shows, updates them from the server's events, and wakes waiters (F3, F7)."""
 
 import logging
 import math
@@ -17,26 +17,26 @@ from cfs.transports.http import Client
 from cfs.wire import Message, SessionInfo
 from cfs_fuse.server import Server, listing
 
-# One session as the mount shows it (F7). No I/O; the cache's lock guards it.
+# One session. No I/O; guarded by the cache's lock (F7).
 
 _MOMENT = 0.1
 
 
 class EventListener(Protocol):
-    """Somebody who wants to see what happens to a session: an open control file."""
+    """Receives the events of a session: an open control file."""
 
     def on_event(self, event: StreamEvent) -> None:
-        """Take notice; called under the cache's lock, before those who wait are woken."""
+        """Handle an event; called under the cache's lock, before waiters are woken."""
         ...
 
 
 @dataclass(eq=False, slots=True)
 class Entry(SessionState):
-    """One session in one life of its name; it keeps its identity when it is renamed.
+    """A session in the cache. A renamed session keeps its object; a deleted and recreated one gets a new object.
 
-    `version` grows with each change of the transcript, `edits` with each that did more than append. `text` holds the
-    transcript in pieces, where it was read lately. `written_at` is when the server last accepted something from this
-    mount, on the monotonic clock.
+    `version` increases with each change of the transcript, `edits` with each change that is not an append. `text` is
+    the transcript in pieces, if it was read recently. `written_at` is the time, on the monotonic clock, at which the
+    server last accepted a write from this mount.
     """
 
     id: str = ""
@@ -51,13 +51,13 @@ class Entry(SessionState):
 
     @classmethod
     def of(cls, info: SessionInfo) -> "Entry":
-        """Make an entry of a line of a listing."""
+        """Create an entry from an item of a listing."""
         entry = cls(id=info.id)
         entry.restore(info)
         return entry
 
     def restore(self, info: SessionInfo) -> None:
-        """Take over the present state; what happened in between is not known."""
+        """Replace the state by the current one; the events in between are unknown."""
         if self.turn is not None:
             self.turn.ended = True
         SessionState.restore(self, info)
@@ -65,16 +65,16 @@ class Entry(SessionState):
         self._replaced()
 
     def is_life_of(self, info: SessionInfo) -> bool:
-        """Tell whether a line of a listing means this session, or another one that has its name now.
+        """Return whether an item of a listing is this session, not another one that has its name now.
 
-        A server that is older than this says no life in its events; the event is a moment younger than the session.
+        Older servers send no life in their events; there the event is slightly newer than the session.
         """
         if self.life and (life := life_of(info)):
             return self.life == life
         return abs(info.created_at - self.created_at) < _MOMENT
 
     def apply(self, event: StreamEvent) -> bool:
-        """Take over an event; False for one of the past, which is included already, or of an earlier life."""
+        """Apply an event; False if it is already included or belongs to an earlier session of this name."""
         running = self.turn if self.turn is not None and not self.turn.ended else None
         if event.time < self.created_at or not SessionState.apply(self, event):  # no super(): the class has slots
             return False
@@ -109,9 +109,9 @@ _TALK = frozenset({"token", "turn.started", "turn.finished", "turn.failed"})
 
 
 class Cache:
-    """Sessions by their ids. `lock` guards all that is in it; its methods take it, unless they say otherwise.
+    """All sessions by id. `lock` guards the contents; methods acquire it unless documented otherwise.
 
-    While the server is away nothing is shown: what it was a while ago may be wrong by now.
+    While the server is unreachable no session is shown, as the cached state may be out of date.
     """
 
     def __init__(self) -> None:
@@ -125,13 +125,13 @@ class Cache:
 
     @property
     def online(self) -> bool:
-        """Whether the server is there."""
+        """Whether the server is reachable."""
         return self._away is None
 
     # -- looking --------------------------------------------------------------------------------------------------
 
     def get(self, session_id: str) -> Entry:
-        """Return a session; raises `NotFound`, and while the server is away what was wrong with it."""
+        """Return a session; raises `NotFound`, or the connection error while the server is unreachable."""
         self._require_server()
         entry = self._entries.get(session_id)
         if entry is None:
@@ -139,16 +139,16 @@ class Cache:
         return entry
 
     def find(self, session_id: str) -> Entry | None:
-        """Return a session if there is one; raises what is wrong with the server."""
+        """Return a session or None; raises the connection error while the server is unreachable."""
         self._require_server()
         return self._entries.get(session_id)
 
     def holds(self, session_id: str) -> bool:
-        """Tell whether there is a session of this name; for use under the lock."""
+        """Return whether a session of this name exists; requires the lock."""
         return session_id in self._entries
 
     def roots(self) -> list[str]:
-        """List the sessions that are nobody's sub-sessions."""
+        """List the sessions that are not sub-sessions."""
         self._require_server()
         with self.lock:
             return [name for name in self._entries if "/" not in name]
@@ -160,7 +160,7 @@ class Cache:
             return [root for root, members in self._families.items() if any(member != root for member in members)]
 
     def family(self, root: str) -> list[str]:
-        """List everything below a root; raises `NotFound` where nothing is."""
+        """List all sub-sessions of a root session; raises `NotFound` if there are none."""
         self._require_server()
         with self.lock:
             return [member for member in self._families.get(root, ()) if member != root]
@@ -174,13 +174,13 @@ class Cache:
     # -- waiting; the lock is held --------------------------------------------------------------------------------
 
     def check(self, entry: Entry) -> None:
-        """Raise `Gone`, or what is wrong with the server, when there is nothing to wait for any more."""
+        """Raise `Gone` or the connection error if waiting for this session has become useless."""
         self._require_server()
         if entry.deleted:
             raise Gone(f"session {entry.id!r} has been deleted")
 
     def settled(self, entry: Entry) -> bool:
-        """Tell whether a session and everything below it is idle (S13), or there is nothing to wait for."""
+        """Return whether a session and all its sub-sessions are idle (S13), or no longer exist."""
         if self._away is not None or entry.deleted:
             return True
         below = entry.id + "/"
@@ -188,19 +188,19 @@ class Cache:
         return entry.idle and all(self._entries[name].idle for name in family if name.startswith(below))
 
     def moved(self, entry: Entry) -> threading.Condition:
-        """Return what is notified of each change of a session, or below it, but for what it says."""
+        """Return the condition that is notified when a session or a sub-session changes, except by generated text."""
         entry.moved = entry.moved or threading.Condition(self.lock)
         return entry.moved
 
     def talked(self, entry: Entry) -> threading.Condition:
-        """Return what is notified of everything that happens to a session itself."""
+        """Return the condition that is notified of every event of the session itself."""
         entry.talked = entry.talked or threading.Condition(self.lock)
         return entry.talked
 
     # -- changing -------------------------------------------------------------------------------------------------
 
     def refresh(self, infos: Iterable[SessionInfo], *, resumed: bool) -> None:
-        """Take over a listing, and be online. With `resumed` the events since the last one are still to come."""
+        """Replace all sessions by a listing and go online. With `resumed` the events since the last one will follow."""
         with self.lock:
             before, self._entries = self._entries, {}
             self._families.clear()
@@ -221,7 +221,7 @@ class Cache:
             self.listed.notify_all()
 
     def offline(self, why: CfsError) -> None:
-        """The server is away, or lets this mount in no more: wake everybody who waits."""
+        """Go offline, as the server is unreachable or refuses access, and wake all waiters."""
         with self.lock:
             self._away = why
             for entry in self._entries.values():
@@ -229,7 +229,7 @@ class Cache:
             self.listed.notify_all()
 
     def apply(self, event: StreamEvent) -> None:
-        """Take over an event of the stream of all sessions."""
+        """Apply an event of the stream of all sessions."""
         with self.lock:
             if event.type != "session.created":
                 self._drop_moving()
@@ -256,7 +256,7 @@ class Cache:
             return
         entry = moving or Entry(id=event.session, created_at=event.time)
         entry.id = event.session
-        entry.event = event.number - 1  # it begins here, or goes on under a new name
+        entry.event = event.number - 1  # it is new, or was renamed
         entry.apply(event)
         self._add(entry)
         self.changed_at = event.time
@@ -281,7 +281,7 @@ class Cache:
         self.listed.notify_all()
 
     def _drop_moving(self) -> None:
-        if self._moving is not None:  # it got a name that this caller may not see
+        if self._moving is not None:  # its new name is hidden from this caller
             self._end(self._moving)
             self._moving = None
 
@@ -303,7 +303,7 @@ class Cache:
             self._wake_above(entry.id)
 
     def _wake_above(self, session_id: str) -> None:
-        """Wake those who wait for a session or for one above it: it counts for their being settled."""
+        """Wake the waiters of a session and of its parents, which are settled only when it is idle."""
         name = session_id
         while name:
             if (entry := self._entries.get(name)) is not None and entry.moved is not None:
@@ -316,14 +316,14 @@ class Cache:
                 condition.notify_all()
 
 
-# Transcripts that were read lately, kept true by the events, so that a reader who waited needs no call (F3).
+# Cached transcripts, updated from events, so that a reader who waited needs no request (F3)
 
 CAP_BYTES = 256 << 20
 _LOCKS = 64
 
 
 class Transcripts:
-    """Gives the text of sessions; keeps `CAP_BYTES` of those that were read last."""
+    """Returns the transcripts of sessions and caches up to `CAP_BYTES` of the most recently read ones."""
 
     def __init__(self, server: Server, cache: Cache) -> None:
         self._server = server
@@ -332,14 +332,14 @@ class Transcripts:
         self._locks = [threading.Lock() for _ in range(_LOCKS)]
 
     def begin(self, entry: Entry) -> None:
-        """Keep the text of a session that was just made here: it is empty, and events bring what comes."""
+        """Cache the empty transcript of a session that was just created here; events will update it."""
         with self._cache.lock:
             if entry.size == 0 and entry.text is None and not entry.deleted:
                 entry.text = [b""]
                 self._keep(entry)
 
     def get(self, entry: Entry) -> bytes:
-        """Return the transcript as it is now; a hundred readers who ask at once make one call."""
+        """Return the current transcript. Concurrent readers share one request."""
         if (kept := self._look(entry)) is not None:
             return kept
         with self._locks[hash(entry) % _LOCKS]:
@@ -370,7 +370,7 @@ class Transcripts:
             oldest.text = None
 
 
-# The one connection over which the bridge learns what happens to all sessions (F7).
+# The event stream of all sessions (F7)
 
 _log = logging.getLogger(__name__)
 
@@ -379,7 +379,7 @@ LONGEST_PAUSE = 0.5
 
 
 class Watcher(threading.Thread):
-    """Keeps the cache true until it is stopped: resumes after each break, and begins anew where it cannot resume."""
+    """Keeps the cache up to date until it is stopped. After a lost connection it resumes or reloads everything."""
 
     def __init__(self, client: Client, cache: Cache) -> None:
         super().__init__(name="watcher", daemon=True)
@@ -391,11 +391,11 @@ class Watcher(threading.Thread):
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Let the thread end; a connection that is silent is left to the end of the process."""
+        """Stop the thread. A silent connection stays open until the process exits."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Follow the server."""
+        """Follow the server's events until stopped."""
         while not self._stopped.is_set():
             self._connected = False
             away: CfsError = Unreachable("the server is away; the mount works again as soon as it is back")
@@ -404,16 +404,16 @@ class Watcher(threading.Thread):
             except CfsError as error:
                 away = error
                 _log.warning("the connection to the server: %s", error.detail)
-            except Exception:  # noqa: BLE001 - a mount that shows the past for ever would be worse
+            except Exception:  # noqa: BLE001 - otherwise the mount would show old state forever
                 _log.exception("following the server failed")
                 self._cursor = None
-            if not self._connected:  # a stream that was there and ended is made again at once: nobody needs to know
+            if not self._connected:  # an established stream that ended is reconnected at once, without going offline
                 self._cache.offline(away)
                 self._pause = min(self._pause * 2, LONGEST_PAUSE)
             self._stopped.wait(self._pause)
 
     def _follow(self) -> None:
-        """Follow one connection to its end."""
+        """Read events of one connection until it ends."""
         stream = replace(api.events(after=self._cursor), announce=True)
         for event in self._client.events(stream, attempts=0):
             if self._stopped.is_set():
@@ -428,7 +428,7 @@ class Watcher(threading.Thread):
         self._cursor = event.id or self._cursor
 
     def _refresh(self, *, resumed: bool) -> None:
-        """Take everything over: events on this connection go on from here at the latest."""
+        """Reload all sessions. The events of this connection continue at this point or earlier."""
         while True:
             try:
                 found = list(listing(self._client))

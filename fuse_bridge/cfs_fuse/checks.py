@@ -1,4 +1,4 @@
-"""What can be in the way of a mount, found before and told in a sentence; also by `cfs doctor` (C10)."""
+"""Checks whether this machine can mount, and explains what is missing; also used by `cfs doctor` (C10)."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ DEVICE = Path("/dev/fuse")
 
 
 class CannotMountError(Exception):
-    """Something is in the way; the text says what, and what to do about it."""
+    """Mounting is not possible; the message explains why and how to fix it."""
 
     def __init__(self, found: str, advice: str = "") -> None:
         super().__init__(f"{found}: {advice}" if advice else found)
@@ -22,7 +22,7 @@ class CannotMountError(Exception):
 
 
 def checks() -> Iterator[Check]:
-    """Look at what a mount needs of this machine."""
+    """Check what a mount needs on this machine."""
     for name, look in (("libfuse", check_libfuse), (str(DEVICE), check_device)):
         try:
             yield fine(name, look())
@@ -31,7 +31,7 @@ def checks() -> Iterator[Check]:
 
 
 def check_libfuse() -> str:
-    """Load libfuse and its binding; return which it is. Raises `CannotMountError`."""
+    """Load libfuse and its binding and return the version. Raises `CannotMountError`."""
     try:
         from cfs_fuse.kernel import VERSION
     except ImportError as error:
@@ -44,7 +44,7 @@ def check_libfuse() -> str:
 
 
 def check_device() -> str:
-    """Return that this user may open the kernel's device; raises `CannotMountError`."""
+    """Check that this user may open the FUSE device; raises `CannotMountError`."""
     if not DEVICE.exists():
         raise CannotMountError(
             f"there is no {DEVICE}",
@@ -58,7 +58,7 @@ def check_device() -> str:
 
 
 def check_directory(directory: Path) -> None:
-    """Raise `CannotMountError` unless the directory is there and empty; one that a dead mount left is detached."""
+    """Raise `CannotMountError` unless the directory exists and is empty. A dead mount on it is detached first."""
     try:
         found = list(directory.iterdir())
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def check_directory(directory: Path) -> None:
 
 
 def detach(directory: Path) -> None:
-    """Take down a mount, even one that is in use or whose process is dead; raises `CannotMountError`."""
+    """Unmount, even if the mount is in use or its process is dead; raises `CannotMountError`."""
     commands = [["fusermount3", "-u", "-z", "--", str(directory)], ["umount", "-l", "--", str(directory)]]
     reasons = []
     for command in commands:
@@ -95,7 +95,7 @@ def detach(directory: Path) -> None:
 
 
 def _is_dead(directory: Path) -> bool:
-    """A mount whose process has ended fails even here; a live one whose server is away does not."""
+    """Whether the process of a mount has ended: then even `stat` fails, unlike when only the server is unreachable."""
     try:
         directory.stat()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The bridge's command of `cfs`: mount."""
+"""`cfs mount`: mount the sessions of a server."""
 
 import logging
 import os
@@ -74,7 +74,7 @@ def mount(
             if log_file:
                 logging.getLogger("cfs_fuse").warning(sentence)
 
-        # Everything heavy comes in here, so that --help is quick.
+        # Heavy imports are deferred so that --help is fast.
         if dav is not None:
             from cfs_fuse import davfs_mount
 
@@ -89,7 +89,7 @@ def mount(
 
 
 def _check_usage(context: typer.Context) -> None:
-    """Raise `typer.BadParameter` for an option that has no meaning together with --dav."""
+    """Raise `typer.BadParameter` for an option that cannot be combined with --dav."""
     for name in ("url", "commit"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
@@ -99,14 +99,14 @@ def _check_usage(context: typer.Context) -> None:
 def _say(text: str, *, detach: bool) -> None:
     typer.echo(text)
     sys.stdout.flush()
-    if detach:  # whoever started this reads to the end of what they gave us as output
+    if detach:  # the parent process reads our output to its end
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nowhere, descriptor)
 
 
 def _in_background(directory: Path) -> None:
-    """Start the same command again as a process of its own, and wait for its word."""
+    """Start the same command in a new process, and wait until it is ready."""
     from cfs_fuse.checks import CannotMountError
 
     arguments = [argument for argument in sys.argv[1:] if argument != "--background"]

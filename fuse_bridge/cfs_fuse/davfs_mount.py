@@ -1,7 +1,7 @@
-"""A mount over WebDAV by davfs2, from its checks to its end (W1, F8).
+"""Mounts WebDAV with davfs2: checks, configuration, mounting and unmounting (W1, F8).
 
-Nothing of libfuse is needed here: davfs2 speaks to the kernel itself. Its process outlives the command that started it
-and ends when the mount does, after what was written has been sent; so it is what this module waits for.
+davfs2 does not need libfuse. Its process outlives the command that started it. It ends with the mount, after it has
+uploaded all written files; so this module waits for that process.
 """
 
 import grp
@@ -31,55 +31,55 @@ from cfs.transports.base import TOKEN_VARIABLE
 from cfs.transports.http import Client
 from cfs_fuse.checks import CannotMountError, check_directory
 
-# The files that davfs2 works with, in a folder that nobody else can read: configuration, token, cache (F8).
+# The private folder of a mount: configuration, token and cache (F8)
 
 _log = logging.getLogger(__name__)
 
 GROUP = "davfs2"
-"""Group of the process that serves a mount: mount.davfs gives root's rights away and keeps this one."""
+"""Group of the process that serves a mount: mount.davfs drops root's rights and keeps this group."""
 
 USER = "cfs"
-"""User name that goes with the token; a server of ours takes any."""
+"""User name sent with the token; the server accepts any."""
 
 PLACE = Path("/var/cache/davfs2")
-"""Where the folder is made: what a server refused must outlive a restart of the machine."""
+"""Where the folder is created. Files that the server refused must survive a reboot."""
 
 _INDEX = "index"
-_ANY = "{*}"  # whatever namespace davfs2 puts them in
+_ANY = "{*}"  # in any namespace
 
 _SETTINGS = {
-    # Whatever would ask a person has nobody to ask.
+    # Nothing may prompt: no user is there to answer.
     "ask_auth": 0,
-    # Our versions make locks needless: a PUT names the text that it was made from, and what others have added in
-    # between stays. A lock would make one writer wait for the other, and ten minutes for one that has died.
+    # Versions make locks unnecessary: a PUT names the version that it is based on, and text added by others meanwhile
+    # stays. A lock would block other writers, for ten minutes if its owner has died.
     "use_locks": 0,
-    # A message is sent when its file is closed, and what others did is seen as soon as davfs2 can.
+    # Send a message as soon as its file is closed, and show changes of others as soon as davfs2 can.
     "delay_upload": 0,
     "file_refresh": 0,
     "gui_optimize": 0,
     "n_cookies": 0,
     "use_compression": 0,
-    # Kernels from 6.16 on refuse to work with the default of 16.
+    # Kernels from 6.16 on refuse the default of 16.
     "buf_size": 64,
     # 429 and 503 mean "again, later"; the default of 30 seconds grows to minutes.
     "retry": 2,
     "max_retry": 20,
-    # A directory of thousands of sessions is a usual thing.
+    # Directories with thousands of sessions are common.
     "table_size": 16384,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The folder and what is in it. Root owns it; the process of the mount may pass through it to its cache."""
+    """The folder and its files. Root owns it; the mount's process may enter it to reach its cache."""
 
     folder: Path
 
     @classmethod
     def make(cls, url: str, token: str | None, refresh: int) -> Self:
-        """Make the folder and write the configuration, and the token if there is one; raises `OSError`.
+        """Create the folder and write the configuration and the token, if any; raises `OSError`.
 
-        `refresh` is how many seconds a listing is believed.
+        `refresh` is the time in seconds for which davfs2 caches a listing.
         """
         files = cls(Path(tempfile.mkdtemp(prefix="cfs-", dir=PLACE if PLACE.is_dir() else None)))
         try:
@@ -98,28 +98,28 @@ class Files:
 
     @property
     def cache(self) -> Path:
-        """Copies of files, one folder for each mount."""
+        """Cache directory, with one folder for each mount."""
         return self.folder / "cache"
 
     @property
     def configuration(self) -> Path:
-        """What is in place of `~/.davfs2/davfs2.conf`."""
+        """Configuration file, in place of `~/.davfs2/davfs2.conf`."""
         return self.folder / "davfs2.conf"
 
     @property
     def secrets(self) -> Path:
-        """What is in place of `~/.davfs2/secrets`."""
+        """File with the token, in place of `~/.davfs2/secrets`."""
         return self.folder / "secrets"
 
     @property
     def kept(self) -> Path:
-        """Where `remove` leaves what the server does not have."""
+        """Where `remove` leaves files that were not uploaded."""
         return self.folder / "lost+found"
 
     def remove(self, owner: tuple[int, int]) -> Path | None:
-        """Remove everything but what somebody wrote and the server does not have; return where that is, if any is.
+        """Remove everything except files that were not uploaded; return their directory, or None if there are none.
 
-        `owner` is the user and the group that it belongs to from now on.
+        `owner` is the user and the group that will own these files.
         """
         left = [path for folder in self.cache.iterdir() for path in _unsent(folder)]
         if not left:
@@ -137,9 +137,9 @@ class Files:
 
 
 def _unsent(folder: Path) -> list[Path]:
-    """Name the files of a cache that are more than copies: refused by the server, or not sent yet.
+    """List the files of a cache that the server refused or that have not been sent yet.
 
-    Without an index the process has been killed, and nobody knows: then it is all of them.
+    If the index is missing, the process was killed; then all files are listed.
     """
     files = [path for path in folder.iterdir() if path.name != _INDEX]
     try:
@@ -165,7 +165,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _quoted(value: str) -> str:
-    """Escape what has a meaning in these files (davfs2.conf(5))."""
+    """Escape the special characters of these files (davfs2.conf(5))."""
     return "".join(f"\\{sign}" if sign in ' \t#\\"' else sign for sign in value)
 
 
@@ -185,7 +185,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to mount where: the URL of a WebDAV folder, or of a server for all its sessions; `shared` is for all."""
+    """What to mount where: the URL of a WebDAV folder or of a server; `shared` lets all users in."""
 
     directory: Path
     url: str
@@ -194,20 +194,20 @@ class Options:
 
     @property
     def address(self) -> str:
-        """The folder's URL, without a slash at its end."""
+        """The folder's URL without a trailing slash."""
         url = self.url.rstrip("/")
         return url if urlsplit(url).path else url + SESSIONS
 
     @property
     def password(self) -> str | None:
-        """The token, from the environment if none was given."""
+        """The token; the default is the one in the environment."""
         return self.token or os.environ.get(TOKEN_VARIABLE)
 
 
 def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], None]) -> None:
-    """Mount, and wait until it is unmounted or a signal comes; calls `ready` with the URL when it can be used.
+    """Mount, and wait for the unmount or a signal. `ready` is called with the URL when the mount can be used.
 
-    When the server does not have all that was written, `tell` is called with a sentence that says where it is. Raises
+    If some files were not uploaded, `tell` is called with a message that names their directory. Raises
     `CannotMountError`.
     """
     seconds = check(options)
@@ -232,7 +232,7 @@ def run(options: Options, ready: Callable[[str], None], tell: Callable[[str], No
 
 
 def check(options: Options) -> float:
-    """Raise `CannotMountError` for the first thing that is in the way; return how long a listing takes, in seconds."""
+    """Check all preconditions; raise `CannotMountError` or return how long a listing takes, in seconds."""
     check_machine()
     check_directory(options.directory)
     _check_former(options.directory.resolve())
@@ -240,7 +240,7 @@ def check(options: Options) -> float:
 
 
 def check_machine() -> None:
-    """Raise `CannotMountError` if davfs2 cannot mount here, or not for this user."""
+    """Raise `CannotMountError` if davfs2 cannot mount here, or this user may not."""
     if _program() is None:
         raise CannotMountError("davfs2 is not installed", "install it (Debian: apt install davfs2)")
     if os.geteuid() != 0:
@@ -258,9 +258,9 @@ def _program() -> str | None:
 
 
 def _refresh(seconds: float) -> int:
-    """Choose how many seconds davfs2 believes a listing: 0 is best, but then each look at a file asks for all of them.
+    """Choose for how many seconds davfs2 caches a listing. With 0, each access to a file lists the whole directory.
 
-    As it counts in whole seconds, that goes well as long as the next one has not begun when the answer comes.
+    davfs2 counts whole seconds, so 0 works as long as the listing arrives within the same second.
     """
     return 0 if seconds < _QUICK_SECONDS else 1 + round(2 * seconds)
 
@@ -292,7 +292,7 @@ def _check_server(options: Options) -> float:
 
 
 def _check_former(directory: Path) -> None:
-    """Look for a mount.davfs of the same directory: one still sends what was written, one was killed."""
+    """Find processes of mount.davfs on the same directory: one may still be uploading, or have been killed."""
     path = _pid_file(directory)
     with suppress(FileNotFoundError, ValueError):
         pid = int(path.read_text())
@@ -345,9 +345,9 @@ def _check_ready(directory: Path) -> None:
 
 
 def _unmount(directory: Path, process: int, signals: int) -> None:
-    """Take the mount down and wait until davfs2 has sent what was written; one more signal ends that.
+    """Unmount and wait until davfs2 has uploaded all files; another signal stops the wait.
 
-    umount.davfs does the same, but looks every three seconds only, and passes the path through a shell.
+    umount.davfs does the same, but polls every three seconds and passes the path through a shell.
     """
     if _is_mounted(directory):
         _detach(directory)
@@ -362,14 +362,14 @@ def _unmount(directory: Path, process: int, signals: int) -> None:
 
 
 def _is_mounted(directory: Path) -> bool:
-    """Ask the kernel's list: a look at the directory itself fails when davfs2 is dead."""
+    """Check the kernel's list of mounts: access to the directory itself fails when davfs2 is dead."""
     mounts = Path("/proc/self/mounts").read_bytes().splitlines()
     points = (re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), line.split(b" ")[1]) for line in mounts)
     return os.fsencode(directory) in points
 
 
 def _detach(directory: Path) -> None:
-    """Unmount. What is in use is taken from who uses it (-f): davfs2 would go on for as long as a file is open."""
+    """Unmount by force (-f): otherwise davfs2 keeps running as long as a file is open."""
     for flags in (["-i"], ["-i", "-f", "-l"]):  # -i: without umount.davfs
         done = subprocess.run(  # noqa: S603 - no shell
             ["umount", *flags, "--", str(directory)],  # noqa: S607 - where it is depends on the system
@@ -384,12 +384,12 @@ def _detach(directory: Path) -> None:
 
 @contextmanager
 def _signals() -> Iterator[int]:
-    """Give a descriptor that can be read when a signal has come; it interrupts nothing."""
+    """Yield a descriptor that becomes readable when a signal arrives; the signal interrupts nothing."""
     reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     wakeup = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
     for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # nohup means it
+        if handler is not signal.SIG_IGN:  # started with nohup: keep ignoring SIGHUP
             signal.signal(number, lambda *_: None)
     try:
         yield reading
@@ -408,7 +408,7 @@ def _drain(signals: int) -> None:
 
 
 def _owner(directory: Path) -> tuple[int, int]:
-    """The owner of the directory; root if davfs2 would not know that user."""
+    """The owner of the directory; root if the system does not know that user."""
     found = directory.stat()
     try:
         pwd.getpwuid(found.st_uid)
@@ -418,7 +418,7 @@ def _owner(directory: Path) -> tuple[int, int]:
 
 
 def _plain(url: str) -> str:
-    """Write a URL as davfs2 wants it: it encodes the path itself."""
+    """Convert a URL for davfs2, which encodes the path itself."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}"
 
@@ -428,7 +428,7 @@ def _pid_file(directory: Path) -> Path:
 
 
 def _serves(pid: int) -> bool:
-    """Whether this is a living mount.davfs: one that has ended, and that nobody has asked about, has no arguments."""
+    """Whether this is a running mount.davfs; a zombie process has no arguments."""
     with suppress(OSError):
         return _PROGRAM.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False

@@ -1,7 +1,7 @@
-"""Open files: what one `open` has read and written (F2, F3).
+"""Open files of the mount: sessions, control files and temporary files (F2, F3).
 
-A message is what a handle has gathered when it is flushed (closed, by any holder of the descriptor), synchronised or
-read from: the kernel may cut one `write` into many, and the shell flushes before it writes.
+Writes are collected and become one message when the handle is flushed (by any `close` of the descriptor), synced or
+read from: the kernel may split one `write` into several.
 """
 
 import codecs
@@ -26,7 +26,7 @@ from cfs_fuse.cache import Cache, Entry, Transcripts
 from cfs_fuse.paths import Attributes, FileAttributes
 from cfs_fuse.server import Server, Waiter
 
-# Files that editors and desktops make for themselves: kept in the bridge, never on the server, up to a cap.
+# Temporary files of editors and desktops: held in memory up to a limit, never sent to the server
 
 CAP_BYTES = 64 << 20
 CAP_FILES = 1_024
@@ -38,14 +38,14 @@ renaming the session away and writing a new one."""
 
 @dataclass(eq=False, slots=True)
 class Scratch:
-    """One such file."""
+    """A temporary file."""
 
     data: bytearray = field(default_factory=bytearray)
     changed_at: float = field(default_factory=time.time)
 
 
 class ScratchFiles:
-    """All of them by name; a full cap is ENOSPC."""
+    """All temporary files by name; ENOSPC when the limit is reached."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +64,7 @@ class ScratchFiles:
         return found
 
     def open(self, name: str, flags: int) -> Scratch:
-        """Return a file, made if it is to be; raises `OSError` (ENOENT, EEXIST, ENOSPC)."""
+        """Return a file, creating it if requested; raises `OSError` (ENOENT, EEXIST, ENOSPC)."""
         with self._lock:
             found = self._files.get(name)
             if found is not None and flags & os.O_CREAT and flags & os.O_EXCL:
@@ -80,7 +80,7 @@ class ScratchFiles:
         return found
 
     def write(self, file: Scratch, data: bytes, offset: int) -> None:
-        """Write as a disk would; raises `OSError` (ENOSPC)."""
+        """Write at an offset; raises `OSError` (ENOSPC)."""
         with self._lock:
             gap = b"\0" * (offset - len(file.data))
             self._grow(max(0, offset + len(data) - len(file.data)))
@@ -90,7 +90,7 @@ class ScratchFiles:
             file.changed_at = time.time()
 
     def truncate(self, file: Scratch, size: int) -> None:
-        """Cut or fill with zeros; raises `OSError` (ENOSPC)."""
+        """Truncate, or extend with zeros; raises `OSError` (ENOSPC)."""
         with self._lock:
             self._grow(size - len(file.data))
             del file.data[size:]
@@ -98,13 +98,13 @@ class ScratchFiles:
             file.changed_at = time.time()
 
     def remove(self, name: str) -> None:
-        """Forget a file; whoever has it open keeps it. Raises `OSError` (ENOENT)."""
+        """Delete a file; open handles keep it. Raises `OSError` (ENOENT)."""
         self.get(name)
         with self._lock:
             self._files.pop(name, None)
 
     def rename(self, name: str, new: str) -> None:
-        """Give a file another name, over what is there; raises `OSError` (ENOENT)."""
+        """Rename a file, replacing an existing one; raises `OSError` (ENOENT)."""
         file = self.get(name)
         with self._lock:
             self._files.pop(name, None)
@@ -116,15 +116,15 @@ class ScratchFiles:
 
 
 GATHERED_BYTES = 64 << 20
-"""How much one handle may gather beyond a transcript that it writes again."""
+"""Maximum bytes that one handle may collect beyond the transcript that it repeats."""
 
 OPENING_SECONDS = 5.0
 
 TRUSTED_SECONDS = 5.0
-"""How long a session that could be written to is taken to be one that can."""
+"""How long a successful check that a session is writable stays valid."""
 
 SEEN_SECONDS = 2.0
-"""How long to wait until the bridge has heard of what it did itself; milliseconds as a rule."""
+"""How long to wait for the events of the bridge's own changes; they usually arrive within milliseconds."""
 
 
 class Handle(Protocol):
@@ -135,15 +135,15 @@ class Handle(Protocol):
         ...
 
     def write(self, data: bytes, offset: int) -> None:
-        """Take bytes."""
+        """Accept bytes at an offset."""
         ...
 
     def commit(self) -> None:
-        """Do what the bytes that were written mean."""
+        """Process the written bytes."""
         ...
 
     def truncate(self, size: int) -> None:
-        """Cut, where that means anything."""
+        """Truncate, where supported."""
         ...
 
     def attributes(self) -> Attributes:
@@ -156,7 +156,7 @@ class Handle(Protocol):
 
 
 class BridgeContext:
-    """What open files share: the server, the cache and the rest of one bridge."""
+    """The parts of one bridge that all open files share: server, cache and others."""
 
     def __init__(
         self, server: Server, cache: Cache, waiter: Waiter, attributes: FileAttributes, *, commit_writes: bool
@@ -170,15 +170,15 @@ class BridgeContext:
         self.scratch = ScratchFiles()
 
     def seen(self, entry: Entry, number: int) -> None:
-        """Wait until an event of a session has arrived here, so that the caller sees what it did."""
+        """Wait until an event of a session has arrived, so that the caller sees its own change."""
         with self.cache.lock:
             self.waiter.briefly(self.cache.moved(entry), lambda: entry.deleted or entry.event >= number, SEEN_SECONDS)
 
     def settle(self, entry: Entry) -> None:
-        """Wait a while until a session is settled, before it is opened for reading.
+        """Wait for a limited time until a session is settled, before it is opened for reading.
 
-        Reading waits for that anyway, but `tail` asks for the size before it reads, and would show the end of a
-        transcript that has grown meanwhile. Not longer: libfuse lets nobody remove a file that is being opened.
+        Reads wait anyway, but `tail` gets the size before it reads and would show the wrong end of a transcript that
+        has grown meanwhile. The wait is limited, as libfuse does not let a file be removed while it is being opened.
         """
         with self.cache.lock:
             if self.cache.settled(entry):
@@ -188,7 +188,7 @@ class BridgeContext:
             self.waiter.at_most(self.cache.moved(entry), lambda: self.cache.settled(entry), OPENING_SECONDS)
 
     def write_over(self, entry: Entry, body: bytes, base: bytes) -> None:
-        """Judge a body that may hold the whole file, and do what it means (rules of `cfs.bodies`)."""
+        """Interpret a body that may be the whole file by the rules of `cfs.bodies`, and apply it."""
         transcript = self.transcripts.get(entry) if has_turns(body) else b""
         verdict = judge(body, transcript, base=base)
         if isinstance(verdict, Append):
@@ -198,20 +198,20 @@ class BridgeContext:
             self.seen(entry, self.server.call(api.replace(entry.id, verdict.transcript, etag)).event)
 
     def append(self, entry: Entry, message: bytes) -> None:
-        """Append one message, and wait until the bridge has heard of it."""
+        """Append one message, and wait for its event."""
         accepted = self.server.append(entry.id, entry.life, message)
         entry.written_at = time.monotonic()
         self.seen(entry, accepted.event)
 
     def require_writable(self, entry: Entry) -> None:
-        """Raise what keeps a session from being written to; asks the server unless it took something just now."""
+        """Raise the error that prevents writes to a session. Asks the server unless it accepted a write just now."""
         if time.monotonic() - entry.written_at > TRUSTED_SECONDS:
             self.server.append(entry.id, entry.life, b"")
             entry.written_at = time.monotonic()
 
 
 class SessionHandle:
-    """An open session. Reading gives one settled transcript; writing gathers a message."""
+    """An open session. Reads return one settled transcript; writes collect a message."""
 
     def __init__(self, context: BridgeContext, entry: Entry, flags: int) -> None:
         self._context = context
@@ -228,8 +228,7 @@ class SessionHandle:
     def read(self, size: int, offset: int, *, blocking: bool) -> memoryview:
         """Return a part of the transcript; the first read waits until the session is settled (S7).
 
-        All reads up to the end see one and the same text. Who reads on behind it, or from the beginning again, sees
-        what has come since.
+        All reads up to the end see the same text. Reads past the end, or again from the beginning, see newer text.
         """
         self.commit()
         held = self._snapshot
@@ -239,10 +238,10 @@ class SessionHandle:
         return memoryview(held)[offset : offset + size]
 
     def write(self, data: bytes, offset: int) -> None:
-        """Gather bytes; what can be no message is refused at once, as many programs look away from `close`.
+        """Collect bytes; invalid messages are refused at once, as many programs ignore errors of `close`.
 
-        A write appends, whatever the offset (S3): that of the first one tells only whether this may be a whole file.
-        Raises `UnsupportedMedia`, `TooLarge`, or what keeps the session from being written to.
+        A write appends, whatever its offset (S3). The first offset only shows whether this may be a whole file. Raises
+        `UnsupportedMedia`, `TooLarge`, or the error that prevents writes to the session.
         """
         with self._lock:
             with self._context.cache.lock:
@@ -264,7 +263,7 @@ class SessionHandle:
                 self._commit_whole_characters()
 
     def commit(self) -> None:
-        """Make a message of what was gathered; nothing is kept of what is refused."""
+        """Send the collected bytes as a message; a refused message is discarded."""
         with self._lock:
             body, whole = bytes(self._gathered), self._begins_at == 0 and not self._appends
             unfinished = self._decoder.getstate()[0]
@@ -281,16 +280,16 @@ class SessionHandle:
                 self._context.append(self._entry, body)
 
     def truncate(self, size: int) -> None:
-        """Change nothing: a history is not cut (S3)."""
+        """Do nothing: a history cannot be truncated (S3)."""
 
     def attributes(self) -> Attributes:
-        """Describe the session as it is now."""
+        """Return the current attributes of the session."""
         with self._context.cache.lock:
             self._context.cache.check(self._entry)
             return self._context.attributes.file(self._entry.size, self._entry.changed_at)
 
     def close(self) -> None:
-        """Nothing is left: the kernel flushes before."""
+        """Do nothing: the kernel flushes first."""
         self._snapshot = None
 
     def _settled(self, *, blocking: bool) -> bytes:
@@ -300,14 +299,14 @@ class SessionHandle:
         if not settled and not blocking:
             raise Busy(f"session {entry.id!r} is generating")
         if not settled:
-            self._context.transcripts.get(entry)  # so that nothing has to be fetched when it is: events bring the rest
+            self._context.transcripts.get(entry)  # later reads need no request: events update the cached transcript
         with cache.lock:
             self._context.waiter.until(cache.moved(entry), lambda: cache.settled(entry))
             cache.check(entry)
         return self._context.transcripts.get(entry)
 
     def _known_base(self, body: bytes) -> bytes:
-        """What the session held when this file was opened; a history only grows, unless it was edited."""
+        """The transcript when this file was opened; it is a prefix of the current one unless the history was edited."""
         size, edits = self._base
         if size == 0 or len(body) < size or not has_turns(body) or edits != self._entry.edits:
             return b""
@@ -327,7 +326,7 @@ class SessionHandle:
 
 
 class ScratchHandle:
-    """An open temporary file, which is an ordinary one."""
+    """An open temporary file."""
 
     def __init__(self, context: BridgeContext, file: Scratch, flags: int) -> None:
         self._context = context
@@ -346,7 +345,7 @@ class ScratchHandle:
         """Nothing is to be done."""
 
     def truncate(self, size: int) -> None:
-        """Cut or fill."""
+        """Truncate or extend."""
         self._context.scratch.truncate(self._file, size)
 
     def attributes(self) -> Attributes:
@@ -357,14 +356,14 @@ class ScratchHandle:
         """Nothing is to be done."""
 
 
-# The hidden files of a session: its tokens as they come, its state, its events (F5).
+# Control files of a session: tokens, state and events (F5)
 
 MOST_EVENTS = 20_000
-"""Events that wait for a slow reader of `.events`; when there are more it is told by a `stale` line."""
+"""Maximum events queued for a slow reader of `.events`; if there are more, the reader gets a `stale` line."""
 
 
 class ControlHandle:
-    """What control files have in common: they can only be read, and their size says nothing."""
+    """Base class of control files: read-only, of unknown size."""
 
     def __init__(self, context: BridgeContext, entry: Entry) -> None:
         self._context = context
@@ -385,7 +384,7 @@ class ControlHandle:
         """Nothing is to be done."""
 
     def attributes(self) -> Attributes:
-        """Describe a file that looks empty: nobody knows how much will come."""
+        """Return the attributes of an empty file, as the size is unknown."""
         return self._context.attributes.file(0, self._entry.changed_at)
 
     def close(self) -> None:
@@ -393,7 +392,7 @@ class ControlHandle:
 
 
 class StatusHandle(ControlHandle):
-    """The state of a session as one line of JSON, as it was when the file was opened."""
+    """The state of a session when the file was opened, as one line of JSON."""
 
     def __init__(self, context: BridgeContext, entry: Entry) -> None:
         super().__init__(context, entry)
@@ -409,7 +408,7 @@ class StatusHandle(ControlHandle):
 
 
 class LiveHandle(ControlHandle):
-    """The text of one turn as it is generated: the running one, or else the next."""
+    """The text of the running turn, or else of the next one, as it is generated."""
 
     def __init__(self, context: BridgeContext, entry: Entry) -> None:
         super().__init__(context, entry)
@@ -423,7 +422,7 @@ class LiveHandle(ControlHandle):
             self._catch_up()
 
     def read(self, size: int, offset: int, *, blocking: bool) -> bytes:
-        """Return what there is beyond an offset, or wait for it; nothing after the end of the turn."""
+        """Return the text after an offset, waiting for it; empty after the end of the turn."""
         cache, entry = self._context.cache, self._entry
         with cache.lock:
             if not blocking and not self._more(offset) and not entry.deleted:
@@ -435,19 +434,19 @@ class LiveHandle(ControlHandle):
         return bytes(self._text[offset : offset + size])
 
     def on_event(self, event: StreamEvent) -> None:
-        """Take the turn that begins."""
+        """Follow the turn that begins."""
         if event.type == "turn.started":
             self._turn = self._entry.turn
             self._entry.listeners.remove(self)
 
     def close(self) -> None:
-        """Wait for no turn any more."""
+        """Stop following turns."""
         with self._context.cache.lock:
             if self in self._entry.listeners:
                 self._entry.listeners.remove(self)
 
     def _more(self, offset: int) -> bool:
-        """Tell whether a read would return at once."""
+        """Return whether a read would return at once."""
         turn = self._turn
         if turn is None:
             return False
@@ -457,20 +456,20 @@ class LiveHandle(ControlHandle):
         return turn.ended or offset < len(self._text)
 
     def _catch_up(self) -> None:
-        """Get the beginning of a turn that runs since before this bridge began to listen."""
+        """Fetch the beginning of a turn that started before this bridge was connected."""
         while True:
             detail = self._context.server.call(api.read(self._entry.id))
             with self._context.cache.lock:
                 if self._turn is not None or detail.partial is None:
                     return
-                if self._entry.event <= detail.event:  # else a token may have come by that is in neither
+                if self._entry.event <= detail.event:  # otherwise a token could be missing from both
                     self._entry.turn = self._turn = TurnState("", [detail.partial], detail.event)
                     self._entry.listeners.remove(self)
                     return
 
 
 class EventsHandle(ControlHandle):
-    """Everything that happened to a session and happens to it, one JSON object a line; ends when it is deleted."""
+    """All past and future events of a session, one JSON object per line; ends when the session is deleted."""
 
     def __init__(self, context: BridgeContext, entry: Entry) -> None:
         super().__init__(context, entry)
@@ -485,7 +484,7 @@ class EventsHandle(ControlHandle):
         self._last = past[-1].number if past and past[-1].number else now
 
     def read(self, size: int, offset: int, *, blocking: bool) -> bytes:
-        """Return the lines beyond an offset, or wait for one."""
+        """Return the lines after an offset, waiting for one if there is none."""
         cache, entry = self._context.cache, self._entry
         with cache.lock:
             if not blocking and not self._more(offset) and not entry.deleted:
@@ -499,14 +498,14 @@ class EventsHandle(ControlHandle):
             return self._text[begin : begin + size]
 
     def on_event(self, event: StreamEvent) -> None:
-        """Keep an event for the reader."""
+        """Queue an event for the reader."""
         if len(self._coming) >= MOST_EVENTS:
             self._coming.clear()
             event = StreamEvent("stale", {}, "", event.session, event.number, event.position, event.time)
         self._coming.append(event)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         with self._context.cache.lock:
             if self in self._entry.listeners:
                 self._entry.listeners.remove(self)
@@ -515,7 +514,7 @@ class EventsHandle(ControlHandle):
         if self._coming:
             news = [event for event in self._coming if event.number > self._last]
             self._coming.clear()
-            read = max(0, offset - self._start)  # what was read is not read again: a log is no file to seek in
+            read = max(0, offset - self._start)  # lines that were read are dropped: this file cannot seek
             self._text = self._text[read:] + _lines(news)
             self._start += read
         return offset < self._start + len(self._text)
@@ -533,7 +532,7 @@ class EventsHandle(ControlHandle):
 
 
 def status(cache: Cache, entry: Entry) -> bytes:
-    """Describe a session as JSON; sizes are bytes, times are seconds since the epoch."""
+    """Return the state of a session as JSON; sizes are in bytes, times in seconds since the epoch."""
     with cache.lock:
         settled = cache.settled(entry)
         cache.check(entry)

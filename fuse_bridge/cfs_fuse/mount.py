@@ -1,4 +1,4 @@
-"""One mount, from its checks to its end (F1, F8)."""
+"""Mounts the sessions with FUSE: checks, mounting and unmounting (F1, F8)."""
 
 import logging
 import os
@@ -22,12 +22,12 @@ _log = logging.getLogger(__name__)
 READY_SECONDS = 10.0
 _LOOK_SECONDS = 0.002
 _ENDED_EARLY = 8
-"""Status of libfuse when a signal ended what had been mounted."""
+"""Exit status of libfuse after a signal has ended the mount."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to mount where. `commit_writes` makes every write a message; `shared` lets other users in."""
+    """What to mount where. `commit_writes` makes every write a message; `shared` allows other users."""
 
     directory: Path
     url: str | None = None
@@ -37,7 +37,7 @@ class Options:
 
 
 def run(options: Options, ready: Callable[[str], None]) -> None:
-    """Mount and serve until unmounted; calls `ready` with the server's URL as soon as the mount can be used.
+    """Mount and serve until unmounted. `ready` is called with the server's URL when the mount can be used.
 
     Raises `CannotMountError`.
     """
@@ -87,7 +87,7 @@ def run(options: Options, ready: Callable[[str], None]) -> None:
 
 
 def check(options: Options) -> None:
-    """Raise `CannotMountError` for the first thing that is in the way."""
+    """Raise `CannotMountError` for the first check that fails."""
     check_libfuse()
     check_device()
     check_directory(options.directory)
@@ -105,7 +105,7 @@ def _wait_for(cache: Cache) -> None:
 
 
 def _say_ready(directory: Path, ready: Callable[[], None]) -> None:
-    """Wait until the mount is there for everybody: a directory that looks alike would take writes to the disk."""
+    """Wait until the mount is visible: earlier writes would go to the directory below it."""
     end = time.monotonic() + READY_SECONDS
     while not os.path.ismount(directory):
         if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""The kernel's requests, one method each: paths become places, errors become numbers, and nothing else happens here."""
+"""Handles the kernel's requests, one method each, and translates errors to errno."""
 
 import errno
 import functools
@@ -46,13 +46,13 @@ from cfs_fuse.paths import (
     parse_path,
 )
 
-# Settings of a session as extended attributes `user.cfs.*` (F6, S9).
+# Extended attributes: the settings of a session as `user.cfs.*` (F6, S9)
 
 _log = logging.getLogger(__name__)
 
 
 def list_of(context: BridgeContext, entry: Entry) -> list[str]:
-    """Name the settings that have a value."""
+    """List the settings that have a value."""
     return list(_values(context, entry))
 
 
@@ -86,7 +86,7 @@ def write(context: BridgeContext, entry: Entry, name: str, value: bytes) -> None
 
 
 def remove(context: BridgeContext, entry: Entry, name: str) -> None:
-    """Put a setting back to its default; raises `OSError` (ENODATA)."""
+    """Reset a setting to its default; raises `OSError` (ENODATA)."""
     if name == LIFE:
         raise OSError(errno.EPERM, f"{LIFE} can only be read")
     read(context, entry, name)
@@ -99,7 +99,7 @@ def _values(context: BridgeContext, entry: Entry) -> dict[str, bytes]:
 
 
 def _settings(context: BridgeContext, entry: Entry) -> Settings:
-    """The settings as events told them; asked for once where none did."""
+    """Return the settings from events, or fetch them once if no event has shown them."""
     if (known := entry.settings) is not None:
         return known
     number = entry.event
@@ -132,17 +132,17 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
-# Making, deleting and renaming sessions; when a call returns, the bridge has heard of what it did (F4, S14).
+# Creating, deleting and renaming sessions; each call returns after its event has arrived (F4, S14)
 
 
 class NameOperations:
-    """Changes of names; raises `CfsError`."""
+    """Creates, deletes and renames sessions; raises `CfsError`."""
 
     def __init__(self, context: BridgeContext) -> None:
         self._context = context
 
     def make(self, session_id: str, *, exclusive: bool) -> Entry:
-        """Make a session, or find that somebody else just did; the name is here when this returns."""
+        """Create a session unless it exists. The cache has it when this returns."""
         cache, made = self._context.cache, True
         try:
             self._context.server.call(api.create(session_id))
@@ -153,20 +153,20 @@ class NameOperations:
         with cache.lock:
             self._context.waiter.briefly(cache.listed, lambda: cache.holds(session_id), SEEN_SECONDS)
         entry = cache.get(session_id)
-        if made:  # so it may be written to as well, and there is nothing in it
+        if made:  # so it is writable, and empty
             entry.written_at = time.monotonic()
             self._context.transcripts.begin(entry)
         return entry
 
     def delete(self, entry: Entry) -> None:
-        """Delete a session with everything below it."""
+        """Delete a session with its sub-sessions."""
         cache = self._context.cache
         self._context.server.call(api.delete(entry.id))
         with cache.lock:
             self._context.waiter.briefly(cache.moved(entry), lambda: entry.deleted, SEEN_SECONDS)
 
     def rename(self, entry: Entry, target: str, *, replacing: bool) -> None:
-        """Give a session another name; over a live one its text is judged as if it were written there."""
+        """Rename a session. Onto an existing session, its text is handled like a write to that session."""
         cache = self._context.cache
         if (there := cache.find(target)) is None:
             self._context.server.call(api.rename(entry.id, target))
@@ -182,26 +182,26 @@ class NameOperations:
             self.delete(entry)
 
     def publish(self, name: str, target: str, *, replacing: bool) -> None:
-        """Put a temporary file in the place of a session, as editors and `rsync` do."""
+        """Rename a temporary file to a session, as editors and `rsync` do."""
         body = bytes(self._context.scratch.get(name).data)
         there = self._context.cache.find(target)
         if there is not None and not replacing:
             raise AlreadyExists(f"there is a session {target!r} already")
         if there is None:
-            judge(body, b"")  # so that nothing is made for what is refused
+            judge(body, b"")  # check first: a refused write must not create a session
             there = self.make(target, exclusive=True)
         self._context.write_over(there, body, b"")
         self._context.scratch.remove(name)
 
 
-# How a handler answers the kernel when something is wrong: by a number, and the reason in the log.
+# Errors: the kernel gets an errno, the log gets the reason
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def translate_errors(operation: Callable[P, R]) -> Callable[P, R]:
-    """Give errors of ours the numbers of `cfs.errors.TABLE`, and say why in the log."""
+    """Translate errors to the numbers of `cfs.errors.TABLE`, and log the reason."""
 
     @functools.wraps(operation)
     def answer(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -216,7 +216,7 @@ def translate_errors(operation: Callable[P, R]) -> Callable[P, R]:
 
 
 def always_fail(number: int) -> Callable[..., int]:
-    """Make the handler of what is always refused by this number."""
+    """Create a handler that always fails with this number."""
 
     def refuse(*_: Any) -> int:
         raise OSError(number, os.strerror(number))
@@ -225,7 +225,7 @@ def always_fail(number: int) -> Callable[..., int]:
 
 
 def accept(*_: Any) -> int:
-    """Accept what has no effect here."""
+    """Accept a call that has no effect."""
     return 0
 
 
@@ -240,7 +240,7 @@ _CONTROL: dict[str, Callable[[BridgeContext, Entry], ControlHandle]] = {
 
 
 class Operations:
-    """What libfuse calls, in threads of its own; handles are numbers that it keeps for us."""
+    """The file system operations that libfuse calls in its threads. File handles are numbers."""
 
     use_ns = True
     flag_nopath = True  # so an open file needs no path: it may have been removed or renamed,
@@ -255,14 +255,14 @@ class Operations:
         self._numbers = itertools.count(1)
 
     def init(self, _path: str) -> None:
-        """The kernel has answered."""
+        """Called when the mount is ready."""
         self._ready()
 
     # -- looking --------------------------------------------------------------------------------------------------
 
     @translate_errors
     def getattr(self, path: str | None, fi: Any = None) -> Attributes:
-        """Describe a file or a directory."""
+        """Return the attributes of a file or a directory."""
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
             return handle.attributes()
         context, place = self._context, parse_path(_given(path))
@@ -286,14 +286,14 @@ class Operations:
 
     @translate_errors
     def opendir(self, path: str) -> int:
-        """Remember which directory it is: the kernel does not say it again."""
+        """Store which directory was opened: the kernel does not repeat it."""
         number = next(self._numbers)
         self._directories[number] = parse_path(path)
         return number
 
     @translate_errors
     def readdir(self, _path: str | None, number: int) -> Iterator[tuple[str, int, int]]:
-        """List a directory; control directories can be opened and are not shown."""
+        """List a directory. Control directories can be opened but are not listed."""
         cache, attributes = self._context.cache, self._context.attributes
         directories, files = [".", ".."], []
         match self._directories[number]:
@@ -315,14 +315,14 @@ class Operations:
 
     @translate_errors
     def statfs(self, _path: str) -> dict[str, int]:
-        """Say how much there is."""
+        """Return the statistics of the file system."""
         return filesystem(*self._context.cache.totals(), NOMINAL_BYTES)
 
     # -- open files -----------------------------------------------------------------------------------------------
 
     @translate_errors
     def create(self, path: str, _mode: int, fi: Any) -> int:
-        """Open a file that may have to be made."""
+        """Create and open a file."""
         place = parse_path(path)
         if isinstance(place, SessionPath) and self._context.cache.find(place.id) is None:
             fi.fh = self._keep(
@@ -333,7 +333,7 @@ class Operations:
 
     @translate_errors
     def open(self, path: str, fi: Any) -> int:
-        """Open a file; whoever may not write to it is told here, as many programs look away from `close`."""
+        """Open a file. Missing write access fails here, as many programs ignore errors of `close`."""
         return self._open(parse_path(path), fi, fi.flags)
 
     def _open(self, place: MountPath, fi: Any, flags: int) -> int:
@@ -359,7 +359,7 @@ class Operations:
 
     @translate_errors
     def read(self, _path: str | None, size: int, offset: int, fi: Any) -> bytes | memoryview:
-        """Read; the flags are those of this moment, which `fcntl` may have changed since the file was opened."""
+        """Read. The flags are current: `fcntl` may have changed them since the file was opened."""
         return self._handles[fi.fh].read(size, offset, blocking=not fi.flags & os.O_NONBLOCK)
 
     @translate_errors
@@ -370,19 +370,19 @@ class Operations:
 
     @translate_errors
     def flush(self, _path: str | None, fi: Any) -> int:
-        """Somebody closes a descriptor of the file."""
+        """Handle the close of one descriptor of the file."""
         self._handles[fi.fh].commit()
         return 0
 
     @translate_errors
     def fsync(self, _path: str | None, _data_only: int, fi: Any) -> int:
-        """Somebody wants to be sure."""
+        """Send collected writes."""
         self._handles[fi.fh].commit()
         return 0
 
     @translate_errors
     def release(self, _path: str | None, fi: Any) -> int:
-        """The last descriptor is closed."""
+        """Handle the close of the last descriptor."""
         if (handle := self._handles.pop(fi.fh, None)) is not None:
             handle.close()
         return 0
@@ -391,7 +391,7 @@ class Operations:
 
     @translate_errors
     def mknod(self, path: str, mode: int, _device: int) -> int:
-        """Make a file without opening it."""
+        """Create a file without opening it."""
         place = parse_path(path)
         if not stat.S_ISREG(mode):
             raise OSError(errno.EOPNOTSUPP, "there are only sessions here")
@@ -405,7 +405,7 @@ class Operations:
 
     @translate_errors
     def unlink(self, path: str) -> int:
-        """Delete a session with its sub-sessions; whoever waits for it is told."""
+        """Delete a session with its sub-sessions, or a temporary file. Waiting readers are woken."""
         match parse_path(path):
             case SessionPath(name):
                 self._names.delete(self._context.cache.get(name))
@@ -417,7 +417,7 @@ class Operations:
 
     @translate_errors
     def rename(self, old: str, new: str, flags: int) -> int:
-        """Rename a session or a temporary file; over a live session it is judged as a body that is written to it."""
+        """Rename a session or a temporary file. Onto an existing session this is a write of the whole file."""
         if flags & ~RENAME_NOREPLACE:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         replacing = not flags & RENAME_NOREPLACE
@@ -433,7 +433,7 @@ class Operations:
         return 0
 
     def truncate(self, path: str | None, size: int, fi: Any) -> int:
-        """Cut a temporary file; a session stays as it is (S3)."""
+        """Truncate a temporary file; a session stays unchanged (S3)."""
         if fi is not None and (handle := self._handles.get(fi.fh)) is not None:
             handle.truncate(size)
         elif path is not None and isinstance(place := parse_path(path), ScratchPath):
@@ -457,7 +457,7 @@ class Operations:
 
     @translate_errors
     def getxattr(self, path: str, name: str) -> bytes:
-        """Read a setting; the kernel and `ls` ask for a lot of others, too."""
+        """Read a setting. The kernel and `ls` also ask for many other attributes."""
         if name.startswith("system."):
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         place = parse_path(path) if name.startswith(PREFIX) else None
@@ -476,8 +476,8 @@ class Operations:
 
     @translate_errors
     def removexattr(self, path: str, name: str) -> int:
-        """Put a setting back to its default."""
-        if name.startswith("system."):  # how the kernel sets an access list that says no more than the mode
+        """Reset a setting to its default."""
+        if name.startswith("system."):  # the kernel sets an access list that is equivalent to the mode this way
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         place = parse_path(path)
         if not isinstance(place, SessionPath):

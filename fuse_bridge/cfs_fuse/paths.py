@@ -1,4 +1,4 @@
-"""What a path of the mount stands for; behind this module nobody splits paths (F5)."""
+"""Parses paths of the mount and builds file attributes (F5). No other module splits paths."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ ControlKind = Literal["live", "status", "events"]
 CONTROL_KINDS: tuple[ControlKind, ...] = ("live", "status", "events")
 SUB_SESSIONS = ".sub_sessions"
 NAME_MAX = 255
-"""Bytes of a name."""
+"""Maximum length of a name in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Root:
 
 @dataclass(frozen=True, slots=True)
 class ControlDirectory:
-    """One of the hidden directories whose files say something about each session."""
+    """A hidden directory with one control file for each session."""
 
     kind: ControlKind
 
@@ -36,7 +36,7 @@ class Families:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The directory of everything below one session."""
+    """The directory of all sub-sessions of one session."""
 
     root: str
 
@@ -58,7 +58,7 @@ class ControlPath:
 
 @dataclass(frozen=True, slots=True)
 class ScratchPath:
-    """A file that an editor or a desktop makes for itself."""
+    """A temporary file of an editor or a desktop."""
 
     name: str
 
@@ -69,7 +69,7 @@ MountPath = Directory | File
 
 
 def parse_path(path: str) -> MountPath:
-    """Read a path as the kernel gives it.
+    """Parse a path from the kernel.
 
     Raises `OSError`: ENOENT, EILSEQ for a name that is not UTF-8, ENAMETOOLONG for one the kernel lets pass.
     """
@@ -104,12 +104,12 @@ def _at_root(name: str) -> MountPath:
     return ScratchPath(name) if is_scratch(name) else SessionPath(name)
 
 
-# What `stat` and `df` show.
+# Attributes for `stat` and `df`
 
 BLOCK = 4_096
 
 READ_BYTES = 1 << 20
-"""What `cat`, `cp` and others then read at a time: the largest piece that the kernel asks for in one request."""
+"""Preferred read size of `cat`, `cp` and others: the largest request of the kernel."""
 
 _NANO = 1_000_000_000
 _STAT_BLOCK = 512
@@ -118,7 +118,7 @@ Attributes = dict[str, Any]
 
 
 class FileAttributes:
-    """Makes attributes for one mount: whose files they are, and who may touch them as far as modes can tell."""
+    """Builds the attributes of one mount's files: owner, group and mode."""
 
     def __init__(self, *, shared: bool) -> None:
         self._owner = {"st_uid": os.getuid(), "st_gid": os.getgid()}
@@ -127,7 +127,7 @@ class FileAttributes:
         self._began = time.time()
 
     def file(self, size: int, changed_at: float, *, mode: int | None = None) -> Attributes:
-        """Describe a file; times are seconds since the epoch."""
+        """Return the attributes of a file; times are seconds since the epoch."""
         when = int(changed_at * _NANO)
         return {
             "st_mode": mode or self._file,
@@ -142,7 +142,7 @@ class FileAttributes:
         }
 
     def directory(self, changed_at: float) -> Attributes:
-        """Describe a directory."""
+        """Return the attributes of a directory."""
         when = int((changed_at or self._began) * _NANO)
         return {
             "st_mode": self._directory,
@@ -165,9 +165,9 @@ class FileAttributes:
 
 
 def filesystem(sessions: int, used: int, nominal: int) -> dict[str, int]:
-    """Describe the whole: what is used is true, what is free is `nominal` bytes less that.
+    """Return the statistics of the file system; free space is `nominal` bytes less the used bytes.
 
-    The server says how much it holds, and not how much it could.
+    The server reports how much it stores, but not its capacity.
     """
     blocks = -(-used // BLOCK)
     total = max(nominal // BLOCK, blocks)

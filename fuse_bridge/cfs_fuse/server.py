@@ -1,4 +1,4 @@
-"""The calls of the server that the bridge makes, each interruptible by the caller's signals (F3)."""
+"""Calls the server for the bridge; signals of the calling program interrupt each call (F3)."""
 
 import errno
 import os
@@ -14,21 +14,20 @@ from cfs import api, wire
 from cfs.stream import StreamEvent
 from cfs.transports.http import Client
 
-# Waiting in a handler of the kernel's requests: it can be interrupted, and leaves threads for the others (F3).
+# Interruptible waits in handlers of kernel requests (F3)
 #
-# The kernel tells the bridge of a signal to the caller, but a handler has to look: without that not even SIGKILL gets
-# a
-# blocked reader away. So no wait here is longer than `POLL` seconds at a time.
+# A handler has to poll for signals to the caller; otherwise not even SIGKILL ends a blocked read. So no wait is longer
+# than `POLL` seconds at a time.
 
 T = TypeVar("T")
 
 POLL = 0.1
 CALLS = 64
-"""Calls of the server that are on their way at a time."""
+"""Maximum concurrent requests to the server."""
 
 
 class Kernel(Protocol):
-    """What a handler asks about the request that it serves."""
+    """The kernel request that a handler is serving."""
 
     def interrupted(self) -> bool:
         """Whether the caller got a signal."""
@@ -40,7 +39,7 @@ class Kernel(Protocol):
 
 
 class Waiter:
-    """Waits for things on behalf of callers; at most `places` of them wait for sessions at a time."""
+    """Waits on behalf of callers; at most `places` of them wait for sessions at a time."""
 
     def __init__(self, kernel: Kernel, places: int) -> None:
         self._kernel = kernel
@@ -48,7 +47,7 @@ class Waiter:
         self._calls = ThreadPoolExecutor(CALLS, thread_name_prefix="call")
 
     def until(self, condition: threading.Condition, ready: Callable[[], bool]) -> None:
-        """Wait until something is true, however long that takes; the condition's lock is held.
+        """Wait without a limit until a predicate is true; requires the condition's lock.
 
         Raises `OSError`: EINTR when the caller got a signal, EAGAIN when too many wait, EIO when the mount ends.
         """
@@ -60,7 +59,7 @@ class Waiter:
                 self._look()
 
     def at_most(self, condition: threading.Condition, ready: Callable[[], bool], seconds: float) -> bool:
-        """Wait some seconds at most; the condition's lock is held. Returns whether it came true; raises as `until`."""
+        """Wait for a limited time; requires the condition's lock. Returns the result; raises like `until`."""
         end = time.monotonic() + seconds
         with self._place():
             while not ready():
@@ -71,7 +70,7 @@ class Waiter:
         return True
 
     def briefly(self, condition: threading.Condition, ready: Callable[[], bool], seconds: float) -> bool:
-        """Wait for what is on its way already, as `at_most` does, but raise nothing and take nobody's place."""
+        """Wait like `at_most` for something imminent, without raising and without occupying a place."""
         end = time.monotonic() + seconds
         while not ready():
             left = end - time.monotonic()
@@ -81,7 +80,7 @@ class Waiter:
         return True
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do something elsewhere and wait for its result; raises what it raised, or as `until` does."""
+        """Run a function in another thread and wait for its result; raises its error, or like `until`."""
         future = self._calls.submit(work)
         while True:
             try:
@@ -116,7 +115,7 @@ PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A transcript as bytes, and the name of its version."""
+    """A transcript as bytes, with its version."""
 
     data: bytes
     etag: str
@@ -134,28 +133,28 @@ class Server:
         return self._waiter.call(lambda: self.client.call(call))
 
     def append(self, session: str, life: str, message: bytes) -> wire.Accepted:
-        """Append a message to this life of a session; it is never made by this.
+        """Append a message to an existing session; never creates one.
 
-        An empty message changes nothing, and tells whether one might be appended. Raises `Gone` when the session is
-        not there any more, or another one has its name.
+        An empty message changes nothing and only checks that the session is writable. Raises `Gone` if the session was
+        deleted, even if another one has its name now.
         """
         call = api.append(session, message)
         headers = {**call.request.headers, "If-Match": "*"} | ({api.LIFE: life} if life else {})
         return self.call(replace(call, request=replace(call.request, headers=headers)))
 
     def text(self, session: str) -> Text:
-        """Read a transcript as it is now."""
+        """Read the current transcript."""
         return self.call(
             api.Call(api.transcript(session).request, lambda answer: Text(answer.body, answer.headers.get("etag", "")))
         )
 
     def history(self, session: str) -> Generator[StreamEvent, None, None]:
-        """Yield the events of a session that the server still has; goes on to wait for more at the end."""
+        """Yield the events of a session that the server still has, then new ones as they happen."""
         yield from self.client.events(api.events(session, after="0"), attempts=0)
 
 
 def listing(client: Client) -> Iterator[wire.SessionInfo]:
-    """Yield every session that the caller may see, with all that is below it."""
+    """Yield every session that the caller may see, including sub-sessions."""
     after = ""
     while True:
         page = client.call(api.list_sessions(after=after, limit=PAGE))

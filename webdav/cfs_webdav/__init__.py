@@ -1,4 +1,4 @@
-"""Shows any logical file system as WebDAV."""
+"""Serves a logical file system over WebDAV."""
 
 from cfs_webdav.app import Call, Mount
 from cfs_webdav.tree import Conditions, Entry, HandleTree, Tree

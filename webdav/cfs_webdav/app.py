@@ -1,4 +1,4 @@
-"""One mount as an ASGI application: WsgiDAV in a few threads, with a tree for each request (W1)."""
+"""Runs one WebDAV mount as an ASGI application: WsgiDAV in a thread pool, with a tree for each request (W1)."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -23,19 +23,19 @@ _PAGE = "text/plain; charset=utf-8"
 _MADE_HERE = ("Content-", "Date")
 _WITH_XML = {"PROPFIND", "PROPPATCH", "LOCK"}
 _log = logging.getLogger(__name__)
-logging.getLogger("wsgidav").setLevel(logging.CRITICAL)  # it logs what clients do wrong as errors, with traces
+logging.getLogger("wsgidav").setLevel(logging.CRITICAL)  # it logs client errors with stack traces
 
 _Headers = list[tuple[str, str]]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Describe = Callable[[int, str, CfsError | None], tuple[str, bytes]]
-"""Makes media type and body of an error response from its status, its message, and the error of the tree if any."""
+"""Returns media type and body of an error response, given its status, message and the tree's error, if any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a request brings besides its head: who makes it, what that caller sees, and the body as a file."""
+    """A request besides its headers: the caller, the tree that the caller sees, and the body as a file."""
 
     principal: str
     tree: Tree
@@ -44,9 +44,9 @@ class Call:
 
 
 class Mount:
-    """The mount at a path like `/dav/files`: a share of its own, for the library gets confused by two in one app.
+    """The mount at a path such as `/dav/files`. Each mount has its own WsgiDAV app, which supports one share only.
 
-    It answers everything but GET and HEAD, which are better done without a thread each.
+    It handles all methods except GET and HEAD, which need no thread and are handled elsewhere.
     """
 
     def __init__(self, path: str, describe: Describe) -> None:
@@ -67,16 +67,16 @@ class Mount:
         self._wsgi = WSGIMiddleware(self._answer, workers=_THREADS)  # type: ignore[arg-type]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, call: Call) -> None:
-        """Answer one request, whose body has been received already."""
+        """Answer one request. Its body has already been received."""
         inner = dict(scope, root_path="", query_string=b"", **{"cfs_webdav.call": call})
         await self._wsgi(inner, receive, send)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """End the threads."""
+        """Shut down the thread pool."""
         self._wsgi.executor.shutdown(wait=False, cancel_futures=True)
 
     def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        """Run the library to its end: what it answers here fits into memory, and an error may come late."""
+        """Collect the whole response: it fits into memory, and the library may raise while it writes the body."""
         call: Call = environ["asgi.scope"]["cfs_webdav.call"]
         environ |= {TREE: call.tree, "wsgidav.auth.user_name": call.principal}
         environ.setdefault("HTTP_HOST", "localhost")
@@ -96,12 +96,12 @@ class Mount:
 
     def _sentence(self, error: DAVError) -> bytes:
         detail = str(error.context_info or reason_of(error.value))
-        if error.value == HTTP_NOT_FOUND and detail.startswith("/"):  # the library says no more than the path
+        if error.value == HTTP_NOT_FOUND and detail.startswith("/"):  # the library's message is only the path
             detail = f"there is nothing at {self._path}{detail}"
         return detail.encode()
 
     def _tidied(self, status: int, headers: _Headers, body: bytes, cause: CfsError | None) -> tuple[_Headers, bytes]:
-        """Write an error as all faces do, and leave out pages that say the status once more."""
+        """Write an error in the format of all interfaces, and drop bodies that only repeat the status."""
         media = next((value for name, value in headers if name == "Content-Type"), "")
         if media.startswith("text/"):
             media, body = self._describe(status, body.decode(), cause) if status >= 400 else ("", b"")
@@ -119,7 +119,7 @@ def _body(method: str, call: Call) -> tuple[BinaryIO, str]:
 
 
 class _Defects(BaseMiddleware):  # type: ignore[misc]
-    """Lets nothing through but answers and `DAVError`s."""
+    """Turns unexpected exceptions into a `DAVError` (500) and logs them."""
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         try:
@@ -127,5 +127,5 @@ class _Defects(BaseMiddleware):  # type: ignore[misc]
         except DAVError:
             raise
         except Exception as error:
-            _log.exception("a defect in %s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
-            raise DAVError(500, "the server has a defect; its log has the details") from error
+            _log.exception("internal error in %s %s", environ["REQUEST_METHOD"], environ["PATH_INFO"])
+            raise DAVError(500, "internal server error; the server's log has the details") from error

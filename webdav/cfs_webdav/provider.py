@@ -1,4 +1,4 @@
-"""The trees of one mount as a WsgiDAV provider; each request brings its own."""
+"""Adapts the trees of one mount to WsgiDAV: resources, properties, XML and errors."""
 
 import math
 import threading
@@ -25,11 +25,11 @@ from cfs.errors import CfsError
 from cfs_webdav.storage import Locks
 from cfs_webdav.tree import Conditions, Entry, Tree
 
-# Errors of a tree become errors of WsgiDAV, which carry the original.
+# Errors
 
 
 class TreeError(DAVError):  # type: ignore[misc]
-    """An error that a tree raised, with its status; `error` is the original."""
+    """A tree's error as an error of WsgiDAV, with its status. `error` is the original."""
 
     def __init__(self, error: CfsError) -> None:
         headers = [("Retry-After", str(math.ceil(error.retry_after)))] if error.retry_after is not None else None
@@ -51,7 +51,7 @@ def translate_errors(tree: Tree) -> Iterator[None]:
 
 
 def reason_of(status: int) -> str:
-    """Name a status, as its line and `D:status` show it."""
+    """Return a status with its phrase, as in the status line and in `D:status`."""
     return f"{status} {HTTPStatus(status).phrase}"
 
 
@@ -59,14 +59,14 @@ for _status in HTTPStatus:  # the library knows the names of only a few
     ERROR_DESCRIPTIONS.setdefault(_status.value, reason_of(_status.value))
 
 
-# XML that clients send, reduced to what the library expects: elements and text.
+# Request bodies
 
 
 def plain_xml(body: bytes) -> bytes:
     """Return the document without comments and processing instructions.
 
-    Raises `DAVError` (400) for what is not well-formed or declares a document type: no method of WebDAV needs one, and
-    entities are how a small document becomes a large one, or reads a file of ours (RFC 4918, 20.6).
+    Raises `DAVError` (400) for a body that is not well-formed or declares a document type. WebDAV needs no document
+    types, and their entities allow expansion attacks and access to local files (RFC 4918, 20.6).
     """
     parser = etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True, remove_pis=True)
     try:
@@ -79,10 +79,10 @@ def plain_xml(body: bytes) -> bytes:
     return document
 
 
-# The live properties that an entry has, as texts (RFC 4918, 15).
+# Live properties (RFC 4918, 15)
 
 RESOURCE_TYPE = "{DAV:}resourcetype"
-"""The one whose value is no text: an empty element `collection`, or nothing."""
+"""The only live property whose value is not text: an empty element `collection`, or nothing."""
 
 
 def _nothing(entry: Entry) -> None:  # noqa: ARG001 - as the others
@@ -95,23 +95,23 @@ LIVE: dict[str, Callable[[Entry], str | None]] = {
     "{DAV:}getetag": lambda entry: None if entry.etag is None else f'"{entry.etag}"',
     "{DAV:}getcontenttype": lambda entry: None if entry.collection else entry.media_type,
     "{DAV:}creationdate": _nothing,
-    "{DAV:}quota-used-bytes": _nothing,  # RFC 4331; an empty answer would be read as "full"
+    "{DAV:}quota-used-bytes": _nothing,  # RFC 4331; clients read an empty value as "full"
     "{DAV:}quota-available-bytes": _nothing,
 }
 
 
-# A few live properties of everything in a collection: what clients ask for most, and of thousands of entries.
+# Fast listings: live properties of all members of a collection, the most frequent request
 #
-# The library makes an element of each value first, which takes it several times as long. Written here is only what it
-# would answer just so: names that are live or unknown, and a collection without conditions. The rest is left to it.
+# WsgiDAV builds an XML element for each value, which is several times slower. The code below handles only requests to
+# which WsgiDAV would give the same response: live or unknown names, and a collection without conditions.
 
 _SAFE = "/!*'(),$-_|."
 _Part = tuple[str, str, Callable[[Entry], str | None] | None]
-"""A property as it is written where it has a value, as it is where it has none, and where its value comes from."""
+"""The XML of a property with a value, its XML without a value, and the function that returns the value."""
 
 
 def asked_names(body: bytes) -> list[str] | None:
-    """Read a PROPFIND that names properties; None for any other."""
+    """Return the property names of a PROPFIND; None if it does not list names."""
     root = etree.fromstring(body, etree.XMLParser(resolve_entities=False, no_network=True)) if body else None
     if root is None or root.tag != "{DAV:}propfind" or [child.tag for child in root] != ["{DAV:}prop"]:
         return None
@@ -119,7 +119,10 @@ def asked_names(body: bytes) -> list[str] | None:
 
 
 def multistatus(prefix: str, names: Iterable[str], entries: Iterable[Entry]) -> bytes:
-    """Answer by the properties of some entries; `prefix` is the path of the mount, and unknown names have no value."""
+    """Write the properties of entries as a multistatus body. `prefix` is the path of the mount.
+
+    Unknown properties are reported as 404.
+    """
     parts = [_part(name) for name in names]
     return "".join(_pieces(quote(prefix, safe=_SAFE), parts, entries)).encode()
 
@@ -155,23 +158,23 @@ def _part(name: str) -> _Part:
     return named, empty, lambda entry: None if (value := live(entry)) is None else escape(value)
 
 
-# Entries of a tree as WsgiDAV wants to see them; each is a snapshot, taken once in a request.
+# Resources: each is a snapshot of an entry, taken once in a request
 
 _NOT_THERE = DAVError(HTTP_NOT_FOUND)
 TREE = "cfs_webdav.tree"
 """Key of a request's tree in its WSGI environment."""
 _NO_XML = dict.fromkeys([0xFFFE, 0xFFFF], "\ufffd")
-"""What names and texts may hold, and XML may not: one of them would make the whole listing fail."""
+"""Characters that are legal in names but not in XML. One of them would make the whole listing fail."""
 CONDITIONS = "cfs_webdav.conditions"
 
 
 def resource(entry: Entry, environ: dict[str, Any]) -> "File | Collection":
-    """Show an entry."""
+    """Return the WsgiDAV resource of an entry."""
     return Collection(entry, environ) if entry.collection else File(entry, environ)
 
 
 class _Resource(_DAVResource):  # type: ignore[misc]
-    """What files and collections have in common."""
+    """Base class of files and collections."""
 
     path: str
     environ: dict[str, Any]
@@ -183,40 +186,40 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         self.tree: Tree = environ[TREE]
 
     def get_last_modified(self) -> float | None:
-        """Return when it changed, in seconds since 1970."""
+        """Return the time of the last change, in seconds since 1970."""
         return self.entry.modified
 
     def prevent_locking(self) -> bool:
-        """Say no to who may not write here either."""
+        """Refuse locks to callers without the right to write."""
         with translate_errors(self.tree):
             return not self.tree.may_write(self.path)
 
     def get_property_names(self, *, is_allprop: bool) -> list[str]:
-        """List what `allprop` and `propname` answer."""
+        """List the properties that `allprop` and `propname` return."""
         names: list[str] = super().get_property_names(is_allprop=is_allprop)
         with translate_errors(self.tree):
             return [*names, *self.tree.properties(self.path)]
 
     def get_properties(self, mode: str, *, name_list: list[str] | None = None) -> list[tuple[str, Any]]:
-        """Return names and values, or the errors in their place; what is named and not there costs next to nothing."""
+        """Return names and values; an error stands in place of a value. Missing properties are cheap."""
         if mode != "named" or name_list is None:
             found: list[tuple[str, Any]] = super().get_properties(mode, name_list=name_list)
             return found
         return [(name, self._value(name)) for name in name_list]
 
     def get_property_value(self, name: str) -> Any:
-        """Return a property; raises `DAVError` (404) if there is none of the name."""
+        """Return the value of a property; raises `DAVError` (404) if it does not exist."""
         value = self._value(name)
         if isinstance(value, DAVError):
             raise value
         return value
 
     def _value(self, name: str) -> Any:
-        """Return a property: a live one, the tree's own, or a dead one; or what is wrong with it."""
+        """Return the value of a live property, of one of the tree or of a dead one, or the error."""
         value: Any
         if name == RESOURCE_TYPE:
             value = _type(self.entry)
-        elif (live := LIVE.get(name)) is not None:  # without the library's detours
+        elif (live := LIVE.get(name)) is not None:  # faster than the library's way
             value = live(self.entry)
         elif name.startswith(self.tree.namespace or "{}"):
             with translate_errors(self.tree):
@@ -233,7 +236,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         return _NOT_THERE if value is None else value
 
     def set_property_value(self, name: str, value: Any, *, dry_run: bool = False) -> Any:
-        """Set or (by None) remove a property, which is a way of writing."""
+        """Set a property, or remove it if the value is None. This needs the right to write."""
         with translate_errors(self.tree):
             if not self.tree.may_write(self.path):
                 raise DAVError(HTTP_FORBIDDEN, f"you may not write to {self.path!r}")
@@ -245,7 +248,7 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         return super().set_property_value(name, value, dry_run=dry_run)
 
     def delete(self) -> None:
-        """Take it away, with its locks and dead properties."""
+        """Delete the entry with its locks and dead properties."""
         with translate_errors(self.tree):
             self.tree.delete(self.path)
         self.forget(recursive=False)
@@ -256,15 +259,15 @@ class _Resource(_DAVResource):  # type: ignore[misc]
         self.remove_all_locks(recursive=recursive)
 
     def handle_move(self, dest_path: str) -> bool:
-        """Move one entry over another in one piece; leave everything else to the library."""
+        """Move an entry over another atomically; the library handles all other moves."""
         return self._replaced(dest_path, is_move=True)
 
     def handle_copy(self, dest_path: str, *, depth_infinity: bool) -> bool:  # noqa: ARG002 - the library's signature
-        """Copy one entry over another in one piece; leave everything else to the library."""
+        """Copy an entry over another atomically; the library handles all other copies."""
         return self._replaced(dest_path, is_move=False)
 
     def copy_move_single(self, dest_path: str, *, is_move: bool) -> None:
-        """Copy it, or move it with what clients have noted about it."""
+        """Copy the entry, or move it with its dead properties."""
         target = plain(dest_path)
         new = self.provider.ref_url_of(target, collection=self.entry.collection)
         with translate_errors(self.tree):
@@ -303,7 +306,7 @@ def _type(entry: Entry) -> Any:
 
 
 class File(_Resource, DAVNonCollection):  # type: ignore[misc]
-    """An entry with a content."""
+    """A resource with content."""
 
     def __init__(self, entry: Entry, environ: dict[str, Any]) -> None:
         super().__init__(entry, environ)
@@ -319,15 +322,15 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
         return self.entry.media_type
 
     def get_etag(self) -> str | None:
-        """Return the ETag without quotes; after a PUT, that of what was sent."""
+        """Return the ETag without quotes; after a PUT, the ETag of the body that was sent."""
         return self._etag
 
     def support_etag(self) -> bool:
-        """Whether there is one."""
+        """Return whether the entry has an ETag."""
         return self._etag is not None
 
     def support_ranges(self) -> bool:
-        """Whether a part can be read."""
+        """Return whether range requests are supported."""
         return True
 
     def get_content(self) -> BinaryIO:
@@ -336,24 +339,24 @@ class File(_Resource, DAVNonCollection):  # type: ignore[misc]
             return self.tree.open(self.path)
 
     def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
-        """Whether it moves with everything in it: there is nothing in it."""
+        """Return True: a file has no members to move."""
         return False
 
     def begin_write(self, *, content_type: str | None = None) -> "File":  # noqa: ARG002 - the library's signature
-        """Return what takes the body of a PUT."""
+        """Return a sink for the body of a PUT."""
         return self
 
-    def writelines(self, chunks: Iterable[bytes]) -> None:  # noqa: ARG002 - it has been received already
-        """Do what the body means, which has been received as a file."""
+    def writelines(self, chunks: Iterable[bytes]) -> None:  # noqa: ARG002 - already received
+        """Pass the body to the tree. It has already been received as a file."""
         with translate_errors(self.tree):
             self._etag = self.tree.write(self.path, self.environ["wsgi.input"], self.environ[CONDITIONS])
         self.environ["wsgidav.all_input_read"] = 1
 
     def close(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def delete(self) -> None:
-        """Take it away, unless it has been moved: then the library comes to delete what is left."""
+        """Delete the file, unless it has been moved: the library also calls this after a move."""
         if not self._moved:
             super().delete()
 
@@ -367,15 +370,15 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
     """A collection of entries."""
 
     def get_member_names(self) -> list[str]:
-        """List the names of what is directly in it."""
+        """List the names of the direct members."""
         return [entry.path.rpartition("/")[2] for entry in self._members()]
 
     def get_member_list(self) -> list["File | Collection"]:
-        """List what is directly in it: one look for all."""
+        """List the direct members with a single look-up."""
         return [resource(entry, self.environ) for entry in self._members()]
 
     def create_empty_resource(self, name: str) -> File:
-        """Make an empty entry for a lock to hold; that of a PUT is made when its content is accepted."""
+        """Create an empty entry for a LOCK. A PUT creates its entry when its body is accepted."""
         path = f"{self.path.rstrip('/')}/{name}"
         if self.environ["REQUEST_METHOD"] != "LOCK":
             return File(Entry(path), self.environ)
@@ -385,29 +388,29 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
         return File(entry or Entry(path), self.environ)
 
     def create_collection(self, name: str) -> None:
-        """Make an empty collection."""
+        """Create an empty collection."""
         with translate_errors(self.tree):
             self.tree.make_collection(f"{self.path.rstrip('/')}/{name}")
 
     def handle_delete(self) -> bool:
-        """Say no before anything is taken away, or leave it to the library."""
+        """Refuse before anything is deleted, or let the library delete the members."""
         with translate_errors(self.tree):
             if not self.tree.may_remove(self.path):
                 raise DAVError(HTTP_FORBIDDEN, f"{self.path!r} is there as long as what it belongs to")
         return False
 
     def delete(self) -> None:
-        """Take it away with what is in it."""
+        """Delete the collection with its members."""
         for member in self.get_member_list():
             member.delete()
         super().delete()
 
     def support_recursive_move(self, dest_path: str) -> bool:  # noqa: ARG002 - the library's signature
-        """Whether it moves with everything in it."""
+        """Return whether the collection can be moved with its members in one step."""
         return True
 
     def move_recursive(self, dest_path: str) -> list[Any]:
-        """Move it with everything in it, and what clients have noted about that."""
+        """Move the collection with its members and their dead properties."""
         target = plain(dest_path)
         with translate_errors(self.tree):
             self.tree.move(self.path, target)
@@ -423,7 +426,7 @@ class Collection(_Resource, DAVCollection):  # type: ignore[misc]
 
 
 def plain(path: str) -> str:
-    """Cut the `/` off that the library puts at the end of a collection's path."""
+    """Remove the `/` that the library adds to a collection's path."""
     return path.rstrip("/") or "/"
 
 
@@ -439,7 +442,7 @@ class Provider(DAVProvider):  # type: ignore[misc]
         self._locking = threading.Lock()
 
     def get_resource_inst(self, path: str | None, environ: dict[str, Any]) -> File | Collection | None:
-        """Return what is at a path; None if nothing is, or if the path is what is above the mount."""
+        """Return the resource at a path; None if there is none, or if the path is above the mount."""
         if path is None:
             return None
         tree: Tree = environ[TREE]
@@ -448,23 +451,23 @@ class Provider(DAVProvider):  # type: ignore[misc]
         return None if entry is None else resource(entry, environ)
 
     def ref_url_of(self, path: str, *, collection: bool) -> str:
-        """Name a path as the keepers of locks and properties do."""
+        """Return the form of a path that the stores of locks and properties use."""
         return quote(self.share_path + path + ("/" if collection and path != "/" else ""))
 
     def custom_request_handler(self, environ: dict[str, Any], start_response: Any, default_handler: _Handler) -> Any:
-        """Do before the library's handler what it leaves out."""
+        """Make the checks that the library's handler leaves out."""
         tree: Tree = environ[TREE]
         with translate_errors(tree):
             tree.check(plain(environ["PATH_INFO"]))
         match environ["REQUEST_METHOD"]:
             case "DELETE" | "MOVE" | "COPY" if plain(environ["PATH_INFO"]) == "/":
                 raise DAVError(HTTP_FORBIDDEN, "the root of a mount cannot be deleted, moved or copied")
-            case "PUT":  # the tree judges these in one piece with the write
+            case "PUT":  # the tree checks these atomically with the write
                 environ[CONDITIONS] = Conditions(
                     environ.pop("HTTP_IF_MATCH", None), environ.pop("HTTP_IF_NONE_MATCH", None)
                 )
             case "LOCK" if environ["CONTENT_LENGTH"] != "0":
-                with self._locking:  # one by one: no name is to be made for a lock that there is no room for then
+                with self._locking:  # one at a time: no name is created for a lock that exceeds the limit
                     self._locks.require_room(environ["wsgidav.auth.user_name"])
                     return default_handler(environ, start_response)
             case "PROPFIND" if environ.get("HTTP_DEPTH", "infinity") == "infinity":
@@ -482,12 +485,12 @@ class Provider(DAVProvider):  # type: ignore[misc]
         return default_handler(environ, start_response)
 
     def is_unknown(self, name: str, tree: Tree) -> bool:
-        """Tell whether nothing can have a property of this name."""
+        """Return whether no entry can have a property of this name."""
         own = tree.namespace is not None and name.startswith(tree.namespace)
         return not (own or name.startswith("{DAV:}") or self.prop_manager.has_any)
 
     def _listing(self, environ: dict[str, Any]) -> bytes | None:
-        """Answer a PROPFIND of a collection's members without the library, where that makes no difference."""
+        """Answer a PROPFIND of a collection's members without the library; None where the library has to do it."""
         tree: Tree = environ[TREE]
         if environ["HTTP_DEPTH"] != "1" or any(key.startswith("HTTP_IF") for key in environ):
             return None

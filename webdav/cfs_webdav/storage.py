@@ -1,4 +1,4 @@
-"""Write locks in memory, with a cap on their number, size and time (RFC 4918, 6)."""
+"""Stores dead properties and write locks in memory, with limits (RFC 4918, 4 and 6)."""
 
 import time
 from typing import Any
@@ -7,18 +7,16 @@ from wsgidav.dav_error import HTTP_INSUFFICIENT_STORAGE, HTTP_REQUEST_ENTITY_TOO
 from wsgidav.lock_man.lock_storage import LockStorageDict
 from wsgidav.prop_man.property_manager import PropertyManager
 
-# Dead properties in memory, with a cap on their size (RFC 4918, 4).
-
 MOST_BYTES_OF_ONE = 64 << 10
 MOST_BYTES = 16 << 20
 
 
 class Properties(PropertyManager):  # type: ignore[misc]
-    """What clients have noted about the entries of one mount. It ends with the process."""
+    """The dead properties of one mount. They are lost when the process exits."""
 
     @property
     def has_any(self) -> bool:
-        """Whether anything has been noted about anything."""
+        """Whether any entry has a dead property."""
         return bool(self._dict)
 
     def write_property(
@@ -29,13 +27,13 @@ class Properties(PropertyManager):  # type: ignore[misc]
         dry_run: bool = False,
         environ: dict[str, Any] | None = None,
     ) -> None:
-        """Keep a property; raises `DAVError` (507) when there is no room for it."""
+        """Store a property; raises `DAVError` (507) if it exceeds a limit."""
         size = _size({name: property_value})
         of_one = _size((self._dict or {}).get(norm_url, {}))
         if of_one + size > MOST_BYTES_OF_ONE or self._size() + size > MOST_BYTES:
             raise DAVError(
                 HTTP_INSUFFICIENT_STORAGE,
-                f"there is room for {MOST_BYTES_OF_ONE} bytes of properties of one entry, and {MOST_BYTES} of all",
+                f"properties are limited to {MOST_BYTES_OF_ONE} bytes for one entry and {MOST_BYTES} in total",
             )
         super().write_property(norm_url, name, property_value, dry_run, environ)
 
@@ -48,14 +46,14 @@ def _size(properties: dict[str, bytes]) -> int:
 
 
 MOST_SECONDS = 600.0
-"""A client that wants a lock for longer refreshes it, as all do."""
+"""Maximum lifetime of a lock. Clients refresh a lock to keep it longer."""
 MOST_OF_ONE = 1_000
 MOST = 4_000
 MOST_OWNER_BYTES = 2_000
 
 
 class Locks(LockStorageDict):  # type: ignore[misc]
-    """All locks of one mount. A caller has so many at most, and all of them together so many."""
+    """The locks of one mount, limited for each caller and in total."""
 
     def require_room(self, principal: str) -> None:
         """Raise `DAVError` (507) if this caller may have no more locks now."""
@@ -64,21 +62,21 @@ class Locks(LockStorageDict):  # type: ignore[misc]
             if self._is_full(principal):
                 raise DAVError(
                     HTTP_INSUFFICIENT_STORAGE,
-                    f"you may hold {MOST_OF_ONE} locks, and all users together {MOST}; unlock something",
+                    f"locks are limited to {MOST_OF_ONE} for one user and {MOST} in total; unlock something",
                 )
 
     def create(self, path: str, lock: dict[str, Any]) -> Any:
-        """Keep a new lock; raises `DAVError` when there are too many, or its owner is told at too great length."""
+        """Store a new lock; raises `DAVError` if there are too many, or if its owner element is too long."""
         if len(lock["owner"]) > MOST_OWNER_BYTES:
             raise DAVError(
-                HTTP_REQUEST_ENTITY_TOO_LARGE, f"the owner of a lock is {MOST_OWNER_BYTES} bytes of XML at most"
+                HTTP_REQUEST_ENTITY_TOO_LARGE, f"the owner of a lock is limited to {MOST_OWNER_BYTES} bytes of XML"
             )
         self.require_room(lock["principal"])
         lock["timeout"] = _bounded(float(lock["timeout"]))
         return super().create(path, lock)
 
     def refresh(self, token: str, *, timeout: float) -> Any:
-        """Let a lock begin its time anew."""
+        """Restart the lifetime of a lock."""
         return super().refresh(token, timeout=_bounded(timeout))
 
     def _is_full(self, principal: str) -> bool:
@@ -93,5 +91,5 @@ class Locks(LockStorageDict):  # type: ignore[misc]
 
 
 def _bounded(seconds: float) -> float:
-    """Shorten a time; negative stands for one without end."""
+    """Limit a lifetime; a negative one means unlimited."""
     return MOST_SECONDS if seconds < 0 else min(seconds, MOST_SECONDS)

@@ -1,4 +1,4 @@
-"""What a mount shows to one caller, and what the caller may do with it: entries and collections by their paths."""
+"""Defines the tree of entries and collections that a mount shows to one caller, and its operations."""
 
 import re
 from abc import ABC, abstractmethod
@@ -16,10 +16,10 @@ from cfs_filesystem import ConflictError, EntryMeta, FsHandle, NotFoundError, Pa
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing of a mount as it was at one moment.
+    """A snapshot of a file or collection.
 
-    `path` begins with `/`, has none at its end and is `/` for the mount itself; `size` is in bytes, `modified` in
-    seconds since 1970, and `etag` has no quotes.
+    `path` begins with `/` and does not end with one, except for the mount itself, whose path is `/`. `size` is in
+    bytes, `modified` in seconds since 1970, and `etag` has no quotes.
     """
 
     path: str
@@ -32,31 +32,31 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Headers `If-Match` and `If-None-Match` of a PUT, for the tree to judge in one piece with the write."""
+    """The headers `If-Match` and `If-None-Match` of a PUT. The tree checks them atomically with the write."""
 
     if_match: str | None = None
     if_none_match: str | None = None
 
 
 class Tree(ABC):
-    """A mount as one caller sees it, for one request. What the caller may not see is not there.
+    """A mount as one caller sees it, for one request. Entries that the caller may not see do not exist.
 
-    Its methods are called by threads and raise `CfsError`; any other exception is a defect (500).
+    Several threads call its methods. They raise `CfsError`; any other exception is a bug (500).
     """
 
     flat = False
-    """Whether there is nothing below the entries of the mount itself."""
+    """Whether the mount has no collections besides itself."""
 
     namespace: str | None = None
-    """How the names of the tree's own properties begin, in Clark's notation: `{namespace}`; None if it has none."""
+    """Prefix of the tree's own property names in Clark's notation, `{namespace}`; None if it has none."""
 
     @abstractmethod
     def look(self, path: str) -> Entry | None:
-        """Describe what is at a path; None if nothing is."""
+        """Return the entry at a path; None if there is none."""
 
     @abstractmethod
     def members(self, path: str) -> Iterable[Entry]:
-        """Describe what is directly in a collection."""
+        """Return the direct members of a collection."""
 
     @abstractmethod
     def open(self, path: str) -> BinaryIO:
@@ -64,76 +64,76 @@ class Tree(ABC):
 
     @abstractmethod
     def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str | None:
-        """Do what a PUT of this body means; return the ETag that names what was sent, without quotes.
+        """Handle a PUT of this body; return the ETag of the body that was sent, without quotes.
 
-        The body is at its beginning, and can be read once more by `seek`.
+        The body is positioned at its beginning and supports `seek`.
         """
 
     @abstractmethod
     def make(self, path: str) -> None:
-        """Make an empty entry."""
+        """Create an empty entry."""
 
     @abstractmethod
     def make_collection(self, path: str) -> None:
-        """Make an empty collection, in one that exists."""
+        """Create an empty collection in an existing one."""
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Take an entry or an empty collection away."""
+        """Delete an entry or an empty collection."""
 
     @abstractmethod
     def copy(self, path: str, target: str) -> None:
-        """Copy an entry, over one that exists; of a collection make an empty one."""
+        """Copy an entry, replacing an existing one. A collection is copied without its members."""
 
     @abstractmethod
     def move(self, path: str, target: str) -> None:
-        """Give an entry another path, over an entry that exists; or a collection with everything in it."""
+        """Move an entry, replacing an existing one, or move a collection with its members."""
 
     def may_overwrite(self, path: str, target: str) -> bool:  # noqa: ARG002 - for subclasses
-        """Tell whether `target`, which exists, may be replaced by a move or a copy of `path`."""
+        """Return whether a move or copy of `path` may replace the existing `target`."""
         return True
 
     @abstractmethod
     def may_write(self, path: str) -> bool:
-        """Tell whether the caller may write here: lock it, and note properties."""
+        """Return whether the caller may write here: lock it and set properties."""
 
     def may_remove(self, path: str) -> bool:  # noqa: ARG002 - for subclasses
-        """Tell whether a collection may be removed with what is in it; asked before anything of that goes."""
+        """Return whether a collection may be removed with its members; checked before any of them is deleted."""
         return True
 
     def check(self, path: str) -> None:  # noqa: B027 - for subclasses
-        """Raise where a request's own path can name nothing, or nothing that the caller may know of."""
+        """Raise if the path of a request is illegal, or names nothing that the caller may see."""
 
     def refusal(self, error: CfsError) -> CfsError:
-        """Return the error that the client gets for one that was raised here."""
+        """Return the error that the client gets in place of one that was raised here."""
         return error
 
     def properties(self, path: str) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
-        """Return the properties that the tree itself has, all of them in its namespace."""
+        """Return the tree's own properties. All of them are in its namespace."""
         return {}
 
     def set_property(self, path: str, name: str, value: str | None, *, dry_run: bool) -> bool:  # noqa: ARG002
-        """Set a property, or put it back to its default by None; False if that is none of the tree's namespace.
+        """Set a property, or reset it if `value` is None; False if it is not in the tree's namespace.
 
-        With `dry_run` only raise what would be raised.
+        With `dry_run` only raise the errors that the change would raise.
         """
         return False
 
 
-# What must hold of an entry before it is replaced (RFC 9110, 13.1).
+# Conditional requests (RFC 9110, 13.1)
 
 _TAGS = re.compile(r'(W/)?"([\x21\x23-\x7e\x80-\xff]*)"')
 
 
 def require(conditions: Conditions, etag: str | None, *, exists: bool) -> None:
-    """Raise `PreconditionFailed` unless the conditions hold of an entry with this ETag (unquoted; None for none)."""
+    """Raise `PreconditionFailed` unless the conditions match an entry with this ETag (unquoted; None for none)."""
     wanted, unwanted = conditions.if_match, conditions.if_none_match
     if wanted is not None and not (exists if wanted.strip() == "*" else etag in _strong(wanted)):
         raise PreconditionFailed(
             "If-Match does not hold: " + (f'the version is "{etag}" now' if exists else "nothing is there")
         )
     if unwanted is not None and (exists if unwanted.strip() == "*" else etag in _all(unwanted)):
-        raise PreconditionFailed("If-None-Match does not hold: such an entry is there already")
+        raise PreconditionFailed("If-None-Match does not hold: the entry already exists")
 
 
 def _strong(header: str) -> set[str | None]:
@@ -144,21 +144,21 @@ def _all(header: str) -> set[str | None]:
     return {tag for _, tag in _TAGS.findall(header)}
 
 
-# Any logical file system as the tree of a mount (W3). It knows of handles and prefixes, and of nothing else.
+# A logical file system as a tree (W3)
 
 _CHUNK_BYTES = 1 << 20
 _TYPES = MimeTypes()
 
 
 class HandleTree(Tree):
-    """What a handle shows below a registered prefix, which ends in `/`."""
+    """The entries that a handle can see below a registered prefix, which ends in `/`."""
 
     def __init__(self, handle: FsHandle, prefix: Path) -> None:
         self._handle = handle
         self._prefix = prefix
 
     def look(self, path: str) -> Entry | None:
-        """Describe what is at a path, if the handle may know of it."""
+        """Return the entry at a path, if the handle may see it."""
         if path == "/":
             return Entry(path, collection=True)
         logical = self._logical(path)
@@ -171,7 +171,7 @@ class HandleTree(Tree):
         return Entry(path, collection=True) if self._handle.is_directory(logical) else None
 
     def members(self, path: str) -> Iterator[Entry]:
-        """Describe what is directly in a directory."""
+        """Return the direct members of a directory."""
         return map(self._entry, self._handle.scan(self._logical(path)))
 
     def open(self, path: str) -> BinaryIO:
@@ -179,14 +179,14 @@ class HandleTree(Tree):
         return self._handle.open(self._logical(path))
 
     def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str | None:
-        """Put the body in the place of the content, if the conditions hold."""
+        """Replace the content with the body, if the conditions hold."""
         logical, size = self._logical(path), body.seek(0, SEEK_END)
         body.seek(0)
         with self._writing(logical, size):
             if conditions != Conditions():
                 there = self.look(path)
                 require(conditions, there.etag if there else None, exists=there is not None)
-            overwrite = (conditions.if_none_match or "").strip() != "*"  # who may not look may not overwrite blindly
+            overwrite = (conditions.if_none_match or "").strip() != "*"  # also without the right to see the entry
             try:
                 meta = self._handle.write_from(logical, _chunks(body), overwrite=overwrite)
             except ConflictError as error:
@@ -196,16 +196,16 @@ class HandleTree(Tree):
             return self._entry(meta).etag
 
     def make(self, path: str) -> None:
-        """Make an empty file."""
+        """Create an empty file."""
         with self._writing(self._logical(path), 0):
             self._handle.write(self._logical(path), b"", overwrite=False)
 
     def make_collection(self, path: str) -> None:
-        """Make an empty directory."""
+        """Create an empty directory."""
         self._handle.make_directory(self._logical(path))
 
     def delete(self, path: str) -> None:
-        """Take a file or an empty directory away."""
+        """Delete a file or an empty directory."""
         logical = self._logical(path)
         if self._handle.is_directory(logical):
             self._handle.remove_directory(logical)
@@ -213,7 +213,7 @@ class HandleTree(Tree):
             self._handle.delete(logical)
 
     def copy(self, path: str, target: str) -> None:
-        """Copy a file in pieces; of a directory make an empty one."""
+        """Copy a file in chunks. A directory is copied without its members."""
         logical, new = self._logical(path), self._logical(target)
         if self._handle.is_directory(logical):
             if not self._handle.is_directory(new):
@@ -224,15 +224,15 @@ class HandleTree(Tree):
             self._handle.write_from(new, _chunks(content))
 
     def move(self, path: str, target: str) -> None:
-        """Give a file or a directory another path."""
+        """Move a file or a directory."""
         self._handle.move(self._logical(path), self._logical(target), overwrite=True)
 
     def may_write(self, path: str) -> bool:
-        """Tell whether the handle may write here."""
+        """Return whether the handle may write here."""
         return path != "/" and self._handle.allows("write", self._logical(path))
 
     def _writing(self, path: Path, size: int) -> AbstractContextManager[None]:  # noqa: ARG002 - for subclasses
-        """Surround the writing of so many bytes, from the look at the version to the end."""
+        """Return a context that encloses a write of `size` bytes, including the check of its conditions."""
         return nullcontext()
 
     def _logical(self, path: str) -> Path:
@@ -252,6 +252,6 @@ def _chunks(content: BinaryIO) -> Iterator[bytes]:
 
 
 def media_type_of(path: str) -> str:
-    """Guess by the name what a content is; a compressed one is not of the type of what is in it."""
+    """Guess the media type from the name; compressed files are `application/octet-stream`."""
     media, compression = _TYPES.guess_type(path)
     return "application/octet-stream" if media is None or compression else media
