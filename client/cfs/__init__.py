@@ -1,6 +1,6 @@
-"""The wire contract, the SDK on top of it, and the command line.
+"""The Python SDK of CFS, its wire models, and the command line.
 
-What needs pydantic is loaded when it is first asked for, so that importing the package costs next to nothing.
+Modules that need pydantic are imported on first use, so that importing the package is fast.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""`python -m cfs` is the program `cfs`."""
+"""Runs `cfs` as `python -m cfs`."""
 
 from cfs.cli import main
 

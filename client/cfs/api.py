@@ -1,7 +1,7 @@
-"""Every REST call as a value: what to send, and how to read what comes back. Pure: no I/O (H1).
+"""Describes every REST call as a value: the request, and a parser for its response. Pure: no I/O (H1).
 
-A function of this module builds a `Call`; a client of `cfs.transports` sends it and returns what its `read` makes of
-the answer. Errors are those of `cfs.errors`, as the server raised them.
+Functions of this module build a `Call`. A client of `cfs.transports` sends it and returns the result of its `read`.
+Errors are those of `cfs.errors`, as the server raised them.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from cfs import wire
 from cfs.errors import CfsError, ServerError, from_problem
 from cfs.ids import check_id
 
-if TYPE_CHECKING:  # models that most programs do not need: a tenth of a second is theirs
+if TYPE_CHECKING:  # most programs do not need these models, which take 0.1 s to import
     from cfs import completions
 
 T = TypeVar("T")
@@ -31,18 +31,18 @@ SESSION = "X-CFS-Session"
 """Header that names the session which records a completion, percent-encoded."""
 
 LIFE = "X-CFS-Life"
-"""Header that names one life of a session: it is another one after the session was deleted or lost, and made anew."""
+"""Header that identifies one life of a session; a session that is deleted or lost and created again has another."""
 
 COMPLETION_SECONDS = 600.0
-"""How long a completion may take unless somebody says otherwise."""
+"""Default timeout of a completion, in seconds."""
 
 _LONGEST_WAIT = 86_400.0
-"""Seconds that a server accepts as the length of a wait; most cut it further."""
+"""Maximum wait that a server accepts, in seconds; it may wait for a shorter time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApiResponse:
-    """What a server said: status, headers (names in lower case) and the whole body."""
+    """A response of the server: status, headers (names in lower case) and the whole body."""
 
     status: int
     headers: Mapping[str, str]
@@ -51,7 +51,7 @@ class ApiResponse:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to send. `path` is percent-encoded; `wait_seconds` is how many seconds the server was asked to wait."""
+    """A request. `path` is percent-encoded; `wait_seconds` is the time that the server is asked to wait."""
 
     method: str
     path: str
@@ -62,19 +62,19 @@ class Request:
 
     @property
     def safe(self) -> bool:
-        """Whether sending it twice does no more than sending it once (RFC 9110, 9.2.1)."""
+        """Whether the method is safe, so that the request can be repeated (RFC 9110, 9.2.1)."""
         return self.method == "GET"
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
-    """A request and the way to read its answer."""
+    """A request and the parser of its response."""
 
     request: Request
     read: Callable[[ApiResponse], T]
 
     def result(self, answer: ApiResponse) -> T:
-        """Read an answer; raises what it reports, and `ServerError` when it is none of ours."""
+        """Parse a response; raises the error that it reports, and `ServerError` if it is not a CFS response."""
         if answer.status >= 400:
             raise error_of(answer)
         try:
@@ -86,11 +86,11 @@ class Call(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A request that is answered by events.
+    """A request whose response is a stream of events.
 
-    `session` is whose events they are, None for all. With `one_turn` they are those of one turn and end with it: of
-    the one that the request begins, or of `turn`.
-    With `announce` an event `connected`, which no server sends, begins what each connection brings.
+    `session` is the session of the events, None for all sessions. With `one_turn` they are the events of one turn and
+    end with it: of `turn`, or of the turn that the request starts. With `announce` each connection begins with an
+    event `connected`, which the client adds.
     """
 
     request: Request
@@ -102,16 +102,16 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class ChunkStream:
-    """A request that is answered by the chunks of a completion; read them by a `completions.CompletionReader`."""
+    """A request whose response is a stream of chunks of a completion; see `completions.CompletionReader`."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The text of a session, its version, and what the session did at that moment.
+    """The text of a session, its version, and the state of the session at that moment.
 
-    `settled` says whether a wait that was asked for came to its end; None when none was.
+    `settled` is whether the session became settled within the requested wait; None if no wait was requested.
     """
 
     text: str
@@ -121,26 +121,26 @@ class Transcript:
 
 
 class Life:
-    """The life of a session that a client has seen: what it asks for from then on is answered for that one only.
+    """The life of a session that a client has seen. Later calls apply to that life only.
 
-    Where the session was deleted, or the server has lost it, the answer is `Gone`, whether the name is in use again or
-    not. Without this an append would make an empty session, or add to another one.
+    If the session was deleted or lost, calls raise `Gone`, even if another session has the name now. Without this an
+    append would create an empty session, or add to another one.
     """
 
     def __init__(self) -> None:
         self.nonce = ""
 
     def forget(self) -> None:
-        """Take whatever has the name by now."""
+        """Accept the session that has the name now."""
         self.nonce = ""
 
     def saw(self, token: str | None) -> None:
-        """Take the life from a cursor of the session's events, an ETag of it, or the header."""
+        """Store the life from an event cursor, an ETag or the header."""
         nonce = (token or "").strip('"').partition("-")[0]
         self.nonce = self.nonce or nonce
 
     def call(self, call: Call[T]) -> Call[T]:
-        """Let a call be for this life, and learn from its answer."""
+        """Restrict a call to this life, and store the life from its response."""
 
         def read(answer: ApiResponse) -> T:
             self.saw(answer.headers.get(LIFE.lower()))
@@ -149,7 +149,7 @@ class Life:
         return Call(self._request(call.request), read)
 
     def stream(self, stream: Stream) -> Stream:
-        """Let a stream be for this life; show its events' ids to `saw`."""
+        """Restrict a stream to this life; the ids of its events are passed to `saw`."""
         return dataclasses.replace(stream, request=self._request(stream.request))
 
     def _request(self, request: Request) -> Request:
@@ -159,14 +159,14 @@ class Life:
 
 
 def authorization(token: str | None) -> dict[str, str]:
-    """Write the header that carries an access token; none without a token (G9)."""
+    """Return the header with an access token; empty without a token (G9)."""
     return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def error_of(answer: ApiResponse) -> CfsError:
-    """Read the error that an answer reports (RFC 9457); without a problem document the status decides.
+    """Return the error of a response (RFC 9457); without a problem document, the status decides.
 
-    So it is with answers of proxies, whose `Retry-After` is heeded when it is a number of seconds.
+    Proxies send no problem document; their `Retry-After` is used if it is a number of seconds.
     """
     try:
         problem = json.loads(answer.body)

@@ -1,6 +1,6 @@
-"""A conversation as a Python object (C1-C8).
+"""Sessions as Python objects: send messages, stream replies, read and change sessions (C1-C8).
 
-There are two, with and without `async`; tools/unasync.py makes the second from the first.
+There is an async and a sync version; tools/unasync.py generates the sync one.
 """
 
 import os
@@ -25,11 +25,11 @@ Model = TypeVar("Model", bound=BaseModel)
 T = TypeVar("T")
 
 TIMEOUT = 900.0
-"""Seconds that a reply may take unless said otherwise; a server gives a turn ten minutes."""
+"""Default timeout of a reply in seconds; the server's limit for a turn is ten minutes."""
 
 
 class AsyncChatIterator(AsyncIterator[str]):
-    """The reply to a message as it is generated, piece by piece; `text` is what has come so far."""
+    """Iterates over the pieces of a reply as it is generated; `text` is the text so far."""
 
     def __init__(self, pieces: AsyncGenerator[str]) -> None:
         self.text = ""
@@ -41,21 +41,20 @@ class AsyncChatIterator(AsyncIterator[str]):
         return piece
 
     async def aclose(self) -> None:
-        """Stop reading; the turn goes on, and its reply is in the history."""
+        """Stop reading. The turn continues, and its reply will be in the history."""
         await self._pieces.aclose()
 
 
 class AsyncSession:
     """One session, by its name: over HTTP, or as a file of a mount.
 
-    Without a `path` it gets a new name. It is reached at `url`, or else through the directory `mount`; where neither
-    is given `CFS_URL` is taken if it is set, and `/cfs` if not. `token` is `CFS_TOKEN` unless given. Every call may
-    take `timeout` seconds (None: any time), then it raises `Timeout` and the turn goes on.
+    Without a `path` it gets a new name. It is accessed at `url` or through the directory `mount`; the default is
+    `CFS_URL` if set, and `/cfs` otherwise. `token` defaults to `CFS_TOKEN`. A call that takes longer than `timeout`
+    seconds (None: no limit) raises `Timeout`, and the turn continues.
 
-    It holds no state: everything is read at the moment of asking (C2). A session that does not exist is created by the
-    first use, as `open` does with `O_CREAT`: by entering the context manager, or else by the first call. Leaving the
-    context manager closes the connections; the session stays, unless `delete` says otherwise. Errors are those of
-    `cfs.errors`.
+    The object caches nothing: each call reads the current state (C2). A session that does not exist is created on first
+    use, as `open` does with `O_CREAT`: by entering the context manager, or else by the first call. Leaving the context
+    manager closes the connections and keeps the session, unless `delete` is true. Errors are those of `cfs.errors`.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class AsyncSession:
         self._place: dict[str, Any]
         self._transport: AsyncTransport
         if endpoint.kind == "http":
-            from cfs.transports.async_http import AsyncHttpTransport  # httpx takes long to import
+            from cfs.transports.async_http import AsyncHttpTransport  # importing httpx is slow
 
             self._place = {"url": endpoint.location, "token": token}
             self._transport = AsyncHttpTransport(self._id, endpoint.location, token)
@@ -97,7 +96,7 @@ class AsyncSession:
         timeout: float | None = TIMEOUT,
         delete: bool = False,
     ) -> Self:
-        """Continue a session that exists; raises `NotFound` if there is none.
+        """Open an existing session; raises `NotFound` if there is none.
 
         As a file: `stat`. Over HTTP: `GET /v1/sessions/{id}/settings`.
         """
@@ -160,11 +159,11 @@ class AsyncSession:
         """Write a message and return the reply, once it is complete (C3).
 
         `settings` are for this message only (over HTTP). `response_format` is a pydantic model that the reply must
-        fit: it is asked for, over HTTP enforced by grammar, and asked again if it does not, three times in all; then
-        `InvalidReply` carries the last one (C7). `tools` go with the message, as a file in its text, and what the
-        model calls is run and answered until it calls nothing more (C8); with `auto_tool` off calls are left to the
-        caller, and after `max_rounds` rounds `TooManyRounds` is raised. A turn that fails is a reply, too:
-        `Response.error` says why. `timeout` seconds are for all of it.
+        match; over HTTP it is enforced by grammar. A reply that does not match is requested again, three times in
+        total; then `InvalidReply` has the last one (C7). `tools` are functions that the model may call: calls are run
+        and their results returned to the model until it makes no more calls (C8). Without `auto_tool` the caller
+        handles them; after `max_rounds` rounds `TooManyRounds` is raised. A failed turn does not raise:
+        `Response.error` has the reason. `timeout` applies to the whole call.
 
         As a file: append, then read until the reply is there. Over HTTP:
         `POST /v1/sessions/{id}/messages?wait=&transcript=true`; for a slow reply then `GET /v1/sessions/{id}/events`
@@ -201,8 +200,8 @@ class AsyncSession:
     ) -> AsyncChatIterator:
         """Write a message and yield its reply as it is generated (C4); raises `EngineError` if the turn fails.
 
-        The message is written when the loop begins. Leaving it early stops nothing: the turn goes on, and its reply
-        is in the history. With `tools` it goes on over the replies to what they returned, as `send` does.
+        The message is written when the loop begins. Leaving the loop early does not stop the turn; its reply will be in
+        the history. With `tools` calls are run and their results returned to the model, as in `send`.
 
         As a file: append, then read `.live/{id}`, or where there is none watch the file grow. Over HTTP:
         `POST /v1/sessions/{id}/messages` with `Accept: text/event-stream`.
@@ -214,7 +213,7 @@ class AsyncSession:
     # -- looking --------------------------------------------------------------------------------------------------
 
     async def read(self, *, blocking: bool = True, timeout: float | None = None) -> str:
-        """Return the transcript, once nothing runs or waits any more (S7); `Busy` at once if not `blocking`.
+        """Return the transcript once no turn is running or queued (S7); raises `Busy` if not `blocking`.
 
         As a file: read, with `O_NONBLOCK` if not `blocking`. Over HTTP: `GET /v1/sessions/{id}` with
         `Accept: text/plain`, and `?wait=` if `blocking`.
@@ -225,7 +224,7 @@ class AsyncSession:
 
     @property
     async def history(self) -> list[str]:
-        """The messages of the transcript, each with its role's prefix; they are read as by `read`.
+        """The messages of the transcript, each with its role's prefix; waits like `read`.
 
         As a file: read. Over HTTP: `GET /v1/sessions/{id}` with `Accept: text/plain` and `?wait=`.
         """
@@ -233,7 +232,7 @@ class AsyncSession:
 
     @property
     async def settings(self) -> Settings:
-        """How turns are made (S9).
+        """The settings of the session (S9).
 
         As a file: `getxattr user.cfs.*`. Over HTTP: `GET /v1/sessions/{id}/settings`.
         """
@@ -242,57 +241,57 @@ class AsyncSession:
     # -- acting ---------------------------------------------------------------------------------------------------
 
     async def configure(self, **changes: Any) -> Settings:
-        """Change settings, put one back to its default by None, and return them all (S9).
+        """Change settings and return all of them (S9). None resets a setting to its default.
 
-        Raises `InvalidParameters` for a name or a value that is none. As a file: `setxattr user.cfs.NAME`. Over HTTP:
+        Raises `InvalidParameters` for an invalid name or value. As a file: `setxattr user.cfs.NAME`. Over HTTP:
         `PATCH /v1/sessions/{id}/settings`.
         """
         patch = _checked(SettingsPatch, changes)
         return await self._use(lambda: self._transport.configure(patch))
 
     async def cancel(self, *, queued: bool = False, cascade: bool = False) -> None:
-        """Cancel the running turn; over HTTP also those that are `queued`, and with `cascade` those below (S12).
+        """Cancel the running turn; over HTTP also `queued` turns, and with `cascade` those of sub-sessions (S12).
 
         As a file: `setxattr user.cfs.cancel 1`. Over HTTP: `POST /v1/sessions/{id}/cancel`.
         """
         await self._use(lambda: self._transport.cancel(queued=queued, cascade=cascade))
 
     async def wait(self, timeout: float | None = None) -> None:
-        """Return once nothing runs or waits (S13).
+        """Wait until no turn is running or queued (S13).
 
         As a file: a read that waits. Over HTTP: `GET /v1/sessions/{id}/wait`.
         """
         await self._use(lambda: self._transport.wait(self._deadline(timeout)))
 
     async def fork(self, path: str | None = None, *, at: int | None = None) -> Self:
-        """Copy the history, or its first `at` messages, and return the copy, which goes on by itself (S14).
+        """Copy the history, or its first `at` messages, to an independent session and return it (S14).
 
-        Without a `path` the copy gets a new name; `AlreadyExists` where the name is taken. As a file: read and write
-        a new one. Over HTTP: `POST /v1/sessions/{id}/fork`.
+        Without a `path` the copy gets a new name; raises `AlreadyExists` if the name is taken. As a file: read and
+        write a new one. Over HTTP: `POST /v1/sessions/{id}/fork`.
         """
         copy = await self._use(lambda: self._transport.fork(path, at, self._deadline(None)))
         return type(self)(copy, **self._place, timeout=self._timeout)
 
     async def delete(self) -> None:
-        """Delete the session, with its turns and what is below it (S2); raises `NotFound` if there is none.
+        """Delete the session with its turns and sub-sessions (S2); raises `NotFound` if there is none.
 
         As a file: unlink. Over HTTP: `DELETE /v1/sessions/{id}`.
         """
         await self._transport.delete()
-        self._exists = True  # it did: only `reopen` or a message makes another one
+        self._exists = True  # it existed: only `reopen` or a message creates it again
 
     async def reopen(self) -> None:
-        """Go on with whatever has the name by now, and make the session if there is none.
+        """Use the session that has the name now; create it if there is none.
 
-        A session that was deleted, or that the server has lost, raises `Gone` from then on, so that nothing is added
-        to another conversation by mistake. This, or a new object, is how to go on all the same.
+        After a session was deleted or lost, calls raise `Gone`, so that nothing is added to another conversation by
+        mistake. Call this, or create a new object, to continue.
 
         As a file: open it for appending. Over HTTP: `POST /v1/sessions`.
         """
         await self._transport.reopen()
 
     async def close(self) -> None:
-        """Let go of connections; the session stays as it is, and its turns go on.
+        """Close the connections; the session stays unchanged, and its turns continue.
 
         As a file: nothing. Over HTTP: the connections are closed.
         """
@@ -314,14 +313,14 @@ class AsyncSession:
             if self._delete:
                 await self.delete()
         except NotFound:
-            pass  # somebody else has done it
+            pass  # another client has deleted it
         finally:
             await self.close()
 
     # -- parts ----------------------------------------------------------------------------------------------------
 
     async def _use(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call; the first one creates the session if there is none."""
+        """Make a call; the first call creates the session if it does not exist."""
         try:
             result = await call()
         except NotFound as error:
@@ -338,7 +337,7 @@ class AsyncSession:
     def _new(
         self, text: str, settings: TurnSettings, box: Toolbox, response_format: dict[str, Any] | None = None
     ) -> NewMessage:
-        """Make a message; tools go with it, or in its text where the way to the session takes nothing else."""
+        """Build a message with its tools, or with the tools described in its text if the transport takes only text."""
         if not text.strip():
             raise InvalidRequest("the message is empty")
         if not self._transport.takes_tools:
@@ -349,7 +348,7 @@ class AsyncSession:
     async def _converse(
         self, new: NewMessage, box: Toolbox, auto_tool: bool, max_rounds: int, deadline: Deadline
     ) -> Outcome:
-        """Send a message, and results of tools for as long as the model asks for them."""
+        """Send a message, and then results of tools until the model makes no more calls."""
         outcome = await self._transport.send(new, deadline)
         self._exists = True
         rounds = 0
@@ -360,7 +359,7 @@ class AsyncSession:
         return outcome
 
     async def _stream(self, new: NewMessage, box: Toolbox, max_rounds: int, deadline: Deadline) -> AsyncGenerator[str]:
-        """Yield the replies to a message, and to results of tools for as long as the model asks for them."""
+        """Yield the replies to a message and to results of tools until the model makes no more calls."""
         rounds = 0
         message: NewMessage | None = new
         while message is not None:
@@ -382,7 +381,7 @@ class AsyncSession:
         calls: Sequence[ToolRequest],
         deadline: Deadline,
     ) -> NewMessage:
-        """Run calls; write all results but the last, which is returned and asks for the next reply."""
+        """Run calls and write all results but the last; the last one is returned, to be sent for the next reply."""
         *earlier, last = await box.async_run(calls)
         for result in earlier:
             message = NewMessage(role="tool", content=result.content, tool_call_id=result.call_id)
@@ -393,7 +392,7 @@ class AsyncSession:
 
 
 def _name(path: str | os.PathLike[str] | None, place: str) -> str:
-    """Read the name of a session; the path of its file in the mount names it, too."""
+    """Return the name of a session; it may be given as the path of its file in the mount."""
     if path is None:
         return str(uuid.uuid4())
     name = os.fspath(path)

@@ -1,8 +1,8 @@
-"""What a body that holds a whole file means for the session it is written to (S3, S14).
+"""Interprets the body of a write: a message, a repeated transcript with an addition, or an edit (S3, S14).
 
-Editors, `cp` and network file systems write the whole file again to add a line to it. The rules below tell such a body
-from a plain message and from an edit of the past. They are judged in this order; T is the transcript, B the body, and
-the base is what the writer is known to have had before it:
+Editors, `cp` and network file systems rewrite the whole file to add a line. The rules below distinguish such a body
+from a plain message and from an edit of the past. They are applied in this order; T is the transcript, B the body, and
+the base is the text that the writer is known to have had before:
 
 1. B is empty or blank: nothing happens.
 2. B equals T: nothing happens.
@@ -14,7 +14,7 @@ the base is what the writer is known to have had before it:
 8. Anything else was edited or is out of date: it replaces the history where the writer named the present version,
    and is refused elsewhere (`Conflict`).
 
-Pure: bytes in, a verdict out.
+Pure: no I/O.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The one error tree of CFS: raised by the server, the SDK, file systems, WebDAV and the mount alike.
+"""The error classes of CFS, raised by the server, the SDK, file systems, WebDAV and the mount.
 
     CfsError
     ├── InvalidRequest          malformed: the same request can never succeed
@@ -38,8 +38,8 @@
     └── ServerError             a defect of ours
 
 `TABLE` maps each class to its HTTP status, which is also the WebDAV status, and to its errno. A class without a row,
-such as those of `cfs_filesystem`, takes the row of its nearest base class. `from_problem` and `from_errno` go the other
-way: a problem document (RFC 9457) carries the class as `type`, so a client raises what the server raised.
+such as those of `cfs_filesystem`, uses the row of its nearest base class. `from_problem` and `from_errno` do the
+reverse: a problem document (RFC 9457) has the class as its `type`, so a client raises the same error as the server.
 """
 
 import errno
@@ -69,7 +69,7 @@ class CfsError(Exception):
 
     @property
     def slug(self) -> str:
-        """Name of the class as it stands in a problem document's `type`."""
+        """Name of the class in a problem document's `type`."""
         return self._row.slug
 
     @property
@@ -310,7 +310,7 @@ class ServerError(CfsError):
 
 
 class Row(NamedTuple):
-    """What one class of error is called on each interface; WebDAV uses the HTTP status."""
+    """HTTP status and errno of one class of errors; WebDAV uses the HTTP status."""
 
     slug: str
     status: int

@@ -1,7 +1,7 @@
-"""Session ids: a file name, or a path of sub-sessions below one (S1).
+"""Validates session ids: a file name, or a path of sub-sessions below one (S1).
 
-A client checks an id before it becomes a part of a URL or a path, so that none reaches another resource than its own;
-the server checks it again.
+Clients validate an id before they use it in a URL or a path, so that it cannot reach another resource. The server
+validates it again.
 """
 
 import re
@@ -9,26 +9,26 @@ import re
 from cfs.errors import InvalidIdentifier
 from cfs.wire import MAX_SESSION_ID_BYTES
 
-# Names of files that programs make for themselves beside the one that they work on. Pure: no I/O.
+# Names of temporary files. Pure: no I/O.
 #
-# Editors, desktops and copying programs leave such files next to a session, where they would become sessions of their
-# own; so each mount of sessions keeps them apart, as ordinary files (F4, W1).
+# Editors, desktops and copying programs create such files next to the one that they work on. Mounts store them as
+# ordinary files, so that they do not become sessions (F4, W1).
 
 _SCRATCH = re.compile(
     r"\..*"  # dot files: swap files, locks, `rsync` and `gio` temporaries, .DS_Store, ._*, .Trash
     r"|.*~"  # backups
     r"|.*\.sw[a-z]"  # vim
-    r"|4913"  # vim's test whether it may create a file
+    r"|4913"  # vim tests with it whether it may create a file
     r"|#.*#"  # emacs
     r"|sed[A-Za-z0-9]{6}"  # sed -i
-    r"|.*\.partial"  # rclone, before it gives the file its name
+    r"|.*\.partial"  # rclone, before it renames the file
     r"|Thumbs\.db|desktop\.ini",
     re.DOTALL,
 )
 
 
 def is_scratch(name: str) -> bool:
-    """Tell whether a file of this name is no session but a program's own."""
+    """Return whether this is the name of a program's temporary file, not of a session."""
     return _SCRATCH.fullmatch(name) is not None
 
 
@@ -71,12 +71,12 @@ def check_id(session_id: str) -> str:
 
 
 def name_below(root: str, session_id: str) -> str:
-    """Name a sub-session in a flat directory of its root's: `main/coder/tester` is `coder.tester` there (F5, W3)."""
+    """Return a sub-session's flat name: `coder.tester` for `main/coder/tester` in the directory of `main` (F5, W3)."""
     return session_id.removeprefix(root + "/").replace("/", ".")
 
 
 def id_below(root: str, name: str) -> str:
-    """Return the id that such a name stands for, which has not been checked."""
+    """Return the id for such a name, without validating it."""
     return f"{root}/{name.replace('.', '/')}"
 
 

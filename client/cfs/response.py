@@ -1,4 +1,4 @@
-"""What `send` returns: the reply, and the conversation up to it (C3)."""
+"""The response of `send`, and replies in a requested format (C3, C7)."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from cfs.stream import Outcome
 from cfs.transcript import render_one
 from cfs.wire import FinishReason, Message, ToolCall, Usage
 
-# Replies in a form that was asked for: a schema for the model, an object for the caller (C7). Pure: no I/O.
+# Structured replies: a JSON schema for the model, an object for the caller (C7)
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -21,7 +21,7 @@ _FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 
 
 class Form(Generic[Model]):
-    """What a reply must be: JSON that a pydantic model accepts."""
+    """The required format of a reply: JSON that a pydantic model accepts."""
 
     def __init__(self, model: type[Model]) -> None:
         self._model = model
@@ -29,16 +29,16 @@ class Form(Generic[Model]):
 
     @property
     def response_format(self) -> dict[str, Any]:
-        """The form as the REST interface takes it, to be enforced by grammar."""
+        """The `response_format` for the REST interface, which enforces it by grammar."""
         return {"type": "json_schema", "json_schema": {"name": self._model.__name__, "schema": self._schema}}
 
     def ask(self, message: str) -> str:
-        """Add to a message what its reply must be."""
+        """Add the required format to a message."""
         schema = json.dumps(self._schema, ensure_ascii=False)
         return f"{message}\n\nReply with one JSON object and nothing else. It must follow this JSON schema:\n{schema}"
 
     def parse(self, reply: str) -> Model:
-        """Read a reply; raises `InvalidReply`, which says what is wrong with it."""
+        """Parse a reply; raises `InvalidReply` with the reason."""
         try:
             return self._model.model_validate_json(_json_in(reply))
         except ValidationError as error:
@@ -48,12 +48,12 @@ class Form(Generic[Model]):
         raise InvalidReply(f"no {self._model.__name__}: {reason}", last_reply=reply)
 
     def complain(self, problem: InvalidReply) -> str:
-        """Ask again, saying what was wrong."""
+        """Return the message that reports the problem and asks again."""
         return self.ask(f"That reply cannot be used ({problem.detail}).")
 
 
 def _json_in(reply: str) -> str:
-    """Take off what models like to put around JSON: a code fence, or words before and after an object."""
+    """Remove what models put around JSON: a code fence, or text before and after an object."""
     if fenced := _FENCED.search(reply):
         return fenced[1]
     start, end = reply.find("{"), reply.rfind("}")
@@ -66,11 +66,10 @@ Parsed = TypeVar("Parsed", default=None)
 class Response(BaseModel, Generic[Parsed]):
     """A reply.
 
-    `content` is the assistant's line as the transcript shows it, with its prefix; `text` is what the model said.
-    `history` has one entry for each message up to the reply, as the transcript shows it: joined by line ends it is
-    the transcript. `parsed` is the object that was asked for by `response_format`. `usage` and `finish_reason` are
-    known over HTTP only, and so are `tool_calls`, the calls that the reply makes. `error` is the reason why the turn
-    failed: then `text` is `[Error: reason]` (S5).
+    `content` is the message as the transcript shows it, with the prefix `Assistant:`; `text` is the text without it.
+    `history` has one entry for each message up to the reply, as the transcript shows it; joined by newlines they are
+    the transcript. `parsed` is the object for `response_format`. `usage`, `finish_reason` and `tool_calls` are known
+    over HTTP only. `error` is the reason why the turn failed; then `text` is `[Error: reason]` (S5).
     """
 
     session_id: str
@@ -90,7 +89,7 @@ class Response(BaseModel, Generic[Parsed]):
 
 
 def respond(session_id: str, outcome: Outcome, parsed: Parsed) -> Response[Parsed]:
-    """Make a response of what came of a message."""
+    """Create a response from the outcome of a message."""
     return Response(
         session_id=session_id,
         content=render_one(Message(role="assistant", content=outcome.reply, tool_calls=outcome.calls)),

@@ -1,7 +1,7 @@
-"""Server-Sent Events, decoded: bytes in, cut anywhere, events out (H2). Pure: no I/O.
+"""Decodes Server-Sent Events: bytes in, split anywhere, events out (H2). Pure: no I/O.
 
-Follows the WHATWG HTML standard, "Interpreting an event stream": lines end in CR, LF or CRLF, one BOM at the very
-beginning is dropped, and an event that the end of the stream cuts short is never seen.
+Follows the WHATWG HTML standard, "Interpreting an event stream": lines end in CR, LF or CRLF, a BOM at the beginning is
+dropped, and an incomplete event at the end of the stream is discarded.
 """
 
 import codecs
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """One event. `id` is the last id that the stream has named up to here, "" before the first."""
+    """One event. `id` is the last id that the stream has sent so far, "" before the first."""
 
     event: str = "message"
     data: str = ""
@@ -18,7 +18,7 @@ class ServerSentEvent:
 
 
 class SSEDecoder:
-    """Reads a stream piece by piece. `last_event_id` and `retry` (in milliseconds) are what a reader resumes with."""
+    """Decodes a stream in pieces. A reader reconnects with `last_event_id` after `retry` milliseconds."""
 
     def __init__(self) -> None:
         self.last_event_id = ""
@@ -32,12 +32,12 @@ class SSEDecoder:
         self._id = ""
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
-        """Take the next bytes; return the events that they complete."""
+        """Decode the next bytes and return the completed events."""
         text = self._decoder.decode(data)
         if text and not self._begun:
             self._begun = True
             text = text.removeprefix("\ufeff")
-        if self._after_cr and text:  # the CR has ended its line already; an LF after it belongs to it
+        if self._after_cr and text:  # the CR has already ended the line; an LF after it belongs to it
             text = text.removeprefix("\n")
             self._after_cr = False
         self._after_cr = self._after_cr or text.endswith("\r")
@@ -62,7 +62,7 @@ class SSEDecoder:
             self._id = value
         elif field == "retry" and value.isascii() and value.isdigit():
             self.retry = int(value)
-        return None  # comments (an empty field) and unknown fields say nothing
+        return None  # comments (an empty field) and unknown fields are ignored
 
     def _dispatch(self) -> ServerSentEvent | None:
         data, event = self._data, self._event

@@ -1,7 +1,7 @@
-"""The state of a session, computed from its events: the one reducer of CFS (S11). Pure: no I/O.
+"""Computes the state of a session from its events; the only reducer in Python (S11). Pure: no I/O.
 
-SDK, command line and mount use this module, the dashboard its twin `session_state.js`. Both run the same recorded
-events, `tests/fixtures/events/*.json`.
+SDK, command line and mount use this module; the dashboard uses its counterpart `session_state.js`. The tests of both
+replay the same recorded events, `tests/fixtures/events/*.json`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ class TurnState:
         return "".join(self.pieces)
 
     def apply(self, event: StreamEvent) -> None:
-        """Take the next event of this turn."""
+        """Apply the next event of this turn."""
         data = event.data
         match event.type:
             case "token":
@@ -72,7 +72,7 @@ class TurnState:
 class TurnReader:
     """Reads the reply to one message from the events of its turn (S4).
 
-    `caught_up` says that the end of the turn was among lost events, so no other event will tell it.
+    `caught_up` is true if the end of the turn was among lost events, so that no other event will report it.
     """
 
     def __init__(self, session: str, message: Turn) -> None:
@@ -89,10 +89,9 @@ class TurnReader:
         return self._turn.error
 
     def feed(self, event: StreamEvent) -> str:
-        """Take the next event; return the text that it adds to the reply.
+        """Apply the next event and return the text that it adds to the reply.
 
-        Raises `Gone` when the session is deleted, and `Unavailable` when so many events were lost that the reply cannot
-        be found any more.
+        Raises `Gone` if the session is deleted, and `Unavailable` if too many events were lost to find the reply.
         """
         match event.type:
             case "message.added":
@@ -111,7 +110,7 @@ class TurnReader:
         return ""
 
     def outcome(self, history: Sequence[Turn]) -> Outcome:
-        """Return the reply, and of the history what was there when the turn ended."""
+        """Return the reply, and the history at the end of the turn."""
         turn = self._turn
         reason = cast("FinishReason | None", turn.finish_reason)
         usage = None if turn.usage is None else Usage.model_validate(turn.usage)
@@ -122,7 +121,7 @@ class TurnReader:
         return text or ""
 
     def _catch_up(self, session: Mapping[str, Any]) -> str:
-        """Find in the present state what the lost events said."""
+        """Reconstruct lost events from the current state."""
         history = [Turn(message["role"], message["content"]) for message in session.get("history", ())]
         begin = self._end or (asked_last(history, self._message) or 0) + 1
         if len(history) < begin:
@@ -145,10 +144,10 @@ def _calls_of(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:
 
 @dataclass(eq=False, slots=True)
 class SessionState:
-    """A session as far as its events show it.
+    """The state of a session, as its events show it.
 
     `event` is the number of the last event that is included. `messages` counts the history; `history` holds the
-    messages themselves where somebody follows them, and None where they are not known. `changed_at` is the time of the
+    messages themselves if they are followed, and is None if they are unknown. `changed_at` is the time of the
     last change of the transcript in seconds since the epoch, `tokens` what the ended turns cost, `tool` the name of the
     tool that was called and has not answered yet.
     """
@@ -174,7 +173,7 @@ class SessionState:
         return self.state == IDLE
 
     def restore(self, info: SessionInfo) -> None:
-        """Take over the present state from a listing, or with history and settings from the session itself."""
+        """Replace the state by the current one: from a listing, or from the session with its history and settings."""
         self.event, self.life = info.event, life_of(info)
         self.state, self.queued = info.state, info.queued
         self.messages, self.size, self.changed_at = info.messages, info.size, info.updated_at
@@ -186,7 +185,7 @@ class SessionState:
                 self.turn = TurnState("", [info.partial], info.event)
 
     def apply(self, event: StreamEvent) -> bool:
-        """Take the next event; returns False, and changes nothing, for one that is included already."""
+        """Apply the next event; returns False, and changes nothing, if it is already included."""
         if event.number <= self.event:
             return False
         self.event = event.number

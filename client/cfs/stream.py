@@ -1,8 +1,8 @@
-"""Following a stream of events over lost connections: bytes in, events out, and what to ask for next (S11). No I/O.
+"""Follows an event stream across lost connections: bytes in, events and the next request out (S11). No I/O.
 
-An `EventSource` takes the bytes that arrive and learns of lost connections; it returns the request that continues where
-the last one ended. Nothing is skipped silently: where a cursor is too old, the server sends one `stale` event; where
-there was no cursor yet, the source makes that event itself.
+An `EventSource` receives bytes and notices of lost connections, and returns the request that continues the stream.
+Nothing is skipped silently: if a cursor is too old, the server sends a `stale` event; if there was no cursor yet, the
+source creates that event itself.
 """
 
 import codecs
@@ -18,18 +18,17 @@ from cfs.sse import ServerSentEvent, SSEDecoder
 from cfs.transcript import PREFIXES, Turn, parse
 from cfs.wire import FinishReason, ToolCall, Usage
 
-# Finding the reply to a message in a transcript that grows (C3, C4). Pure: no I/O.
+# Finding the reply to a message in a growing transcript (C3, C4)
 #
-# Where the file itself does not say whether a turn is running (a plain directory, davfs2), its text does: a
-# transcript
-# is settled when it ends in a line end and its last message is not a user's.
+# In a plain directory or on davfs2 only the text shows whether a turn is running: a transcript is settled if it ends
+# with a newline and its last message is not a user's.
 
 _ERROR = re.compile(r"\[Error: (.*)\]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The answer to a message as far as it is there; `end` is the number of messages up to it."""
+    """The reply to a message so far; `end` is the number of messages up to it."""
 
     text: str
     end: int
@@ -37,17 +36,17 @@ class Found:
 
 
 def as_written(message: str) -> bytes:
-    """Write a message as the bytes that a file takes: whatever it begins or ends with arrives as it is (S3)."""
+    """Encode a message for writing to a file, so that its beginning and end arrive unchanged (S3)."""
     return f"{PREFIXES['user']}{message}\n".encode()
 
 
 def decode(data: bytes) -> str:
-    """Decode what is there of a text; a character that is cut at the end is left for the next time."""
+    """Decode a partial text; an incomplete character at the end is ignored."""
     return codecs.getincrementaldecoder("utf-8")("replace").decode(data)
 
 
 def turns_of(text: str) -> list[Turn]:
-    """Read a transcript that may be in the middle of a change: what does not read as turns has none yet."""
+    """Parse a transcript that may be changing; text that cannot be parsed has no turns yet."""
     try:
         return parse(text)
     except InvalidTranscript:
@@ -55,13 +54,13 @@ def turns_of(text: str) -> list[Turn]:
 
 
 def settled(text: str) -> bool:
-    """Whether nothing more is to come."""
+    """Whether the reply is complete."""
     turns = turns_of(text)
     return not text or (text.endswith("\n") and bool(turns) and turns[-1].role != "user")
 
 
 def asked_last(turns: Sequence[Turn], message: Turn) -> int | None:
-    """Find the last message of this role and content."""
+    """Return the index of the last message of this role and content."""
     return next((n for n in range(len(turns) - 1, -1, -1) if turns[n] == message), None)
 
 
@@ -71,10 +70,10 @@ def end_of_answer(turns: Sequence[Turn], asked: int) -> int:
 
 
 def find_reply(text: str, turns: Sequence[Turn], message: str) -> Found | None:
-    """Find what answers the last user's message of this content; None when it is not answered yet.
+    """Return the reply to the last user's message of this content; None if there is none yet.
 
-    Text that was written raw and would read as other turns is not found, and so waited for: it is shown escaped as
-    soon as it has been taken in.
+    A raw message that would parse as several turns is not found at first. It is found once the transcript shows it
+    escaped.
     """
     asked = asked_last(turns, Turn("user", message))
     if asked is None:
@@ -86,7 +85,7 @@ def find_reply(text: str, turns: Sequence[Turn], message: str) -> Found | None:
 
 
 def error_in(reply: str) -> str | None:
-    """Read why a turn has failed from its reply, which is all that a file shows of it (S5)."""
+    """Return the reason of a failed turn from its reply: a file shows nothing else of it (S5)."""
     found = _ERROR.fullmatch(reply)
     return found[1] if found else None
 
@@ -113,14 +112,14 @@ class StreamEvent:
 
     @property
     def turn(self) -> str | None:
-        """Id of the turn that it is about."""
+        """Id of the turn that the event belongs to."""
         turn = self.data.get("turn")
         return turn if isinstance(turn, str) else None
 
 
 @dataclass
 class EventSource:
-    """A reader of one stream. `attempts` is how often in a row a lost connection is made again."""
+    """Reads one stream. `attempts` is the maximum number of consecutive reconnections."""
 
     stream: api.Stream
     attempts: float = 8
@@ -138,12 +137,12 @@ class EventSource:
 
     @property
     def request(self) -> api.Request:
-        """What to send now: the stream's own request, or the one that continues it."""
+        """The request to send now: the first one, or the one that continues the stream."""
         if not self._again:
             return self.stream.request
         resumed = api.events(self.stream.session).request
         headers = dict(resumed.headers) | ({"Last-Event-ID": self._cursor} if self._cursor else {})
-        if self._cursor and self.stream.one_turn:  # a turn ends with its session, whatever has the name then
+        if self._cursor and self.stream.one_turn:  # a turn ends with its session, even if the name is reused
             headers[api.LIFE] = self._cursor.partition("-")[0]
         params = {} if self._cursor else self.stream.request.params
         return replace(resumed, headers=headers, params=params)
@@ -154,7 +153,7 @@ class EventSource:
         return min(FIRST_PAUSE * 2.0 ** min(self._failures, 10) / 2, LONGEST_PAUSE)
 
     def feed(self, data: bytes) -> Iterator[StreamEvent]:
-        """Take bytes of the present connection; yield the events of the stream among what they complete."""
+        """Parse bytes of the current connection and yield the completed events of this stream."""
         for raw in self._decoder.feed(data):
             if self.ended:
                 return
@@ -168,7 +167,7 @@ class EventSource:
                 self.ended = self._last(event)
 
     def connected(self) -> Iterator[StreamEvent]:
-        """Begin reading a new connection; yields `stale` when what came before it cannot be asked for."""
+        """Start a new connection; yields `stale` if earlier events cannot be requested."""
         self._decoder = SSEDecoder()
         self._reached = True
         if self.stream.announce:
@@ -178,13 +177,13 @@ class EventSource:
 
     @property
     def cut(self) -> bool:
-        """Whether to hang up: the stream is over for its reader, and the server does not end it by itself."""
+        """Whether the client has to close the connection: the stream is over, but the server does not close it."""
         return self.ended and (self._again or self.stream.request.method != "POST")
 
     def lost(self, reason: CfsError | None = None) -> None:
-        """Prepare to continue after the end of a connection; raises the reason when that is not possible or no use.
+        """Prepare to reconnect; raises the reason if that is impossible or useless.
 
-        Without a reason the server has ended it. Where the stream has ended, too, nothing is to be done.
+        Without a reason the server has closed the connection. Does nothing if the stream has ended.
         """
         if self.ended:
             return
@@ -194,7 +193,7 @@ class EventSource:
         if not self._reached:
             raise reason
         if self.stream.one_turn and self._turn is None:
-            raise reason  # nobody knows whether the message has been stored: sending it again might store it twice
+            raise reason  # the message may have been stored: sending it again could store it twice
         self._failures += 1
         if self._failures > self.attempts:
             raise reason
@@ -212,7 +211,7 @@ class EventSource:
 
 
 def read_event(raw: ServerSentEvent) -> StreamEvent:
-    """Read one event of the server; raises `Unreachable` for what is no event of CFS."""
+    """Parse one event of the server; raises `Unreachable` if it is not a CFS event."""
     try:
         found = json.loads(raw.data)
     except ValueError:
@@ -232,7 +231,7 @@ def read_event(raw: ServerSentEvent) -> StreamEvent:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one message: the reply, and the history up to it. What a way cannot know is None."""
+    """The outcome of one message: the reply, and the history up to it. Unknown values are None."""
 
     reply: str
     history: Sequence[Turn]

@@ -1,12 +1,12 @@
-"""A directory that answers: for tests of programs that use sessions as files, without a server or a mount (C1).
+"""Simulates a mount in a plain directory, for tests of programs that use sessions as files (C1).
 
     with AnsweringDirectory(path) as directory:
         assert Session("chat1", mount=path).send("hello").text == "hello"
 
-It behaves as the mount does as far as plain files can: what is appended becomes a message, its reply grows in the
-file, settings and `user.cfs.cancel` are extended attributes. A session takes one message at a time: wait for its reply
-before writing the next one. A new file that holds a conversation already is continued, as if it had been copied there;
-where it ends with a message of a user, that is answered.
+It behaves like the mount as far as plain files can: appended text becomes a message, its reply grows in the file, and
+settings and `user.cfs.cancel` are extended attributes. A session takes one message at a time: wait for its reply before
+you write the next one. A new file that already contains a conversation is continued; if it ends with a user's message,
+that message is answered.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Functions that a model may call, described to it and run for it (C8)."""
+"""Tools: describes Python functions to a model, parses the model's calls and runs them (C8)."""
 
 import ast
 import inspect
@@ -18,25 +18,25 @@ from cfs.errors import InvalidParameters
 from cfs.stream import Outcome
 from cfs.wire import FunctionSpec, ToolSpec
 
-# Calls of tools in a model's reply: `[CALL:name(arguments)]` is read, never evaluated (C8). Pure: no I/O.
+# Parsing of calls in a reply: `[CALL:name(arguments)]` is parsed, never evaluated (C8)
 
 LONGEST_CALL = 16 << 10
-"""Characters of one call's arguments; a longer one is refused."""
+"""Maximum characters of one call's arguments; longer ones are refused."""
 
 MOST_ENDS = 32
-"""How many `)]` are tried as the end of one call."""
+"""Maximum number of `)]` that are tried as the end of one call."""
 
 MOST_CALLS = 32
-"""How many calls of one reply are read; what comes behind them is text."""
+"""Maximum calls of one reply; further ones are treated as text."""
 
 _START = re.compile(r"\[CALL:([A-Za-z_][A-Za-z0-9_.-]{0,127})\(")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolRequest:
-    """One call that a reply makes. With a `refusal` its arguments could not be read as literals.
+    """A tool call of a reply. With a `refusal` its arguments could not be parsed as literals.
 
-    `id` is there for calls that came apart from the text of the reply.
+    `id` is set for calls that are separate from the text of the reply.
     """
 
     name: str
@@ -47,11 +47,11 @@ class ToolRequest:
 
 
 class NotLiteral(ValueError):
-    """The arguments are not what a call may have; the text is for the model."""
+    """The arguments of a call are invalid; the message is for the model."""
 
 
 def find_calls(reply: str) -> list[ToolRequest]:
-    """Read all calls of a reply, in their order. Text inside a call's own strings makes no other call."""
+    """Return all calls of a reply in order. Text inside a call's strings is not a call."""
     calls: list[ToolRequest] = []
     position = 0
     while len(calls) < MOST_CALLS and (start := _START.search(reply, position)):
@@ -114,7 +114,7 @@ def _is_shallow(node: ast.expr) -> bool:
 
 
 MAX_ROUNDS = 8
-"""How often in a row a model may call tools before it must answer."""
+"""Maximum consecutive rounds of tool calls before the model must answer."""
 
 _HOW = (
     "To call one, write [CALL:<tool>(<arguments>)] with plain values as arguments, such as 1, 'text' or key=[1, 2]."
@@ -130,23 +130,23 @@ class Tool(Protocol):
 
     @property
     def name(self) -> str:
-        """What the model calls it by."""
+        """Name by which the model calls the tool."""
         ...
 
     @property
     def description(self) -> str:
-        """What the model is told about it."""
+        """Description for the model."""
         ...
 
     @property
     def callable(self) -> Callable[..., Any]:
-        """What is run; a coroutine function only in an `AsyncSession`."""
+        """The function to run; coroutine functions are supported by `AsyncSession` only."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionTool:
-    """A tool made of its parts, or of a function with a docstring (`FunctionTool.of`)."""
+    """A tool created from its parts, or from a function with a docstring (`FunctionTool.of`)."""
 
     name: str
     description: str
@@ -155,13 +155,13 @@ class FunctionTool:
 
     @classmethod
     def of(cls, function: Callable[..., Any]) -> Self:
-        """Make a tool of a function: its name, and what its docstring says."""
+        """Create a tool from a function, with its name and docstring."""
         return cls(function.__name__, inspect.getdoc(function) or "", function)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What the model reads of calls that were run: of one, by its `call_id`, or of all that stood in a text."""
+    """The result for the model: of one call, by its `call_id`, or of all calls in a text."""
 
     content: str
     call_id: str | None = None
@@ -185,25 +185,25 @@ class Toolbox:
         return tuple(ToolSpec(function=_spec(tool)) for tool in self._tools.values())
 
     def describe(self, message: str) -> str:
-        """Put before a message what tools there are and how they are called."""
+        """Put a description of the tools and of the call syntax before a message."""
         if not self._tools:
             return message
         lines = [f"- {tool.name}{_signature(tool)}: {tool.description}" for tool in self._tools.values()]
         return "\n".join(["You can call these tools:", *lines, _HOW, "", message])
 
     def calls(self, outcome: Outcome) -> list[ToolRequest]:
-        """Read the calls that a reply makes: those that came apart from its text, or else those in the text."""
+        """Return the calls of a reply: those separate from its text, or else those in the text."""
         if not self._tools:
             return []
         apart = [ToolRequest(call.name, keywords=call.arguments, id=call.id) for call in outcome.calls]
         return apart or find_calls(outcome.reply)
 
     def run(self, requests: Sequence[ToolRequest]) -> list[ToolResult]:
-        """Run calls one after the other; return what the model reads of them."""
+        """Run calls one after the other and return the results for the model."""
         return _results([(request, self._run(request)) for request in requests])
 
     async def async_run(self, requests: Sequence[ToolRequest]) -> list[ToolResult]:
-        """Run calls one after the other, functions in a thread; return what the model reads of them."""
+        """Run calls one after the other, functions in a thread, and return the results for the model."""
         return _results([(request, await self._async_run(request)) for request in requests])
 
     def _run(self, request: ToolRequest) -> str:
@@ -223,7 +223,7 @@ class Toolbox:
     async def _async_run(self, request: ToolRequest) -> str:
         if (refusal := self._refusal(request)) is not None:
             return refusal
-        import asyncio  # late: a program without coroutines need not load it
+        import asyncio  # deferred: programs without coroutines do not need it
 
         function = self._tools[request.name].callable
         try:
@@ -257,7 +257,7 @@ def _schema(function: Callable[..., Any]) -> dict[str, Any]:
     required = [each.name for each in named if each.default is Parameter.empty]
     try:
         schema = TypeAdapter(TypedDict("Arguments", types)).json_schema()  # type: ignore[operator]
-    except PydanticUserError:  # a type of which there is no JSON
+    except PydanticUserError:  # a type without a JSON schema
         schema = {"properties": {name: {} for name in types}}
     others = any(each.kind is Parameter.VAR_KEYWORD for each in known)
     return {**_untitled(schema), "type": "object", "required": required, "additionalProperties": others}

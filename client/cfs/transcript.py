@@ -1,11 +1,11 @@
-r"""The text view of a session: lossless and spoof-proof (S6).
+r"""Renders and parses transcripts, the text form of a session: lossless, and safe against forged turns (S6).
 
 A transcript is the session's messages, each beginning with its role's prefix, joined by ``\n`` and ended by ``\n``.
-A line inside a message that would read as such a prefix, behind any number of backslashes, gains one backslash;
-reading takes it away again. So no bytes inside a message can begin another turn, and ``parse(render(m)) == m``.
+A line inside a message that begins with such a prefix, after any number of backslashes, gets one more backslash;
+parsing removes it. So no text inside a message can begin another turn, and ``parse(render(m)) == m``.
 
-The text shows contents. A message that calls tools shows each call as one more line, ``[CALL:name(key='value')]``, so
-that a reader sees what happened; read back, these lines are content. Ids and thinking are not shown.
+Each call of a tool is shown as one more line, ``[CALL:name(key='value')]``; when parsed, these lines are content. Ids
+and thinking are not shown.
 """
 
 import re

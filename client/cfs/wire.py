@@ -1,7 +1,6 @@
-"""What travels between the server and its clients: one pydantic model per thing, defined once.
+"""Pydantic models of the REST interface, shared by the server and its clients.
 
-The server builds these models and the SDK reads them; neither has a second copy. Times are seconds since the epoch
-(UTC), sizes are bytes of the transcript in UTF-8, durations are seconds.
+Times are seconds since the epoch (UTC), sizes are bytes of the transcript in UTF-8, durations are seconds.
 """
 
 from typing import Annotated, Any, Literal

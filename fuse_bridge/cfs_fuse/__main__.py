@@ -1,4 +1,4 @@
-"""`python -m cfs_fuse DIRECTORY` is `cfs mount DIRECTORY`."""
+"""Runs `cfs mount DIRECTORY` as `python -m cfs_fuse DIRECTORY`."""
 
 from cfs_fuse.cli import app
 

@@ -1,4 +1,4 @@
-"""The program `cfs`."""
+"""The command line of CFS."""
 
 from cfs.cli.app import main
 

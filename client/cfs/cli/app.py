@@ -1,7 +1,7 @@
-"""The program `cfs`: its commands, those of other packages, and what all of them share (C10).
+"""The program `cfs`: loads its commands, maps errors to exit codes, and defines shared options (C10).
 
-The own commands are in `cfs.cli.commands`; other packages bring theirs through entry points. A command's module is
-imported when the command runs or is listed, so that short commands are quick.
+Its own commands are in `cfs.cli.commands`; other packages add theirs through entry points. A command's module is
+imported when the command runs or is listed, so that short commands are fast.
 """
 
 import os
@@ -26,53 +26,53 @@ if TYPE_CHECKING:
     from cfs.transports.http import Client
 
 
-# What a terminal is shown, and how; what is no terminal gets the text as it is (C10).
+# Output: safe for terminals, unchanged for files and pipes (C10)
 
 _CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 _CONTROLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether somebody looks at it."""
+    """Return whether a stream is a terminal."""
     return stream.isatty()
 
 
 def has_colours(stream: TextIO) -> bool:
-    """Whether colours are welcome: on a terminal that knows them, unless NO_COLOR is set."""
+    """Return whether to use colours: on a terminal that supports them, unless NO_COLOR is set."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def visible(text: str) -> str:
-    """Make control characters visible, so that no text of a model or a user can steer the terminal."""
+    """Make control characters visible, so that text of a model or a user cannot control the terminal."""
     return text.translate(_CONTROLS)
 
 
 def show(text: str) -> None:
-    """Write text to standard output at once: as it is in UTF-8, or made visible for a terminal."""
+    """Write text to standard output and flush: unchanged, or with visible control characters on a terminal."""
     if is_terminal(sys.stdout):
         sys.stdout.write(visible(text))
     else:
         data = memoryview(text.encode())
-        while data:  # under PYTHONUNBUFFERED one write may take a part only
+        while data:  # with PYTHONUNBUFFERED a write may be partial
             data = data[sys.stdout.buffer.write(data) :]
     sys.stdout.flush()
 
 
 def note(text: str) -> None:
-    """Write a remark to standard error, which programs that read our output never see; dim where there are colours."""
+    """Write a remark to standard error, dimmed if colours are used."""
     text = visible(text)
     typer.echo(typer.style(text, dim=True) if has_colours(sys.stderr) else text, err=True, color=True)
 
 
-# Names of sessions for the shell: from the server, quickly or not at all (C10).
+# Shell completion of session names, within a short time limit (C10)
 
 PATIENCE_SECONDS = 0.5
 _MOST = 100
 
 
 def session_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Name the sessions that begin so; none when the server does not answer at once."""
-    from cfs.transports import http  # noqa: F401 - loaded before the clock runs
+    """List the sessions with this prefix; empty if the server does not respond at once."""
+    from cfs.transports import http  # noqa: F401 - imported before the time limit starts
 
     found: list[str] = []
     asking = threading.Thread(target=_ask, args=(ctx.params, incomplete, found), daemon=True)
@@ -93,18 +93,18 @@ def _ask(params: dict[str, Any], incomplete: str, found: list[str]) -> None:
     found += [session.id for session in page.sessions]
 
 
-# How a command ends: its exit code, and one line on standard error about what went wrong (C10).
+# Exit codes, and one line on standard error for each error (C10)
 
 REFUSED = 1
-"""The server said no, or the turn failed."""
+"""The server refused the request, or the turn failed."""
 USAGE = 2
 UNREACHABLE = 3
 UNVERIFIED = 4
-"""An agent says of files what is not so."""
+"""An agent claims changes of files that did not happen."""
 INTERRUPTED = 130
-"""128 and the number of SIGINT, as a shell says it."""
+"""128 plus the number of SIGINT, as in shells."""
 NO_READER = 141
-"""128 and the number of SIGPIPE: whoever read our output has left."""
+"""128 plus the number of SIGPIPE: the reader of the output has closed it."""
 
 
 @contextmanager
@@ -112,30 +112,30 @@ def exit_codes() -> Iterator[None]:
     """Turn errors into one line on standard error and the exit code, without a stack trace."""
     try:
         yield
-        sys.stdout.flush()  # here, where a reader that has left is an ending like others
+        sys.stdout.flush()  # flush here, so that a closed pipe is handled like other errors
     except CfsError as error:
         print_error(error.detail)
         raise typer.Exit(code_of(error)) from None
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard buffered output
         raise typer.Exit(NO_READER) from None
 
 
 def code_of(error: CfsError) -> int:
-    """Choose the exit code for an error."""
+    """Return the exit code for an error."""
     if isinstance(error, Unreachable):
         return UNREACHABLE
     return UNVERIFIED if isinstance(error, Unverified) else REFUSED
 
 
 def print_error(reason: str) -> None:
-    """Tell on standard error, in one line, what went wrong."""
+    """Print an error in one line on standard error."""
     typer.echo(f"cfs: {' '.join(reason.split())}", err=True)
 
 
-# What many commands share: where the server is, who calls, which session, and output for programs.
+# Shared options: server, token, session and JSON output
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -194,7 +194,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 
 
 def connect(url: str, token_file: Path | None, *, timeout: float = 30.0) -> "Client":
-    """Make a client that waits `timeout` seconds for an answer; raises `typer.BadParameter` for no URL or no token."""
+    """Create a client with a timeout in seconds; raises `typer.BadParameter` for an invalid URL or token file."""
     from cfs.transports.http import Client
 
     try:
@@ -227,31 +227,31 @@ _OWN = {
     "up": _SERVER,
     "doctor": _SERVER,
 }
-"""The commands of this package, which are the functions of `cfs.cli.commands`, and the part of the help of each."""
+"""The commands of this package, which are functions of `cfs.cli.commands`, with their section of the help."""
 _CONTEXTS = {"up": {"ignore_unknown_options": True}}
-"""`cfs up` passes the options that it does not know on to `cfs serve`."""
+"""`cfs up` passes unknown options on to `cfs serve`."""
 _PARTS = {"server": _SERVER, "fuse": _SERVER, "agents": "Agents"}
 
 
 class _Commands(TyperGroup):
-    """Knows which rooms could not be loaded, and says so when one of their commands may be meant."""
+    """The command group. It reports packages that could not be loaded when an unknown command may be one of theirs."""
 
     found: ClassVar[list[EntryPoint]] = []
     _brought: dict[str, Any] | None = None
     _missing: Mapping[str, str] = {}
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the signature is the library's
-        """Name all commands: our own, then those of the rooms."""
+        """List all commands: those of this package, then those of the others."""
         return [*_OWN, *self._of_rooms()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """Find a command; the rooms are only asked for what is not our own."""
+        """Return a command; other packages are loaded only if this package does not have it."""
         if cmd_name in _OWN and cmd_name not in self.commands:
             self.commands[cmd_name] = _put(_own_command(cmd_name), _OWN[cmd_name])
         return self.commands.get(cmd_name) or self._of_rooms().get(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is meant; an unknown one may be that of a room that is missing."""
+        """Resolve a command; an unknown one may belong to a package that could not be loaded."""
         if self.get_command(ctx, args[0]) is None and not self._similar(ctx, args[0]):
             for extra, reason in self._missing.items():
                 ctx.fail(
@@ -261,7 +261,7 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def _similar(self, ctx: Any, name: str) -> list[str]:
-        """Name the commands that may have been mistyped; they are loaded, so that they can be proposed."""
+        """List similar command names for an unknown command; all commands are loaded for this."""
         for own in _OWN:
             self.get_command(ctx, own)
         return get_close_matches(name, self.commands)
@@ -279,14 +279,14 @@ class _Commands(TyperGroup):
 
 
 def _own_command(name: str) -> Any:
-    """Make a command of the function of its name in `cfs.cli.commands`."""
+    """Create a command from the function of its name in `cfs.cli.commands`."""
     app = typer.Typer(add_completion=False)
     app.command(context_settings=_CONTEXTS.get(name))(getattr(import_module("cfs.cli.commands"), name))
     return get_command(app)
 
 
 def _load(found: list[EntryPoint]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Collect the commands of the rooms, and why those of some cannot be had."""
+    """Load the commands of other packages, and collect the reasons of failures."""
     brought: dict[str, Any] = {}
     missing: dict[str, str] = {}
     for entry in sorted(found, key=lambda entry: entry.name):
@@ -301,7 +301,7 @@ def _load(found: list[EntryPoint]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _put(command: Any, part: str) -> Any:
-    """Put a command into a part of the help, and let its paragraphs flow: they are wrapped for the source code."""
+    """Set a command's section of the help, and unwrap its paragraphs, which are wrapped for the source code."""
     command.rich_help_panel = part
     if command.help:
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
@@ -326,7 +326,7 @@ def _callback(
 
 
 def build(found: list[EntryPoint]) -> typer.Typer:
-    """Put the commands of all rooms into one program."""
+    """Build the program with the commands of all packages."""
 
     class Commands(_Commands):
         pass
@@ -340,6 +340,6 @@ def build(found: list[EntryPoint]) -> typer.Typer:
 def main() -> None:
     """Run `cfs`."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a transcript is UTF-8, whatever the locale says
+        if isinstance(stream, TextIOWrapper):  # transcripts are UTF-8, whatever the locale
             stream.reconfigure(encoding=None if stream.isatty() else "utf-8", errors="replace")
     build(list(entry_points(group=GROUP)))(prog_name="cfs")

@@ -1,4 +1,4 @@
-"""`cfs chat`: a conversation at the terminal, or through a pipe (C10)."""
+"""`cfs chat`: chat in a terminal or through a pipe (C10)."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ _READY, _MORE = "> ", "... "
 
 
 def run(client: Client, session: str) -> None:
-    """Talk to a session until the input ends or the user quits."""
+    """Run a chat until the input ends or the user quits."""
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     conversation = Conversation(client, session, interactive=interactive)
     conversation.begin()
@@ -50,7 +50,7 @@ def run(client: Client, session: str) -> None:
 
 
 class Conversation:
-    """What the user types, carried out. Not interactive, it ends with the first error."""
+    """Executes the user's input. If not interactive, the first error ends it."""
 
     def __init__(self, client: Client, session: str, *, interactive: bool) -> None:
         self.session = session
@@ -59,7 +59,7 @@ class Conversation:
         self._life = api.Life()
 
     def begin(self) -> None:
-        """Show where the conversation stands; raises what the server refuses."""
+        """Show the current state of the conversation; raises errors of the server."""
         try:
             detail = self._client.call(self._life.call(api.read(self.session)))
         except NotFound:
@@ -74,7 +74,7 @@ class Conversation:
             self._remark("[a turn is running; what you send is answered after it]")
 
     def take(self, entry: str) -> bool:
-        """Carry out one entry; False when it is the last. Raises errors unless interactive."""
+        """Execute one entry; False to quit. Raises errors unless interactive."""
         words = entry.split()
         if not words:
             return True
@@ -172,14 +172,14 @@ def _shortened(message: Message) -> str:
     return mark + "\n".join(cut)
 
 
-# Where messages come from: a terminal with line editing and a history, or any other input.
+# Input: a terminal with line editing and a history, or any other input
 
 
 def messages(read_line: Callable[[str], str]) -> Iterator[str]:
-    '''Yield what was typed, entry by entry, until the input ends.
+    '''Yield the entries of the user until the input ends.
 
-    What begins with `"""` goes on to the line that ends so. `read_line` gets the prompt and raises `EOFError` at the
-    end; the interrupt of a line drops what was typed of the entry.
+    An entry that begins with `"""` continues to the line that ends with it. `read_line` gets the prompt and raises
+    `EOFError` at the end. An interrupt discards the current entry.
     '''
     while True:
         try:
@@ -206,7 +206,7 @@ def _quoted(text: str, read_line: Callable[[str], str]) -> str:
 
 
 def read_input(_: str) -> str:
-    """Read a line of standard input that is no terminal."""
+    """Read a line of standard input that is not a terminal."""
     line = sys.stdin.readline()
     if not line:
         raise EOFError
@@ -214,18 +214,18 @@ def read_input(_: str) -> str:
 
 
 class LineEditor:
-    """Reads lines from the terminal, with editing and a history that outlives the chat where readline is there."""
+    """Reads lines from the terminal; with readline, it supports editing and a persistent history."""
 
     def __init__(self, history: Path) -> None:
         self._file = history
         try:
             import readline
-        except ImportError:  # a Python that was built without it
+        except ImportError:  # Python was built without it
             self._readline = None
             return
         self._readline = readline
         readline.set_auto_history(False)
-        readline.parse_and_bind("set enable-bracketed-paste on")  # what is pasted is one entry, whatever its lines
+        readline.parse_and_bind("set enable-bracketed-paste on")  # pasted text is one entry, even with several lines
         with suppress(OSError, UnicodeDecodeError):
             for line in history.read_text(encoding="utf-8").splitlines()[-_KEPT_LINES:]:
                 readline.add_history(line)
@@ -248,19 +248,19 @@ class LineEditor:
 
 
 def history_file(of: str = "chat") -> Path:
-    """Say where the history of chats is kept."""
+    """Return the path of the history file."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state"
     return Path(base) / f"cfs/{of}_history"
 
 
-# Ctrl-C during a turn: the first one cancels the turn, the second one stops waiting for it (S12).
+# Ctrl-C during a turn: the first cancels the turn, the second stops waiting for it (S12)
 
 
 class TurnInterrupts:
-    """Holds SIGINT for the length of a turn. `seen` says whether it came.
+    """Handles SIGINT during a turn. `seen` is whether it was received.
 
-    The first one of a running turn calls `cancel`, and the turn's stream goes on to its end. A second one, or one
-    while the turn still waits for others, raises `KeyboardInterrupt`.
+    The first SIGINT of a running turn calls `cancel`, and the stream continues to the end of the turn. A second one, or
+    one while the turn is still queued, raises `KeyboardInterrupt`.
     """
 
     def __init__(self, cancel: Callable[[], None]) -> None:
@@ -270,7 +270,7 @@ class TurnInterrupts:
         self._before: Any = None
 
     def turn_runs(self) -> None:
-        """Say that the turn has started, so that there is something to cancel."""
+        """Note that the turn has started and can be cancelled."""
         self._runs = True
 
     def __enter__(self) -> Self:
@@ -286,5 +286,5 @@ class TurnInterrupts:
         if self.seen or not self._runs:
             raise KeyboardInterrupt
         self.seen = True
-        # The main thread may hold a lock of the HTTP client at this very moment: a call from here could wait for ever.
+        # The main thread may hold a lock of the HTTP client now: a call from here could deadlock.
         threading.Thread(target=self._cancel, daemon=True).start()

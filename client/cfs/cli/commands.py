@@ -1,4 +1,4 @@
-"""The commands of the package `cfs`: their arguments and their help. What they do is imported when they run (C10)."""
+"""Defines the commands of `cfs` with their arguments and help; they import their code when they run (C10)."""
 
 from pathlib import Path
 from typing import Annotated

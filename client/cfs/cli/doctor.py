@@ -1,4 +1,4 @@
-"""`cfs doctor`: what works here, what does not, and what to do about it."""
+"""`cfs doctor`: check the machine, the installation and the server."""
 
 import json
 import platform
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from cfs.transports.http import Client
 
 
-# What `cfs doctor` finds out: one thing each, how it is, and what to do about it.
+# Checks
 #
-# A room adds checks of its own by an entry point of the group `cfs.checks`: a function that yields them.
+# A package adds checks through an entry point of the group `cfs.checks`: a function that yields them.
 
 GROUP = "cfs.checks"
 
@@ -34,7 +34,7 @@ Status = Literal["ok", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing and how it is: `error` keeps `cfs serve` from working, `warning` something else."""
+    """The result of one check: an `error` prevents `cfs serve`, a `warning` affects something else."""
 
     name: str
     status: Status
@@ -46,21 +46,21 @@ Checks = Callable[[], Iterable[Check]]
 
 
 def fine(name: str, found: str) -> Check:
-    """Report what is as it should be."""
+    """Report a passed check."""
     return Check(name, "ok", found)
 
 
 def missing(name: str, found: str, advice: str) -> Check:
-    """Report what is not there or not right, and not needed by `cfs serve`."""
+    """Report a problem that does not affect `cfs serve`."""
     return Check(name, "warning", found, advice)
 
 
 def needed(name: str, found: str, advice: str) -> Check:
-    """Report what keeps `cfs serve` from working."""
+    """Report a problem that prevents `cfs serve`."""
     return Check(name, "error", found, advice)
 
 
-# Looking at a running server: is it there, can it answer, does it take our token, what does its engine do (H6).
+# Checks of a running server: reachable, ready, token accepted, engine (H6)
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ _SHOWN = ("cells_total", "cells_used", "running", "waiting", "sequences_resident
 
 
 def server_checks(url: str, token_file: Path | None) -> Iterator[Check]:
-    """Ask the server everything that it answers to everybody, and what it answers to this caller."""
+    """Check the server's public endpoints, and those that need a token."""
     try:
         with connect(url, token_file, timeout=_SECONDS) as client:
             try:
@@ -132,7 +132,7 @@ def _figures_of(body: bytes) -> dict[str, float]:
     return {found["gauge"] or found["name"]: float(found["value"]) for found in _FIGURE.finditer(body.decode())}
 
 
-# What of this machine matters to CFS: Python, packages, davfs2, disk space; and whether it can mount (C10).
+# Checks of this machine: Python, packages, davfs2, disk space, mounting (C10)
 
 _DISTRIBUTION = "cfs-local"
 _EXTRAS = {"server": "cfs serve", "fuse": "cfs mount", "webdav": "/dav", "agents": "cfs agent"}
@@ -142,7 +142,7 @@ _LEAST_BYTES = 1 << 30
 
 
 def machine_checks() -> Iterator[Check]:
-    """Look at everything."""
+    """Run all checks of this machine."""
     yield _python()
     yield from map(_extra, _EXTRAS)
     yield _davfs()
@@ -150,7 +150,7 @@ def machine_checks() -> Iterator[Check]:
 
 
 def mount_obstacle() -> str | None:
-    """Say in one line why there can be no mount on this machine; None when there can."""
+    """Return in one line why this machine cannot mount; None if it can."""
     for entry in entry_points(group=GROUP, name="fuse"):
         try:
             found = entry.load()()
@@ -168,7 +168,7 @@ def _python() -> Check:
 
 
 def _extra(name: str) -> Check:
-    """Whether the packages of an extra are installed, by their metadata: nothing is imported."""
+    """Return whether the packages of an extra are installed, by their metadata, without importing them."""
     what = f"packages for {_EXTRAS[name]}"
     lacking = [package for package in _packages(name) if not _is_installed(package)]
     if not lacking:

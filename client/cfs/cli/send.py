@@ -63,7 +63,7 @@ def read_message(words: list[str], assignments: list[str]) -> NewMessage:
 
 
 def _text(words: list[str]) -> str:
-    """Take the message from the arguments or from standard input, as a write to a file would be taken (S3)."""
+    """Return the message from the arguments or standard input, by the same rules as a write to a file (S3)."""
     text = " ".join(words) if words and words != ["-"] else _standard_input()
     text = text.removesuffix("\n").removeprefix("User: ")
     if not text.strip():
@@ -94,8 +94,8 @@ def answer(
 ) -> Reply:
     """Send a message and follow its turn: `show` gets the text as it comes, `watch` every event.
 
-    The message is for the `life` of the session that was seen, which is noted with the first event. Raises what the
-    server refuses, `Gone` when the session is deleted, `Unreachable` when the server is lost.
+    The message is for the `life` of the session, which the first event sets. Raises errors of the server, `Gone` if the
+    session is deleted, and `Unreachable` if the connection is lost.
     """
     reader = TurnReader(session, Turn(message.role, message.content))
     last = StreamEvent("", {})
@@ -123,7 +123,7 @@ def answer(
 
 
 def remark(event: StreamEvent) -> str | None:
-    """Say what an event means to somebody who waits for a reply; None for what needs no words."""
+    """Describe an event for a user who waits for a reply; None for events that need no remark."""
     match event.type:
         case "state.changed" if event.data["state"] == "waiting_for_agent":
             return f"[{event.data.get('detail') or 'waiting for an agent'}]"
@@ -140,13 +140,13 @@ def _call(call: dict[str, object]) -> str:
     return f"[{call.get('name')} {shortened}]"
 
 
-# Settings as a user types them: KEY=VALUE (S9).
+# Settings on the command line: KEY=VALUE (S9)
 
 
 def read_settings(assignments: Iterable[str], kind: type[Patch]) -> Patch:
-    """Read `temperature=0`, `stop=END` or `stop=["a", "b"]`; nothing behind the `=` is the default.
+    """Parse `temperature=0`, `stop=END` or `stop=["a", "b"]`; an empty value means the default.
 
-    Raises `InvalidSettings`, which says what is wrong with which.
+    Raises `InvalidSettings`, which names the setting and the reason.
     """
     values: dict[str, Any] = {}
     for assignment in assignments:
@@ -164,7 +164,7 @@ def read_settings(assignments: Iterable[str], kind: type[Patch]) -> Patch:
 
 
 def write_settings(settings: TurnSettings | Any) -> list[str]:
-    """Write settings as `read_settings` takes them."""
+    """Format settings as `read_settings` accepts them."""
     shown = settings.model_dump(mode="json")
     return [f"{key}={_written(value)}" for key, value in shown.items()]
 

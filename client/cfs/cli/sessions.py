@@ -1,4 +1,4 @@
-"""`cfs ls` and `cfs rm`: list and delete sessions."""
+"""`cfs ls`, `cfs rm` and `cfs cat`: list, delete and print sessions."""
 
 import json
 import re
@@ -18,10 +18,10 @@ from cfs.transcript import PREFIXES, render, render_one
 from cfs.transports.http import Client
 from cfs.wire import Message, SessionDetail, SessionInfo
 
-# `cfs cat`: the transcript of a session, as it is or as it grows (S6, S11).
+# `cfs cat` (S6, S11)
 
 _WAIT_SECONDS = 30.0
-"""One request waits no longer, so that a dead connection is noticed and the wait goes on over another one."""
+"""Maximum wait of one request in seconds; longer waits use several, so that a dead connection is noticed."""
 _PREFIXES = tuple(PREFIXES.values())
 _BACKSLASHES = re.compile(r"\\*")
 
@@ -53,7 +53,7 @@ def _settle(client: Client, session: str) -> None:
 
 
 def follow_session(client: Client, session: str, *, as_json: bool) -> None:
-    """Print the transcript, then what is added to it; or each event as a line of JSON."""
+    """Print the transcript and then its additions, or each event as a line of JSON."""
     detail = client.call(api.read(session))
     tail = Tail(session)
     if not as_json:
@@ -68,20 +68,20 @@ def follow_session(client: Client, session: str, *, as_json: bool) -> None:
     note(f"cfs: {session} has been deleted")
 
 
-# A transcript that grows, as text: events in, text out. No I/O.
+# The text of a growing transcript: events in, text out. No I/O.
 
 
 class EscapedText:
-    """The content of one message that comes in pieces, escaped as a transcript shows it.
+    """The content of one message that arrives in pieces, escaped as in a transcript.
 
-    The beginning of a line that may turn out to read as a role's prefix is held back until that is known.
+    The beginning of a line that may become a role's prefix is withheld until that is known.
     """
 
     def __init__(self) -> None:
         self._held: str | None = None
 
     def feed(self, piece: str) -> str:
-        """Take a piece; return what can be shown now."""
+        """Add a piece and return the text that can be shown now."""
         at_start = self._held is not None
         first, *lines = ((self._held or "") + piece).split("\n")
         starts = [(first, at_start), *((line, True) for line in lines)]
@@ -93,13 +93,13 @@ class EscapedText:
         return "\n".join(shown)
 
     def end(self) -> str:
-        """Return what is still held back."""
+        """Return the withheld text."""
         held, self._held = self._held, None
         return held or ""
 
 
 class Tail:
-    """Says what the events of a session add to its transcript."""
+    """Converts events of a session to additions to its transcript."""
 
     def __init__(self, session: str) -> None:
         self._session = session
@@ -107,12 +107,12 @@ class Tail:
         self._text = EscapedText()
 
     def begin(self, detail: SessionDetail) -> str:
-        """Return the transcript as it is now, and go on from there."""
+        """Return the current transcript, and continue from there."""
         self._shown = None
         return render(detail.history) + self._add(detail.partial or "")
 
     def feed(self, event: StreamEvent) -> str:
-        """Take the next event; return what it adds."""
+        """Apply the next event and return the text that it adds."""
         match event.type:
             case "token":
                 return self._add(event.data["text"])
@@ -133,7 +133,7 @@ class Tail:
         return added
 
     def _complete(self, message: Message | None) -> str:
-        """Finish the message whose beginning is shown: by the message itself, or because another one comes."""
+        """Finish a partly shown message: with the complete message, or because another message begins."""
         shown, self._shown = self._shown, None
         whole = render_one(message) + "\n" if message else ""
         if shown is None:

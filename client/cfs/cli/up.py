@@ -1,7 +1,7 @@
 """`cfs up`: start the server and the mount as two processes, and end both when one of them ends (C10, P3).
 
-`python -m cfs.cli.up COMMAND ...` runs `cfs COMMAND ...` as such a child: it ends with its parent, even if that is
-killed.
+`python -m cfs.cli.up COMMAND ...` runs `cfs COMMAND ...` as a child process that exits with its parent, even if the
+parent is killed.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to start: `directory` is the mount point if one was named, `flags` are for the server."""
+    """What to start: `directory` is the given mount point, if any, and `flags` are passed to the server."""
 
     directory: Path | None
     flags: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Plan:
 
 
 def start(plan: Plan) -> int:
-    """Start what can be started, wait for its end, and return the exit code."""
+    """Start the server and, if possible, the mount; wait for their end and return the exit code."""
     directory, obstacle = _mount_point(plan)
     if obstacle and plan.directory:
         print_error(f"cannot mount on {plan.directory}: {obstacle}")
@@ -48,7 +48,7 @@ def start(plan: Plan) -> int:
 
 
 def _mount_point(plan: Plan) -> tuple[Path | None, str | None]:
-    """Choose where to mount; without a place, say why."""
+    """Choose the mount point; print a reason if there is none."""
     if not plan.mount:
         return None, None
     directory = plan.directory or DEFAULT_DIRECTORY
@@ -59,7 +59,7 @@ def _mount_point(plan: Plan) -> tuple[Path | None, str | None]:
 
 
 def _unusable(directory: Path) -> str | None:
-    """Say why the default directory is not for us: nobody has asked for it, so it must be there, empty and ours."""
+    """Return why the default directory cannot be used: it must exist, be empty and belong to this user."""
     try:
         empty = not any(directory.iterdir())
     except OSError:
@@ -70,9 +70,9 @@ def _unusable(directory: Path) -> str | None:
 
 
 class ChildProcess:
-    """A running program, with a process group of its own, so that a Ctrl-C reaches it through us only.
+    """A child process in its own process group, so that Ctrl-C reaches it only through its parent.
 
-    Its standard input is a pipe that ends with us.
+    Its standard input is a pipe that closes when the parent exits.
     """
 
     def __init__(self, process: asyncio.subprocess.Process, beginning: str) -> None:
@@ -83,7 +83,7 @@ class ChildProcess:
 
     @classmethod
     async def start(cls, *command: str, beginning: str) -> Self:
-        """Start a program, whose standard error is ours; `beginning` is how the line begins that says it is ready."""
+        """Start a program. It is ready when it prints a line that starts with `beginning`."""
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, process_group=0
         )
@@ -91,32 +91,32 @@ class ChildProcess:
 
     @property
     def runs(self) -> bool:
-        """Whether it has not ended yet."""
+        """Whether it is still running."""
         return self._process.returncode is None
 
     async def ready(self) -> str | None:
-        """Wait for what it says when it is ready, and return the rest of that line; None when it ends before."""
+        """Wait until it is ready and return the rest of its ready line; None if it exits first."""
         return await asyncio.shield(self._said)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal if it still runs."""
+        """Send a signal if it is still running."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
 
     async def ended(self) -> int:
-        """Wait for its end, and return its exit code as a shell would."""
+        """Wait for its exit and return its exit code as a shell would."""
         await asyncio.wait([self._reading])
         code = await self._process.wait()
         return code if code >= 0 else 128 - code
 
     async def end(self) -> int:
-        """Ask it to end, and wait until it has."""
+        """Terminate it and wait for its exit."""
         if self.runs:
             self.signal(signal.SIGTERM)
         return await self.ended()
 
     async def _read(self) -> None:
-        """Look for the line that says it is ready, and pass all others on."""
+        """Detect the ready line, and print all other lines."""
         output = self._process.stdout
         while output and (raw := await output.readline()):
             line = raw.decode(errors="replace")
@@ -140,7 +140,7 @@ class _Up:
         """Start both, wait until one ends or a signal comes, and end the mount before the server."""
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+            if signal.getsignal(number) is not signal.SIG_IGN:  # started with nohup: keep ignoring SIGHUP
                 loop.add_signal_handler(number, self._signals.put_nowait, number)
         work = asyncio.create_task(self._work())
         stop = asyncio.create_task(self._signals.get())
@@ -178,7 +178,7 @@ class _Up:
         return child
 
     async def _end(self) -> list[int]:
-        """End what was started last first; every further signal is passed on, as who asks twice is in a hurry."""
+        """End the children in reverse order; further signals are passed on to them."""
         passing = asyncio.create_task(self._pass_on())
         codes = [await child.end() for child in reversed(self._children)]
         passing.cancel()
@@ -192,7 +192,7 @@ class _Up:
 
 
 def _reachable(url: str) -> str:
-    """Write the URL by which this machine reaches a server that listens everywhere."""
+    """Return the URL by which this machine reaches a server that listens on all addresses."""
     parts = urlsplit(url)
     host = _ANYWHERE.get(parts.hostname or "")
     return f"http://{f'[{host}]' if ':' in host else host}:{parts.port}" if host else url
@@ -221,7 +221,7 @@ def _announcement(url: str, directory: Path | None, obstacle: str | None) -> str
 
 
 def run_with_parent() -> None:
-    """Run the program `cfs`, and end it when standard input ends: a pipe whose other end is the parent process."""
+    """Run `cfs` and exit when standard input closes: it is a pipe from the parent process."""
     threading.Thread(target=_end_with_input, daemon=True).start()
     main()
 

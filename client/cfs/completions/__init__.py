@@ -1,8 +1,8 @@
-"""Completions in the protocol of the OpenAI API: what a program sends, and what it gets back (H4).
+"""Requests and responses of the OpenAI completions API as pydantic models (H4).
 
-One pydantic model per thing, for the server and its clients. What the protocol knows beyond this is ignored in a
-request and left out of an answer. Some members are not OpenAI's: `top_k` and `min_p` of a request,
-`reasoning_content` of a message (what the model said to itself), and `cfs` of an answer (where it was recorded).
+Server and clients use the same models. Unknown members of a request are ignored, and responses omit what is not listed
+here. Some members are not OpenAI's: `top_k` and `min_p` of a request, `reasoning_content` of a message (the model's
+thinking), and `cfs` of a response (the session that recorded it).
 """
 
 from cfs.completions.models import (

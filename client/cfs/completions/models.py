@@ -1,4 +1,4 @@
-"""What comes back: a completion, whole or in chunks, models, and numbers of tokens."""
+"""Pydantic models of completions: requests, messages, responses, chunks, models and token counts."""
 
 import json
 import math
@@ -9,28 +9,28 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from cfs import wire
 from cfs.wire import NamedTool, ToolSpec
 
-# How many tokens a text may have, where no tokenizer can be asked. Pure: no I/O.
+# Estimated token counts, for use without a tokenizer
 
 _BYTES_PER_TOKEN = 3.6
-"""Between English prose (over 4) and source code (about 3); Chinese has 3 bytes a character, and about that a token."""
+"""Bytes per token: English prose has more than 4, source code and Chinese about 3."""
 
 MESSAGE_TOKENS = 4
-"""What a chat's template puts around a message, about."""
+"""Estimated tokens that a chat template adds to a message."""
 
 
 def estimate_tokens(text: str) -> int:
-    """Guess how many tokens a text has; an empty one has none."""
+    """Estimate the number of tokens of a text; 0 for an empty text."""
     return math.ceil(len(text.encode(errors="replace")) / _BYTES_PER_TOKEN)
 
 
-# Messages of a conversation as the OpenAI API writes them, and as sessions keep them. Pure: no I/O.
+# Messages, and their conversion to and from messages of sessions
 
 UNREADABLE = "_unreadable"
-"""Key under which arguments are kept that are no JSON object: nothing that a model said is lost."""
+"""Key for arguments that are not a JSON object, so that no output of a model is lost."""
 
 
 class Open(BaseModel):
-    """A model that ignores what it does not know: the protocol grows."""
+    """A pydantic model that ignores unknown members, as the protocol grows."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
@@ -43,7 +43,7 @@ class TextPart(Open):
 
 
 def _text_only(value: Any) -> Any:
-    """Name the kind of the first part that is no text: a union would say what it is not in five ways."""
+    """Report the type of the first part that is not text, with a clearer message than that of a union."""
     if not isinstance(value, list):
         return value
     for part in value:
@@ -101,7 +101,7 @@ class ChatMessage(Open):
         return self.content or ""
 
     def message(self) -> wire.Message:
-        """Say the same as a message of a session."""
+        """Convert to a message of a session."""
         return wire.Message(
             role="system" if self.role == "developer" else self.role,
             content=self.text,
@@ -116,7 +116,7 @@ class ChatMessage(Open):
 
     @classmethod
     def of(cls, message: wire.Message) -> Self:
-        """Say what a message of a session says."""
+        """Convert from a message of a session."""
         calls = tuple(
             ChatToolCall(id=call.id, function=FunctionCall(name=call.name, arguments=write_arguments(call.arguments)))
             for call in message.tool_calls
@@ -132,11 +132,11 @@ class ChatMessage(Open):
 
 
 def read_arguments(text: str) -> dict[str, Any]:
-    """Read a call's arguments; what is no JSON object is kept as text under `UNREADABLE`."""
+    """Parse a call's arguments; text that is not a JSON object is stored under `UNREADABLE`."""
     try:
         found = json.loads(text, strict=False) if text.strip() else {}
         if isinstance(found, dict):
-            write_arguments(found).encode()  # half a surrogate pair is text for JSON, and for nobody else
+            write_arguments(found).encode()  # JSON allows a lone surrogate, UTF-8 does not
             return found
     except (ValueError, RecursionError):
         pass
@@ -150,7 +150,7 @@ def write_arguments(arguments: dict[str, Any]) -> str:
     return json.dumps(arguments, ensure_ascii=False, allow_nan=False)
 
 
-# What a program asks for: a completion, or a number of tokens.
+# Requests
 
 
 class StreamOptions(Open):
@@ -225,7 +225,7 @@ class CompletionUsage(Open):
 
     @classmethod
     def of(cls, usage: wire.Usage) -> Self:
-        """Say what a turn's usage says."""
+        """Convert from the usage of a turn."""
         return cls(
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
@@ -234,7 +234,7 @@ class CompletionUsage(Open):
         )
 
     def usage(self) -> wire.Usage:
-        """Say it as a turn's usage does; the protocol has no times."""
+        """Convert to the usage of a turn; the protocol has no times."""
         return wire.Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
@@ -265,7 +265,7 @@ class ContentLogprob(TopLogprob):
 
     @classmethod
     def of(cls, token: wire.TokenLogprob) -> Self:
-        """Say what a turn's token says."""
+        """Convert from a token of a turn."""
         top = tuple(TopLogprob(token=each.token, logprob=each.logprob, bytes=each.bytes) for each in token.top)
         return cls(token=token.token, logprob=token.logprob, bytes=token.bytes, top_logprobs=top)
 
@@ -298,7 +298,7 @@ class ChatCompletion(Open):
 
     @property
     def message(self) -> ChatMessage:
-        """What the model said."""
+        """The text of the reply."""
         return self.choices[0].message
 
 

@@ -1,4 +1,4 @@
-"""A streamed completion, read: bytes in, chunks out, and the whole put together. Pure: no I/O."""
+"""Parses a streamed completion: bytes in, chunks out, and the assembled completion. Pure: no I/O."""
 
 import json
 
@@ -21,20 +21,20 @@ from cfs.errors import CfsError, EngineError, Unreachable, from_problem
 from cfs.sse import SSEDecoder
 
 DONE = "[DONE]"
-"""What the last line of data of a stream says."""
+"""Data of the last event of a stream."""
 
 
 class CompletionReader:
-    """Reads one stream, wherever its bytes are cut; `ended` when the server has said that this is all."""
+    """Parses one stream; bytes may be split anywhere. `ended` is true after the server's last event."""
 
     def __init__(self) -> None:
         self.ended = False
         self._decoder = SSEDecoder()
 
     def feed(self, data: bytes) -> list[ChatChunk]:
-        """Take the next bytes and return the chunks that they complete; raises the error that one of them reports.
+        """Parse the next bytes and return the completed chunks; raises the error that a chunk reports.
 
-        The chunks before an error are lost with it, as is the completion.
+        Chunks before the error in the same bytes are lost.
         """
         chunks: list[ChatChunk] = []
         for event in self._decoder.feed(data):
@@ -64,7 +64,7 @@ def _error_in(found: dict[str, object]) -> CfsError:
 
 
 class CompletionAccumulator:
-    """A completion put together from its chunks; `complete` once a chunk has said why it ended."""
+    """Assembles a completion from its chunks; `complete` after the chunk with the finish reason."""
 
     def __init__(self) -> None:
         self._last: ChatChunk | None = None
@@ -78,11 +78,11 @@ class CompletionAccumulator:
 
     @property
     def complete(self) -> bool:
-        """Whether the end of the message has come."""
+        """Whether the message has ended."""
         return self._reason is not None
 
     def add(self, chunk: ChatChunk) -> None:
-        """Take the next chunk."""
+        """Add the next chunk."""
         self._last = chunk
         self._usage = chunk.usage or self._usage
         self._recorded = chunk.cfs or self._recorded
@@ -100,7 +100,7 @@ class CompletionAccumulator:
 
     @property
     def message(self) -> ChatMessage:
-        """What has been said so far."""
+        """The text so far."""
         text, thinking = "".join(self._text), "".join(self._thinking)
         calls = tuple(
             ChatToolCall(id=call.id, function=FunctionCall(name=call.name, arguments=call.arguments))
@@ -114,7 +114,7 @@ class CompletionAccumulator:
         )
 
     def completion(self) -> ChatCompletion:
-        """The whole; raises `Unreachable` when the stream ended before it."""
+        """The completion; raises `Unreachable` if the stream ended early."""
         if self._last is None or self._reason is None:
             raise Unreachable("the completion's stream ended before its end")
         logprobs = ChoiceLogprobs(content=tuple(self._logprobs)) if self._logprobs else None
@@ -129,7 +129,7 @@ class CompletionAccumulator:
 
 
 class _Call:
-    """A call whose pieces are coming in."""
+    """A tool call that is being assembled."""
 
     def __init__(self) -> None:
         self.id = self.name = self.arguments = ""

@@ -1,1 +1,1 @@
-"""Ways to a session: over HTTP, or through files of a mount."""
+"""Transports to a session: over HTTP, or through files of a mount."""

@@ -1,4 +1,4 @@
-"""Where a server is and how long it may take: what both HTTP clients need before they send anything. No I/O."""
+"""Resolves the server's address, token and timeouts for both HTTP clients. No I/O."""
 
 import ipaddress
 import os
@@ -16,7 +16,7 @@ from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE, Deadline
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 HEARTBEAT_SECONDS = 60.0
-"""A stream is silent for longer only when its connection is dead: the server sends a comment every few seconds."""
+"""Maximum silence of a stream: the server sends a comment every few seconds, so the connection is dead after that."""
 
 RETRIES = 3
 _SHORTEST = 0.01
@@ -33,12 +33,12 @@ class Address:
 
     @property
     def encrypted(self) -> bool:
-        """Whether certificates matter."""
+        """Whether the URL uses TLS."""
         return self.url.startswith("https:")
 
 
 def address_of(url: str | None = None, token: str | None = None) -> Address:
-    """Complete an address by `CFS_URL` and `CFS_TOKEN`; raises `InvalidRequest` when there is none."""
+    """Build an address; `CFS_URL` and `CFS_TOKEN` are the defaults. Raises `InvalidRequest` if there is no URL."""
     url = (url or os.environ.get(URL_VARIABLE, "")).rstrip("/")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -57,18 +57,18 @@ def _is_here(host: str) -> bool:
 
 
 def time_limits(request: api.Request, answer_seconds: float) -> httpx.Timeout:
-    """Bound every step of a request; the answer may take what the server was asked to wait besides."""
+    """Return the timeouts of a request; its response may also take the time that the server was asked to wait."""
     return httpx.Timeout(answer_seconds, connect=CONNECT_SECONDS, read=answer_seconds + request.wait_seconds)
 
 
 def stream_limits(deadline: Deadline) -> httpx.Timeout:
-    """Bound every step of a stream: silence means that its connection is dead, or that its time is over."""
+    """Return the timeouts of a stream: silence means that its connection is dead or its deadline has passed."""
     silence = min(HEARTBEAT_SECONDS, max(deadline.left, _SHORTEST))
     return httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS, read=silence)
 
 
 def arguments(request: api.Request, limits: httpx.Timeout) -> dict[str, Any]:
-    """Say it in httpx's words."""
+    """Convert to a timeout of httpx."""
     return {
         "method": request.method,
         "url": request.path,
@@ -80,14 +80,14 @@ def arguments(request: api.Request, limits: httpx.Timeout) -> dict[str, Any]:
 
 
 def may_repeat(request: api.Request, error: Exception) -> bool:
-    """Whether a request that failed so can be sent again without doing anything twice (C9)."""
+    """Return whether a failed request can be retried without repeating its effect (C9)."""
     if isinstance(error, _NOT_SENT):
         return True
     return request.safe and isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
 
 
 def error_from(error: httpx.HTTPError | httpx.InvalidURL, request: api.Request, url: str) -> CfsError:
-    """Say in our words what kept a request from being answered."""
+    """Convert the httpx error of a failed request."""
     what = f"{request.method} {request.path}"
     why = str(error) or type(error).__name__
     if isinstance(error, _NOT_SENT):
@@ -100,7 +100,7 @@ def error_from(error: httpx.HTTPError | httpx.InvalidURL, request: api.Request, 
 
 
 def lost_stream(error: httpx.HTTPError | httpx.InvalidURL, request: api.Request, url: str) -> CfsError:
-    """Say in our words what ended a stream: there silence is a lost connection, too."""
+    """Convert the httpx error that ended a stream, where silence is a lost connection, too."""
     if isinstance(error, httpx.ReadTimeout):
         return _lost(error, request, url)
     return error_from(error, request, url)

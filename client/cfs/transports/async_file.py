@@ -1,6 +1,6 @@
-"""A session through files: a mount, or a directory in which something answers (C1, C4, C6).
+"""Accesses a session through files: a mount, or a directory that a program answers in (C1, C4, C6).
 
-There are two, with and without `async`; tools/unasync.py makes the second from the first.
+There is an async and a sync version; tools/unasync.py generates the sync one.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _LATE_REPLY = "there is no reply yet: the turn continues; wait() for it, or canc
 
 
 def file_of(mount: str, session: str) -> str:
-    """Name the file of a session: sub-sessions are control files of the mount (F5)."""
+    """Return the file of a session: sub-sessions are control files of the mount (F5)."""
     root, *below = check_id(session).split("/")
     return os.path.join(mount, ".sub_sessions", root, ".".join(below)) if below else os.path.join(mount, root)  # noqa: PTH118
 
@@ -32,8 +32,8 @@ def file_of(mount: str, session: str) -> str:
 class AsyncFileTransport:
     """One session of a directory, by its file.
 
-    Where the directory has `.live` (a mount of ours) a read waits for the end of the turn, and fails with `EAGAIN`
-    where it is told not to wait. Elsewhere the text says by itself whether it is settled (`cfs.stream`).
+    If the directory has `.live` (a CFS mount), a read waits for the end of the turn; a non-blocking read fails with
+    `EAGAIN`. In other directories the text shows whether the session is settled (`cfs.stream`).
     """
 
     takes_tools = False
@@ -46,7 +46,7 @@ class AsyncFileTransport:
         self._life: bytes | None = None
 
     async def open(self) -> None:
-        """Open the file for appending, which makes it if there is none."""
+        """Open the file for appending, creating it if necessary."""
         with translated(self._path):
             await self._disk.append(self._path, b"")
 
@@ -56,7 +56,7 @@ class AsyncFileTransport:
             await self._disk.mark(self._path)
 
     async def reopen(self) -> None:
-        """Take whatever has the name by now; make the file if there is none."""
+        """Use the session that has the name now; create the file if there is none."""
         self._life = None
         await self.open()
 
@@ -75,7 +75,7 @@ class AsyncFileTransport:
         raise AssertionError("the texts have no end")  # pragma: no cover
 
     async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str | Outcome]:
-        """Append a message; read `.live`, or where there is none watch the file grow. Then yield what came of it."""
+        """Append a message; read `.live`, or else poll the growing file. Finally yield the outcome."""
         said = ""
         async with aclosing(self._live(message, deadline)) as pieces:
             async for piece in pieces:
@@ -140,7 +140,7 @@ class AsyncFileTransport:
         text = await self.read(deadline)
         with translated(path):
             await self._disk.make(path, (text if at is None else render(turns_of(text)[:at])).encode())
-            with contextlib.suppress(OSError):  # some mounts have no attributes, and then there are none to copy
+            with contextlib.suppress(OSError):  # some mounts have no attributes
                 for name, value in (await self._disk.attributes(self._path)).items():
                     if name.startswith(PREFIX) and name not in (CANCEL, LIFE):
                         await self._disk.set_attribute(path, name, value)
@@ -154,7 +154,7 @@ class AsyncFileTransport:
             await self._disk.set_attribute(self._path, CANCEL, b"1")
 
     async def wait(self, deadline: Deadline) -> None:
-        """Read the file once it is settled, for the sake of waiting."""
+        """Wait by reading the file once it is settled."""
         await self.read(deadline)
 
     async def _write(self, message: NewMessage) -> None:
@@ -166,7 +166,7 @@ class AsyncFileTransport:
         await self._see_life()
 
     async def _check_life(self) -> None:
-        """Raise `Gone` where the file is not that of the session which was seen: the mount tells them apart."""
+        """Raise `Gone` if the file belongs to another session of this name; only a mount can distinguish them."""
         if self._life is not None and self._life != await self._present_life():
             raise Gone(
                 f"{self._path} is not there any more as you knew it: it was deleted, or the server has restarted"
@@ -177,7 +177,7 @@ class AsyncFileTransport:
         self._life = self._life or await self._present_life()
 
     async def _present_life(self) -> bytes | None:
-        """Read which life of the session the file is; None where there is no file, or a mount that does not say."""
+        """Return the life of the session; None if there is no file, or if the mount does not report it."""
         with contextlib.suppress(OSError):
             return (await self._disk.attributes(self._path)).get(LIFE)
         return None
@@ -191,11 +191,11 @@ class AsyncFileTransport:
         except BlockingIOError:
             return True
         except OSError:
-            return False  # what it is will show when the message is written
+            return False  # writing the message will show the cause
         return False
 
     async def _texts(self, deadline: Deadline, late: str) -> AsyncGenerator[str]:
-        """Yield the text of the file, and again whenever it has changed; raises `Gone` when it is unlinked."""
+        """Yield the text of the file now and after each change; raises `Gone` when it is deleted."""
         pauses = Pauses()
         seen = text = None
         while True:
@@ -204,7 +204,7 @@ class AsyncFileTransport:
                     mark = await self._disk.mark(self._path)
                     if mark != seen:
                         data = await self._disk.read(self._path, waiting=deadline.seconds is None)
-                        if mark == await self._disk.mark(self._path):  # else it changed meanwhile: half old, half new
+                        if mark == await self._disk.mark(self._path):  # otherwise it changed during the read
                             text, seen = decode(data), mark
                 except BlockingIOError:
                     pass
@@ -220,7 +220,7 @@ class AsyncFileTransport:
             await asyncio.sleep(pauses.next())
 
     async def _live(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str]:
-        """Write a message and yield what its turn says, where the mount shows that; it says nothing elsewhere."""
+        """Write a message and yield the text of its turn from `.live`; yields nothing without `.live`."""
         await self._check_life()  # before anything is made
         tail = await self._listen()
         if tail is None:
@@ -242,7 +242,7 @@ class AsyncFileTransport:
             await tail.close()
 
     async def _listen(self) -> AsyncTail | None:
-        """Open `.live`, which shows the next turn; None where there is none, or where another turn would be shown."""
+        """Open `.live` for the next turn; None if there is none, or if it would show another turn."""
         if not await self._is_mount():
             return None
         await self.open()
@@ -251,11 +251,11 @@ class AsyncFileTransport:
         try:
             return await self._disk.tail(os.path.join(self._mount, ".live", self._id))  # noqa: PTH118
         except OSError:
-            return None  # of sub-sessions a mount may show none; the transcript has it all
+            return None  # a mount may have none for sub-sessions; the transcript is complete
 
 
 def _beyond(said: str, reply: str) -> str:
-    """Return what a reply has beyond what was said already; the white space around it is not in the reply."""
+    """Return the part of a reply that was not yielded yet, ignoring white space around the yielded text."""
     for known in (said, said.strip()):
         if reply.startswith(known):
             return reply[len(known) :]

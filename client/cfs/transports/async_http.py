@@ -1,6 +1,6 @@
-"""A client of the REST interface: sends the calls of `cfs.api`, follows streams of events (H1, H2, C9).
+"""REST client: sends the calls of `cfs.api` and follows event streams (H1, H2, C9).
 
-There are two, with and without `async`; tools/unasync.py makes the second from the first.
+There is an async and a sync version; tools/unasync.py generates the sync one.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ _LATE_STREAM = "the stream was not over in time; what it shows goes on"
 
 
 class AsyncClient:
-    """Speaks to one server, over as many connections at a time as there are calls.
+    """A client of one server. Concurrent calls use separate connections.
 
-    `url` and `token` are `CFS_URL` and `CFS_TOKEN` unless given. `timeout` is the longest time in seconds that an
-    answer may take, beyond what the server is asked to wait. Raises `InvalidRequest` when there is no URL.
+    `url` and `token` default to `CFS_URL` and `CFS_TOKEN`. `timeout` is the maximum time in seconds for a response,
+    besides the time that the server is asked to wait. Raises `InvalidRequest` if there is no URL.
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, timeout: float = ANSWER_SECONDS) -> None:
@@ -59,10 +59,10 @@ class AsyncClient:
         )
 
     async def call(self, call: api.Call[T]) -> T:
-        """Send a call and return what its answer says.
+        """Send a call and return its parsed response.
 
-        Sent again after a failure is only what cannot be done twice: what reads, and what never left (C9). Raises
-        what the server reports, `Unreachable` when there is none, `Timeout` when it does not answer.
+        After a failure only calls that read, and calls that were never sent, are retried (C9). Raises the server's
+        error, `Unreachable` if there is no server, and `Timeout` if it does not respond.
         """
         request = call.request
         for attempt in range(RETRIES):
@@ -79,12 +79,12 @@ class AsyncClient:
     async def events(
         self, stream: api.Stream, *, attempts: float = 8, deadline: Deadline | None = None, late: str = _LATE_STREAM
     ) -> AsyncGenerator[StreamEvent]:
-        """Yield the events of a stream as they come, over lost connections, until it is over.
+        """Yield the events of a stream, reconnecting as necessary, until the stream ends.
 
-        A lost connection is made again, up to `attempts` times in a row with growing pauses; then `Unreachable` is
-        raised. What was missed is told by a `stale` event. A message is never sent twice. After the deadline
-        `Timeout` is raised, at the latest with the next heartbeat, and says what is `late`. Leave the stream through
-        `contextlib.aclosing`, and its connection is closed at once; that cancels nothing on the server.
+        A lost connection is retried up to `attempts` times in a row with growing pauses; then `Unreachable` is raised.
+        A `stale` event reports missed events. A message is never sent twice. After the deadline `Timeout` is raised,
+        at the latest with the next heartbeat, and names what is `late`. Use `contextlib.aclosing` to close the
+        connection at once when you leave the stream; this cancels nothing on the server.
         """
         source = EventSource(stream, attempts)
         deadline = deadline or Deadline(None)
@@ -114,11 +114,11 @@ class AsyncClient:
             await asyncio.sleep(source.pause)
 
     async def chunks(self, stream: api.ChunkStream) -> "AsyncGenerator[ChatChunk]":
-        """Yield a completion's chunks as they come (H4).
+        """Yield the chunks of a completion (H4).
 
-        Leaving it before its end, at once through `contextlib.aclosing`, cancels the completion, unless a session
-        records it. It is never asked for twice: raises `Unreachable` when the connection is lost, and what the server
-        reports, also in the middle.
+        Leaving it early cancels the completion, unless a session records it; use `contextlib.aclosing` to do so at
+        once. The request is never repeated: a lost connection raises `Unreachable`. Errors of the server are raised,
+        also in the middle.
         """
         from cfs.completions import CompletionReader  # late: most programs do not need it
 
@@ -148,15 +148,13 @@ class AsyncClient:
         await self.close()
 
 
-# A session over HTTP (C1).
-#
-# There are two, with and without `async`; tools/unasync.py makes the second from the first.
+# A session over HTTP (C1)
 
 LONG_POLL_SECONDS = 30.0
-"""One request waits no longer, so that a dead connection is noticed and a wait goes on over another one."""
+"""Maximum wait of one request in seconds; longer waits use several, so that a dead connection is noticed."""
 
 QUICK_SECONDS = 2.0
-"""A reply that is there by then comes with the request that asked for it, which is the fastest way."""
+"""A reply that is ready within this time is returned by the request itself, which is fastest."""
 
 _LATE = "the session is still busy; wait() or read() again, or cancel()"
 _LATE_REPLY = "there is no reply yet: the turn continues; wait() for it, or cancel() it"
@@ -184,7 +182,7 @@ class AsyncHttpTransport:
         await self._call(api.settings(self._id))
 
     async def reopen(self) -> None:
-        """Take whatever has the name by now; make the session if there is none."""
+        """Use the session that has the name now; create it if there is none."""
         self._life.forget()
         await self.open()
 
@@ -193,10 +191,10 @@ class AsyncHttpTransport:
         await self._client.close()
 
     async def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
-        """Post a message and wait for its reply: quick ones in the same request, others by their events.
+        """Post a message and wait for its reply: first in the same request, then through events.
 
-        Only in the first seconds a lost connection leaves open whether the message has arrived; afterwards its turn
-        is known by name, and is followed over any number of connections.
+        If the connection is lost in the first seconds, it is unknown whether the message has arrived. Afterwards the
+        id of the turn is known and lost connections are restored.
         """
         try:
             said = await self._call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)))
@@ -241,7 +239,7 @@ class AsyncHttpTransport:
                 yield event
 
     async def _call(self, call: api.Call[T]) -> T:
-        """Call for the life of the session that was seen first; raises `Gone` where there is another one, or none."""
+        """Send a call for the session that was seen first; raises `Gone` if it was deleted or replaced."""
         return await self._client.call(self._life.call(call))
 
     async def _turns(self) -> list[Turn]:
@@ -276,7 +274,7 @@ class AsyncHttpTransport:
         self._life.forget()
 
     async def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:  # noqa: ARG002 - it never waits
-        """Let the server copy it."""
+        """Copy the session on the server."""
         return (await self._call(api.fork(self._id, copy, at))).id
 
     async def cancel(self, *, queued: bool, cascade: bool) -> None:

@@ -1,4 +1,4 @@
-"""Transports: what each can do for a session, which does the same over all of them (C1)."""
+"""The interface of transports, the choice of an endpoint, and deadlines (C1)."""
 
 import math
 import os
@@ -11,11 +11,11 @@ from cfs.errors import InvalidRequest, Timeout, Unreachable
 from cfs.stream import Outcome
 from cfs.wire import NewMessage, Settings, SettingsPatch
 
-# How much time is left, and how long to pause before looking again.
+# Deadlines and polling intervals
 
 
 class Deadline:
-    """A point in time that something must not pass; `None` seconds never end."""
+    """A point in time; `None` seconds mean no limit."""
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = seconds
@@ -23,23 +23,23 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds until then; 0 afterwards."""
+        """Remaining seconds; 0 after the deadline."""
         return max(0.0, self._end - time.monotonic())
 
     def check(self, what: str) -> None:
-        """Raise `Timeout`, with what was too late, when it has passed."""
+        """Raise `Timeout`, naming what was late, if the deadline has passed."""
         if not self.left:
             raise Timeout(f"after {self.seconds:g} seconds {what}")
 
 
 class Pauses:
-    """Times between two looks at what nobody announces: a millisecond at first, and no more than 20."""
+    """Polling intervals: 1 ms at first, up to 20 ms."""
 
     def __init__(self) -> None:
         self._next = 0.001
 
     def next(self) -> float:
-        """Seconds to wait now."""
+        """Return the seconds to wait before the next poll."""
         now, self._next = self._next, min(self._next * 1.5, 0.02)
         return now
 
@@ -49,7 +49,7 @@ TOKEN_VARIABLE = "CFS_TOKEN"  # noqa: S105 - the name of a variable
 
 
 class _Default(str):
-    """A default that can be told apart from the same text given by a caller."""
+    """A default that differs in identity from the same text given by a caller."""
 
     __slots__ = ()
 
@@ -66,7 +66,7 @@ class Endpoint:
 
 
 def resolve(url: str | None, mount: str | os.PathLike[str]) -> Endpoint:
-    """Return the endpoint that was given, else that of `CFS_URL`, else the mount if it is there (C1).
+    """Return the given endpoint, or that of `CFS_URL`, or the mount if it exists (C1).
 
     Raises `InvalidRequest` when both a URL and a mount are given, `Unreachable` when there is neither.
     """
@@ -87,7 +87,7 @@ def resolve(url: str | None, mount: str | os.PathLike[str]) -> Endpoint:
 
 
 class Transport(Protocol):
-    """One session at one endpoint. Raises the errors of `cfs.errors`, `Unsupported` for what it cannot do."""
+    """One session at one endpoint. Raises the errors of `cfs.errors`; `Unsupported` for missing features."""
 
     takes_tools: bool
     """Whether a message carries tools, and a reply its calls; else both are part of the texts."""

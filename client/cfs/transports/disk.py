@@ -1,6 +1,6 @@
-"""The few file operations that a session needs, each without waiting for a turn to end unless asked to (C6).
+"""File operations of sessions on a mount, blocking and async, and settings as extended attributes (C6, F6).
 
-`Disk` uses the calls of the system, `AsyncDisk` (in `async_disk`) the same through aiofiles.
+`Disk` uses system calls; `AsyncDisk` uses aiofiles. Neither waits for the end of a turn by default.
 """
 
 import asyncio
@@ -24,30 +24,29 @@ from pydantic import ValidationError
 from cfs.errors import CfsError, InvalidSettings, Unreachable, Unsupported, from_errno
 from cfs.wire import Settings, SettingsPatch
 
-# Settings as extended attributes of a session's file (F6, S9). Pure: no I/O.
+# Settings as extended attributes of a session's file (F6, S9)
 #
-# A setting is the attribute `user.cfs.<name>`; its value is JSON, but for texts, which stand as they are. Absent
-# means
-# the default.
+# A setting is the attribute `user.cfs.<name>`. Its value is JSON, except that strings are stored as plain text. A
+# missing attribute means the default.
 
 PREFIX = "user.cfs."
 CANCEL = PREFIX + "cancel"
 """Setting it to 1 cancels the running turn."""
 
 LIFE = PREFIX + "life"
-"""Reads as the name of this life of the session, which differs from that of any other of its name."""
+"""Identifies this life of the session: a session that is deleted and created again has another value."""
 
 _TEXTS = frozenset({"system", "prompt_style", "driver", "overflow"})
 
 
 def write_settings(patch: SettingsPatch) -> dict[str, bytes | None]:
-    """Write a change as attributes to set, and to remove where the value is None."""
+    """Convert a change of settings to attributes to set; None means to remove the attribute."""
     changes = {name: getattr(patch, name) for name in patch.model_fields_set}
     return {PREFIX + name: None if value is None else _write(value) for name, value in changes.items()}
 
 
 def read_settings(attributes: Mapping[str, bytes]) -> Settings:
-    """Read the settings among attributes; raises `InvalidSettings` for a value that is none."""
+    """Parse the settings among attributes; raises `InvalidSettings` for an invalid value."""
     found = {
         name: _read(name, attributes[PREFIX + name]) for name in Settings.model_fields if PREFIX + name in attributes
     }
@@ -71,7 +70,7 @@ def _read(name: str, value: bytes) -> Any:
         return text
 
 
-# What a file operation on a session reports, in the words of the error tree (C9).
+# Errors of file operations as errors of `cfs.errors` (C9)
 
 _ADVICE = {
     Unreachable: ": the mount has lost its server, or has ended; mount it again, or name the server by url=...",
@@ -80,7 +79,7 @@ _ADVICE = {
 
 
 def error_from(error: OSError, path: str) -> CfsError:
-    """Return the error of ours that means the same."""
+    """Convert an `OSError` to an error of `cfs.errors`."""
     kind = from_errno(error.errno)
     reason = os.strerror(error.errno) if error.errno else str(error)
     return kind(f"{path}: {reason}{_ADVICE.get(kind, '')}")
@@ -88,7 +87,7 @@ def error_from(error: OSError, path: str) -> CfsError:
 
 @contextmanager
 def translated(path: str) -> Iterator[None]:
-    """Raise what goes wrong with a file as an error of ours."""
+    """Raise an `OSError` as an error of `cfs.errors`."""
     try:
         yield
     except OSError as error:
@@ -96,7 +95,7 @@ def translated(path: str) -> Iterator[None]:
 
 
 class Mark(NamedTuple):
-    """What tells that a file has changed: size in bytes, and time of the last change in nanoseconds."""
+    """Shows whether a file has changed: size in bytes, and time of the last change in nanoseconds."""
 
     size: int
     changed: int
@@ -108,7 +107,7 @@ def without_waiting(path: str, flags: int) -> int:
 
 
 def busy() -> BlockingIOError:
-    """Make the error of a read that does not wait (S7)."""
+    """Return the error of a non-blocking read (S7)."""
     return BlockingIOError(errno.EAGAIN, "a turn is running")
 
 
@@ -201,7 +200,7 @@ class Disk:
         return Tail(open(path, "rb", buffering=0, opener=without_waiting))
 
 
-# The few file operations that a session needs, for coroutines: through aiofiles, and never waiting for a turn (C6).
+# The same operations for coroutines: through aiofiles, never waiting for a turn (C6)
 
 
 @dataclass(frozen=True, slots=True)
