@@ -1,6 +1,6 @@
 """Write docs/cli.md from the help of the commands; `--check` only compares (C10).
 
-What stands there is what `cfs COMMAND --help` says, for all commands of this installation.
+The page has the output of `cfs COMMAND --help` for all commands of this installation.
 """
 
 from collections.abc import Iterator
@@ -19,16 +19,15 @@ HEAD = """# The command line
 
 <!-- Made by scripts/docs from the commands themselves; change their help. -->
 
-`cfs COMMAND --help` prints the same as this page. What all commands have in common:
+`cfs COMMAND --help` prints the same text as this page. All commands follow these rules:
 
-- The server is that of `--url`, else of `CFS_URL`, else of this machine. A token comes from the file of
-  `--token-file`, else from `CFS_TOKEN`; no option takes the token itself, as all users of a machine see the arguments
-  of its processes.
-- The result goes to standard output, remarks and errors to standard error; an error is one line. With `--json` nothing
-  but JSON goes to standard output.
-- Colours and streaming are for terminals; `NO_COLOR=1` takes the colours away. On a terminal, control characters in
-  texts of models and users are made visible; a pipe gets the text unchanged.
-- Exit codes: 0 success; 1 refused by the server, or the turn or task failed; 2 wrong usage; 3 no server answers; 4 an
+- The server is given by `--url` or `CFS_URL`; the default is this machine. The token is read from `--token-file` or
+  from `CFS_TOKEN`. No option takes the token itself, as all users of a machine can see the arguments of processes.
+- Results go to standard output, remarks and errors to standard error. Each error is one line. With `--json`, standard
+  output contains only JSON.
+- Colours and streaming are used on terminals only; `NO_COLOR=1` disables colours. On a terminal, control characters in
+  texts of models and users are made visible. Pipes get the text unchanged.
+- Exit codes: 0 success; 1 refused by the server, or the turn or task failed; 2 wrong usage; 3 no server responds; 4 an
   agent claims changes of files that did not happen; 130 interrupted; 141 the reader of the output has closed it.
 - `cfs --install-completion` installs shell completion for commands, options and names of sessions.
 
