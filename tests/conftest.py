@@ -1,4 +1,4 @@
-"""What all tests share: the tiers, how they are spread over processes, and a model that others have trained."""
+"""What all tests share: the tiers, and a model that others have trained."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import settings
 
 import tool_calls
-from tests.tiers import TIERS, PureGuard, Times, tier_of, together
+from tests.tiers import TIERS, PureGuard, Times, tier_of
 
 settings.register_profile("cfs", deadline=None)  # how long an example takes depends on what else runs
 settings.load_profile("cfs")
@@ -27,13 +27,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark each test with its tier and with those that stay in one process with it; the quick tiers come first."""
+    """Mark each test with its tier; the quick tiers come first."""
     for item in items:
         tier = item.stash[_TIER] = tier_of(item)
         for marker in TIERS[1 : TIERS.index(tier) + 1]:
             item.add_marker(marker)
         item.user_properties.append(("tier", tier))
-        item.add_marker(pytest.mark.xdist_group(together(item, tier)))
         if item.get_closest_marker("slow") and not config.getoption("--slow"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: run with --slow"))
     items.sort(key=lambda item: TIERS.index(item.stash[_TIER]))

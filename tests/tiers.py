@@ -24,10 +24,8 @@ SERVER = frozenset(
 )
 EXTERNAL = frozenset(
     {
-        "AsyncShell",
         "CommandMode",
         "Lives",
-        "Shell",
         "ShellSettings",
         "agent_shell",
         "create_subprocess_exec",
@@ -36,9 +34,6 @@ EXTERNAL = frozenset(
         "sync_playwright",
     }
 )
-WORLDS = ("browser", "mount")
-"""Fixtures that are started once for all tests of a folder, wherever xdist runs them."""
-
 _GUARDED = frozenset(
     {
         "os.exec",
@@ -58,12 +53,6 @@ def tier_of(test: pytest.Item) -> str:
     """Return the tier of a test."""
     marked = [level for level, name in enumerate(TIERS) if test.get_closest_marker(name)]
     return TIERS[max([*marked, *map(_level, _starts(test))], default=0)]
-
-
-def together(test: pytest.Item, tier: str) -> str:
-    """Name those tests that run in one process, one after the other: those of a file, or of a world that is dear."""
-    world = next((name for name in WORLDS if name in getattr(test, "fixturenames", ())), test.path.name)
-    return f"{tier} {test.path.parent} {world}"
 
 
 def _starts(test: pytest.Item) -> Iterator[object]:

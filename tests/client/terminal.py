@@ -146,12 +146,15 @@ def terminal(url: str, *arguments: str, **env: str) -> Iterator[Terminal]:
     """Run a command at a terminal; it is killed at the end if it has not ended by then."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 200, 0, 0))
+    around = environment(CFS_URL=url, TERM="xterm") | {"NO_COLOR": "1"}
+    for size in ("COLUMNS", "LINES"):  # pytest-xdist sets them; the terminal has a size of its own
+        around.pop(size, None)
     process = subprocess.Popen(
         [sys.executable, "-c", _ON_TERMINAL, CFS, *arguments],
         stdin=slave,
         stdout=slave,
         stderr=slave,
-        env=environment(CFS_URL=url, TERM="xterm") | {"NO_COLOR": "1"} | env,
+        env=around | env,
     )
     os.close(slave)
     try:
