@@ -89,7 +89,7 @@ class _PromptServer(Server):
         super().__init__(config, on_started)
         self._told = asyncio.Event()
 
-    def end(self) -> None:
+    def exit_at_once(self) -> None:
         """Tell it to end."""
         self.should_exit = True
         self._told.set()
@@ -126,7 +126,7 @@ async def running_server(
         finally:
             engine.release()
             await app.state.cfs.store.drain(0)
-            server.end()
+            server.exit_at_once()
             await serving
             await engine.stop()
     listener.close()
