@@ -18,12 +18,12 @@ CLIENTS = 3
 
 contents = st.sampled_from(
     [
-        "m{}\n",
-        "m{}",
-        "User: m{}\n",
-        "m{}\nUser: x\n",
-        "m{}\nAssistant: y\n",
-        "m{}\n\\Assistant: y\n",
+        "m{:02}\n",
+        "m{:02}",
+        "User: m{:02}\n",
+        "m{:02}\nUser: x\n",
+        "m{:02}\nAssistant: y\n",
+        "m{:02}\n\\Assistant: y\n",
         "  m{} é\n\n",
     ]
 )
@@ -62,7 +62,7 @@ class World:
     async def step(self, kind: str, client: int, content: str) -> None:
         """Do one thing."""
         copy, self.count = self.copies[client], self.count + 1
-        text = content.format(self.count)
+        text = content.format(self.count)  # none begins with another: "m10" may be "m1" and more by rule 4
         match kind:
             case "append":
                 self.put(copy, copy.data + text.encode(), text)
