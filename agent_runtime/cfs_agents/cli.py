@@ -1,4 +1,7 @@
-"""The commands `cfs agent`: run and chat for an agent whose state is in files, the others for trees of agents."""
+"""The `cfs agent` commands: run and chat for one agent, and the commands for trees of agents.
+
+The state of a single agent is stored in files.
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Runs agents for the command line: tasks go in, what happens is shown, Ctrl-C stops the work and keeps its state."""
+"""Runs agents for the command line: reads tasks, shows progress, and stops on Ctrl-C without loss of state."""
 
 import asyncio
 import re
@@ -205,7 +205,7 @@ def _show_chunk(chunk: MessageChunk) -> None:
     show(f"{chunk.session_id}: {line if len(line) <= _LONGEST else line[:_LONGEST] + '...'}\n")
 
 
-# -- an agent whose state is in files ---------------------------------------------------------------------------------
+# -- an agent with its state in files ---------------------------------------------------------------------------------
 
 HELP = '''/resume   resume the task that was interrupted
 /help     this list

@@ -1,3 +1,3 @@
-"""Fibre: one agent becomes a tree of agents that share a workspace, each with its own conversation (B1-B9)."""
+"""Fibre: an agent can start sub-agents that share its workspace (B1-B9). Each has its own conversation."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""FibreAgent: a tree of agents, used like one agent by `run` and `run_stream` (B1)."""
+"""FibreAgent: runs a tree of agents through the interface of one agent, `run` and `run_stream` (B1)."""
 
 import asyncio
 import os

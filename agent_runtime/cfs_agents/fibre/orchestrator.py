@@ -1,6 +1,6 @@
-"""The orchestrator: starts, routes and ends all sub-agents of a tree (B1, B8).
+"""The orchestrator: starts all sub-agents of a tree, routes their messages, and ends them (B1, B8).
 
-Sub-agents are started in one place, within one task group: when `run` returns or raises, none of them is left.
+All sub-agents start in one task group. When `run` returns or raises, all of them have ended.
 """
 
 import asyncio

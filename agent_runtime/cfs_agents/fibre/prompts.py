@@ -1,9 +1,9 @@
-"""The system prompt of an agent that may lead others, in English and in Chinese (B6). Pure: no I/O.
+"""The system prompt of an agent that may lead sub-agents, in English and in Chinese (B6). Pure: no I/O.
 
-The fixed part comes first, so that an engine computes it once. Its full form is the same for all agents of a tree. Its
-short form is for models with a small context, which have to read it beside everything else; an agent that may not spawn
-reads nothing of spawning in it. The embedded model was trained on the words of the short form. The goal of a sub-agent
-is its first message and never stands in the system prompt.
+The fixed part comes first, so an engine computes it once. The full form is the same for all agents of a tree. The short
+form is for models with a small context. An agent that may not spawn gets a short form without the text on spawning. The
+embedded model was trained on the words of the short form. The goal of a sub-agent is its first message and is never
+part of the system prompt.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The chunks that a tree of agents sends, and the report of an agent with the facts beside its claims (B5, B7)."""
+"""The output chunks of a tree of agents, and the report of an agent with its claims and the facts (B5, B7)."""
 
 import asyncio
 from collections import Counter

@@ -1,8 +1,8 @@
-"""The sessions of a tree's agents on the server: made, given messages, claimed, and watched (S10, B3).
+"""The server sessions of a tree's agents: creates, claims, and watches them, and sends messages to them (S10, B3).
 
-Whoever writes to one of them gives its agent a task, or steers it; whoever cancels one ends its agent's task. One
-stream of events reports on all of them. An outage is waited out. Sessions that a restarted server has lost are made
-again from what the runtime stored, and their turns are claimed again.
+A message to a session gives its agent a task or steers it. A cancel of a session ends its agent's task. One event
+stream covers all sessions. The runtime waits until an outage ends. If a restarted server has lost sessions, the runtime
+creates them again from its stored state and claims their turns again.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The state of a sub-agent: what its children inherit, what is on disk, and who writes it (B3, B4, B8)."""
+"""The state of a sub-agent: the context that its children inherit, its files, and their writer (B3, B4, B8)."""
 
 import asyncio
 import fcntl
@@ -33,7 +33,7 @@ from cfs_agents.tools.files import LIST_DIRECTORY, READ_FILE, SEARCH_FILES, WORK
 from cfs_agents.tools.registry import ToolResult
 from cfs_filesystem import FsHandle
 
-# The configuration of a tree of agents: its language, its limits, its tools (B7).
+# -- configuration of a tree of agents: language, limits, and tools (B7) ----------------------------------------------
 
 DEFAULT_FILE_TOOLS = (READ_FILE, WRITE_FILE, LIST_DIRECTORY, COMMAND)
 """The tools besides those of Fibre, unless others are configured: prompt and tools must fit into a small context."""
@@ -87,7 +87,7 @@ class FibreConfig:
         object.__setattr__(self, "commands", command_mode(self.commands, self.ask))
 
 
-# -- the context of a session, and what a child inherits of it (B4) ---------------------------------------------------
+# -- the context of a session, and the part that a child inherits (B4) ------------------------------------------------
 
 COPIED = ("current_time", "file_workspace", "file_permission", "user_id")
 """The entries of a system context that a child inherits unchanged."""
@@ -355,18 +355,18 @@ class SubAgentRecord(BaseModel):
         return True
 
 
-# A tree of agents on disk: a folder for the root, and one for each sub-agent below it (B3).
+# -- a tree of agents on disk: one folder for the root and one for each sub-agent (B3) --------------------------------
 #
 #     {workspace_root}/{main_session_id}/
 #         messages.json           all messages of the root, its calls and their results, in order
-#         session_status.json     where it is in its work; written after every step
-#         agent_workspace/        the files that all of them share
-#         ledger.jsonl            what became of each file, and by whom
+#         session_status.json     the state of its work; written after every step
+#         agent_workspace/        the files that all agents share
+#         ledger.jsonl            the changes of each file, with their agents
 #         sub_sessions/{agent}/   messages.json, session_status.json, agent_workspace -> ../../agent_workspace
 #
-# A file is replaced in one step, so whoever is killed leaves all of the old one or all of the new one. The messages are
-# written before the status that counts them: more than it counts is what was done last, and is taken in. Only a crash
-# of the machine, not of the process, can lose the last step.
+# A file is replaced atomically, so a kill leaves either the old or the new version. The messages are written before the
+# status, which contains their number. Messages beyond this number belong to the last step and are loaded too. Only a
+# crash of the machine, not of the process, can lose the last step.
 
 MESSAGES = "messages.json"
 STATUS = "session_status.json"
@@ -473,7 +473,9 @@ def _replace(path: Path, text: str) -> None:
     new.replace(path)
 
 
-# -- the recorder: what happens goes to disk first, then to its session and the readers of its chunks (B3, B5, B8) -----
+# -- the recorder (B3, B5, B8) ----------------------------------------------------------------------------------------
+#
+# It writes each step to disk first, then to the session and to the readers of the chunks.
 
 SPAWN = "sys_spawn_agent"
 SEND = "sys_send_message"

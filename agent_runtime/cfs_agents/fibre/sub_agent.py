@@ -1,8 +1,8 @@
 """A sub-agent: one agent of a tree, with its own conversation, session and task (B1).
 
-A task begins with a message and ends with a report. In between the sub-agent asks its model and runs its tools. Before
-each question it takes in the messages that have come. The next step follows from what is on disk, so a sub-agent that
-was killed continues after its last step. The root of a tree is a sub-agent, too.
+A task begins with a message and ends with a report. In between the sub-agent sends requests to its model and runs its
+tools. Before each request it adds the messages that have arrived. The state on disk determines the next step, so a sub-
+agent continues after its last step when it was killed. The root of a tree is also a sub-agent.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""The tools of a sub-agent: those by which its model leads other agents (B2), and those for files and commands.
+"""The tools of a sub-agent: tools that lead other agents (B2), and tools for files and commands.
 
-The system prompt explains each parameter once, so the schemas say little.
+The system prompt explains each parameter once, so the schemas are short.
 """
 
 import itertools

@@ -1,1 +1,1 @@
-"""What turns messages into text: one interface, several back ends (E4)."""
+"""The engines: one interface, several back ends (E4). An engine generates text from messages."""

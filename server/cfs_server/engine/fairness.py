@@ -1,8 +1,9 @@
 """Fair shares: virtual time at three levels, as in weighted fair queueing.
 
-Owners compete with owners, the kinds of work of one owner by weight, and the accounts of one kind equally. Among turns
-of one account the oldest is first. A session and its sub-sessions are one account, so children draw on their parent's
-share. An account that was idle resumes with the least time of its active siblings: being idle saves nothing up.
+Owners share the engine equally, the kinds of work of one owner by weight, and the accounts of one kind equally. Within
+one account the oldest turn is first. A session and its sub-sessions are one account, so children use their parent's
+share. An account that was idle resumes with the lowest virtual time of its active siblings, so idle time earns no
+credit.
 """
 
 import heapq
@@ -62,11 +63,12 @@ def _levels(path: Path) -> tuple[tuple[str, ...], ...]:
     return path[:1], path[:2], path
 
 
-# The backlog: what waits for an engine, and how long a new turn would wait behind it, which depends on its owner.
+# -- the backlog: the turns that wait for an engine, and the expected wait of a new turn ------------------------------
 #
-# With fair shares a new turn passes the crowd of another owner. It starts when its owner's waiting turns are served and
-# each other owner has had as much of the engine, and one turn more. The same holds among the owner's kinds of work, by
-# weight. All turns of the same kind and owner count as ahead of it, whatever their account.
+# The expected wait depends on the owner. With fair shares a new turn passes the many turns of another owner. It starts
+# after its owner's waiting turns, when each other owner has had an equal share of the engine and one more turn. The
+# same holds among the owner's kinds of work, by weight. All turns of the same kind and owner count as ahead of it, in
+# any account.
 
 MOST_OWNERS = 64
 """Owners that are listed, those with most work; the work of all others counts as ahead of every turn."""

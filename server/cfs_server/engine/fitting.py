@@ -1,6 +1,6 @@
-"""How much of a conversation fits into a prompt (S8). Pure: no tokenizer, no I/O.
+"""Selects the part of a conversation that fits into a prompt (S8). Pure: no tokenizer, no I/O.
 
-A prompt is shortened by whole exchanges, the oldest first: a user's message with everything up to the next one, so that
+It removes whole exchanges, the oldest first. An exchange is a user's message with all messages up to the next one, so
 tool calls and their results stay together. The system messages at the beginning always stay.
 """
 

@@ -1,6 +1,6 @@
 """The interface of all engines.
 
-An engine turns structured messages and settings into text. It builds the prompt itself (S8): no other code knows
+An engine generates text from structured messages and settings. It builds the prompt itself (S8): no other code knows
 templates or tokens. One conformance class in `tests/engine` runs against every implementation.
 """
 

@@ -1,4 +1,4 @@
-"""Finds the model file that `--model` names, and refuses files that cannot be models (E2, E5)."""
+"""Finds the model file for `--model`, and refuses files that cannot be models (E2, E5)."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""The worker process, as the server controls it: starts it, exchanges frames with it, watches it, and ends it."""
+"""The server's side of the worker process: starts it, exchanges frames with it, monitors it, and stops it."""
 
 import asyncio
 import contextlib

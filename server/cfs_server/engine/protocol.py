@@ -1,4 +1,4 @@
-"""What the server and its worker process say to each other.
+"""The protocol between the server and its worker process.
 
 A frame is a length (four bytes, big-endian) and that many bytes of JSON: the frame's class and its fields. The worker
 sends one `Step` per engine step for all sequences together, not one frame per token.
@@ -441,13 +441,13 @@ def send(connection: socket.socket, frame: Frame) -> None:
     connection.sendall(encode(frame))
 
 
-# Which messages the worker holds already, so that a turn sends only what is new.
+# -- the messages that the worker already has: a turn sends only new ones ---------------------------------------------
 #
-# The server decides alone. For the life of one worker it remembers what it has sent for each key, and says with each
-# turn how many of those messages stay (`Generate.keep`), and when a history is to be dropped (`DropHistory`, `Forget`).
-# A long history comes in several parts (`History`). The worker does as it is told, frame by frame, and has no bound of
-# its own; so it holds what the server believes that it holds. A new worker holds nothing, and the server, which then
-# begins a new book, sends everything again.
+# Only the server decides. For the life of one worker it records the messages sent for each key. Each turn states how
+# many of them stay (`Generate.keep`). Frames also state when to drop a history (`DropHistory`, `Forget`). A long
+# history is sent in several parts (`History`). The worker follows the frames in order and has no limit of its own, so
+# its messages always match the server's record. A new worker has no messages. The server then starts a new record and
+# sends everything again.
 
 CHARACTERS = 32 << 20
 """Text that the worker holds of all histories together; the least recently used go first, and may be sent again."""

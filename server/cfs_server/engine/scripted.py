@@ -1,6 +1,6 @@
 """The deterministic engine for tests and demonstrations (E4): it generates the tokens of a script.
 
-It can be stopped between any two tokens, so a test decides what happens in the middle of a turn without sleeping.
+A test can stop it between any two tokens, so it controls the middle of a turn without sleeping.
 """
 
 import asyncio

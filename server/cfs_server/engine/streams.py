@@ -1,4 +1,4 @@
-"""One turn between the worker's frames and the reader of `generate()`."""
+"""The stream of one turn, from the worker's frames to the reader of `generate()`."""
 
 import asyncio
 import time

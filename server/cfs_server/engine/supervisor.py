@@ -1,7 +1,7 @@
 """The embedded engine: a worker process under supervision (E1).
 
-When the worker dies, turns that had sent text fail with `WorkerCrashed`; the others go to the next worker, in their
-order. The pause before a restart grows while workers die without having served a turn.
+When the worker dies, turns that had sent text fail with `WorkerCrashed`. The next worker runs the others in their
+order. The pause before a restart grows while workers die before they have served a turn.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ from cfs_server.engine.protocol import (
 )
 from cfs_server.engine.streams import NOTHING, BackpressureLimits, TurnStream
 
-# Requests for statistics and token counts, each with a number, until the worker answers or ends.
+# -- pending requests for statistics and token counts, each with a number ---------------------------------------------
 
 ANSWER_SECONDS = 30.0
 """A worker that takes longer to answer hangs: the longest accepted text is counted within seconds."""
@@ -105,12 +105,12 @@ class Questions:
                 future.set_result(None)
 
 
-# The token logs of all sessions, stored by the server so that they outlive the worker (E1).
+# -- the token logs of all sessions: the server stores them, so they survive the worker (E1) --------------------------
 #
-# At the end of each turn the worker sends what is new in the session's log (`TokenLogDelta`). A new worker gets all
+# At the end of each turn the worker sends the new part of the session's log (`TokenLogDelta`). A new worker gets all
 # logs back (`TokenLogRestore`). The server does not interpret them. A row stands for one segment: the length and the
-# digest of its text and, of text that the model wrote, its tokens. All other text is tokenized again, with the same
-# result. A fork begins with the rows of the session it comes from.
+# digest of its text and, for text of the model, its tokens. All other text is tokenized again, with the same result. A
+# fork begins with the rows of its source session.
 
 BYTES = 16 << 20
 """What all logs may take together, counting what forks share for each; the least recently used go first."""

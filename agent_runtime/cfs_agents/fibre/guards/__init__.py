@@ -1,1 +1,1 @@
-"""Guards: the system, and not the prompt, keeps agents safe from each other and from themselves (B7)."""
+"""Guards: checks by the system that protect agents from each other's errors and their own (B7)."""

@@ -1,4 +1,4 @@
-"""The files of a tree: who changed what, claims about it, locks, and stale writes (B7)."""
+"""Guards for the files of a tree: a change ledger, claim checks, locks, and stale-write detection (B7)."""
 
 import json
 import os
@@ -20,14 +20,14 @@ from cfs_agents.tools.files import WORKSPACE, escaped_name, file_path, unescaped
 from cfs_agents.tools.registry import ToolError
 from cfs_filesystem import open_beneath
 
-# -- the ledger of a shared workspace: what became of each file, and by whom (B7) -------------------------------------
+# -- the ledger: which agent changed which file of the shared workspace (B7) ------------------------------------------
 #
-# A write by a tool is entered for its agent. Changes by commands and by people are found by looking at the disk, and
-# entered for the agent whose command was running if there was one only. An agent's mark is a place in the ledger: the
-# entries after it are the changes since. Everything is in one file of lines, so that it outlives a kill.
+# A write by a tool is recorded for its agent. Changes by commands and by people are detected by scanning the disk. They
+# are recorded for the agent whose command was running, if only one was running. An agent's mark is a position in the
+# ledger; the later entries are the changes since. The ledger is a file of lines, so it survives a kill.
 #
-# A path inside is the name on disk, as `os.fsdecode` makes it. In the file of lines and in what `since` returns it is
-# escaped (`escaped_name`), as both become JSON.
+# In memory a path is the name on disk, as `os.fsdecode` returns it. In the file and in the result of `since` it is
+# escaped (`escaped_name`), because both become JSON.
 
 _LARGEST_READ = 8 << 20
 _MOST_FILES = 20_000
@@ -389,7 +389,7 @@ def _hash(folder: int, name: str, status: os.stat_result, most: int) -> str | No
     return digest.hexdigest()
 
 
-# -- reports of finished children in one line each, in a long context (B7) --------------------------------------------
+# -- one-line reports of finished children, for a long context (B7) ---------------------------------------------------
 
 _REPORT = re.compile(r"^\[[A-Za-z0-9_./-]+ [^\]\n]+\]$", re.MULTILINE)
 _LONGEST = 120
@@ -484,7 +484,9 @@ def _told(wrong: Mapping[str, list[str]], say: Messages) -> Iterator[str]:
         yield getattr(say, problem).format(", ".join(path[:100] for path in paths[:_MOST_NAMED]) + more)
 
 
-# -- locks: advisory, for a time, in memory, so that a kill of the runtime releases them all (B7) ----------------------
+# -- locks (B7) -------------------------------------------------------------------------------------------------------
+#
+# Locks are advisory and expire. They are in memory only, so a kill of the runtime releases all of them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,7 +548,7 @@ class Locks:
         return place
 
 
-# -- stale writes: refused if the file changed since this agent last read it (B7) --------------------------------------
+# -- stale writes: refused if the file changed since this agent last read it (B7) -------------------------------------
 
 
 class StaleWrites:

@@ -1,4 +1,4 @@
-"""All guards of one tree (B7). Only the ledger outlives a kill."""
+"""All guards of one tree: limits, ledger, locks, and write checks (B7). Only the ledger survives a kill."""
 
 import asyncio
 import functools
@@ -22,10 +22,12 @@ from cfs_agents.tools import Tool
 from cfs_agents.tools.files import WORKSPACE
 from cfs_agents.tools.registry import ToolError
 
-# Limits of a tree: its depth, the number of agents, and the token budget (B7). Pure: no I/O.
+# -- limits of a tree: depth, number of agents, and token budget (B7) -------------------------------------------------
 
-# The token budget: each agent draws from its own and from those of all agents above it. It is checked before a model is
-# asked, with the least that the question costs, so each agent can exceed it by one reply and no more.
+# -- the token budget -------------------------------------------------------------------------------------------------
+#
+# Each agent draws on its own budget and on the budgets of all its ancestors. The check before a model request uses the
+# minimum cost of the request, so an agent can exceed its budget by at most one reply.
 
 
 def tokens(usage: Usage) -> int:

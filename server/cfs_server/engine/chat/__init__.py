@@ -1,1 +1,1 @@
-"""How messages become prompts."""
+"""Chat formats: builds prompts from messages, parses replies, and constrains them."""

@@ -1,11 +1,12 @@
-"""The grammar of replies that may call tools: a call that has begun is one. Pure: no library, no I/O.
+"""The grammar of replies that may contain tool calls. Pure: no library, no I/O.
 
-The grammar is written in the Lark dialect of llguidance. A reply is text up to the opening mark of a call, in any of
-the forms that `tool_call_formats` reads, then the name of a given tool, arguments by its schema and the closing mark,
-then text or another call. Marks are `lazy` lexemes: they end as soon as they match, however their bytes are cut.
+It ensures that a call, once begun, is complete and valid. It is written in the Lark dialect of llguidance. A reply is
+text up to the opening mark of a call, in any of the forms of `tool_call_formats`. The name of a given tool, arguments
+by its schema and the closing mark follow, then text or another call. Marks are `lazy` lexemes: they end as soon as they
+match, at any byte boundary.
 
-JSON without a mark (plain or in a fence) is a call from the place on at which it names a tool and begins its arguments;
-with a name that is no tool's it cannot get there.
+JSON without a mark (plain or in a fence) is a call as soon as it has named a tool and begun the arguments. JSON with
+the name of an unknown tool never reaches this point.
 """
 
 import json

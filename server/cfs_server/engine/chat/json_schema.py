@@ -1,11 +1,12 @@
-"""Which JSON schemas a reply can follow: each is rewritten so that llguidance enforces all of it, or refused.
+"""Rewrites a JSON schema so that llguidance enforces all of it, or refuses the schema.
 
-llguidance compiles a part of JSON Schema exactly and other parts not at all; what it silently leaves out differs from
-release to release. So it gets only what is known to be exact. `prepare` follows references, merges `allOf`, replaces
-formats and patterns, and raises `ValueError`, naming keyword and place, for what cannot be enforced (`UNSUPPORTED`).
+llguidance compiles a part of JSON Schema exactly and ignores other parts. The ignored parts differ between releases. So
+llguidance gets only keywords that it enforces exactly. `prepare` follows references, merges `allOf`, and replaces
+formats and patterns. It raises `ValueError` with the keyword and its place for each part that cannot be enforced
+(`UNSUPPORTED`).
 
-The result may allow less than the schema, never more: a schema without `type` is read as the type its keywords are
-about, objects with named properties have no others, integers have at most 15 digits, and bounded numbers no exponent.
+The result may allow less than the schema, never more. The keywords of a schema without `type` determine its type.
+Objects with named properties have no others. Integers have at most 15 digits, and bounded numbers have no exponent.
 """
 
 import json

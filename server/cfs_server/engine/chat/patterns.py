@@ -1,7 +1,8 @@
-"""Regular expressions of JSON schemas, for llguidance: ECMAScript's dialect is read, that of Rust's `regex` is written.
+"""Translates regular expressions of JSON schemas for llguidance: from ECMAScript to the dialect of Rust's `regex`.
 
-The two look alike and differ: in Rust `.` matches a carriage return, `\\d` a digit of any script, `[[a]` is a set in a
-set and `{,3}` a repetition. So a pattern is read piece by piece, and what has no exact counterpart is refused.
+The dialects look alike but differ. In Rust `.` matches a carriage return, `\\d` matches a digit of any script, `[[a]`
+is a nested set, and `{,3}` is a repetition. So a pattern is parsed and translated part by part. A part without an exact
+counterpart is refused.
 """
 
 import re

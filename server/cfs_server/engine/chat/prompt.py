@@ -1,7 +1,7 @@
 """Builds a turn's prompt from structured messages (S8): by the model's own chat template, or as a transcript.
 
-A prompt is a list of pieces. Only in a trusted piece are names of special tokens, such as `<|im_end|>`, read as those
-tokens; what users, tools and models wrote can spell them out and stays text.
+A prompt is a list of pieces. Names of special tokens, such as `<|im_end|>`, become these tokens only in trusted pieces.
+In the text of users, tools and models such names remain text.
 """
 
 import hashlib
@@ -25,10 +25,10 @@ from cfs.wire import Message, Settings, ToolCall
 from cfs_server.engine.chat.reply_parser import THINK
 from cfs_server.engine.chat.tool_call_formats import ANYWHERE, Fenced
 
-# Conversations with tools, told to models whose template knows no tools, or none of their parts. Pure: no I/O.
+# -- tool conversations for models whose template supports no tools, or only parts of them ----------------------------
 
-# What a model says again of these must not read as a call: the reader of replies refuses what stands in angle brackets,
-# JSON with a description and no mark, and marks that are broken.
+# A model may repeat the texts below, and the repetition must not parse as a call. So the reply parser refuses text in
+# angle brackets, JSON with a description and no mark, and incomplete marks.
 _MARKS = re.compile("|".join(re.escape(mark) for mark in (*(form.MARK for form in ANYWHERE), Fenced.MARK)))
 _MARKS_IN_TEXT = re.compile(_MARKS.pattern + r'|\{(?=\s*")')
 
@@ -162,7 +162,9 @@ def _kind(schema: Any) -> str:
     return kind if isinstance(kind, str) else " | ".join(map(str, kind))
 
 
-# What a chat template can say of tools, found out by trying: the names that templates use for it differ too much.
+# -- tool support of a chat template ----------------------------------------------------------------------------------
+#
+# It is detected by rendering tests, because templates use too many different names.
 
 Rows = list[dict[str, Any]]
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], str]
@@ -226,9 +228,9 @@ def _attempt(render: Render, rows: Rows, tools: Rows) -> str:
         return ""
 
 
-# Runs a model's chat template, a Jinja program, with the names and filters that such templates rely on.
+# -- rendering of a chat template, a Jinja program --------------------------------------------------------------------
 #
-# The conventions are those of Transformers (`apply_chat_template`), for which model makers write their templates.
+# The names and filters are those of Transformers (`apply_chat_template`), the target of most templates.
 
 
 class _GenerationTag(Extension):

@@ -1,8 +1,8 @@
-"""From the text of a reply to what it says: thinking, the answer, and calls of tools. Pure: no model, no I/O.
+"""Parses the text of a reply into thinking, the answer, and tool calls. Pure: no model, no I/O.
 
-Text comes in pieces, cut anywhere; what comes out, put together, does not depend on the cuts. Text that may be the
-beginning of a call is held back until that is certain, and what turns out to be no call comes out as text: nothing is
-lost but white space around the parts.
+Text arrives in pieces of any size, and the joined output does not depend on their boundaries. Text that may be the
+beginning of a call is held until this is certain. Text that is no call is returned as text. Only white space around the
+parts is dropped.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""The forms in which models write calls of tools, each with the mark that it begins with. Pure: no I/O.
+"""The formats in which models write tool calls, each with its opening mark. Pure: no I/O.
 
-A form reads a text that begins with its mark and may still grow. It answers as soon as what comes later cannot change
-the answer, and not before: so a reply reads the same however it was cut.
+A format reads a text that begins with its mark and may still grow. It answers as soon as later text cannot change the
+answer, and not earlier. So the result does not depend on the boundaries of the pieces.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn
 
 from cfs.tools import LONGEST_CALL, parse_arguments
 
-# Calls of tools that a model writes as JSON: where the JSON ends, and which calls it says. Pure: no I/O.
+# -- tool calls as JSON: the end of the JSON, and the calls in it -----------------------------------------------------
 
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _INSIDE = re.compile(r'["\\]')

@@ -1,1 +1,1 @@
-"""The key-value cache: which tokens the model has computed, where their cells are, and what is kept of them."""
+"""The key-value cache: computed tokens, their cells on the device, and their saved state."""

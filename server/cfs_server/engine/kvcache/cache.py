@@ -1,9 +1,8 @@
-"""The prefix cache: state of the prefix tree's nodes on the device, in memory and on disk.
+"""The prefix cache: the state of the prefix tree's nodes on the device, in memory and on disk.
 
 Each run of tokens is stored once for all sessions that share it. At the end of a turn its state is copied to memory
-("write-behind"), so that eviction from the device is only a removal. State on the device is connected from the first
-token on, and so is all state; therefore only leaves are evicted. Models whose state has no parts use
-`snapshots.SnapshotCache`.
+(write-behind), so eviction from the device is only a removal. State on the device is contiguous from the first token,
+and so is all state. Therefore only leaves are evicted. Models with indivisible state use `snapshots.SnapshotCache`.
 """
 
 import time
@@ -424,7 +423,9 @@ def tokens_of(log: "array[int]", length: int) -> Tokens:
     return np.array(log[:length], dtype=np.int32)
 
 
-# Large state is copied to memory in pieces, one between two steps, so that no stream waits for all of it.
+# -- write-behind in pieces -------------------------------------------------------------------------------------------
+#
+# Large state is copied to memory in pieces, one between two steps, so no stream waits for the whole copy.
 
 
 class Copying:

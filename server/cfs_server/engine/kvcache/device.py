@@ -1,4 +1,8 @@
-"""The device: the cells of the pool, the sequences that hold them, and what each running turn is allocated."""
+"""The device: the cells of the pool, the sequences that use them, and the allocation of each running turn.
+
+A cell may belong to several sequences. Each node of the prefix tree on the device has one sequence. A running turn has
+its own sequence. It shares the cells of all nodes on its path and adds cells after them.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -7,9 +11,6 @@ from itertools import pairwise
 from cfs_server.engine.kvcache.disk import Piece
 from cfs_server.engine.kvcache.radix_tree import Blob, Node
 from cfs_server.engine.llama.ffi import Context
-
-# A cell may belong to several sequences. Each node of the prefix tree on the device is held by one sequence. A running
-# turn has a sequence of its own, which shares the cells of all nodes on its path and computes behind them.
 
 
 @dataclass(eq=False, slots=True)

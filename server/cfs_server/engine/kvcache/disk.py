@@ -1,6 +1,7 @@
-"""The disk of one worker: its folder, and the fingerprint that says whose state may be read back.
+"""The state on disk of one worker: its files, their folder, and a thread that reads and writes them.
 
-State is bytes that only the same model, the same build of the library and the same settings understand.
+State consists of bytes that are valid only for the same model, library build and settings. A fingerprint identifies
+these.
 """
 
 import fcntl
@@ -27,13 +28,12 @@ from numpy.typing import NDArray
 from cfs_server.engine.kvcache.radix_tree import Blob, Disk, Entry, Node, owner_of, spelled
 from cfs_server.engine.llama.model import LoadedModel
 
-# The form of a state file: what it holds is told, and checked, before a byte of it is believed.
+# -- the format of a state file: every part is checked before it is used ----------------------------------------------
 #
 #     magic, length of the head (4 bytes), head (JSON), tokens (int32), digest of all that, state
 #
-# The head names the fingerprint (model, build, settings), the owner, the sessions, the positions and for each piece of
-# state its length and checksum. The tokens are those from the first position on: they say what the state is the state
-# of.
+# The head contains the fingerprint (model, build, settings), the owner, the sessions, the positions, and the length and
+# checksum of each piece of state. The tokens begin at the first position. They identify the state.
 
 MAGIC = b"CFS state 1\n"
 _LENGTH = struct.Struct(">I")
@@ -159,7 +159,9 @@ def _fill(file: FileIO, view: memoryview) -> None:
         view = view[count:]
 
 
-# The folder of the state files: ours alone, for one worker at a time, and nothing in it is believed unseen.
+# -- the folder of the state files ------------------------------------------------------------------------------------
+#
+# One worker at a time uses it. No other user may access it, and each file is checked before use.
 
 NAME = "cfs-engine-state"
 """The folder that is made inside of the one that is configured."""
@@ -317,9 +319,9 @@ def _write_all(descriptor: int, data: memoryview) -> None:
         data = data[os.write(descriptor, data) :]
 
 
-# The thread that writes, reads and removes state files, one after the other, beside the engine's thread.
+# -- the I/O thread: writes, reads and removes state files in order, beside the engine's thread -----------------------
 #
-# Writing, reading and summing release the interpreter every mebibyte, so no step waits for them.
+# I/O and checksums release the interpreter lock every mebibyte, so no step waits for them.
 
 MOST_PENDING = 256 << 20
 """Bytes that may wait to be written: they are in memory until then, beyond the limit of that."""
@@ -444,11 +446,11 @@ class Archive:
             return  # it is found, and refused or used, when the next worker starts
 
 
-# The third place for state, behind the device and memory: files, if a folder is given.
+# -- the disk tier, below the device and memory; used if a folder is given --------------------------------------------
 #
-# What a turn leaves in memory is written in the background. A turn whose prompt goes on from state that is on disk only
-# waits, beside the others, until it is read. On each hit the file must name the same owner, positions and tokens as the
-# tree; else, or when it is damaged, it is removed and the state computed again.
+# The state that a turn leaves in memory is written in the background. A turn whose prompt continues state that is only
+# on disk waits until the state is read, while other turns run. On each hit the file must have the same owner, positions
+# and tokens as the tree. A file that differs or is damaged is removed, and the state is computed again.
 
 _HEAD_BYTES, _PIECE_BYTES = 512, 64
 """What a head takes beside its tokens, and for each piece, at most: the limit is kept by what is booked."""

@@ -1,8 +1,8 @@
-"""The prefix tree: runs of tokens whose state is kept, each run once however many sessions go through it.
+"""The prefix tree: runs of tokens with saved state. Sessions with the same prefix share its nodes.
 
-A node is a run of tokens after its parent's. Every owner has a tree of its own, so nobody learns from a hit or its
-speed what another has said. A look-up compares the tokens themselves. A session is attached to the node at which its
-newest state ends; what no session is attached to, or below, has no reason to stay.
+A node is a run of tokens that follows its parent's. Every owner has a separate tree, so the speed of a hit reveals
+nothing about another owner's text. A look-up compares the tokens themselves. A session is attached to the node at which
+its newest state ends. A node with no session at it or below it can be removed.
 """
 
 from bisect import bisect_left, insort
@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# State in files: bytes under a limit, each file gone with the last node that refers to it. The books only, no I/O.
+# -- accounting of state in files; no I/O -----------------------------------------------------------------------------
+#
+# The total size has a limit. A file is removed with the last node that refers to it.
 
 
 @dataclass(eq=False, slots=True)
@@ -100,7 +102,9 @@ class Disk:
         return problems
 
 
-# State that was copied out of the device: bytes under a limit, each freed with the last node that refers to it.
+# -- accounting of state in memory ------------------------------------------------------------------------------------
+#
+# The total size has a limit. A copy is freed with the last node that refers to it.
 
 
 @dataclass(eq=False, slots=True)
@@ -389,10 +393,10 @@ def _same(run: Tokens, tokens: Tokens) -> int:
     return int(different[0]) if len(different) else length
 
 
-# Nodes whose state is in memory, sorted so that the most dispensable is found without looking at all of them.
+# -- eviction order of the nodes with state in memory -----------------------------------------------------------------
 #
-# Among nodes with the same expected pause the one that was used longest ago is the most dispensable, now and later; so
-# one list for each pause, oldest first, is enough, and there are but a few different pauses.
+# Among nodes with the same expected pause the least recently used one is evicted first. So one list for each pause,
+# oldest first, is enough. There are only a few different pauses.
 
 _Entry = tuple[float, int, Node]
 """When it was used, a number that makes entries different, the node."""
@@ -460,7 +464,7 @@ class LRUIndex:
         return problems
 
 
-# What goes first when there is no room for all.
+# -- eviction priority ------------------------------------------------------------------------------------------------
 
 SECONDS_UNTIL = {
     "children_done": 2.0,

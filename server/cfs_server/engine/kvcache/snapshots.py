@@ -1,7 +1,7 @@
-"""The prefix cache for models whose state has no parts: recurrent and hybrid ones keep no history to return to.
+"""The prefix cache for models with indivisible state: recurrent and hybrid models.
 
-A node's state is that of all tokens up to its end, taken when a turn ends. Others may go on from there and from nowhere
-in between. The turn that goes on takes the sequence over; the copy in memory stays for those who come after.
+A node's state covers all tokens up to its end and is saved when a turn ends. Other turns can continue only from such an
+end. The turn that continues takes over the sequence. The copy in memory remains for later turns.
 """
 
 from array import array

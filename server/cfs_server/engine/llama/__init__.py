@@ -1,1 +1,1 @@
-"""The embedded engine: llama.cpp in a process of its own (E1)."""
+"""The embedded engine: llama.cpp in a separate process (E1)."""

@@ -1,4 +1,4 @@
-"""Computes one step and books it: who had how much of it, what it cost, what was learnt for the next ones."""
+"""Computes one step and accounts for it: each turn's share, the cost, and the cost model's update."""
 
 import time
 from collections import deque
@@ -20,7 +20,7 @@ from cfs_server.engine.llama.sampling import Candidates, Logits, Sampler
 from cfs_server.engine.llama.wait_queue import WaitQueue
 from cfs_server.engine.protocol import Counters
 
-# What waits, in seconds: learnt from what turns cost here (back-pressure).
+# -- waiting work in seconds, estimated from the cost of earlier turns (back-pressure) --------------------------------
 
 _LEARNING_RATE = 0.1
 _FIRST_GUESS = 128.0
@@ -52,7 +52,9 @@ class Forecast:
         return prompt * per_prompt_token + reply * per_reply_token
 
 
-# Samples all outputs of a step: on the engine's thread, or in a few more when that takes less time.
+# -- sampling of all outputs of a step --------------------------------------------------------------------------------
+#
+# It runs on the engine's thread, or on a few more threads when that is faster.
 
 PAYS_FROM = 300_000
 """Tokens that a step's samplers look at one by one: 3 ms of work, when the hand-over costs 0.1 ms (measured)."""
@@ -113,13 +115,12 @@ def _choose(samplers: Sequence[Sampler], rows: Logits, buffer: Candidates) -> li
     return choices
 
 
-# Turns that are computed by themselves, so that a seed gives the same text whoever else is there.
+# -- isolated turns: the same seed gives the same text under any load -------------------------------------------------
 #
-# What a sum comes to depends on the order in which it is added up: here on the company in a batch, on the pieces in
-# which a prompt was read, and on the cells in which other sequences lie (docs/engine.md has what was measured). So such
-# a turn has a context of its own, made for it and freed after it: no company, the same pieces, the same cells, and
-# nothing that was computed before. Its steps alternate with those of all others, which wait for one small step and no
-# more.
+# A floating-point sum depends on the order of its terms. Here the order depends on the other turns in a batch, on the
+# pieces of the prompt, and on the cells of other sequences (docs/engine.md has measurements). So such a turn has its
+# own context, created for it and freed after it. It shares no batch, uses fixed pieces and cells, and reuses no earlier
+# state. Its steps alternate with those of all other turns, which wait for at most one small step.
 
 PIECE = TILE
 """Tokens of a prompt that are read in one step: as few as a step of others reads at least."""
@@ -230,7 +231,7 @@ class DeterministicRunner:
             self.remove(turn)
 
 
-# How much of a step is our own work: what everybody waits for while the model computes nothing.
+# -- the engine's own overhead: the part of a step in which the model computes nothing --------------------------------
 
 _RATE_OF_CLOCK = 0.05
 
@@ -268,7 +269,7 @@ def _mean(before: float, newest: float) -> float:
     return before + _RATE_OF_CLOCK * (newest - before) if before else newest
 
 
-# What a step computes, written into the batch: one token of each stream at once, and pieces of prompts one by one.
+# -- the batch of a step: one token of each stream, or pieces of prompts ----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
-"""What a step of the model costs, and how many tokens each step takes.
+"""Estimates the cost of a step and sets the number of tokens of each step.
 
-`StepCost` learns what steps cost. `PromptBudget` uses it to divide the time of a step among prompts and streams.
+`StepCost` learns the cost of steps. `PromptBudget` uses it to divide the time of a step among prompts and streams.
 
-The library's attention on processors computes tiles of 64 tokens, or single tokens where there are fewer. Every token
-of a tile attends to all cells that any token of the tile needs, so prompts in the same tile pay for each other, and a
-partly filled tile costs as much as a full one. A single token attends to its own cells only, but each of them costs
-`ONE_BY_ONE` times as much (measured: docs/engine.md). Far into a prompt it is therefore quicker to pad a few tokens to
-a full tile.
+On processors the library computes attention in tiles of 64 tokens, or token by token below that. Every token of a tile
+attends to all cells that any token of the tile needs. So prompts in the same tile pay for each other, and a partly
+filled tile costs as much as a full one. A single token attends only to its own cells, but each of them costs
+`ONE_BY_ONE` times as much (measured: docs/engine.md). Far into a prompt it is therefore faster to pad a few tokens to a
+full tile.
 """
 
 import math
@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+# -- the cost of a step -----------------------------------------------------------------------------------------------
+#
 # seconds = fixed + per_token * tokens + per_attended_cell * attended cells, fitted to recent steps.
 #
 # Each token attends to all cells before it, so a piece far into a prompt costs more. Each step moves the plane towards
-# its own duration (normalised least mean squares). A step of few tokens moves the fixed part, one of many tokens the
+# its own duration (normalised least mean squares). A step of few tokens adjusts the fixed part, one of many tokens the
 # slope, and one far into a prompt the cost of an attended cell.
 
 _RATE = 0.2
@@ -101,11 +103,11 @@ def counted(needed: int, size: int, cells: float) -> float:
     return cells * (size / needed if size >= TILE else ONE_BY_ONE)
 
 
-# How many tokens a step takes. Steps of streams and steps of prompts alternate while there are both.
+# -- the number of tokens of a step -----------------------------------------------------------------------------------
 #
-# A step is one token of every stream, or pieces of prompts as large as its time allows. In a batch of both, every token
-# would pay for the cells of all (see the top). So a stream waits for one piece at most. What a step costs is learnt
-# separately for the two kinds of steps.
+# A step is one token of every stream, or pieces of prompts as large as its time allows. The two kinds of steps
+# alternate while there are both, so a stream waits for one piece at most. In a mixed batch every token would pay for
+# the cells of all (see the module's docstring). The cost is learned separately for the two kinds of steps.
 
 MIN_ALONE = 256
 """Fewest tokens of a step without streams. On a slow model that may take seconds, for which a new turn waits."""

@@ -1,6 +1,7 @@
-"""The few calls of llama.cpp's C interface that the engine needs, with NumPy views where a loop would cost time.
+"""Bindings to the calls of llama.cpp's C interface that the engine needs.
 
-Only the engine's thread may use a `Context`. Sequences are numbers below `Context.sequences`.
+NumPy views replace slow loops. Only the engine's thread may use a `Context`. Sequences are numbers below
+`Context.sequences`.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""One turn in the worker: its tokens, its text, and the state in which the scheduler has it."""
+"""One turn in the worker: its tokens, its text, and its state in the scheduler."""
 
 import math
 from array import array

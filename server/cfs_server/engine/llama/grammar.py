@@ -1,7 +1,7 @@
-"""Constraints of replies, by llguidance: JSON of a schema, or text in which calls of tools are well formed.
+"""Constraints of replies, by llguidance: JSON of a schema, or text with well-formed tool calls.
 
-A grammar is compiled once for each schema or set of tools; each reply gets a copy of the matcher. The sampler asks it
-about the one token that was chosen, and for a mask over the vocabulary when that one is refused.
+A grammar is compiled once for each schema or set of tools; each reply gets a copy of the matcher. The sampler checks
+the chosen token with it. Only after a refusal does it request a mask over the vocabulary.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Loads a model and its context, and turns the library's many lines about a failure into one."""
+"""Loads a model and its context, and reduces the library's many lines about a failure to one."""
 
 import ctypes
 import os
@@ -16,12 +16,12 @@ from cfs_server.engine.llama.ffi import AbortFlag, Batch, Context, Outcome
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.protocol import Options
 
-# What a model's state is like, and what follows from that: how it is kept, and how large the pool is.
+# -- the kind of a model's state: it determines the type of the cache and the size of the pool ------------------------
 #
-# Attention keeps an entry for each token: any run of tokens can be dropped, shared and saved (a tree of ranges).
-# Recurrent layers keep a sum of all that was, so only whole states can be kept (snapshots). Layers with a sliding
-# window need but the last tokens; then the library overwrites what lies before the window, and a range of it is only
-# safe in a pool that keeps the window in full and guards it (`ffi.Context`).
+# Attention keeps an entry for each token, so any run of tokens can be dropped, shared and saved (a tree of ranges).
+# Recurrent layers keep one sum of all tokens, so only whole states can be saved (snapshots). Layers with a sliding
+# window need only the last tokens. The library then overwrites the cells before the window, so a range is safe only in
+# a pool that keeps and protects the full window (`ffi.Context`).
 
 Name = Literal["attention", "sliding window", "recurrent", "hybrid"]
 LEAST_TOKENS = 4096

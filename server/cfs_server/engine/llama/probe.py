@@ -1,12 +1,11 @@
-"""Tries a model file in a throw-away process, because native code may crash on it.
+"""Tests a model file in a temporary process, because native code may crash on it.
 
     python -m cfs_server.engine.llama.probe decode MODEL
     python -m cfs_server.engine.llama.probe header MODEL
 
-`decode` finds out whether this machine's fast native code works with the model. On CPUs with AMX the natively built
-library ends with SIGSEGV for every quantised model as soon as a batch has more than one token (ENGINE.md). The model is
-then loaded without the repacked weights that this code uses. `header` prints what the file says of the model, without
-loading its weights.
+`decode` tests whether this machine's fast native code works with the model. On CPUs with AMX the natively built library
+ends with SIGSEGV for every quantised model when a batch has more than one token (ENGINE.md). The model is then loaded
+without the repacked weights that this code uses. `header` prints the metadata of the file without loading its weights.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""Turns requests into generations, away from the engine's thread: prompts, tokens, grammars, samplers.
+"""Turns requests into generations: builds prompts, tokens, grammars and samplers outside the engine's thread.
 
-A request that is bad (a template that refuses it, a schema that is no grammar, a prompt that is too long) ends here
-and hurts nobody else. Requests of one owner keep their order; a cancel overtakes what is still being prepared. Owners
-take turns of some milliseconds, so a long prompt of one does not hold up another's.
+A bad request (the template refuses it, the schema is invalid, the prompt is too long) fails here and affects no other
+request. Requests of one owner keep their order. A cancel overtakes requests in preparation. Owners take turns of some
+milliseconds, so a long prompt of one does not delay another's.
 """
 
 import queue
@@ -47,9 +47,10 @@ from cfs_server.engine.protocol import (
     TokenLogResync,
 )
 
-# Counts tokens for those who must keep within a context, in a thread of its own: a long text holds up no turn.
+# -- the token counter ------------------------------------------------------------------------------------------------
 #
-# Questions take turns, a text each, so that a short one need not wait for all that were asked before it.
+# It runs in a separate thread, so a long text delays no turn. Requests take turns, one text each, so a short one does
+# not wait for all earlier requests.
 
 _Counting = Generator[None, None, CountedTokens]
 

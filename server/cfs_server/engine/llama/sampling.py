@@ -1,9 +1,10 @@
 """Chooses the next token of one generation: settings become a chain of the library's samplers.
 
-The order is llama.cpp's: `top_k`, `top_p`, `min_p`, temperature, then one draw. What these would discard is left out
-beforehand (`most_probable`, `nucleus`), and without a temperature there is no draw. A grammar checks the chosen token
-only. When it refuses, the draw is repeated among the candidates that it allows, which has the same distribution as
-drawing until it accepts. When it allows no candidate, the draw is among the allowed tokens of the whole vocabulary.
+The order is llama.cpp's: `top_k`, `top_p`, `min_p`, temperature, then one draw. Tokens that these samplers would
+discard are removed beforehand (`most_probable`, `nucleus`). Without a temperature there is no draw. A grammar checks
+the chosen token only. When it refuses the token, the draw is repeated among the candidates that it allows. This gives
+the same distribution as drawing until it accepts. When it allows no candidate, the draw is among the allowed tokens of
+the whole vocabulary.
 """
 
 import ctypes
@@ -22,8 +23,9 @@ from cfs_server.engine.llama.text import TextStream
 from cfs_server.engine.llama.tokenizer import Vocabulary
 from cfs_server.engine.protocol import Rank
 
-# Candidates: the tokens that can be chosen. Vectors find them, where the library's samplers would copy and sort a
-# vocabulary of 152,000 tokens.
+# -- candidates: the tokens that can be chosen ------------------------------------------------------------------------
+#
+# NumPy finds them. The library's samplers would copy and sort a vocabulary of 152,000 tokens.
 
 Logits = NDArray[np.float32]
 Ids = NDArray[np.int32]
@@ -121,9 +123,9 @@ def nucleus(logits: Logits, top_p: float, min_p: float, scratch: Logits) -> Ids 
     return np.flatnonzero(shares >= floor).astype(np.int32)
 
 
-# Log-probabilities of the chosen tokens, for turns that ask for them.
+# -- log-probabilities of the chosen tokens, for turns that request them ----------------------------------------------
 #
-# They are the model's own, as other servers report them: before temperature, `top_k`, `top_p`, `min_p` and grammar.
+# They are the model's own, as in other servers: before temperature, `top_k`, `top_p`, `min_p` and grammar.
 
 NEVER = -9999.0
 """Stands for minus infinity, which JSON does not have."""

@@ -1,10 +1,10 @@
-"""Continuous batching: decides which turns take part in the next step, on the one thread that owns the context.
+"""Continuous batching: selects the turns of the next step, on the one thread that owns the context.
 
-A step takes one token of every turn that streams, or pieces of prompts, as many tokens as fit into the time that it may
-cost (`PromptBudget`); the two kinds of steps alternate. Waiting turns come in by fair shares (`WaitQueue`), except
-those whose prefix another turn is computing (`waits_for_prefix`) or whose state is being read from disk
-(`waits_for_load`). When the pool is full, idle state is evicted, then a running turn is preempted; it resumes later. No
-turn fails because of other turns.
+A step computes one token of every streaming turn, or pieces of prompts, as many tokens as fit into its time budget
+(`PromptBudget`). The two kinds of steps alternate. Waiting turns start by fair shares (`WaitQueue`). Exceptions are
+turns whose prefix another turn is computing (`waits_for_prefix`) and turns whose state is being read from disk
+(`waits_for_load`). When the pool is full, idle state is evicted first. Then a running turn is preempted; it resumes
+later. No turn fails because of other turns.
 """
 
 import contextlib
@@ -415,7 +415,7 @@ class StepOutput:
         return Step(counters, self.started, self.texts, self.ended, backlog, self.logs)
 
 
-# Deadlines hold in all states: while a turn waits, runs or is paused.
+# -- deadlines: they apply in all states, while a turn waits, runs or is paused ---------------------------------------
 
 
 class Deadlines:
@@ -451,11 +451,11 @@ class Deadlines:
         return [] if set(known) == wanted and len(known) == len(wanted) else ["deadlines and turns do not agree"]
 
 
-# Preempted turns: which turns may be preempted, what it costs them, and when they resume.
+# -- preemption: the choice of a turn, its cost, and the time to resume -----------------------------------------------
 #
-# A turn whose state is lost meanwhile computes it again. To bound that, a turn whose state cannot be kept is not
-# preempted for the sake of others' shares, and a turn that lost its state resumes only when it can stay to its end. So
-# no token is evaluated more than twice.
+# A turn whose state is lost meanwhile computes it again. Two rules bound this. A turn whose state cannot be saved is
+# not preempted for the sake of fair shares. A turn that lost its state resumes only when it can stay to its end. So no
+# token is evaluated more than twice.
 
 HEADROOM = 64
 """Cells that must be free for each running turn before another is admitted, so that turns do not come and go."""
@@ -501,7 +501,7 @@ class PreemptionPolicy:
         return True
 
 
-# Pending loads: turns that wait until their state is read from disk, while others compute.
+# -- pending loads: turns that wait until their state is read from disk, while others compute -------------------------
 
 TRIES = 3
 """How often a turn waits for a load; after that, where memory is too small for its state, it computes it again."""
@@ -522,7 +522,7 @@ def waits_for_load(turn: Generation, wait_queue: WaitQueue, cache: PrefixCache) 
     return True
 
 
-# Prefix deduplication: a turn waits while another turn computes the prefix that both share.
+# -- prefix deduplication: a turn waits while another turn computes their shared prefix -------------------------------
 
 WORTH_WAITING = 32
 """Fewest shared tokens that are worth waiting for; the few at the beginning of every chat are not."""
@@ -595,10 +595,11 @@ class Prompts:
         return problems
 
 
-# Compaction: moves running turns to the beginning of the pool when holes below them cost time.
+# -- compaction: moves running turns to the beginning of the pool when holes below them cost time ---------------------
 #
-# The library attends over all cells up to the highest that is used, free ones too, and has no call that moves cells. So
-# running turns are saved, removed and allocated again: copying a cell costs as much as attending to it dozens of times.
+# The library attends over all cells up to the highest used one, including free cells, and has no call that moves cells.
+# So running turns are saved, removed and allocated again. Copying a cell costs as much as attending to it dozens of
+# times.
 
 COPY = 40
 """Saving and restoring a cell costs as much as attending to it this often (measured: 5 to 42 times)."""

@@ -1,6 +1,6 @@
-"""From bytes of tokens to text that may be shown: whole characters, no stop string, no outer white space.
+"""Converts bytes of tokens to text for readers: whole characters, no stop string, no outer white space.
 
-Pure: no model, no I/O. The cost of a token does not depend on how much was written before it.
+Pure: no model, no I/O. The cost of a token does not depend on the length of the text before it.
 """
 
 import codecs

@@ -1,4 +1,7 @@
-"""Text to tokens and tokens to bytes, by the model's own vocabulary. Safe to use from several threads."""
+"""Converts text to tokens and tokens to bytes, by the model's own vocabulary. It is thread-safe.
+
+It also keeps the token log of each session, so that earlier text is not tokenized again.
+"""
 
 import ctypes
 import hashlib
@@ -18,7 +21,7 @@ from cfs_server.engine.chat.reply_parser import MARKS
 from cfs_server.engine.llama.ffi import Tokens
 from cfs_server.engine.protocol import TokenLogDelta
 
-# A part of a prompt whose tokens do not depend on what stands beside it.
+# -- segments: parts of a prompt whose tokens do not depend on the text beside them -----------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,11 @@ class Segment:
     reply: bool = False
 
 
-# Segments of a token log as rows of text, short enough to be kept by the server for every session.
+# -- rows: segments of a token log in text form, short enough for the server to store for every session ---------------
 #
-# A row is the length of the segment's text in characters, a digest of it, its kind and, of what the model wrote, the
-# tokens. A row is believed only if the prompt has that text at that place, and if its tokens spell that text here: the
-# model's file may have changed since.
+# A row contains the length of the segment's text in characters, its digest and its kind. A row of the model's own text
+# also contains the tokens. A row is used only if the prompt has this text at this place and the tokens decode to it
+# here, because the model's file may have changed since.
 
 _TOKEN_BYTES = 3
 _KINDS: dict[str, Literal["reply", "trusted", "text"]] = {"r": "reply", "t": "trusted", "u": "text"}
@@ -103,7 +106,9 @@ def _unpack(packed: str) -> Tokens:
     return whole.view("<u4").reshape(-1).astype(np.int32)
 
 
-# Token logs of the worker before this one, as the server kept them: read when their sessions go on, or are copied.
+# -- restored logs: the token logs of the previous worker, as the server stored them ----------------------------------
+#
+# A log is parsed when its session continues or is copied.
 
 CANDIDATES = 16
 """Logs of an owner that a new session's prompt is compared with, the most recent first."""
@@ -140,11 +145,11 @@ class RestoredLogs:
         return list(read(self._logs[key][1], pieces, self._tokenize, self._spell))
 
 
-# The tokens of each session: what was cut or generated once stays as it is, and is never cut again.
+# -- token logs: the tokens of each session, each tokenized or generated once and then fixed --------------------------
 #
-# A log is a list of segments. A segment is text that is cut by itself, so that the tokens of a prompt are those of its
-# segments one after the other: a special token's name with what follows it, a piece that nobody trusts, or a reply in
-# the very tokens that the model chose. The next prompt of a session takes over all segments up to the first difference.
+# A log is a list of segments. A segment is tokenized separately, so the tokens of a prompt are the tokens of its
+# segments in order. A segment is a special token's name with the text after it, an untrusted piece, or a reply with
+# exactly the tokens that the model chose. The next prompt of a session reuses all segments up to the first difference.
 
 Tokenize = Callable[[str, bool], Tokens]
 """Cuts a text; the flag says whether it is trusted to name special tokens."""

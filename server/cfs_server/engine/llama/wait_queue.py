@@ -1,7 +1,7 @@
-"""All unfinished turns by state, and the order in which waiting turns come in: fair shares first, then arrival.
+"""All unfinished turns by state, and the order in which waiting turns start: fair shares first, then arrival.
 
-Paused turns draw on no account, so they save up no share. When they resume, they stand before turns whose account has
-had as much.
+Paused turns use no account, so they earn no credit. When they resume, they go before turns of accounts with the same
+usage.
 """
 
 from collections import deque

@@ -1,10 +1,10 @@
-"""The worker process: owns one model and talks to the server over an inherited socket.
+"""The worker process: owns one model and communicates with the server over an inherited socket.
 
     python -m cfs_server.engine.llama.worker FD
 
-Four threads: the main one computes (`Scheduler`), one reads frames, one prepares requests (`RequestPreparer`) and one
-counts tokens (`Counter`). When the server goes away the socket closes and the process ends. On Linux the kernel ends it
-even while native code is running.
+It has four threads: the main one computes (`Scheduler`), one reads frames, one prepares requests (`RequestPreparer`)
+and one counts tokens (`Counter`). When the server exits, the socket closes and the process ends. On Linux the kernel
+ends it even while native code is running.
 """
 
 import ctypes

@@ -1,1 +1,1 @@
-"""Engines that run elsewhere: servers that speak the protocol of OpenAI or of Anthropic."""
+"""Engines on other servers: clients of the protocols of OpenAI and Anthropic."""

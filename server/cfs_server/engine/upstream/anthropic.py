@@ -1,7 +1,7 @@
-"""The protocol of Anthropic's messages: what is sent. Pure: no I/O.
+"""The protocol of Anthropic's messages: request bodies and response events. Pure: no I/O.
 
-Members are those of the public API reference, version 2023-06-01. A reply in JSON is asked for as the input of a tool
-that the model has to call: the one way that works with all models.
+Members are those of the public API reference, version 2023-06-01. A reply in JSON is requested as the input of a tool
+that the model has to call. Only this way works with all models.
 """
 
 import json
@@ -21,11 +21,11 @@ from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.protocol import OptionalFields, Options, Spent, conversation_of
 
-# Replies that go back to the upstream exactly as they came. Pure: no I/O.
+# -- signed thinking: stored replies that are sent back unchanged -----------------------------------------------------
 #
-# A model of Anthropic that thinks signs what it thought, and wants it back unchanged with the results of the tools that
-# it called. Messages of ours keep the text of the thinking, not the signature; so the blocks of such replies are kept
-# here, for as long as the session lives and there is room.
+# A thinking model of Anthropic signs its thinking. It requires the thinking unchanged with the results of its tool
+# calls. Messages of CFS contain the text of the thinking but not the signature. So the blocks of such replies are
+# stored here while the session lives and space allows.
 
 Block = dict[str, Any]
 _MOST = 4096
@@ -70,7 +70,7 @@ class SignedReplies:
             del self._kept[key]
 
 
-# The protocol of Anthropic's messages: the events of an answer. Pure: no I/O.
+# -- response events --------------------------------------------------------------------------------------------------
 
 _PASSING = ("overloaded_error", "api_error", "rate_limit_error", "timeout_error")
 _REASONS: dict[str, FinishReason] = {

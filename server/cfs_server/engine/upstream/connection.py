@@ -1,4 +1,4 @@
-"""The way to the upstream: HTTP requests out, answers and events in. The only module here that does I/O."""
+"""The HTTP connection to the upstream: requests and event streams. The package does all its I/O here."""
 
 import asyncio
 import contextlib
@@ -149,7 +149,7 @@ async def _beginning(answer: httpx.Response, most: int) -> str:
     return body[:most].decode("utf-8", "replace")
 
 
-# Which models an upstream has, and whether the one that was asked for is among them.
+# -- the models of an upstream, and the check for the configured one --------------------------------------------------
 
 T = TypeVar("T")
 

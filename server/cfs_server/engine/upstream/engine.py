@@ -1,4 +1,4 @@
-"""The engine of an upstream: turns in, pieces of answers out, whatever the protocol (E4)."""
+"""The engine of an upstream: runs turns and streams their answers, with any protocol (E4)."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.openai import OpenAIDialect
 from cfs_server.engine.upstream.protocol import KINDS, Dialect, Options, Spent
 
-# One turn on its way through an upstream: what came of it so far, and what it cost.
+# -- one turn at an upstream: its text so far, and its cost -----------------------------------------------------------
 
 
 @dataclass(eq=False, slots=True)
@@ -126,7 +126,7 @@ def _joined(before: Delta, new: Delta) -> Delta:
     )
 
 
-# Places at the upstream: so many turns at a time, the others wait for theirs (E3).
+# -- places at the upstream: a limit of concurrent turns; the others wait (E3) ----------------------------------------
 
 _WEIGHT = 0.2
 """How much the newest turn counts in the average time of a turn."""

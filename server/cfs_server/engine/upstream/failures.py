@@ -1,4 +1,4 @@
-"""What went wrong with one request to an upstream, and whether to try again. Pure: no I/O."""
+"""Classifies failed requests to an upstream and decides on retries. Pure: no I/O."""
 
 import asyncio
 import json
@@ -148,7 +148,7 @@ def _line(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
 
 
-# When a request is sent again: with growing pauses, or when the upstream said so.
+# -- retries: after growing pauses, or at the time that the upstream gave ---------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

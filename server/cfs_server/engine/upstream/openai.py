@@ -1,7 +1,7 @@
-"""The protocol of OpenAI's chat completions, as many servers speak it: what is sent. Pure: no I/O.
+"""The protocol of OpenAI's chat completions: request bodies and response events. Pure: no I/O.
 
-Members are those of the public API reference; `reasoning_content` and `reasoning` are what vLLM, llama-server and
-others call a model's thinking.
+Many servers support it. Members are those of the public API reference. vLLM, llama-server and others name a model's
+thinking `reasoning_content` or `reasoning`.
 """
 
 import json
@@ -20,7 +20,7 @@ from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.failures import Failure
 from cfs_server.engine.upstream.protocol import OptionalFields, Options, Spent, conversation_of
 
-# The protocol of OpenAI's chat completions: the events of an answer. Pure: no I/O.
+# -- response events --------------------------------------------------------------------------------------------------
 
 _END = "[DONE]"
 _PASSING = ("server_error", "rate_limit_exceeded", "overloaded_error", "unavailable_error")

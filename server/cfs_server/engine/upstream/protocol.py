@@ -1,4 +1,7 @@
-"""What the engine asks of a protocol: bodies out, events in. Implementations are pure: they do no I/O."""
+"""The interface of an upstream protocol: it builds request bodies and parses response events.
+
+Implementations are pure: they do no I/O.
+"""
 
 import ipaddress
 import re
@@ -17,7 +20,7 @@ from cfs.wire import FinishReason, Message, ToolCall
 from cfs_server.engine.interface import Delta, GenerationRequest, UpstreamKind
 from cfs_server.engine.upstream.failures import Failure, Retries
 
-# The kinds of upstreams, and the checked options of one. Pure: no I/O.
+# -- upstream kinds and their validated options -----------------------------------------------------------------------
 
 Sampling = Literal["temperature", "top_p", "top_k", "min_p", "seed"]
 LEAST_THINKING = 1024
@@ -121,10 +124,10 @@ def thinking_of(tokens: int, kind: UpstreamKind) -> int:
     return tokens
 
 
-# A history as every upstream takes it. Pure: no I/O.
+# -- a history in the form that every upstream accepts ----------------------------------------------------------------
 #
-# Both protocols refuse a call of a tool that its results do not follow directly. Histories of ours may have such calls:
-# a turn was cancelled, a user wrote in between, a transcript was edited.
+# Both protocols refuse a tool call without its results directly after it. Histories of CFS may contain such calls, for
+# example after a cancel, a message in between, or an edit of the transcript.
 
 NO_RESULT = "(there is no result: the call did not come to its end)"
 _MOST_STOPS = 4
@@ -211,10 +214,10 @@ def _result_of(messages: Sequence[Message], start: int, call_id: str, used: set[
     return -1
 
 
-# Members of a request that not every model takes: sent until one is refused, then left out. Pure: no I/O.
+# -- optional members of a request: sent until the upstream refuses one, then omitted ---------------------------------
 #
-# Servers and models differ in what they accept, and say so in an error that names the member. Asking once costs one
-# request; a table of all models would be out of date tomorrow.
+# Servers and models accept different members and name a refused member in the error. One failed request is enough to
+# learn this. A table of all models would soon be out of date.
 
 _UNKNOWN = re.compile(
     r"not supported|unsupported|does not support|not support|deprecated|unrecognized|unexpected|unknown|not permitted"
