@@ -1,4 +1,4 @@
-"""The application: settings and an engine in, an ASGI application out. Nothing is global."""
+"""Builds the ASGI application from settings and an engine. There is no global state."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
@@ -26,7 +26,7 @@ from cfs_server.workspaces import open_workspaces
 
 
 def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = None) -> FastAPI:
-    """Make the application around an engine that has been started; its sessions live as long as its lifespan."""
+    """Create the application for a started engine. Its sessions live as long as its lifespan."""
     metrics = Metrics(model.engine if model else None)
     dav = make_dav()
 
@@ -62,7 +62,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
         app.include_router(module.router)
     app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)
-    for left in (ClientLeft, ClientDisconnect):  # while it waited for the answer, or in the middle of its body
+    for left in (ClientLeft, ClientDisconnect):  # during a wait for the answer, or while the body is read
         app.add_exception_handler(left, nobody_listens)
     app.add_middleware(
         RequestMiddleware,
@@ -77,7 +77,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
 
 @asynccontextmanager
 async def background(work: Iterable[Coroutine[None, None, None]]) -> AsyncIterator[None]:
-    """Run some endless work for as long as the block lasts."""
+    """Run endless tasks for the duration of the block."""
     tasks = [asyncio.create_task(each) for each in work]
     try:
         yield

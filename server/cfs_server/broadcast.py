@@ -1,4 +1,4 @@
-"""Waiting for a change without polling (S7)."""
+"""Wakes all waiters of a change, without polling (S7)."""
 
 import asyncio
 

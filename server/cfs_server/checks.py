@@ -1,4 +1,4 @@
-"""What `cfs doctor` asks of the server's room: settings, model, native library, port (C10, E2)."""
+"""The server's checks of `cfs doctor`: settings, model, native library and port (C10, E2)."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ _SECONDS = 3.0
 
 
 def checks() -> Iterator[Check]:
-    """Look at what `cfs serve` would need if it were called without flags."""
+    """Yield the checks of what `cfs serve` needs when it runs without flags."""
     try:
         logs.configure("text", "error")
         settings = load()
@@ -38,7 +38,7 @@ def checks() -> Iterator[Check]:
 
 
 def _embedded() -> Check:
-    """Load the embedded model as a server would: that shows what no version number does."""
+    """Load the embedded model as the server does. This finds faults that version numbers do not show."""
     from cfs_server.engine.supervisor import LlamaEngine
 
     what = "llama.cpp"
@@ -50,7 +50,7 @@ def _embedded() -> Check:
 
 
 def _upstream(settings: Settings) -> Check:
-    """Ask the configured upstream as a server would at its start: is it there, is the key right, is the model there."""
+    """Connect to the configured upstream as the server does: check its address, its key and the model."""
     what = "upstream"
     try:
         model = asyncio.run(_start(make_upstream(settings, check=True)))
@@ -70,7 +70,7 @@ async def _start(engine: Engine) -> ModelInfo:
 
 
 def _model(spec: str) -> Check:
-    """Look for the configured model without fetching or loading it, for it may be large; its header is read."""
+    """Find the configured model and read its header. The model is neither downloaded nor loaded."""
     from cfs_server.engine.llama import probe
 
     try:
@@ -82,7 +82,7 @@ def _model(spec: str) -> Check:
 
 
 def _disk(folder: Path, limit: int) -> Check:
-    """Look whether the engine could keep state in the configured folder; nothing is made there or removed."""
+    """Check whether the engine can store state in the configured folder. Nothing is created or removed."""
     from cfs_server.engine.kvcache.disk import survey
 
     what = "engine disk"

@@ -1,4 +1,4 @@
-"""The server's commands of `cfs`: the flags of `serve` are the table in `settings`."""
+"""The server's commands of `cfs`. The flags of `serve` come from the table in `settings`."""
 
 import inspect
 import json
@@ -15,7 +15,7 @@ from cfs_server.access.tokens import Token, TokenGrant, TokenLimits, TokensError
 from cfs_server.engine.interface import ModelLoadError
 from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, Settings, flag_of, load
 
-# `cfs token`: make, list and revoke access tokens (G9, C10).
+# `cfs token`: create, list and revoke access tokens (G9, C10).
 
 token_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke access tokens.")
 
@@ -88,7 +88,7 @@ def revoke_token(name: Annotated[str, typer.Argument(help="Name of the token.")]
 
 
 def _grant(text: str) -> TokenGrant:
-    prefix, equals, ops = text.rpartition("=")  # the last one: an id may hold others
+    prefix, equals, ops = text.rpartition("=")  # split at the last "=": an id may contain others
     if not equals:
         prefix, ops = text, "all"
     names = _SHORT.get(ops) or [name.strip() for name in ops.split(",")]
@@ -131,7 +131,7 @@ def _failure(reason: str) -> typer.Exit:
     return typer.Exit(2)
 
 
-# `cfs model`: lists and downloads models (E5, C10).
+# `cfs model`: list and download models (E5, C10).
 
 model_app = typer.Typer(no_args_is_help=True, help="List and download models.")
 
@@ -202,7 +202,7 @@ def serve(**flags: Any) -> None:
     except ConfigurationError as error:
         typer.echo(f"cfs: {error}", err=True)
         raise typer.Exit(2) from None
-    from cfs_server.serve import run  # everything heavy comes in here, so that --help is quick
+    from cfs_server.serve import run  # imported here, because heavy imports would slow down --help
 
     raise typer.Exit(run(settings))
 
@@ -222,7 +222,7 @@ def _parameter(name: str) -> inspect.Parameter:
 
 
 def _plain(annotation: Any) -> Any:
-    """The type as typer reads it from a command line; `Settings` checks the value again."""
+    """Return the type that typer reads from the command line. `Settings` validates the value again."""
     if get_origin(annotation) is Annotated:
         return _plain(get_args(annotation)[0])
     if annotation in (bool, int, float, Path):

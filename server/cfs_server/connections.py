@@ -1,10 +1,10 @@
-"""What a connection may cost as long as its request is not there: before anybody knows who calls (H7).
+"""Limits for connections whose request has not arrived yet, before the caller is known (H7).
 
-uvicorn waits for a head as long as its client likes, and holds it however long it grows; nothing of the application
-runs before. So the server hands uvicorn this subclass of its own protocol, which counts what comes in: bytes and fields
-of a head, the time for it, the time for which a body stalls, requests in a row, and the connections of one address that
-have no whole request. Nothing is counted once the request is there, and nothing waits for a timer of its own: `sweep`
-looks at the unfinished ones twice a second.
+uvicorn waits for a request head without a time limit and without a size limit. No application code runs before the head
+is complete. The server therefore uses this subclass of uvicorn's protocol. It limits the bytes and fields of a head,
+the time for a head, the time without progress in a body, the requests in a pipeline, and the unfinished connections of
+one address. A complete request is no longer counted. There are no timers per connection: `sweep` checks the unfinished
+connections twice a second.
 """
 
 import ipaddress
@@ -34,7 +34,7 @@ _LINGER_BYTES = 1 << 20
 
 
 class _Refused(Exception):
-    """Raised from within the parser's callbacks: the request goes no further."""
+    """Raised in the parser's callbacks to reject the request."""
 
     def __init__(self, status: int, error: CfsError) -> None:
         super().__init__(error.detail)
@@ -43,7 +43,7 @@ class _Refused(Exception):
 
 
 class Connections:
-    """The connections that have no whole request, in the order in which they began to wait for one."""
+    """The connections without a complete request, ordered by the time at which they began to wait for one."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
@@ -54,16 +54,16 @@ class Connections:
         return len(self._unfinished)
 
     def protocol(self, **parts: Any) -> "Connection":
-        """Make the protocol of a new connection; uvicorn calls it."""
+        """Create the protocol of a new connection. Called by uvicorn."""
         return Connection(self, **parts)
 
     def begin(self, connection: "Connection") -> None:
-        """Count a connection that has begun to send a request, or is to."""
+        """Start to count a connection that sends, or will send, a request."""
         self._unfinished[connection] = None
         self._of_address[connection.address] += 1
 
     def end(self, connection: "Connection") -> None:
-        """Count it no more."""
+        """Stop counting a connection."""
         if connection in self._unfinished:
             del self._unfinished[connection]
             self._of_address[connection.address] -= 1
@@ -71,11 +71,11 @@ class Connections:
                 del self._of_address[connection.address]
 
     def crowded(self, address: str) -> bool:
-        """Tell whether an address has more unfinished connections than it may have for long."""
+        """Return whether an address has more unfinished connections than it may have for long."""
         return address != "" and self._of_address[address] > self.limits.unfinished
 
     def sweep(self, now: float) -> None:
-        """Refuse what is late, and of each address what came last when it has too many."""
+        """Refuse the late connections, and the newest ones of each address that has too many."""
         lasting: Counter[str] = Counter()
         for connection in list(self._unfinished):
             if (late := connection.late(now)) is not None:
@@ -86,9 +86,9 @@ class Connections:
                     connection.refuse_crowd()
 
     def address_of(self, client: tuple[str, int] | None) -> str:
-        """Name whom a connection is counted for; empty for a trusted proxy, which counts its own clients.
+        """Return the key under which a connection is counted. Empty for a trusted proxy, which limits its own clients.
 
-        In IPv6 it is the network of 64 bits: that is what one customer gets.
+        An IPv6 address counts as its /64 network, because one customer usually gets a whole /64.
         """
         if client is None:
             return ""
@@ -103,10 +103,10 @@ class Connections:
 
 
 class Connection(HttpToolsProtocol):
-    """uvicorn's protocol with bounds.
+    """uvicorn's HTTP protocol with limits.
 
-    `since` is when the connection began to wait for the present request. `_overhead` are the bytes that came since
-    then, or since the last piece of the body: of a head, of chunks' extensions, of trailers.
+    `since` is the time at which the connection began to wait for the current request. `_overhead` is the number of
+    bytes received since then, or since the last piece of the body: request head, chunk extensions, trailers.
     """
 
     def __init__(self, connections: Connections, **parts: Any) -> None:
@@ -124,21 +124,21 @@ class Connection(HttpToolsProtocol):
         self.address = ""
         self.since = self._progress = 0.0
 
-    # -- what asyncio calls ---------------------------------------------------------------------------------------
+    # -- called by asyncio -------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to wait for the first request."""
+        """Start to wait for the first request."""
         super().connection_made(transport)
         self.address = self._connections.address_of(self.client)
         self._begin()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Stop tracking the connection."""
         self._connections.end(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, as long as it is within the bounds."""
+        """Parse the received bytes while they are within the limits."""
         if self._deaf:
             self._discarded += len(data)
             if self._discarded > _LINGER_BYTES:
@@ -157,7 +157,7 @@ class Connection(HttpToolsProtocol):
                 self.refuse_crowd()
         except _Refused as refused:
             self.refuse(refused.status, refused.error)
-        except httptools.HttpParserUpgrade:  # an offer that is declined: the request is answered, and is the last
+        except httptools.HttpParserUpgrade:  # an upgrade is declined: the request is answered, and no other follows
             self.cycle.keep_alive = False
             self._stop_listening()
         except httptools.HttpParserError as error:
@@ -170,22 +170,22 @@ class Connection(HttpToolsProtocol):
             if not self._begun and not self._overhead:
                 self._finish()
 
-    # -- what the parser calls ------------------------------------------------------------------------------------
+    # -- called by the parser ----------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Begin to count a head."""
+        """Start to count a head."""
         self._begun = True
         self._size = self._fields = 0
         self.since = self.loop.time()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """Count the target."""
+        """Count the bytes of the target."""
         self._size += len(url)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a field; one of a trailer is dropped: nothing here reads them."""
+        """Count a header field. A trailer field is dropped, because the server reads none."""
         self._fields += 1
         self._size += len(name) + len(value) + 4
         if self._fields > self._limits.head_fields:
@@ -194,7 +194,7 @@ class Connection(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Let the application have the request."""
+        """Pass the request to the application."""
         if self._size > self._limits.head_bytes:
             self._refuse_overhead()
         if self.parser.get_http_version() not in _VERSIONS:
@@ -208,14 +208,14 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body; one that nobody wants any more is no progress."""
+        """Accept a piece of the body. A piece that the application no longer reads is not progress."""
         self._overhead = 0
         if not self.cycle.response_complete:
             self._progress = self.loop.time()
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Note that the request is there."""
+        """Mark the request as complete."""
         self._begun, self._in_head, self._overhead = False, True, 0
         super().on_message_complete()
 
@@ -224,7 +224,7 @@ class Connection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Go on with the next request; behind the last one that came whole, a refusal is due."""
+        """Start the next request, or send a pending refusal after the last complete request."""
         super().on_response_complete()
         refusal, running = self._refusal, self._running
         last = not self.pipeline and running is not None and running.response_complete
@@ -232,10 +232,10 @@ class Connection(HttpToolsProtocol):
             self._unset_keepalive_if_required()
             self._answer(*refusal)
 
-    # -- bounds ---------------------------------------------------------------------------------------------------
+    # -- limits ------------------------------------------------------------------------------------------------------
 
     def late(self, now: float) -> Timeout | None:
-        """Say what the client is late with; what the server itself holds up is not the client's."""
+        """Return the time-out that the client has exceeded, or None. Delays of the server do not count."""
         if self.flow.read_paused or (not self._in_head and self.cycle.waiting_for_100_continue):
             self.since = self._progress = now
         elif self._in_head and now - self.since > self._limits.head_seconds:
@@ -250,19 +250,19 @@ class Connection(HttpToolsProtocol):
         self.refuse(429, TooMany(f"one address may have {most} unfinished requests at most", retry_after=1))
 
     def refuse(self, status: int, error: CfsError) -> None:
-        """Answer by a problem, if it is this request's turn to be answered, and close the connection."""
+        """Send a problem document if this request is the next to answer, and close the connection."""
         log = _log.debug if self._silent else _log.info
         log("connection.refused", client=self.client and self.client[0], status=status, reason=error.detail)
         running, in_head = self._running, self._in_head
         self._stop_listening()
         if running is None or (in_head and running.response_complete):
             self._answer(status, error)
-        elif in_head or running is not self.cycle:  # after the answers to what came whole before it
+        elif in_head or running is not self.cycle:  # after the responses to the complete requests before it
             if not in_head:
                 self.pipeline.popleft()
             self._refusal = (status, error)
             self.flow.pause_reading()
-        else:  # its own body is what is wrong
+        else:  # the body of this request is invalid
             started, running.disconnected = running.response_started, True
             running.message_event.set()
             if started:
@@ -271,7 +271,7 @@ class Connection(HttpToolsProtocol):
                 self._answer(status, error)
 
     def _answer(self, status: int, error: CfsError) -> None:
-        if self._silent:  # it has asked for nothing
+        if self._silent:  # no request was sent
             self.transport.close()
             return
         body = json.dumps(to_problem(error) | {"status": status}).encode()

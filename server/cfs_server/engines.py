@@ -1,4 +1,4 @@
-"""Makes the engine that the settings name, and reads the key of an upstream (E4)."""
+"""Creates the configured engine and reads the key of an upstream (E4)."""
 
 import os
 from pathlib import Path
@@ -14,9 +14,9 @@ KEY_VARIABLE = "CFS_UPSTREAM_KEY"
 
 
 def make_engine(settings: Settings) -> Engine:
-    """Make the engine; raises `ConfigurationError` when the settings contradict each other or the key cannot be read.
+    """Create the engine. Raises `ConfigurationError` if settings contradict each other or the key cannot be read.
 
-    Engines are imported here, because each imports libraries that the others do not need.
+    Each engine is imported here, because it imports libraries that the others do not need.
     """
     if settings.upstream is not None:
         return make_upstream(settings)
@@ -31,7 +31,7 @@ def make_engine(settings: Settings) -> Engine:
 
 
 def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
-    """Make the engine of an upstream; `check` overrides the setting."""
+    """Create the engine of an upstream. `check` overrides the setting."""
     from cfs_server.engine.upstream import protocol
     from cfs_server.engine.upstream.engine import UpstreamEngine
     from cfs_server.engine.upstream.failures import Retries
@@ -63,8 +63,8 @@ def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
 def read_key(file: Path | None) -> SecretStr | None:
     """Read the upstream's key from a file, or else from the environment.
 
-    It is neither a flag nor in the configuration file, which other users may read. Raises `ConfigurationError`, whose
-    text does not contain the key.
+    The key is neither a flag nor part of the configuration file, because other users may read those. Raises
+    `ConfigurationError`. Its text never contains the key.
     """
     if file is None:
         key, place = os.environ.get(KEY_VARIABLE, ""), KEY_VARIABLE

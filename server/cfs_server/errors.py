@@ -1,4 +1,4 @@
-"""Every error leaves the server in one shape: a problem document (H5)."""
+"""Converts every error to a problem document (H5)."""
 
 import math
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ CHALLENGE = 'Bearer realm="cfs", Basic realm="cfs", charset="UTF-8"'
 
 
 def problem_response(error: CfsError, path: str = "", **headers: str) -> Response:
-    """Write an error of a path as its problem document; `Retry-After` is rounded up: it has whole seconds only."""
+    """Return the problem document of an error. `Retry-After` is rounded up to whole seconds."""
     if isinstance(error, Unauthorized):
         headers["WWW-Authenticate"] = CHALLENGE
     if error.retry_after is not None:
@@ -37,7 +37,7 @@ def problem_response(error: CfsError, path: str = "", **headers: str) -> Respons
 
 
 def install(app: FastAPI) -> None:
-    """Let the application answer every error of ours, of the framework and of the router by a problem document."""
+    """Register handlers that return a problem document for every error of CFS, of FastAPI and of the router."""
     app.add_exception_handler(CfsError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(HTTPException, _from_framework)
@@ -54,7 +54,7 @@ async def _invalid_parameters(request: Request, error: Exception) -> Response:
 
 
 def invalid(problems: Iterable[dict[str, object]]) -> InvalidParameters:
-    """Say in one sentence what pydantic found wrong, and in `errors` where."""
+    """Describe pydantic's validation errors: one sentence, and their places in `errors`."""
     errors = [{"at": _place(problem["loc"]), "message": str(problem["msg"])} for problem in problems][:20]
     summary = "; ".join(f"{error['at']}: {error['message'].lower()}" for error in errors[:3])
     return InvalidParameters(summary or "the request is not valid", errors=errors)
@@ -80,7 +80,7 @@ async def _from_framework(request: Request, error: Exception) -> Response:
 
 
 def allowed_methods(request: Request) -> list[str]:
-    """All methods of all routes at this path: the router itself knows only those of the first that it met."""
+    """Return the methods of all routes at this path. The router itself knows only those of the first match."""
     methods: set[str] = set()
     for route in iter_route_contexts(request.app.routes):
         pattern = getattr(route.original_route, "path_regex", None)

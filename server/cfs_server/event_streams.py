@@ -1,7 +1,7 @@
 """Event logs as Server-Sent Events (H2, S11).
 
-A stream is a cursor in a log and nothing else: what happens while its reader is slow stays in the log, once for all
-readers, and goes out in one piece when the reader takes more. Closing a stream cancels nothing.
+A stream is only a cursor in a log. Events that a slow reader has not read stay in the log, which all readers share.
+They are sent together when the reader continues. Closing a stream cancels nothing.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,13 +21,13 @@ from cfs_server.settings import Settings
 
 MEDIA_TYPE = "text/event-stream"
 _RETRY_SECONDS = 5.0
-_HEADERS = {"Cache-Control": "no-cache"}  # X-Accel-Buffering: no is the library's own
+_HEADERS = {"Cache-Control": "no-cache"}  # the library itself sends X-Accel-Buffering: no
 
 Frames = AsyncIterator[bytes]
 
 
 class Streams:
-    """Makes the streams of one application and counts those that are open (H7)."""
+    """Creates the streams of one application and counts the open ones (H7)."""
 
     def __init__(self, settings: Settings, gauge: Gauge) -> None:
         self.open = 0
@@ -37,11 +37,11 @@ class Streams:
     def response(
         self, frames: Frames, principal: Principal, close: Callable[[], Awaitable[None]] | None = None
     ) -> "EventStream":
-        """Answer by a stream of these frames; `close` is called in the end, however that comes."""
+        """Return a stream of these frames. `close` is always called when it ends."""
         return EventStream(frames, self, principal, self._settings, close)
 
     def enter(self, principal: Principal) -> None:
-        """Count a stream in; raises `TooMany` at the server's limit, or the principal's."""
+        """Count a new stream. Raises `TooMany` at the limit of the server or of the principal."""
         most = principal.limits.streams
         if most is not None and principal.streams >= most:
             raise TooMany(f"your token may have {most} streams open; close some", retry_after=_RETRY_SECONDS)
@@ -52,14 +52,14 @@ class Streams:
         self._gauge.inc()
 
     def leave(self, principal: Principal) -> None:
-        """Count a stream out."""
+        """Stop counting a stream."""
         self.open -= 1
         principal.streams -= 1
         self._gauge.dec()
 
 
 class EventStream(EventSourceResponse):
-    """A stream that has a place among the open ones, and ends quietly when its reader takes nothing any more."""
+    """A counted stream that ends quietly when its reader stops reading."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class EventStream(EventSourceResponse):
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the frames until the log, the reader or the stream's time is at its end."""
+        """Send the frames until the log, the reader or the lifetime of the stream ends."""
         if scope["cfs.head"]:
             await super().__call__({**scope, "method": "HEAD"}, receive, send)
             return
@@ -92,7 +92,7 @@ class EventStream(EventSourceResponse):
             try:
                 await super().__call__(scope, receive, send)
             except SendTimeoutError:
-                return  # the reader will resume where it was; the server below closes the connection
+                return  # the reader can resume at its cursor; uvicorn closes the connection
             finally:
                 self._streams.leave(self._principal)
         finally:
@@ -110,24 +110,24 @@ _END: Message = {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 def frame(log: EventLog, number: int, kind: str, data: str) -> bytes:
-    """Write one event; JSON has no line break, so the data is one line."""
+    """Format one event. JSON contains no line break, so the data is one line."""
     return f"id: {log.token(number)}\nevent: {kind}\ndata: {data}\n\n".encode()
 
 
 class View(Protocol):
-    """What the reader of a log may see of it, at the moment of asking."""
+    """The part of a log that a reader may see at this moment."""
 
     def stale(self, stale: Stale) -> str | None:
-        """Say that events are lost; None when the reader may not know even that, and the stream is over."""
+        """Return the event about lost events; None if the reader may no longer see the log and the stream ends."""
 
     def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
-        """Return the events that may be seen, and whether the stream goes on after them."""
+        """Return the visible events, and whether the stream continues after them."""
 
 
 async def follow(log: EventLog, after: int, view: View, turn: Turn | None = None) -> Frames:
-    """Write every event of a log after a number, several in one piece where several wait.
+    """Yield the events of a log after a number. Several waiting events are sent in one piece.
 
-    With `turn` only its events are written, and the stream ends with its last one.
+    With `turn`, yield only the events of that turn and end after its last one.
     """
     async for events in log.follow(after):
         if isinstance(events, Stale):
@@ -149,7 +149,7 @@ async def follow(log: EventLog, after: int, view: View, turn: Turn | None = None
 
 
 def _of_turn(events: list[Event], turn: Turn) -> tuple[list[Event], bool]:
-    """Pick the events of a turn, up to its last; and tell whether that is among them."""
+    """Return the events of a turn up to its last one, and whether the last one is among them."""
     own = [event for event in events if _belongs(event, turn)]
     end = next((index for index, event in enumerate(own, 1) if _ends(event, turn)), None)
     return own[:end], end is not None

@@ -1,4 +1,4 @@
-"""Logical files as one caller may use them: versions, and threads for what takes time (G3, H3)."""
+"""Access to logical files for one caller, with versions. Slow operations run in threads (G3, H3)."""
 
 import asyncio
 import builtins
@@ -43,7 +43,7 @@ from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
 from cfs_server.workspaces import WorkspaceUsage
 
-# Bodies that are too large to be held: received into a file before anything is done with them.
+# Large bodies are received into a temporary file before they are used.
 
 _IN_MEMORY = 1 << 20
 _TOGETHER = 1 << 20
@@ -51,9 +51,9 @@ _TOGETHER = 1 << 20
 
 
 async def received(receive: Receive) -> tuple[BinaryIO, int]:
-    """Receive a body; return it as a file, at its beginning, and its size in bytes. Small ones stay in memory.
+    """Receive a body. Return it as a file at position 0, and its size in bytes. Small bodies stay in memory.
 
-    Raises `ClientDisconnect` when the client leaves before its end: half a body is none.
+    Raises `ClientDisconnect` if the client disconnects before the end of the body.
     """
     file = cast("BinaryIO", SpooledTemporaryFile(max_size=_IN_MEMORY))  # noqa: SIM115 - the caller closes it
     try:
@@ -105,7 +105,7 @@ _LOCKS = [threading.Lock() for _ in range(64)]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold of an entry before it is changed (RFC 9110, 13.1): `holds` is asked with its ETag, or None."""
+    """A condition on an entry that must be true before a change (RFC 9110, 13.1). `holds` receives its ETag or None."""
 
     holds: Callable[[str | None], bool]
     said: str
@@ -114,7 +114,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An entry that was stored, and whether it is known to be new."""
+    """A stored entry, and whether it is known to be new."""
 
     meta: EntryMeta
     new: bool
@@ -122,14 +122,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Read(Generic[_T]):
-    """What was read, and the entry whose version it is; None where that is not known, or not for the caller to know."""
+    """The result of a read and the entry it belongs to; None if the entry is unknown or the caller may not see it."""
 
     found: _T
     meta: EntryMeta | None
 
 
 class Files:
-    """What one caller may do with files. Everything raises errors of `cfs.errors`."""
+    """File operations of one caller. All methods raise errors of `cfs.errors`."""
 
     def __init__(
         self,
@@ -145,41 +145,41 @@ class Files:
         self._searches = searches
 
     async def list(self, prefix: Path | None) -> list[EntryMeta]:
-        """Return what is known of each entry at and below a prefix that may be listed; an unlisted one is empty."""
+        """Return the metadata of all entries at and below a prefix that the caller may list. It may be empty."""
         if prefix is None and not self._handle.scopes("list"):
             return []
         return await self._threaded("list", prefix or "/", lambda: self._handle.list(prefix))
 
     async def file(self, path: Path) -> EntryMeta:
-        """Return what is known of one entry."""
+        """Return the metadata of one entry."""
         return await self._run("file", path, lambda: self._handle.file(path))
 
     async def open(self, path: Path) -> Read[BinaryIO]:
-        """Open the content for reading; the caller closes it."""
+        """Open the content for reading. The caller closes it."""
         return await self._run("read_binary", path, partial(self._open, path))
 
     async def read_file(self, path: Path, index: int | None, line: int | None) -> Read[str]:
-        """Return lines of the text; see `FsHandle.read_file`."""
+        """Return lines of the text. See `FsHandle.read_file`."""
         read = partial(self._handle.read_file, path, index, line)
         return await self._threaded("read_file", path, lambda: self._read("read_file", path, read))
 
     async def read_re(self, path: Path, pattern: str, overlap: int | None) -> Read[builtins.list[str]]:
-        """Return what matches in the text; see `FsHandle.read_re`."""
+        """Return the matches of a pattern in the text. See `FsHandle.read_re`."""
         read = partial(self._handle.read_re, path, pattern, overlap)
         return await self._threaded("read_re", path, lambda: self._read("read_re", path, read))
 
     async def write(self, path: Path, body: BinaryIO, *, overwrite: bool, condition: Condition | None) -> Written:
-        """Store the content if the condition holds; raises `PreconditionFailed`."""
+        """Store the content if the condition is true; otherwise raise `PreconditionFailed`."""
         return await self._run("write", path, partial(self._write, path, body, overwrite, condition))
 
     async def delete(self, path: Path, condition: Condition | None) -> None:
-        """Take the entry away if the condition holds; raises `PreconditionFailed`."""
+        """Delete the entry if the condition is true; otherwise raise `PreconditionFailed`."""
         await self._run("delete", path, partial(self._delete, path, condition))
 
-    # -- in a thread, or at once ----------------------------------------------------------------------------------
+    # -- in a thread, or on the loop ----------------------------------------------------------------------------------
 
     def _read(self, operation: Operation, path: Path, read: Callable[[], _T]) -> Read[_T]:
-        """Read an entry and name what was read: it has not changed if its version is the same before and after."""
+        """Read an entry and return its metadata too, if its version is the same before and after the read."""
         self._handle.require(operation, path)
         known = self._known(path)
         for _ in range(_ATTEMPTS):
@@ -191,7 +191,7 @@ class Files:
         return Read(found, None)
 
     def _open(self, path: Path) -> Read[BinaryIO]:
-        """Open an entry and name what was opened, as `_read` does."""
+        """Open an entry and return its metadata too, as `_read` does."""
         self._handle.require("read_binary", path)
         known = self._known(path)
         for _ in range(_ATTEMPTS):
@@ -243,9 +243,9 @@ class Files:
             return None
 
     async def _run(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
-        """Do in a thread what touches the disk, or may read a long text.
+        """Run an action in a thread if it uses the disk or may read a long text.
 
-        Else sessions are in memory, and on the loop nothing comes in between.
+        Other actions use sessions in memory. They run on the loop, where no other task can interrupt them.
         """
         if path.startswith(SESSIONS) and operation != "read_binary":
             return self._translate_errors(operation, path, action)
@@ -261,18 +261,18 @@ class Files:
         return await to_thread.run_sync(self._translate_errors, operation, path, action, limiter=limiter)
 
     def _translate_errors(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
-        """Do it, and say what goes wrong in the words of the API."""
+        """Run an action and convert its file system errors to errors of the API."""
         try:
             with stored(path):
                 return action()
         except FileSystemError as error:
             if isinstance(error, AccessDeniedError):
-                error.operation, error.path = operation, path  # what was asked for, not what it came to
+                error.operation, error.path = operation, path  # the requested operation and path, not the internal ones
             raise problem_of(self._authorization, error) from None
 
 
 def problem_of(authorization: Authorization, error: FileSystemError) -> CfsError:
-    """Return an error of a file system as all interfaces show it; a denial is logged."""
+    """Convert an error of a file system to the error that all interfaces show. A denial is logged."""
     if isinstance(error, AccessDeniedError) and error.operation is not None and error.path is not None:
         return authorization.denial(error.operation, error.path, f"file {error.path!r}")
     kind = next(_ERRORS[each] for each in type(error).__mro__ if each in _ERRORS)
@@ -280,13 +280,13 @@ def problem_of(authorization: Authorization, error: FileSystemError) -> CfsError
 
 
 def alone(path: Path) -> AbstractContextManager[bool]:
-    """Keep others from changing an entry while its version is compared and then replaced; not to be nested."""
+    """Lock an entry while its version is compared and then replaced. The lock cannot be nested."""
     return _LOCKS[hash(path) % len(_LOCKS)]
 
 
 @contextmanager
 def stored(path: Path) -> Iterator[None]:
-    """Say it in the words of the API when the disk takes no more: raises `StorageFull` or `TooLarge`."""
+    """Convert errors of a full disk to `StorageFull` or `TooLarge`."""
     try:
         yield
     except OSError as error:
@@ -296,7 +296,7 @@ def stored(path: Path) -> Iterator[None]:
 
 
 def _light(content: BinaryIO) -> BinaryIO:
-    """Hold a small content in memory, where it can be read without a thread."""
+    """Read a small content into memory, so that later reads need no thread."""
     data = content.read(_LIGHT_BYTES + 1)
     if len(data) > _LIGHT_BYTES:
         content.seek(0)
@@ -306,6 +306,6 @@ def _light(content: BinaryIO) -> BinaryIO:
 
 
 def etag_of(meta: EntryMeta | None) -> str | None:
-    """Name the version of an entry as HTTP quotes it; None if it has none."""
+    """Return the ETag of an entry in quotes; None if it has no version."""
     version = None if meta is None else meta.get("version")
     return None if version is None else f'"{version}"'

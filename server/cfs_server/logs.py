@@ -1,4 +1,4 @@
-"""One log for everything that runs in the server's process: lines for people, or JSON for programs (P3)."""
+"""Configures the log of the server process: text for people or JSON for programs (P3)."""
 
 import logging
 import sys
@@ -18,14 +18,14 @@ _SHARED: list[Processor] = [
 
 
 class _Expected(logging.Filter):
-    """Keeps back what uvicorn says about connections that we closed on purpose at the end."""
+    """Drops uvicorn's messages about connections that the server closed on purpose at shutdown."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "ASGI callable returned without completing response" not in record.getMessage()
 
 
 def configure(form: Literal["auto", "text", "json"], level: str) -> None:
-    """Send structlog's and the standard library's records to stderr in one form."""
+    """Send the records of structlog and of the standard library to stderr in one format."""
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -55,7 +55,7 @@ def configure(form: Literal["auto", "text", "json"], level: str) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = True
-        logger.setLevel(max(logging.WARNING, root.level))  # our own request log says it better
+        logger.setLevel(max(logging.WARNING, root.level))  # our own request log is better
     logging.getLogger("uvicorn.error").addFilter(_Expected())
     for name in ("sse_starlette", "asyncio", "huggingface_hub", "httpx", "httpcore"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
@@ -69,7 +69,7 @@ def _renderers(form: str) -> list[Processor]:
 
 
 def _without_secrets(_: Any, __: str, line: Any) -> Any:
-    """Mask tokens at the very end, wherever they came from: somebody's URL, or the text of an exception."""
+    """Mask tokens in the finished line, whatever their source: a URL, or the text of an exception."""
     return masked(line)
 
 

@@ -1,4 +1,4 @@
-"""What Prometheus reads at `/metrics` (H6): one registry for each application, so that tests can have many."""
+"""The metrics at `/metrics` for Prometheus (H6). Each application has its own registry."""
 
 from dataclasses import asdict
 
@@ -18,7 +18,7 @@ _ENGINE_GAUGES = ("running", "waiting", "sequences_resident", "sequences_parked"
 
 
 class Metrics:
-    """Counters that grow as things happen, and gauges that are read when somebody asks."""
+    """Counters that are updated by events, and gauges that are read on each request."""
 
     def __init__(self, plan: EnginePlan | None = None) -> None:
         self.registry = CollectorRegistry()
@@ -65,11 +65,11 @@ class Metrics:
         self._more = Gauge("cfs_engine_gauge", "Further figures of the engine.", ["name"], registry=self.registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request that has been answered."""
+        """Count an answered request."""
         self._requests.labels(method if method in _METHODS else "other", route, str(status)).observe(seconds)
 
     async def watch(self, store: SessionStore) -> None:
-        """Count the turns of all sessions as they finish, until the store closes."""
+        """Count the finished turns of all sessions until the store closes."""
         async for events in store.bus.log.follow(store.bus.log.last):
             for event in events if isinstance(events, list) else ():
                 if event.type in ("turn.finished", "turn.failed"):
@@ -81,14 +81,14 @@ class Metrics:
         for kind in ("prompt", "cached", "completion"):
             self._tokens.labels(kind).inc(max(0, usage[f"{kind}_tokens"]))
         if usage["total_seconds"] <= 0:
-            return  # it never reached an engine, or an agent did not say
+            return  # it never reached an engine, or the agent reported no usage
         for phase in ("queue", "first_token", "total"):
             self._phases.labels(phase).observe(max(0.0, usage[f"{phase}_seconds"]))
         if usage["tokens_per_second"] > 0:
             self._rate.observe(usage["tokens_per_second"])
 
     async def render(self, store: SessionStore, engine: Engine) -> bytes:
-        """Write everything in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         states = {"idle": 0, "generating": 0, "waiting_for_agent": 0}
         queued = 0
         for session in store:

@@ -1,8 +1,8 @@
-"""What every request passes before it is routed: bytes become text once, and too much is refused (H5, H7).
+"""Checks every request before routing: decodes the path, limits the body, authenticates, logs (H5, H7).
 
-Plain ASGI, outermost. It decodes the path strictly (the server below replaces what is not UTF-8), caps the body,
-answers HEAD as GET without a body, finds out who calls, names the request by an id, logs and counts it, and lets no
-exception through.
+This is the outermost ASGI layer. It decodes the path strictly, because uvicorn replaces invalid UTF-8. It limits the
+body, answers HEAD as GET without a body, authenticates the caller and assigns a request id. It logs and counts the
+request, and converts every exception to an error response.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ from cfs_server.access.tokens import masked
 from cfs_server.errors import problem_response
 from cfs_server.metrics import Metrics
 
-# Who may call a server that has no tokens: programs of this machine, and no web page of another site.
+# Access to a server without tokens: programs of this machine may call, web pages of other sites may not.
 #
-# A browser lets any page post plain text to a loopback address (a cross-site request), and a page whose name was made
-# to point there may read as well (DNS rebinding). Both show in headers that a page cannot forge: `Origin` names the
-# page's site, `Host` the name that was called. A browser leaves `Origin` out of what a page merely loads, an image or a
-# frame; there `Sec-Fetch-Site` says that another site asks.
+# A browser lets any page send plain text to a loopback address (cross-site request). A page whose name resolves to a
+# loopback address can also read the response (DNS rebinding). Two headers that a page cannot forge show this: `Origin`
+# is the site of the page, `Host` is the name in the URL. A browser sends no `Origin` when a page only loads an image or
+# a frame. In that case `Sec-Fetch-Site` shows that the request comes from another site.
 #
-# A link from elsewhere to the dashboard still opens it: the whole window goes there, and its files say nothing of
-# anybody. A link to anything else does not, for it would be asked with the credentials that the browser keeps.
+# A link from another site may open the dashboard: it fills the whole window, and its files contain no private data.
+# Links to other paths are refused, because the browser would send its stored credentials with them.
 
 _OWN_SITE = frozenset({b"same-origin", b"none"})
 """`none` is the user: an address that was typed, a bookmark. `same-site` is another port of this machine."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name `localhost`, means this machine only."""
+    """Return whether an address, or the name `localhost`, refers to this machine only."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -48,11 +48,11 @@ def is_loopback(host: str) -> bool:
 def check_caller(
     headers: Mapping[bytes, bytes], allowed_hosts: frozenset[str] | None, *, is_page: bool = False
 ) -> None:
-    """Refuse requests of other sites' pages, and those for a name that is not ours; raises `Forbidden`.
+    """Refuse requests from pages of other sites and requests for unknown host names. Raises `Forbidden`.
 
-    `allowed_hosts` are names besides the loopback ones; None allows any name. Programs send no `Origin` and no
-    `Sec-Fetch-Site`, and one without `Host` (HTTP/1.0) is no browser. `is_page` is true for a read of the dashboard,
-    which a link of another site may open.
+    `allowed_hosts` are accepted in addition to the loopback names; None accepts any name. Programs send neither
+    `Origin` nor `Sec-Fetch-Site`. A request without `Host` (HTTP/1.0) does not come from a browser. `is_page` is true
+    for a GET of the dashboard, which a link of another site may open.
     """
     host = headers.get(b"host", b"").decode("latin-1").lower()
     name = _name(host)
@@ -68,13 +68,13 @@ def check_caller(
 
 
 def _opens_window(headers: Mapping[bytes, bytes]) -> bool:
-    """Tell whether a whole window goes there, and not a frame within another site's page."""
+    """Return whether the request loads a whole window, not a frame in a page of another site."""
     where = headers.get(b"sec-fetch-mode", b"").lower(), headers.get(b"sec-fetch-dest", b"").lower()
     return where == (b"navigate", b"document")
 
 
 def _name(host: str) -> str:
-    """Cut the port off."""
+    """Return the host without its port."""
     name, colon, port = host.rpartition(":")
     return name if colon and port.isdigit() else host
 
@@ -93,7 +93,7 @@ _OPEN_BELOW = "/dashboard/"
 
 
 class RequestMiddleware:
-    """Wraps the application."""
+    """ASGI middleware around the application."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class RequestMiddleware:
         self._allowed_hosts = allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request; other kinds of scope pass untouched."""
+        """Handle one request. Other scopes pass unchanged."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -130,14 +130,14 @@ class RequestMiddleware:
             await self._app(inner, body.receive, exchange.send)
         except CfsError as error:
             await exchange.fail(error, inner, receive)
-        except Exception:  # noqa: BLE001 - a defect: the caller gets an answer, the operator the trace
+        except Exception:  # noqa: BLE001 - a defect: the caller gets an error, the log gets the traceback
             _log.exception("request.defect", id=exchange.id, method=exchange.method, path=exchange.path)
             await exchange.fail(ServerError("the server has a defect; its log has the details"), inner, receive)
         finally:
             self._done(exchange, inner)
 
     def _admit(self, exchange: "Exchange", headers: MutableMapping[bytes, bytes], scope: Scope) -> None:
-        """Find out who calls, and whether that is not too often. Most paths need a caller (G9)."""
+        """Authenticate the caller and check its rate limit. Most paths require a caller (G9)."""
         authorization = headers.get(b"authorization")
         principal = self._authenticate(None if authorization is None else authorization.decode("latin-1"))
         if principal is None:
@@ -145,7 +145,7 @@ class RequestMiddleware:
                 return
             raise Unauthorized("this server wants a token: send it as 'Authorization: Bearer TOKEN'")
         scope["cfs.principal"] = principal
-        exchange.principal = principal.name  # first, so that the log says who calls too often
+        exchange.principal = principal.name  # set first, so that the log names a caller that exceeds its limit
         principal.rate.take()
 
     def _done(self, exchange: "Exchange", scope: Scope) -> None:
@@ -165,13 +165,13 @@ class RequestMiddleware:
 
 
 class Exchange:
-    """One request and the answer to it."""
+    """One request and its response."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.began_at = time.perf_counter()
         self.answered_at: float | None = None
         self.principal: str | None = None
-        self.status = 499  # as long as nothing has been sent: the client left
+        self.status = 499  # the status while nothing has been sent: the client disconnected
         self.method = scope["method"]
         self.path = _shown(_raw_path(scope).decode("latin-1"))
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
@@ -179,20 +179,20 @@ class Exchange:
         self._send = send
 
     async def send(self, message: Message) -> None:
-        """Pass a part of the answer on, with the request's id in its head."""
+        """Send a part of the response, with the request id in its headers."""
         if message["type"] == "http.response.start":
             self.answered_at, self.status = time.perf_counter(), message["status"]
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
         await self._send(message)
 
     async def fail(self, error: CfsError, scope: Scope, receive: Receive) -> None:
-        """Answer by a problem, unless an answer has begun: then the server cuts the connection."""
+        """Send a problem document. If a response has begun, uvicorn closes the connection instead."""
         if self.answered_at is None:
             await problem_response(error, scope["path"])(scope, receive, self.send)
 
 
 class Body:
-    """The body of one request, counted while it comes in."""
+    """The body of one request. Its bytes are counted as they arrive."""
 
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
@@ -200,15 +200,15 @@ class Body:
         self._size = 0
 
     async def check_announced(self, headers: MutableMapping[bytes, bytes]) -> None:
-        """Refuse a body whose announced length is over the limit."""
+        """Refuse a body whose announced length exceeds the limit."""
         announced = headers.get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > self._limit:
-            if headers.get(b"expect", b"").lower() != b"100-continue":  # then the client has not begun to send it
+            if headers.get(b"expect", b"").lower() != b"100-continue":  # else the body has not been sent yet
                 await self._discard()
             raise self._too_large()
 
     async def receive(self) -> Message:
-        """Pass the next part on, as long as the body is within the limit."""
+        """Return the next part if the body is within the limit."""
         message = await self._receive()
         self._size += len(message.get("body", b""))
         if self._size > self._limit:
@@ -218,7 +218,7 @@ class Body:
         return message
 
     async def _discard(self) -> None:
-        """Read on for a while: an answer in the middle of an upload is lost to most clients."""
+        """Read the rest for a limited time: most clients lose a response that arrives during an upload."""
         message: MutableMapping[str, Any] = {"more_body": True}
         try:
             async with asyncio.timeout(_DISCARD_SECONDS):
@@ -233,7 +233,7 @@ class Body:
 
 
 def plain_path(raw: bytes) -> str:
-    """Decode a path as it came over the wire; raises `InvalidRequest` for what is no plain text."""
+    """Decode a path as received. Raises `InvalidRequest` if it is not plain text."""
     path = _decode(raw, "path")
     if b"%2f" in raw.lower():
         raise InvalidRequest(
@@ -245,7 +245,7 @@ def plain_path(raw: bytes) -> str:
 
 
 def decode_query(raw: bytes) -> str:
-    """Check that the query is UTF-8 behind its escapes."""
+    """Check that the percent-encoded query is valid UTF-8."""
     return _decode(raw, "query")
 
 
@@ -255,7 +255,7 @@ def _raw_path(scope: Scope) -> bytes:
 
 
 def _shown(path: str) -> str:
-    """Write a path for the log: with its escapes, so that no line can be forged, and without anybody's token."""
+    """Return a path for the log: percent-encoded, so that it cannot forge a line, and without tokens."""
     plain = unquote(path, "latin-1")
     return path if masked(plain) == plain else quote(masked(plain), safe="/*", encoding="latin-1")
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document, true in every part (H5): bodies that routes read themselves, headers, every error."""
+"""Completes the OpenAPI document: bodies that routes read themselves, headers and all errors (H5)."""
 
 from typing import Any
 
@@ -63,12 +63,12 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def schema(model: type[BaseModel]) -> dict[str, str]:
-    """Refer to a wire model."""
+    """Return a reference to a wire model."""
     return {"$ref": _REF.format(model=model.__name__)}
 
 
 def problems(*kinds: type[CfsError]) -> Responses:
-    """Document errors, with those that any request can meet."""
+    """Document these errors and those that any request can cause."""
     answers: Responses = {}
     for status in sorted({*_ANYWHERE, *(TABLE[kind].status for kind in kinds)}):
         names = sorted(
@@ -91,7 +91,7 @@ def answer(
     headers: dict[str, Any] | None = None,
     **content: type[BaseModel] | None,
 ) -> dict[str, Any]:
-    """Document a success: `json=Model`, `text=None`, `bytes=None` or `events=None` name what it may be."""
+    """Document a success. `json=Model`, `text=None`, `bytes=None` or `events=None` give its media types."""
     headers = dict(_STATE_HEADERS if state else headers or {})
     if location:
         headers["Location"] = {"description": "Path of the session.", "schema": _TEXT}
@@ -117,7 +117,7 @@ def body(*, required: bool = True, **content: type[BaseModel] | None) -> dict[st
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """Make the document: FastAPI's, with the schemas of the wire models."""
+    """Create the document: FastAPI's, with the schemas of the wire models."""
     document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _, definitions = models_json_schema([(model, "validation") for model in _MODELS], ref_template=_REF)
     schemas = document.setdefault("components", {}).setdefault("schemas", {})
@@ -127,18 +127,18 @@ def describe(app: FastAPI) -> dict[str, Any]:
     put["requestBody"]["content"]["text/plain"]["schema"] = _TEXT | {"pattern": wire.TRANSCRIPT_PATTERN}
     for parameter in put["parameters"]:
         if parameter["name"] == "if-match":
-            parameter["required"] = True  # its absence has an answer of its own: 428
+            parameter["required"] = True  # the error for a missing one is 428
     for name, path in document["paths"].items():
         for operation in path.values():
             if is_asked_here(name):
-                operation["responses"].pop("422", None)  # it is 400 there
+                operation["responses"].pop("422", None)  # the status there is 400
             for parameter in operation.get("parameters", ()):
                 parameter["schema"] = _without_null(parameter["schema"])
     return document
 
 
 def _without_null(found: dict[str, Any]) -> dict[str, Any]:
-    """Take away the null that FastAPI allows for optional parameters: a URL or a header cannot say it."""
+    """Remove the null that FastAPI allows for optional parameters: URLs and headers have no null."""
     others = [kind for kind in found.pop("anyOf", ()) if kind != {"type": "null"}]
     return found | others[0] if others else found
 

@@ -1,4 +1,4 @@
-"""The life of a server process: load the model, listen, serve, and end without losing a word (E2, P3)."""
+"""The life cycle of the server process: load the model, listen, serve and shut down cleanly (E2, P3)."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ _SWITCH_SECONDS = 0.001
 
 
 class Server(uvicorn.Server):
-    """uvicorn without its signal handlers: `serve` has its own, which let turns finish first."""
+    """uvicorn without its signal handlers. `serve` installs its own, which let turns finish."""
 
     def __init__(self, config: "Config", on_started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -44,25 +44,25 @@ class Server(uvicorn.Server):
         self._on_started = on_started
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start, and say so."""
+        """Start, then call `on_started`."""
         await super().startup(sockets)
         if self.started:
             self._on_started()
 
     async def on_tick(self, counter: int) -> bool:
-        """Look after the connections that do not get on; uvicorn calls this ten times a second."""
+        """Check the unfinished connections. uvicorn calls this ten times a second."""
         if counter % (10 // SWEEPS_A_SECOND) == 0:
             self._connections.sweep(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
+        """Leave the signal handlers unchanged."""
         yield
 
 
 def run(settings: Settings) -> int:
-    """Serve until a signal comes; returns the process's exit code."""
+    """Serve until a signal arrives. Returns the exit code of the process."""
     logs.configure(settings.log_format, settings.log_level)
     try:
         check_access(settings)
@@ -70,7 +70,7 @@ def run(settings: Settings) -> int:
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(serve(settings))
     except (ConfigurationError, ModelLoadError) as error:
-        print(f"cfs: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201 - the one line the operator sees
+        print(f"cfs: {' '.join(str(error).split())}", file=sys.stderr)  # noqa: T201 - for the operator
         return CANNOT_START
     except KeyboardInterrupt:
         return 130
@@ -78,7 +78,7 @@ def run(settings: Settings) -> int:
 
 
 def check_access(settings: Settings) -> None:
-    """Check that the tokens can be read; without them refuse to listen where others come (G9).
+    """Check that the tokens can be read. Without tokens, refuse to listen on a public address (G9).
 
     Raises `ConfigurationError`.
     """
@@ -103,10 +103,10 @@ def check_access(settings: Settings) -> None:
 
 
 async def serve(settings: Settings) -> None:
-    """Take the address, start the engine, then listen and serve until told to end.
+    """Bind the address, start the engine, then listen and serve until a signal arrives.
 
-    Raises `ConfigurationError` or `ModelLoadError` before it listens: an address that cannot be had is known before a
-    model is loaded, and nobody can connect before there is one.
+    Raises `ConfigurationError` or `ModelLoadError` before it listens. The address is bound before the model is loaded,
+    so that a busy address fails early. No client can connect before the model is loaded.
     """
     with bind(settings.host, settings.port, settings.send_timeout) as listener:
         engine = make_engine(settings)
@@ -122,9 +122,9 @@ async def serve(settings: Settings) -> None:
 
 
 def bind(host: str, port: int, send_timeout: float) -> socket.socket:
-    """Take an address without listening there yet; raises `ConfigurationError` when it cannot be had.
+    """Bind an address without listening yet. Raises `ConfigurationError` if the address is not available.
 
-    Connections inherit the time-out: the kernel ends those that take nothing for so long, with what waits for them.
+    Connections inherit the time-out. The kernel closes a connection that accepts no data for this time.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -144,7 +144,7 @@ def bind(host: str, port: int, send_timeout: float) -> socket.socket:
 
 
 def listen_on(listener: socket.socket) -> None:
-    """Listen; raises `ConfigurationError` when somebody else has begun to do so there meanwhile."""
+    """Listen. Raises `ConfigurationError` if another process has begun to listen on the address."""
     try:
         listener.listen(_BACKLOG)
     except OSError as error:
@@ -153,7 +153,7 @@ def listen_on(listener: socket.socket) -> None:
 
 
 def listen(host: str, port: int, send_timeout: float) -> socket.socket:
-    """Take an address and listen there; raises `ConfigurationError` when it cannot be had."""
+    """Bind an address and listen. Raises `ConfigurationError` if the address is not available."""
     listener = bind(host, port, send_timeout)
     listen_on(listener)
     return listener
@@ -165,7 +165,7 @@ def _taken(host: str, port: int, error: OSError) -> ConfigurationError:
 
 
 def url_of(listener: socket.socket) -> str:
-    """URL under which a socket is reached."""
+    """Return the URL of a socket."""
     host, port = listener.getsockname()[:2]
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
@@ -176,7 +176,7 @@ async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener:
     server = Server(server_config(app, settings.connection_limits), lambda: _announce(url, model, settings.ready_file))
     ending = asyncio.create_task(_end_on_signal(settings, engine, server, app))
     try:
-        with contextlib.suppress(SystemExit):  # some versions of uvicorn end the process when the start fails
+        with contextlib.suppress(SystemExit):  # some versions of uvicorn exit the process when the start fails
             await server.serve(sockets=[listener])
         if not server.started:
             raise ConfigurationError("the application could not be started; its log says why")
@@ -189,13 +189,13 @@ async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener:
 
 
 class Config(uvicorn.Config):
-    """How uvicorn serves an application: quietly, within bounds, and closing within seconds when it is told to end."""
+    """uvicorn's configuration: few log lines, connection limits, and a shutdown within seconds."""
 
     def __init__(self, app: object, limits: ConnectionLimits) -> None:
         self.connections = Connections(limits)
         super().__init__(
             app,  # type: ignore[arg-type]
-            http=cast("Any", self.connections.protocol),  # it is called like a class
+            http=cast("Any", self.connections.protocol),  # called like a class
             ws="none",
             log_config=None,
             access_log=False,
@@ -208,21 +208,21 @@ class Config(uvicorn.Config):
 
 
 def server_config(app: object, limits: ConnectionLimits | None = None) -> Config:
-    """Say how uvicorn serves an application."""
+    """Return the configuration with which uvicorn serves an application."""
     return Config(app, limits or ConnectionLimits())
 
 
 def _announce(url: str, model: ModelInfo, ready_file: Path | None) -> None:
-    print(f"listening on {url}", flush=True)  # noqa: T201 - what programs that start us wait for
+    print(f"listening on {url}", flush=True)  # noqa: T201 - parent processes wait for this line
     _log.info("ready", url=url, model=model.name, context=model.context_tokens, pid=os.getpid())
     if ready_file is not None:
         ready_file.write_text(url + "\n")
     gc.collect()
-    gc.freeze()  # what is there now stays: no collection need go through it again, which takes tens of milliseconds
+    gc.freeze()  # long-lived objects are excluded from garbage collection, which would take tens of milliseconds
 
 
 async def _end_on_signal(settings: Settings, engine: Engine, server: Server, app: object) -> None:
-    """Wait for a signal, let turns finish and streams say goodbye, then close; a second signal ends at once."""
+    """Wait for a signal, let turns finish and streams end, then close. A second signal ends the server at once."""
     loop = asyncio.get_running_loop()
     signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -236,7 +236,7 @@ async def _end_on_signal(settings: Settings, engine: Engine, server: Server, app
     await asyncio.wait((second, draining), return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     if not second.done():
-        await second  # cancelled when the server has ended by itself
+        await second  # cancelled when the server has ended without a signal
     _log.warning("stopped at once", signal=second.result().name)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_FORCED_SECONDS):

@@ -1,4 +1,4 @@
-"""The workspaces of sessions: `/workspaces/<session>/...`, files of the disk (G6)."""
+"""The workspaces of sessions: files on disk at `/workspaces/<session>/...` (G6)."""
 
 import asyncio
 import math
@@ -18,9 +18,9 @@ _TRUSTED_SECONDS = 10.0
 
 
 class Workspaces(DiskFileSystem):
-    """A folder of the disk with one folder for each workspace, made by itself or by the first file in it.
+    """A folder on disk with one folder for each workspace. A workspace is created explicitly or by its first file.
 
-    A workspace is called as the session is; it neither comes nor goes with it.
+    A workspace has the id of its session. It is neither created nor deleted with the session.
     """
 
     def __init__(self, root: DiskPath) -> None:
@@ -58,7 +58,7 @@ def _require_in_a_workspace(path: Path) -> None:
 
 @asynccontextmanager
 async def open_workspaces(data_dir: DiskPath | None) -> AsyncIterator[Workspaces]:
-    """Open the workspaces below the data folder; without one they end with the server, as the sessions do."""
+    """Open the workspaces in the data folder. Without a data folder they are deleted when the server ends."""
     root = data_dir or DiskPath(await asyncio.to_thread(tempfile.mkdtemp, prefix="cfs-"))
     workspaces = await asyncio.to_thread(Workspaces, root / "workspaces")
     try:
@@ -70,11 +70,11 @@ async def open_workspaces(data_dir: DiskPath | None) -> AsyncIterator[Workspaces
 
 
 class WorkspaceUsage:
-    """The bytes of files in the workspaces that one caller may write to, bounded (H7).
+    """The limited storage of the workspaces that one caller may write to (H7).
 
-    The disk is looked through when what is known is ten seconds old, and before something is refused if files have
-    been written or deleted since. What is written meanwhile is added. So a bound holds but for what programs write past
-    the gate in that time.
+    The disk is scanned when the last scan is ten seconds old. It is also scanned before a refusal if files have been
+    written or deleted since the last scan. Writes between scans are added. Only files that programs write directly to
+    disk between scans can exceed the limit.
     """
 
     def __init__(self, handle: FsHandle, workspaces: Workspaces) -> None:
@@ -90,7 +90,7 @@ class WorkspaceUsage:
 
     @contextmanager
     def room(self, path: Path, size: int, limit: int | None) -> Iterator[None]:
-        """Hold room for a file while it is written; raises `StorageFull` unless it is within the limit."""
+        """Reserve space for a file while it is written. Raises `StorageFull` if the limit would be exceeded."""
         if limit is None:
             yield
             return

@@ -1,1 +1,1 @@
-"""Who calls: tokens, and the principals that they stand for."""
+"""Tokens and the principals that they authenticate."""

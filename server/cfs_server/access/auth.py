@@ -1,4 +1,4 @@
-"""From the header of a request to the principal that makes it (G9; RFC 6750, RFC 7617)."""
+"""Authenticates the principal of a request by its `Authorization` header (G9; RFC 6750, RFC 7617)."""
 
 import asyncio
 import base64
@@ -24,14 +24,14 @@ from cfs_server.sessions.quotas import Quota
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces import Workspaces, WorkspaceUsage
 
-# How much a connection may take before it is known who calls, and then one principal (H7).
+# Limits of a connection before the caller is known, and of one principal (H7).
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """Bounds of each connection, and of the unfinished ones of one address; sizes are bytes, times are seconds."""
+    """Limits of each connection, and of the unfinished ones of one address. Sizes are bytes, times are seconds."""
 
     head_bytes: int = 64 << 10
     head_fields: int = 128
@@ -43,7 +43,7 @@ class ConnectionLimits:
 
 @dataclass(frozen=True, slots=True)
 class PrincipalLimits:
-    """Bounds for one principal; None sets none. Sizes are bytes; `requests` is how many a second, in the long run."""
+    """Limits of one principal; None means no limit. Sizes are bytes. `requests` is the long-term rate per second."""
 
     sessions: int | None = None
     bytes: int | None = None
@@ -52,7 +52,7 @@ class PrincipalLimits:
 
 
 class Rate:
-    """A token bucket: `limit` a second in the long run, and two seconds' worth, at least one, at once."""
+    """A token bucket: `limit` requests a second in the long term. A burst is two seconds' worth, at least one."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -61,13 +61,13 @@ class Rate:
         self._seen = clock()
 
     def limit(self, per_second: float | None) -> None:
-        """Change the limit; None takes it away."""
+        """Change the limit. None removes it."""
         if per_second != self._per_second:
             self._per_second = per_second
             self._left = self._most
 
     def take(self) -> None:
-        """Count one; raises `TooMany`, which says when there is room again."""
+        """Count one request. Raises `TooMany` with the time until the next one is allowed."""
         if self._per_second is None:
             return
         now = self._clock()
@@ -85,7 +85,7 @@ class Rate:
         return max(1.0, 2 * (self._per_second or 0))
 
 
-# Principals: who calls, what they may do, and how much of it (G9, H7).
+# Principals: the callers, their rights and their limits (G9, H7).
 
 _SEARCHES = 2
 """Searches of one principal at a time: each may take a second of a processor, and the threads are everybody's."""
@@ -95,7 +95,7 @@ EVERYTHING = (Grant(prefix="/", ops=OPERATIONS),)
 
 
 class Principal:
-    """A caller: its handle is the only way to what the server holds, and its account counts what it made."""
+    """A caller. All access goes through its handle; its account counts what it has created."""
 
     def __init__(self, name: str, store: SessionStore, workspaces: Workspaces) -> None:
         self.name = name
@@ -111,7 +111,7 @@ class Principal:
         self.rate = Rate()
 
     def allow(self, grants: tuple[Grant, ...], limits: PrincipalLimits) -> None:
-        """Set what it may do from now on; who may do nothing has no connections either."""
+        """Set its rights and limits. A principal without rights loses its connections."""
         self.handle.grants = list(grants)
         self.limits = limits
         if not grants:
@@ -122,7 +122,7 @@ class Principal:
 
     @contextmanager
     def connected(self, life: CancelScope) -> Iterator[None]:
-        """Let a connection of the principal end with its rights."""
+        """Cancel a connection when the principal loses its rights."""
         self._lives.add(life)
         try:
             yield
@@ -136,7 +136,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Principals:
-    """All principals of a server. Without tokens there is one, who may do everything."""
+    """All principals of a server. Without tokens there is one, with all rights."""
 
     def __init__(self, make: Callable[[str], Principal], defaults: PrincipalLimits) -> None:
         self._make = make
@@ -150,13 +150,13 @@ class Principals:
 
     @property
     def closed(self) -> bool:
-        """Whether callers must show a token."""
+        """Whether callers must send a token."""
         return self._tokens is not None
 
     def use(self, known: Mapping[str, Token]) -> None:
-        """Take these tokens from now on, and no others: what a principal may do changes in the middle of what it does.
+        """Replace the tokens. The rights of a principal change at once, also during a request.
 
-        One whose token is gone, or expired, keeps its sessions and may do nothing.
+        A principal whose token is deleted or expired keeps its sessions but loses all rights.
         """
         self._tokens = dict(known)
         self._names = {token.hash: name for name, token in known.items()}
@@ -169,17 +169,17 @@ class Principals:
         self._expire()
 
     def _expire(self) -> None:
-        """Take everything from those whose time is over."""
+        """Remove all rights from principals with expired tokens."""
         now = datetime.now(UTC)
         for name, token in (self._tokens or {}).items():
             if token.expired(now) and self._principals[name].handle.grants:
                 self._principals[name].allow((), self._defaults)
 
     def authenticate(self, authorization: str | None) -> Principal | None:
-        """Return who calls; None for a caller without credentials where tokens are needed.
+        """Return the principal; None for a caller without credentials where tokens are required.
 
-        Raises `Unauthorized` for credentials that are not good. What is looked up is the hash of what was sent, so the
-        time that it takes says nothing about how much of a token was right.
+        Raises `Unauthorized` for invalid credentials. The lookup uses the hash of the secret, so its time does not
+        reveal how much of a token was correct.
         """
         if self._tokens is None:
             return self._principals[LOCAL]
@@ -191,12 +191,12 @@ class Principals:
         return self._principals[name]
 
     async def load(self, path: Path) -> None:
-        """Read the tokens file; raises `TokensError`."""
+        """Read the tokens file. Raises `TokensError`."""
         self._seen = await asyncio.to_thread(_signature, path)
         self.use(await asyncio.to_thread(tokens.load, path))
 
     async def watch(self, path: Path) -> None:
-        """Follow the changes of the tokens file for ever. One that cannot be read changes nothing, and is logged."""
+        """Apply changes of the tokens file until cancelled. An invalid file changes nothing and is logged."""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             self._expire()
@@ -216,9 +216,9 @@ class Principals:
 
 
 def secret_of(authorization: str) -> str:
-    """Take the token out of an `Authorization` header: Bearer's, or Basic's password, with any user name.
+    """Return the token of an `Authorization` header: Bearer, or the password of Basic with any user name.
 
-    Raises `Unauthorized` for other schemes and for what does not decode.
+    Raises `Unauthorized` for other schemes and for invalid encodings.
     """
     scheme, _, credentials = authorization.strip().partition(" ")
     credentials = credentials.strip()

@@ -1,4 +1,4 @@
-"""The file of access tokens (G9): names, hashes of secrets, grants. TOML, for people to read and to edit.
+"""Reads and changes the file of access tokens (G9): names, hashes of secrets and grants, as editable TOML.
 
     [tokens.alice]
     hash = "sha256:..."
@@ -7,7 +7,7 @@
     grants = [{ prefix = "/sessions/alice", ops = ["list", "file", "read", "write", "delete"] }]
     limits = { sessions = 100, bytes = 1000000, streams = 10, requests = 50 }      # optional, each of them
 
-The secrets themselves are nowhere. They have 256 random bits, so a plain hash of one cannot be turned around.
+The secrets themselves are not stored. A secret has 256 random bits, so its plain hash cannot be inverted.
 """
 
 import contextlib
@@ -47,11 +47,11 @@ _SECRET = re.compile(PREFIX + r"[A-Za-z0-9_-]{32,}")
 
 
 class TokensError(Exception):
-    """The file cannot be used, or the change not be made; the text says why in one line."""
+    """The file is invalid, or the change is not possible. The text gives the reason in one line."""
 
 
 def _placed(prefix: str) -> str:
-    """Check that a prefix covers something that can exist."""
+    """Check that a prefix covers paths that can exist."""
     try:
         validate_prefix(prefix)
     except InvalidPathError as error:
@@ -66,7 +66,7 @@ _ORDER.insert(_ORDER.index("read_binary"), "read")
 
 
 def _known(ops: object) -> object:
-    """Check the names of operations, to name the one that is wrong."""
+    """Check the names of operations. The error names the invalid one."""
     unknown = [op for op in ops if op not in _ORDER] if isinstance(ops, list | set | frozenset) else []
     if unknown:
         raise ValueError(f"there is no operation {unknown[0]!r}; there are {', '.join(_ORDER)}")
@@ -78,7 +78,7 @@ _Frozen = ConfigDict(extra="forbid", frozen=True)
 
 
 class TokenGrant(BaseModel):
-    """A right to do some operations below a prefix (G2)."""
+    """A right to some operations below a prefix (G2)."""
 
     model_config = _Frozen
     prefix: Annotated[str, AfterValidator(_placed)]
@@ -86,7 +86,7 @@ class TokenGrant(BaseModel):
 
 
 class TokenLimits(BaseModel):
-    """What the bearer of a token may take (H7); None is the server's default for all tokens."""
+    """The limits of a token's bearer (H7). None is the server's default."""
 
     model_config = _Frozen
     sessions: Annotated[int, Field(ge=0)] | None = None
@@ -106,7 +106,7 @@ class Token(BaseModel):
     limits: TokenLimits = TokenLimits()
 
     def expired(self, now: datetime) -> bool:
-        """Whether its time is over."""
+        """Return whether the token has expired."""
         return self.expires is not None and self.expires <= now
 
 
@@ -116,17 +116,17 @@ class _File(BaseModel):
 
 
 def digest(secret: str) -> str:
-    """Hash a secret as the file holds it."""
+    """Return the hash of a secret as stored in the file."""
     return "sha256:" + hashlib.sha256(secret.encode()).hexdigest()
 
 
 def masked(text: str) -> str:
-    """Take the secrets out of a text that goes where others read it, such as a log."""
+    """Return a text with all secrets masked, for example for a log."""
     return _SECRET.sub(PREFIX + "***", text)
 
 
 def load(path: Path) -> dict[str, Token]:
-    """Read the tokens by name; raises `TokensError`."""
+    """Return the tokens by name. Raises `TokensError`."""
     try:
         return _read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -151,7 +151,7 @@ def _read(text: str) -> dict[str, Token]:
 
 
 def told(error: ValidationError) -> str:
-    """Say in one line what pydantic found first, and where; without the input, which may be a secret."""
+    """Describe pydantic's first error and its place in one line. The input is left out, because it may be a secret."""
     first = error.errors(include_input=False)[0]
     place = masked(".".join(map(str, first["loc"])))
     reason = str(first["msg"]).removeprefix("Value error, ")
@@ -166,7 +166,7 @@ def create(
     expires: datetime | None = None,
     limits: TokenLimits | None = None,
 ) -> str:
-    """Add a token to the file, which is made if it does not exist; return its secret, which is told only here."""
+    """Add a token to the file, which is created if needed. Return the secret, which is stored nowhere."""
     if not NAME.fullmatch(name):
         raise TokensError(f"a token's name has 1 to 64 letters, digits, '.', '_' or '-'; not {name!r}")
     secret = PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
@@ -193,7 +193,7 @@ def create(
 
 
 def revoke(path: Path, name: str) -> None:
-    """Take a token out of the file; a running server stops taking it within seconds."""
+    """Delete a token from the file. A running server refuses it within seconds."""
 
     def remove(text: str) -> str:
         left = _read(text)
@@ -202,7 +202,7 @@ def revoke(path: Path, name: str) -> None:
         with contextlib.suppress(ValueError, TokensError):
             if _read(cut := _without_tables(text, name)) == left:
                 return cut
-        document = tomlkit.parse(text)  # it is written in another way than by tables
+        document = tomlkit.parse(text)  # the entry is not written as a table
         del document["tokens"][name]
         return tomlkit.dumps(document)
 
@@ -210,7 +210,7 @@ def revoke(path: Path, name: str) -> None:
 
 
 def _without_tables(text: str, name: str) -> str:
-    """Cut the tables of a token out, but for the comments behind them: those are about what comes next."""
+    """Remove the tables of a token, but not the comments after them: those belong to the next entry."""
     kept: list[str] = []
     cut: list[str] = []
     within = False
@@ -250,11 +250,11 @@ def _inline(**items: object) -> tomlkit.items.InlineTable:
 
 
 def _change(path: Path, change: Callable[[str], str], *, missing_ok: bool = True) -> None:
-    """Change the file in one step; only its owner may read a new one.
+    """Change the file atomically. Only its owner may read a new file.
 
-    Who changes it at the same time waits: else one of the two changes would be lost.
+    Concurrent changes wait for each other, so that none is lost.
     """
-    path = path.resolve()  # through a link, which stays
+    path = path.resolve()  # a symbolic link stays
     try:
         with _alone(path.parent):
             exists = path.exists()
@@ -267,7 +267,7 @@ def _change(path: Path, change: Callable[[str], str], *, missing_ok: bool = True
 
 @contextlib.contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Lock a directory: a lock of the file would stay with the old one when it is replaced."""
+    """Lock the directory. A lock on the file would stay with the old file when it is replaced."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Sessions and workspaces by WebDAV (part W)."""
+"""Serves sessions and workspaces over WebDAV (part W)."""
 
 ROOT = "/dav"
 

@@ -1,4 +1,4 @@
-"""What lies below `/dav`: which mount a request is for, and what its caller sees there (W1, W3, W5)."""
+"""The WebDAV application at `/dav`: selects the mount of a request and the caller's view of it (W1, W3, W5)."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -27,11 +27,11 @@ from cfs_server.routes.http import Caller
 from cfs_server.sessions.ids import WORKSPACES
 from cfs_webdav import Call, Conditions, Entry, HandleTree, Mount, Tree
 
-# The workspaces of sessions as the tree of a mount: real files, within the caller's grants and bounds (W3).
+# The workspaces as a mount: real files, within the grants and limits of the caller (W3).
 
 
 class WorkspaceTree(HandleTree):
-    """What one caller sees of the workspaces."""
+    """The workspaces that one caller can see."""
 
     def __init__(self, principal: Principal) -> None:
         super().__init__(principal.handle, WORKSPACES)
@@ -40,22 +40,22 @@ class WorkspaceTree(HandleTree):
         self._limit = principal.limits.bytes
 
     def check(self, path: str) -> None:
-        """Raise `InvalidPathError`, or `AccessDeniedError` where the caller may do nothing at or below a path."""
+        """Raise `InvalidPathError`, or `AccessDeniedError` if the caller has no rights at or below a path."""
         logical = self._logical(path)
         if path != "/" and not any(self._handle.scopes(each, logical) for each in OPERATIONS):
             self._handle.require("file", logical)
 
     def refusal(self, error: CfsError) -> CfsError:
-        """Return the error in the words of the API, as `/v1/files` has it."""
+        """Return the API's error, the same as `/v1/files` returns."""
         return problem_of(self._authorization, error) if isinstance(error, FileSystemError) else error
 
     def delete(self, path: str) -> None:
-        """Take a file or an empty directory away, while nobody compares its version and writes."""
+        """Delete a file or an empty directory, under the lock of version comparisons."""
         with alone(self._logical(path)):
             super().delete(path)
 
     def move(self, path: str, target: str) -> None:
-        """Give a file or a directory another path, while nobody compares the version there and writes."""
+        """Move a file or a directory, under the lock of version comparisons."""
         with alone(self._logical(target)):
             super().move(path, target)
 
@@ -65,11 +65,11 @@ class WorkspaceTree(HandleTree):
             yield
 
 
-# `/dav` itself: a collection of the mounts, which takes nothing.
+# `/dav` itself: a read-only collection of the mounts.
 
 
 class RootTree(Tree):
-    """Shows the mounts by their names."""
+    """Lists the mounts by name."""
 
     flat = True
 
@@ -77,15 +77,15 @@ class RootTree(Tree):
         self._mounts = [Entry(f"/{name}", collection=True) for name in names]
 
     def look(self, path: str) -> Entry | None:
-        """Describe the root; what is below it belongs to the mounts."""
+        """Return the entry of the root. Paths below it belong to the mounts."""
         return Entry(path, collection=True) if path == "/" else None
 
     def members(self, path: str) -> Iterable[Entry]:
-        """Describe the mounts."""
+        """Return the entries of the mounts."""
         return self._mounts if path == "/" else ()
 
     def open(self, path: str) -> BinaryIO:
-        """Refuse: there are no contents."""
+        """Refuse: the root has no content."""
         raise NotFound(f"there is nothing at {path!r}")
 
     def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str | None:  # noqa: ARG002
@@ -113,7 +113,7 @@ class RootTree(Tree):
         raise _refused(path)
 
     def may_write(self, path: str) -> bool:  # noqa: ARG002
-        """Say no."""
+        """Return False: nothing can be written here."""
         return False
 
 
@@ -121,19 +121,19 @@ def _refused(path: str) -> Forbidden:
     return Forbidden(f"nothing can be changed at /dav{path}: go into sessions, sub_sessions or workspaces")
 
 
-# The `Destination` of COPY and MOVE, checked as strictly as the path of the request (RFC 4918, 10.3).
+# The `Destination` of COPY and MOVE, validated as strictly as the path of the request (RFC 4918, 10.3).
 
 _CUT = "?;"
 
 
 def with_plain_destination(scope: Scope) -> Scope:
-    """Return the request with its destination in one spelling; raises `InvalidRequest` for what names none."""
+    """Return the request with a normalized destination. Raises `InvalidRequest` if it is not a valid path."""
     headers = [(name, _plain(value) if name == b"destination" else value) for name, value in scope["headers"]]
     return dict(scope, headers=headers)
 
 
 def require_plain_parts(path: str) -> None:
-    """Raise `InvalidRequest` for empty, `.` and `..` components, which programs on the way may read in many ways."""
+    """Raise `InvalidRequest` for empty, `.` and `..` components, which programs interpret differently."""
     parts = path.removeprefix("/").removesuffix("/").split("/")
     if path != "/" and any(part in ("", ".", "..") for part in parts):
         raise InvalidRequest("the path must not have empty components, '.' or '..'")
@@ -165,13 +165,13 @@ _NAMES = ("sessions", "sub_sessions", "workspaces")
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """Stands for the route in the metrics."""
+    """Replaces the route in the metrics."""
 
     path_format: str
 
 
 class Dav:
-    """An ASGI application for everything at and below `/dav`."""
+    """The ASGI application for all paths at and below `/dav`."""
 
     def __init__(self) -> None:
         self._mounts = {path: Mount(path, _describe) for path in _MOUNTS}
@@ -179,7 +179,7 @@ class Dav:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Keep what lives longer than a request, on the running loop; end the threads when the block ends."""
+        """Hold the state that outlives a request on the running loop. The threads end with the block."""
         self._client_states = ClientStates()
         try:
             yield
@@ -188,7 +188,7 @@ class Dav:
                 mount.close()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; raises `CfsError`."""
+        """Handle one request. Raises `CfsError`."""
         path = scope["path"]
         require_plain_parts(path)
         mount = next((each for each in self._mounts if path == each or path.startswith(each + "/")), None)
@@ -198,7 +198,7 @@ class Dav:
         caller = Caller(scope["cfs.principal"], scope["app"].state.cfs)
         below = path.removeprefix(mount).rstrip("/") or "/"
         tree = self._tree(mount, caller, Headers(scope=scope).get("user-agent", ""))
-        if scope["method"] == "GET":  # or HEAD, which the guard has made one
+        if scope["method"] == "GET":  # or HEAD, which the middleware has changed to GET
             response = await self._read(Request(scope, receive), caller, tree, below)
             await response(scope, receive, send)
             return
@@ -213,7 +213,7 @@ class Dav:
 
     def _tree(self, mount: str, caller: Caller, user_agent: str) -> Tree:
         if mount in (SESSIONS, SUB_SESSIONS):
-            assert self._client_states is not None  # noqa: S101 - requests come while the block lasts
+            assert self._client_states is not None  # noqa: S101 - requests arrive only within the block
             kind = SessionTree if mount == SESSIONS else SubSessionTree
             return kind(caller.sessions, self._client_states.of(caller.principal), user_agent)
         return WorkspaceTree(caller.principal) if mount == WORKSPACES_MOUNT else RootTree(_NAMES)
@@ -252,6 +252,6 @@ def _listing(tree: Tree, path: str) -> Response:
 
 
 def _describe(status: int, detail: str, cause: Exception | None) -> tuple[str, bytes]:
-    """Write the error that a tree raised as every face does; the library's own are known by their status alone."""
+    """Return the error of a tree in the form of all interfaces. Errors of the WebDAV library only have a status."""
     error = cause if isinstance(cause, CfsError) else from_problem(status, {"detail": detail})
     return MEDIA_TYPE, json.dumps(to_problem(error) | {"status": status}).encode()

@@ -1,7 +1,7 @@
-"""GET and HEAD of the mounts of sessions, in ASGI: whoever waits takes no thread from the others (W4, S7).
+"""GET and HEAD of the session mounts as ASGI, so that a waiting request uses no thread (W4, S7).
 
-A GET waits a while until the session is settled; after that it is answered by what there is, and `X-CFS-State` says
-what the session was doing. `Prefer: wait=N` shortens that, `wait=0` to nothing. A HEAD never waits.
+A GET waits for a limited time until the session is settled, then returns the current transcript. `X-CFS-State` is the
+state of the session. `Prefer: wait=N` shortens the wait; `wait=0` disables it. A HEAD never waits.
 """
 
 import asyncio
@@ -23,13 +23,13 @@ from cfs_server.routes.http import LongText, attend, http_date, matches, part_of
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.history import rendered
 
-# What a client prefers (RFC 7240): how long an answer may take. Pure: no I/O.
+# The client's preference for the wait (RFC 7240). Pure functions, no I/O.
 
 _WAIT = re.compile(r'\s*wait\s*=\s*"?([0-9]{1,9})"?\s*(?:;.*)?', re.IGNORECASE | re.DOTALL)
 
 
 def wait_of(headers: Iterable[str]) -> int | None:
-    """Read the seconds of `Prefer: wait=N`, the first that there is; None without one that can be understood."""
+    """Return the seconds of the first `Prefer: wait=N`; None if there is no valid one."""
     for preference in ",".join(headers).split(","):
         if (found := _WAIT.fullmatch(preference)) is not None:
             return int(found[1])
@@ -48,9 +48,9 @@ _FOREIGN = {"Content-Security-Policy": "sandbox; default-src 'none'"}
 
 
 async def read(request: Request, tree: SessionTree, path: str, *, seconds: float = WAIT_SECONDS) -> Response:
-    """Answer by what is at a path: a transcript, a scratch file, or the names in a collection, one a line.
+    """Return the content at a path: a transcript, a scratch file, or the names in a collection, one per line.
 
-    Raises `NotFound`, `Forbidden`, `InvalidIdentifier`, `PreconditionFailed`, and `ClientLeft`.
+    Raises `NotFound`, `Forbidden`, `InvalidIdentifier`, `PreconditionFailed` and `ClientLeft`.
     """
     match tree.resolve(path):
         case SessionPath(session_id):
@@ -67,10 +67,10 @@ async def read(request: Request, tree: SessionTree, path: str, *, seconds: float
 async def read_session(
     request: Request, gate: AuthorizedSessions, session_id: str, *, seconds: float = WAIT_SECONDS
 ) -> Response:
-    """Answer by the transcript, once the session is settled or `seconds` are over.
+    """Return the transcript when the session is settled or `seconds` have passed.
 
-    Raises `NotFound`, `Gone` where it is deleted meanwhile, `Forbidden`, `InvalidIdentifier`, `PreconditionFailed`, and
-    `ClientLeft`.
+    Raises `NotFound`, `Gone` if the session is deleted during the wait, `Forbidden`, `InvalidIdentifier`,
+    `PreconditionFailed` and `ClientLeft`.
     """
     session = gate.get(session_id, "read_binary")
     headers: dict[str, str] = {}
@@ -85,20 +85,20 @@ async def read_session(
     history = session.history
     if not _is_head(request):
         await rendered(history, session.account.owner)
-    # from here on nothing is awaited: it is one state of the session that is shown
+    # no await from here on, so that the response shows one state of the session
     shown = _Shown(session.etag, history.changed_at, MEDIA_TYPE, headers | {"X-CFS-State": session.state})
     return _answer(request, shown, history.size, lambda: history.text.encode())
 
 
 async def _lasting(seconds: float, wait: Callable[[], Awaitable[object]]) -> None:
-    """Wait, for so many seconds at least."""
+    """Wait for at least this many seconds."""
     end = asyncio.get_running_loop().time() + seconds
     await wait()
     await asyncio.sleep(end - asyncio.get_running_loop().time())
 
 
 class _Shown:
-    """A version of some bytes, and how it is presented."""
+    """A version of a content, and its response headers."""
 
     def __init__(self, etag: str, changed_at: float, media_type: str, headers: dict[str, str]) -> None:
         self.etag = etag
@@ -108,15 +108,15 @@ class _Shown:
 
 
 def _answer(request: Request, shown: _Shown, size: int, read_all: Callable[[], bytes]) -> Response:
-    """Answer by bytes, by the part of them that was asked for, or by the word that the client has them."""
+    """Return the content, the requested range of it, or 304 if the client already has it."""
     if _is_known(request.headers, shown):
         return Response(status_code=304, headers=shown.headers)
     headers = shown.headers | {"Accept-Ranges": "bytes"}
-    if _is_head(request):  # the text of a long session is not made to be thrown away
+    if _is_head(request):  # do not render a long transcript for HEAD
         return Response(b"", 200, headers | {"Content-Length": str(size)}, shown.media_type)
     asked = request.headers.get("range")
     if request.headers.get("if-range", shown.etag).strip() != shown.etag:
-        asked = None  # it is a part of another version
+        asked = None  # it is a range of another version
     try:
         part = part_of(asked, size)
     except RangeNotSatisfiable as error:
@@ -129,7 +129,7 @@ def _answer(request: Request, shown: _Shown, size: int, read_all: Callable[[], b
 
 
 def _is_known(given: Headers, shown: _Shown) -> bool:
-    """Tell whether the client has this version already (RFC 9110, 13.2.2); raises `PreconditionFailed`."""
+    """Return whether the client already has this version (RFC 9110, 13.2.2). Raises `PreconditionFailed`."""
     if (if_match := given.get("if-match")) is not None and not matches(if_match, shown.etag):
         raise PreconditionFailed(f"If-Match: {if_match} does not hold: the version is {shown.etag}")
     if (if_none_match := given.get("if-none-match")) is not None:
@@ -144,7 +144,7 @@ def _not_since(date: str | None, changed_at: float) -> bool:
         since = parsedate_to_datetime(date)
         return since.tzinfo is not None and int(changed_at) <= since.timestamp()
     except (ValueError, TypeError, OverflowError):
-        return False  # what is no date is as if it were not there
+        return False  # an invalid date is ignored
 
 
 def _listing(tree: SessionTree, path: str) -> Response:
@@ -155,5 +155,5 @@ def _listing(tree: SessionTree, path: str) -> Response:
 
 
 def _is_head(request: Request) -> bool:
-    """The guard hands a HEAD on as a GET, and says so."""
+    """Return whether the request is a HEAD, which the middleware has changed to GET."""
     return request.method == "HEAD" or bool(request.scope.get("cfs.head"))

@@ -1,4 +1,4 @@
-"""WebDAV where what it needs is installed, and elsewhere a sentence about that."""
+"""Serves WebDAV if its dependencies are installed, and otherwise an error that names them."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
@@ -11,14 +11,14 @@ _NEEDED = {"a2wsgi", "lxml", "wsgidav"}
 
 
 class DavApp(Protocol):
-    """What answers at and below `/dav`."""
+    """The application at and below `/dav`."""
 
     def opened(self) -> AbstractContextManager[None]:
-        """Surround the time in which requests come."""
+        """Open the resources that requests need."""
         ...
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; raises `CfsError`."""
+        """Handle one request. Raises `CfsError`."""
         ...
 
 
@@ -31,7 +31,7 @@ class _Missing:
 
 
 def make_dav() -> DavApp:
-    """Make the application for `/dav`."""
+    """Create the application for `/dav`."""
     try:
         from cfs_server.dav.app import Dav
     except ModuleNotFoundError as error:

@@ -1,10 +1,11 @@
-"""What a PUT to a session means, and doing it (W2).
+"""Decides the meaning of a PUT to a session, and executes it (W2).
 
-A body is judged by the rules of `cfs.bodies` against the transcript, and what comes of it is done, in one piece on the
-event loop: no other writer gets in between. A long text is judged in the request's thread, so that nobody else has to
-wait, and what comes of it is done only if the session is still what it was judged against; else it is judged again.
+The rules of `cfs.bodies` compare the body with the transcript. The result is applied on the event loop in one step, so
+that no other writer can interfere. A long body is compared in the thread of the request, so that the loop is not
+blocked. Its result is applied only if the session has not changed since; otherwise the body is compared again.
 
-Who may write but not read gets no judgement, which would tell what is there: its body is a message (S3).
+A caller who may write but not read gets no comparison, because its result would reveal the content. The body is then
+one message (S3).
 """
 
 import hashlib
@@ -27,7 +28,7 @@ from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import TurnRequest
 from cfs_webdav.tree import Conditions
 
-# What a principal's programs did a moment ago, where it says how their next request is meant.
+# Recent actions of a principal's programs, where they decide the meaning of the next request.
 
 _DELETE_SECONDS = 5.0
 _ASIDE_SECONDS = 60.0
@@ -35,7 +36,7 @@ _KEPT = 1_024
 
 
 class Recent:
-    """Keys that were noted within the last `seconds`; of very many the oldest are forgotten before."""
+    """Keys that were noted within the last `seconds`. The number of keys is limited; the oldest are dropped first."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -43,7 +44,7 @@ class Recent:
         self._noted: OrderedDict[str, float] = OrderedDict()
 
     def note(self, key: str) -> None:
-        """Note a key now."""
+        """Store a key with the current time."""
         self._noted[key] = self._clock()
         self._noted.move_to_end(key)
         if len(self._noted) > _KEPT:
@@ -55,22 +56,22 @@ class Recent:
 
 
 class Clients:
-    """The programs of one principal; used on the event loop only."""
+    """The programs of one principal. Used on the event loop only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._uploads = Recent(_DELETE_SECONDS, clock)
         self._aside = Recent(_ASIDE_SECONDS, clock)
 
     def uploads(self, user_agent: str, session_id: str) -> None:
-        """Note that a program sends something to a session, whatever comes of it."""
+        """Record that a program sends content to a session, whatever the result."""
         if is_rclone(user_agent):
             self._uploads.note(session_id)
 
     def require_may_delete(self, user_agent: str, session_id: str) -> None:
-        """Raise `Forbidden` where rclone only wants to clean up behind itself.
+        """Raise `Forbidden` if rclone deletes the session only to clean up after an upload.
 
-        It deletes what it has just sent when the size is another one then, as that of a session always is. A status
-        that says "later" would make it try for minutes.
+        rclone deletes an uploaded file if its size differs afterwards. The size of a session always differs. rclone
+        would repeat the request for minutes after a status that means "try later".
         """
         if is_rclone(user_agent) and session_id in self._uploads:
             raise Forbidden(
@@ -80,32 +81,32 @@ class Clients:
             )
 
     def sets_aside(self, key: str) -> None:
-        """Note that a program took a copy of a session by renaming it, and will write it anew."""
+        """Record that a program copied a session by renaming it and will write it again."""
         self._aside.note(key)
 
     def has_set_aside(self, key: str) -> bool:
-        """Tell whether a program that wants a new file is one that takes this session to be out of the way."""
+        """Return whether a program that creates this file has renamed the session away before."""
         return key in self._aside
 
 
 def is_rclone(user_agent: str) -> bool:
-    """Tell whether a request is rclone's."""
+    """Return whether a request comes from rclone."""
     return user_agent.startswith("rclone/")
 
 
 def is_davfs2(user_agent: str) -> bool:
-    """Tell whether a request is davfs2's."""
+    """Return whether a request comes from davfs2."""
     return user_agent.startswith("davfs2/")
 
 
-# Names of texts that a client was given or has sent: the ETags of sessions on WebDAV (W2). Pure: no I/O.
+# ETags of sessions on WebDAV (W2). Pure functions, no I/O.
 #
-# `<nonce>-<n>` is the transcript at version n, as everywhere. A PUT that adds a message is answered by
-# `<nonce>-<n>r<length>-<hash>`, "the bytes that you sent": the client takes it for the name of its own copy, which is
-# not the transcript, for the reply will follow. When it sends its copy with another line, this name says where the copy
-# ended and the line begins; and as the name itself holds length and hash, nothing has to be kept, nothing can run out,
-# and two clients who sent different bytes while one version lasted never share a name. A forged one gives nothing that
-# a plain message would not.
+# `<nonce>-<n>` is the transcript at version n, as in the other interfaces. A PUT that adds a message returns
+# `<nonce>-<n>r<length>-<hash>`, which identifies the bytes that the client sent. The client uses it as the ETag of its
+# own copy. The copy differs from the transcript, because the reply follows. When the client sends its copy with another
+# line, this ETag shows where the copy ends and the new line begins. The ETag itself contains length and hash. So the
+# server stores nothing, nothing expires, and two clients that sent different bytes during one version never share an
+# ETag. A forged ETag gives no more rights than a plain message.
 
 _VIEW = re.compile(r'"(?P<nonce>[0-9a-f]+)-(?P<version>[0-9]{1,15})(?:r(?P<size>[0-9]{1,15})-(?P<hash>[0-9a-f]{32}))?"')
 _MOST = 16
@@ -121,14 +122,14 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """Bytes that a client sent, while the transcript was at a version."""
+    """The bytes that a client sent when the transcript had a version."""
 
     number: int
     size: int
     hash: str
 
     def begins(self, body: bytes) -> bool:
-        """Tell whether a body begins with these bytes."""
+        """Return whether a body begins with these bytes."""
         return len(body) >= self.size and digest(memoryview(body)[: self.size]) == self.hash
 
 
@@ -136,22 +137,22 @@ View = Version | Sent
 
 
 def digest(data: bytes | memoryview) -> str:
-    """Make the hash that stands in a name."""
+    """Return the hash for an ETag."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def name_of_sent(nonce: str, version: int, size: int, hash_: str) -> str:
-    """Name the bytes that a client sent, without quotes."""
+    """Return the ETag of the bytes that a client sent, without quotes."""
     return f"{nonce}-{version}r{size}-{hash_}"
 
 
 def named(header: str | None) -> list[str]:
-    """Read the ETags of an `If-Match`, quoted; no more than so many."""
+    """Return the ETags of an `If-Match`, quoted. Their number is limited."""
     return strong_tags(header or "")[:_MOST]
 
 
 def read(tag: str, nonce: str, version: int) -> View | None:
-    """Read a quoted ETag as a view of the session that has this nonce and version now; None if it is none."""
+    """Parse a quoted ETag for the session that has this nonce and version now; None if it does not match."""
     found = _VIEW.fullmatch(tag)
     if found is None or found["nonce"] != nonce or int(found["version"]) > version:
         return None
@@ -166,12 +167,12 @@ _ATTEMPTS = 5
 
 
 def largest(limits: Limits, transcript: int) -> int:
-    """Return how many bytes a body may have that is sent to a session with so many."""
+    """Return the maximum size in bytes of a body for a session with a transcript of this size."""
     return transcript + limits.message_bytes + GATHERED_BYTES
 
 
 def require_size(gate: AuthorizedSessions, session_id: str, size: int) -> None:
-    """Raise `TooLarge` for a body that cannot be judged; on the loop. Asked before the body is read into memory."""
+    """Raise `TooLarge` for a body that is too large to compare. Called on the loop, before the body is read."""
     session = gate.find(session_id, "write")
     readable = gate.may("read_binary", session_id)
     most = largest(gate.limits, session.history.size if session and readable else 0)
@@ -181,7 +182,7 @@ def require_size(gate: AuthorizedSessions, session_id: str, size: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """A session as a body is judged against it. `bases` are the names of what the client may have had before."""
+    """A session as the input of a comparison. `bases` identify the texts that the client may have had before."""
 
     etag: str | None
     text: str
@@ -193,7 +194,7 @@ class Sight:
     most: int
 
     def judge(self, body: bytes) -> Verdict:
-        """Tell what a body means; see `cfs.bodies.judge`."""
+        """Return the meaning of a body. See `cfs.bodies.judge`."""
         transcript = self.text.encode()
         base = max((known for each in self.bases if (known := _base(each, body, transcript))), key=len, default=b"")
         if self.readable or base:
@@ -202,16 +203,16 @@ class Sight:
 
 
 def _base(base: Sent | int, body: bytes, transcript: bytes) -> bytes:
-    """Return what the client had, if the body begins with it; a number is a size of the transcript at that time."""
+    """Return the client's previous copy if the body begins with it. A number is an earlier size of the transcript."""
     if isinstance(base, int):
         return transcript[:base] if body.startswith(transcript[:base]) else b""
     return body[: base.size] if base.begins(body) else b""
 
 
 class Put:
-    """One body on its way to a session.
+    """One body for a session.
 
-    `hint` is an ETag as in an `If-Match`, but one that need not be known.
+    `hint` is an ETag as in `If-Match`, but an unknown one is not an error.
     """
 
     def __init__(
@@ -233,11 +234,11 @@ class Put:
         self._hint = hint
 
     def run(self, on_loop: LoopBridge) -> str:
-        """Judge the body and do what it means; return the ETag, without quotes, of the bytes that it had.
+        """Compare the body with the session and apply the result. Return the ETag of the body's bytes, without quotes.
 
-        Called by a thread. Nothing is stored, and no session made, where it raises: `NotGranted`, `Forbidden`,
-        `InvalidIdentifier`, `PreconditionFailed`, `Conflict`, `UnsupportedMedia`, `TooLarge`, `InvalidTranscript`,
-        or what a server can run out of.
+        Called by a thread. If it raises, nothing is stored and no session is created. Raises `NotGranted`, `Forbidden`,
+        `InvalidIdentifier`, `PreconditionFailed`, `Conflict`, `UnsupportedMedia`, `TooLarge`, `InvalidTranscript`, and
+        the errors for exhausted limits.
         """
         if self._has_turns and (history := on_loop(self._history)) is not None:
             rendered_in_thread(history, on_loop)
@@ -250,7 +251,7 @@ class Put:
         return done if isinstance(done, str) else on_loop(self._in_one_piece)
 
     def _read(self, verdict: Verdict, sight: Sight) -> Weighed | None:
-        """Read the transcript that a verdict brings; in the thread."""
+        """Parse the transcript of a verdict. Runs in the thread."""
         if isinstance(verdict, Import | Replace):
             known = sight.messages if isinstance(verdict, Replace) else ()
             return read_history(verdict.transcript, self._gate.limits.messages, known)
@@ -278,7 +279,7 @@ class Put:
         return self._do(session, sight, verdict, history) if same else sight
 
     def _look(self) -> tuple[Session | None, Sight]:
-        """See the session as it is now; raises what keeps the body from it whatever it means."""
+        """Return the current session. Raises errors that apply to every body, whatever it means."""
         require_size(self._gate, self._id, len(self._body))
         session = self._gate.find(self._id, "write")
         readable = self._gate.may("read_binary", self._id)
@@ -292,7 +293,7 @@ class Put:
         return session, Sight(etag, text, messages, bases, replaceable, readable, *most)
 
     def _require(self, session: Session | None) -> None:
-        """Raise `PreconditionFailed` unless what the client named is there, or is not there (RFC 9110, 13.1)."""
+        """Raise `PreconditionFailed` unless the conditions of the request are true (RFC 9110, 13.1)."""
         wanted, unwanted = self._conditions.if_match, self._conditions.if_none_match
         if wanted is not None and (session is None or (wanted.strip() != "*" and not _known(session, wanted))):
             now = "there is no such session" if session is None else "it has none of these versions, or has lost them"
@@ -304,7 +305,7 @@ class Put:
         raise PreconditionFailed(f"If-None-Match: {unwanted} does not hold for {self._id!r}: it is there; read it")
 
     def _bases(self, session: Session | None) -> tuple[tuple[Sent | int, ...], bool]:
-        """Tell what the client may have had before, and whether it named the present version."""
+        """Return the texts that the client may have had before, and whether it named the current version."""
         bases: list[Sent | int] = []
         replaceable = False
         if session is not None:
@@ -338,7 +339,7 @@ class Put:
 
 
 def _known(session: Session, header: str) -> Sequence[View]:
-    """Read which views of a session a header names; a transcript that was replaced meanwhile is none any more."""
+    """Return the known versions in a header. Those from before a replacement of the transcript do not count."""
     found = [read(tag, session.nonce, session.history.version) for tag in named(header)]
     return [
         view

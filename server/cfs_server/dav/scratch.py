@@ -1,4 +1,4 @@
-"""Files that programs make for themselves beside the sessions: in memory, with caps, and not for long (W1)."""
+"""Scratch files of programs next to the sessions: in memory, limited in size and lifetime (W1)."""
 
 import secrets
 import time
@@ -20,7 +20,7 @@ KEPT_SECONDS = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """One such file, as it was written at once. `view` is the ETag of the transcript that it is a copy of."""
+    """A scratch file, written as a whole. `view` is the ETag of the transcript that it was copied from."""
 
     data: bytes
     changed_at: float
@@ -30,31 +30,31 @@ class Scratch:
 
 
 class ScratchFiles:
-    """The files of one principal by their paths; used on the event loop only."""
+    """The scratch files of one principal by path. Used on the event loop only."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._files: dict[str, Scratch] = {}
 
     def below(self, collection: str) -> list[tuple[str, Scratch]]:
-        """List what is directly in a collection; its path ends with a `/`."""
+        """Return the files directly in a collection. Its path ends with `/`."""
         self.expire()
         return [(path, file) for path, file in self._files.items() if path.rpartition("/")[0] + "/" == collection]
 
     def find(self, path: str) -> Scratch | None:
-        """Return a file, or None if there is none."""
+        """Return a file, or None if it does not exist."""
         self.expire()
         return self._files.get(path)
 
     def get(self, path: str) -> Scratch:
-        """Return a file; raises `NotFound`."""
+        """Return a file. Raises `NotFound`."""
         found = self.find(path)
         if found is None:
             raise NotFound(f"there is no file {path!r}")
         return found
 
     def put(self, path: str, data: bytes, view: str | None = None) -> Scratch:
-        """Write a file, over what is there; raises `TooLarge` or `StorageFull`."""
+        """Write or overwrite a file. Raises `TooLarge` or `StorageFull`."""
         self.expire()
         if len(data) > CAP_FILE:
             raise TooLarge(f"a temporary file has {CAP_FILE} bytes at most")
@@ -67,7 +67,7 @@ class ScratchFiles:
         return file
 
     def write(self, path: str, data: bytes, conditions: Conditions) -> Scratch:
-        """Write a file if the conditions hold (RFC 9110, 13.1); raises `PreconditionFailed`, and what `put` raises."""
+        """Write a file if the conditions are true (RFC 9110, 13.1). Raises `PreconditionFailed`, and as `put`."""
         there = self.find(path)
         etag = None if there is None else f'"{there.etag}"'
         wanted, unwanted = conditions.if_match, conditions.if_none_match
@@ -78,24 +78,24 @@ class ScratchFiles:
         return self.put(path, data)
 
     def delete(self, path: str, only: Scratch | None = None) -> None:
-        """Take a file away, if given only this content of it; raises `NotFound`."""
+        """Delete a file, or only this content of it if given. Raises `NotFound`."""
         if self.get(path) is only or only is None:
             del self._files[path]
 
     def move(self, path: str, target: str) -> None:
-        """Give a file another path, over what is there; raises `NotFound`."""
+        """Move a file. An existing target is overwritten. Raises `NotFound`."""
         file = self.get(path)
         del self._files[path]
         self._files[target] = file
 
     def expire(self) -> None:
-        """Forget what nobody has written for an hour."""
+        """Delete the files that were last written more than an hour ago."""
         end = self._clock() - KEPT_SECONDS
         for path in [path for path, file in self._files.items() if file.written < end]:
             del self._files[path]
 
 
-# State that outlives a request: each principal's scratch files, and what its programs did a moment ago.
+# State that outlives a request: each principal's scratch files and recent actions of its programs.
 
 _SWEEP_SECONDS = 60.0
 
@@ -110,7 +110,7 @@ class ClientState:
 
 
 class ClientStates:
-    """The states of all principals; to be made and used on the event loop of the sessions."""
+    """The states of all principals. Created and used on the event loop of the sessions."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._on_loop = LoopBridge()
@@ -119,7 +119,7 @@ class ClientStates:
         self._swept_at = clock()
 
     def of(self, principal: object) -> ClientState:
-        """Return the state of a principal, as long as there is one."""
+        """Return the state of a principal. It exists as long as the principal."""
         if self._clock() - self._swept_at > _SWEEP_SECONDS:
             self._swept_at = self._clock()
             for kept in self._kept.values():

@@ -1,4 +1,4 @@
-"""`/dav/sessions`: every root session a file, flat (W2, W3)."""
+"""The session mounts: `/dav/sessions` with each root session as a file, and `/dav/sub_sessions` (W2, W3)."""
 
 import io
 import os
@@ -21,7 +21,7 @@ from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.session import Session
 from cfs_webdav.tree import Conditions, Entry, Tree
 
-# A session's settings and state as WebDAV properties in the namespace `cfs:` (W5, S9). Pure: no I/O.
+# Settings and state of a session as WebDAV properties in the namespace `cfs:` (W5, S9). Pure functions, no I/O.
 
 NAMESPACE = "{cfs:}"
 """In Clark's notation."""
@@ -29,9 +29,9 @@ NAMESPACE = "{cfs:}"
 _LIVE = ("state", "queued")
 
 
-@lru_cache(maxsize=256)  # most sessions of a listing have the same
+@lru_cache(maxsize=256)  # most sessions of a listing have the same settings
 def settings_shown(settings: Settings) -> Mapping[str, str]:
-    """Write the settings that have a value: numbers and lists as JSON, texts as they stand."""
+    """Return the settings that have a value. Numbers and lists are JSON, texts are unchanged."""
     written = write_settings(SettingsPatch(**settings.model_dump()))
     values = {
         NAMESPACE + name: value.decode()
@@ -42,19 +42,19 @@ def settings_shown(settings: Settings) -> Mapping[str, str]:
 
 
 def state_shown(state: State, queued: int) -> Mapping[str, str]:
-    """Write what the session is doing."""
+    """Return the state of the session."""
     return {NAMESPACE + "state": state, NAMESPACE + "queued": str(queued)}
 
 
 def is_ours(name: str) -> bool:
-    """Tell whether a property belongs to the session itself, and not to whoever wants to keep something beside it."""
+    """Return whether a property belongs to the session. Clients may store other properties."""
     return name.startswith(NAMESPACE)
 
 
 def change_of(name: str, value: str | None) -> SettingsPatch:
-    """Read the change of one property; None puts the setting back to its default.
+    """Parse the change of one property. None resets the setting to its default.
 
-    Raises `Forbidden` for what can only be read, and `Conflict` for what is no setting, or not with this value.
+    Raises `Forbidden` for a read-only property, and `Conflict` for an unknown setting or an invalid value.
     """
     key = name.removeprefix(NAMESPACE)
     if key in _LIVE:
@@ -75,7 +75,7 @@ def _reason(error: ValidationError | InvalidSettings) -> str:
     return error.detail if isinstance(error, InvalidSettings) else error.errors()[0]["msg"]
 
 
-# What the paths of the two mounts of sessions stand for; behind this module nobody splits paths (W3).
+# The meaning of paths in the two session mounts. Only this section splits paths (W3).
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,14 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class SessionPath:
-    """The transcript of a session; the id has not been checked."""
+    """The transcript of a session. The id is not validated yet."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class ScratchPath:
-    """A file that a program makes for itself."""
+    """A scratch file of a program."""
 
     path: str
 
@@ -108,7 +108,7 @@ MountPath = Root | Family | SessionPath | ScratchPath
 
 
 def in_sessions(path: str) -> MountPath | None:
-    """Read a path of `/dav/sessions`: every root session by its id; None where nothing can be."""
+    """Parse a path of `/dav/sessions`, where each root session has its id. None if nothing can exist there."""
     match path.strip("/").split("/"):
         case [""]:
             return Root()
@@ -118,9 +118,10 @@ def in_sessions(path: str) -> MountPath | None:
 
 
 def in_sub_sessions(path: str) -> MountPath | None:
-    """Read a path of `/dav/sub_sessions`: a collection for each root, flat; None where nothing can be.
+    """Parse a path of `/dav/sub_sessions`, a flat collection for each root. None if nothing can exist there.
 
-    `4913` or `a.swp` can be a sub-session there, and is one: only what cannot is a program's own file.
+    `4913` or `a.swp` can be ids of sub-sessions, so they are sub-sessions here. Only a name that cannot be an id is a
+    scratch file.
     """
     match path.strip("/").split("/"):
         case [""]:
@@ -139,15 +140,15 @@ def _is_legal(session_id: str) -> bool:
     return False
 
 
-# Sessions and scratch files as they were at one moment, and as entries of a mount.
+# Snapshots of sessions and scratch files, and their entries in a mount.
 #
-# A listing of many sessions is taken on the event loop, where it is to be short; its entries are made in a thread.
+# The rows of a listing are taken on the event loop, which must be short. Their entries are created in a thread.
 
 MEDIA_TYPE = "text/plain; charset=utf-8"
 
 
 class Row(NamedTuple):
-    """A session as it was."""
+    """A session at one moment."""
 
     id: str
     size: int
@@ -158,12 +159,12 @@ class Row(NamedTuple):
     settings: Settings
 
     def entry(self, path: str) -> Entry:
-        """Describe it at a path."""
+        """Return its entry at a path."""
         return Entry(path, False, self.size, self.changed_at, self.etag, MEDIA_TYPE)
 
 
 def row_of(session: Session) -> Row:
-    """Take down how a session is now; on the event loop."""
+    """Return the current row of a session. Runs on the event loop."""
     history = session.history
     queued = len(session.queue)
     return Row(
@@ -172,7 +173,7 @@ def row_of(session: Session) -> Row:
 
 
 def scratch_entry(path: str, file: Scratch) -> Entry:
-    """Describe a scratch file."""
+    """Return the entry of a scratch file."""
     return Entry(path, False, len(file.data), file.changed_at, file.etag)
 
 
@@ -180,16 +181,16 @@ _NO_CONDITIONS = Conditions()
 
 
 class SessionTree(Tree):
-    """The root sessions that one caller may use, for one request; made anywhere, used by threads or on the loop.
+    """The root sessions that one caller may use, for one request. Used by threads and on the loop.
 
-    Whoever may do anything at a session learns that it is there, and its size and version only by a right to list or
-    to read it, as in REST. An id that reads as a program's own file (`cfs.ids`) cannot be reached here.
+    A caller with any right at a session can see that it exists. Its size and version require the right to list or to
+    read it, as in REST. An id with the form of a scratch file name (`cfs.ids`) cannot be reached here.
 
-    A program that saves by renaming the old file away first (`chat1` to `chat1~`) and writing the new one gets a copy
-    of the transcript as `chat1~`; the session stays where it is, for everybody. Were it renamed, its turn, its agent
-    and other clients would lose it, and the new file would be another session; were it only hidden, the program would
-    break off by a crash, and the session be gone. So the PUT that follows meets the session, and the rules find the one
-    message that was added. One that insists on a new file by `If-None-Match: *` is let through for a minute.
+    Some programs save by renaming the old file (`chat1` to `chat1~`) and writing a new one. `chat1~` is then a copy of
+    the transcript, and the session keeps its id for all clients. A real rename would take the session away from its
+    turn, its agent and other clients, and the new file would be another session. If the session were only hidden, a
+    crash of the program would lose it. The next PUT therefore finds the session, and the rules find the one added
+    message. A program that requires a new file by `If-None-Match: *` is accepted for a minute.
     """
 
     flat = True
@@ -202,25 +203,25 @@ class SessionTree(Tree):
         self._scratch = state.scratch
         self._clients = state.clients
         self._user_agent = user_agent
-        self._rows: dict[str, Row] = {}  # of sessions that the caller may see, as they were when it looked
+        self._rows: dict[str, Row] = {}  # the sessions that the caller may see, as first read
         self._properties: dict[str, Mapping[str, str]] = {}
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def look(self, path: str) -> Entry | None:
-        """Describe a session, a scratch file or a collection as it is now."""
+        """Return the current entry of a session, a scratch file or a collection."""
         with suppress(InvalidIdentifier):
             return self._on_loop(partial(self._look, self.resolve(path), path))
         return None
 
     def check(self, path: str) -> None:
-        """Raise `InvalidIdentifier` for what can be no session, and `NotGranted` where the caller may do nothing."""
+        """Raise `InvalidIdentifier` for an invalid id, and `NotGranted` if the caller has no rights."""
         match self.resolve(path):
             case SessionPath(session_id) | Family(session_id):
                 self.gate.require_any(session_id)
 
     def members(self, path: str) -> Iterable[Entry]:
-        """Describe what is directly in a collection, all as it was at one moment."""
+        """Return the entries directly in a collection, all from one moment."""
         rows, collections, scratch = self._on_loop(partial(self._below, self.resolve(path), path))
         shown = {self.path_of(row.id): row for row in rows if self._is_reachable(row.id)}
         self._rows |= shown
@@ -229,11 +230,11 @@ class SessionTree(Tree):
         return entries + [scratch_entry(where, file) for where, file in scratch]
 
     def open(self, path: str) -> BinaryIO:
-        """Open the transcript as it is now: who wants to wait reads by `cfs_server.dav.get`."""
+        """Open the current transcript. `cfs_server.dav.get` reads it with a wait."""
         return io.BytesIO(self._content(path)[0])
 
     def scratch(self, path: str) -> Scratch:
-        """Return a scratch file; on the event loop. Raises `NotFound`."""
+        """Return a scratch file. Runs on the event loop. Raises `NotFound`."""
         return self._scratch.get(self._key(path))
 
     def properties(self, path: str) -> Mapping[str, str]:
@@ -251,13 +252,13 @@ class SessionTree(Tree):
             found.update(state_shown(row.state, row.queued))
             if self.gate.may("read_binary", row.id):
                 found.update(settings_shown(row.settings))
-        self._properties[path] = found  # each of them is asked for by a call
+        self._properties[path] = found  # each property is read by its own call
         return found
 
-    # -- changing -------------------------------------------------------------------------------------------------
+    # -- changing ------------------------------------------------------------------------------------------------------
 
     def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str:
-        """Do what a PUT means: see `cfs_server.dav.put`; the bytes of a scratch file are kept as they are."""
+        """Execute a PUT; see `cfs_server.dav.put`. The bytes of a scratch file are stored unchanged."""
         place = self.resolve(path)
         if isinstance(place, SessionPath):
             self._on_loop(partial(require_size, self.gate, place.id, body.seek(0, os.SEEK_END)))
@@ -269,7 +270,7 @@ class SessionTree(Tree):
         raise self._no_file(path)
 
     def make(self, path: str) -> None:
-        """Make an empty session, or scratch file, if there is none (S2)."""
+        """Create an empty session or scratch file if it does not exist (S2)."""
         place = self.resolve(path)
         if isinstance(place, SessionPath):
             self._on_loop(partial(self.gate.open, place.id))
@@ -280,11 +281,11 @@ class SessionTree(Tree):
             raise self._no_file(path)
 
     def make_collection(self, path: str) -> None:  # noqa: ARG002 - wherever it is
-        """Refuse: there are no collections but those that sessions make."""
+        """Refuse: only sessions create collections."""
         raise Forbidden(f"no collection can be made in {self._mount}: write a session, or use /dav/workspaces")
 
     def delete(self, path: str) -> None:
-        """Delete a session with everything below it (S2), or a scratch file."""
+        """Delete a scratch file, or a session with everything below it (S2)."""
         place = self.resolve(path)
         if isinstance(place, SessionPath):
             self._on_loop(partial(self._delete, place.id))
@@ -294,7 +295,7 @@ class SessionTree(Tree):
             raise self._no_file(path)
 
     def copy(self, path: str, target: str) -> None:
-        """Fork a session (S14); to and from scratch files go the bytes, which a session takes as those of a PUT."""
+        """Fork a session (S14). A copy to or from a scratch file transfers bytes; a session receives them as a PUT."""
         match self.resolve(path), self.resolve(target):
             case SessionPath(source), SessionPath(new):
                 self._on_loop(partial(self.gate.fork, source, new))
@@ -306,7 +307,7 @@ class SessionTree(Tree):
                 raise self._no_file(target if isinstance(source, SessionPath | ScratchPath) else path)
 
     def move(self, path: str, target: str) -> None:
-        """Rename a session (S14); a scratch file that takes its place is a PUT. To a scratch file see above."""
+        """Rename a session (S14). A scratch file moved onto it is a PUT. For a move to a scratch file see the class."""
         match self.resolve(path), self.resolve(target):
             case SessionPath(source), SessionPath(new):
                 self._on_loop(partial(self.gate.rename, source, new))
@@ -322,7 +323,7 @@ class SessionTree(Tree):
                 raise self._no_file(target if isinstance(source, SessionPath | ScratchPath) else path)
 
     def may_overwrite(self, path: str, target: str) -> bool:
-        """Let no session be replaced by another one; what a scratch file would do to it is judged as a PUT."""
+        """Return whether the target may be replaced. A session never replaces another; a scratch file is a PUT."""
         match self.resolve(path), self.resolve(target):
             case _, ScratchPath():
                 return True
@@ -331,7 +332,7 @@ class SessionTree(Tree):
         return False
 
     def may_write(self, path: str) -> bool:
-        """Tell whether the caller may write there: only files can be locked."""
+        """Return whether the caller may write there. Only files can be locked."""
         match self.resolve(path):
             case SessionPath(session_id):
                 return self.gate.may("write", session_id)
@@ -340,7 +341,7 @@ class SessionTree(Tree):
         return False
 
     def set_property(self, path: str, name: str, value: str | None, *, dry_run: bool) -> bool:
-        """Change a setting (S9); properties of other namespaces are no business of a session."""
+        """Change a setting (S9). Properties of other namespaces are not handled here."""
         place = self.resolve(path)
         if not isinstance(place, SessionPath) or not is_ours(name):
             return False
@@ -349,10 +350,10 @@ class SessionTree(Tree):
         self._properties.pop(path, None)
         return True
 
-    # -- what differs below the roots -----------------------------------------------------------------------------
+    # -- overridden for the sub-sessions ------------------------------------------------------------------------------
 
     def resolve(self, path: str) -> MountPath | None:
-        """Tell what a path stands for."""
+        """Return the meaning of a path."""
         return in_sessions(path)
 
     def path_of(self, session_id: str) -> str:
@@ -360,15 +361,15 @@ class SessionTree(Tree):
         return "/" + session_id
 
     def _is_reachable(self, session_id: str) -> bool:
-        """Tell whether the path of a session stands for it."""
+        """Return whether the path of a session leads to it."""
         return not is_scratch(session_id)
 
     def _listed(self, place: MountPath | None) -> list[Session]:
-        """List the sessions that are directly in a collection; on the loop."""
+        """Return the sessions directly in a collection. Runs on the loop."""
         return self.gate.page(limit=1 << 40) if isinstance(place, Root) else []
 
-    def _collections(self, place: MountPath | None) -> list[tuple[str, float]]:  # noqa: ARG002 - for below the roots
-        """List the paths of the collections in one, with the times when they changed; on the loop."""
+    def _collections(self, place: MountPath | None) -> list[tuple[str, float]]:  # noqa: ARG002 - used below the roots
+        """Return the paths and the times of change of the collections in a collection. Runs on the loop."""
         return []
 
     def _look_at_family(self, place: Family, path: str) -> Entry | None:  # noqa: ARG002
@@ -426,7 +427,7 @@ class SessionTree(Tree):
     # -- in the request's thread ----------------------------------------------------------------------------------
 
     def _content(self, path: str) -> tuple[bytes, str | None]:
-        """Return the bytes that are at a path, and the ETag of the transcript that they are, or were copied from."""
+        """Return the bytes at a path, and the ETag of the transcript that they are or were copied from."""
         match self.resolve(path):
             case SessionPath(session_id):
                 text, etag = self._on_loop(partial(self._transcript, session_id))
@@ -441,7 +442,7 @@ class SessionTree(Tree):
         self._on_loop(partial(self._scratch.put, self._key(target), data, view))
 
     def _publish(self, path: str, session_id: str) -> Scratch:
-        """Write a scratch file to a session; return what was written."""
+        """Write a scratch file to a session. Return the scratch file."""
         file = self._on_loop(partial(self._scratch.get, self._key(path)))
         self._put(session_id, file.data, _NO_CONDITIONS, file.view or "")
         return file
@@ -452,11 +453,11 @@ class SessionTree(Tree):
         return Put(self.gate, self._clients, session_id, data, conditions, hint).run(self._on_loop)
 
     def _sees(self, session_id: str) -> bool:
-        """Tell whether the caller may know more of a session than that it is there."""
+        """Return whether the caller may know more about a session than its existence."""
         return any(self.gate.may(operation, session_id) for operation in ("list", "file", "read_binary"))
 
     def _key(self, path: str) -> str:
-        """Name a scratch file: a principal has those of all mounts in one place."""
+        """Return the key of a scratch file. A principal has one store for all mounts."""
         return self._mount + path
 
     def _no_file(self, path: str) -> NotFound | Forbidden:
@@ -465,22 +466,22 @@ class SessionTree(Tree):
         return Forbidden(f"{path!r} in {self._mount} is a collection that is there as long as its sessions are")
 
 
-# `/dav/sub_sessions`: for each root session a collection of everything below it, flat (W3).
+# `/dav/sub_sessions`: for each root session a flat collection of everything below it (W3).
 
 
 class SubSessionTree(SessionTree):
     """The sub-sessions that one caller may use, for one request.
 
-    `/main/coder.tester` is the session `main/coder/tester`, and writing to it steers whoever works there. Listed are
-    the roots that have something below them; the collection of any other root that exists is empty. Collections can be
-    neither made nor changed: a root is deleted or renamed in `/dav/sessions`.
+    `/main/coder.tester` is the session `main/coder/tester`. Writing to it steers its agent. The listing contains the
+    roots that have sub-sessions. The collection of another existing root is empty. Collections can be neither created
+    nor changed. A root is deleted or renamed in `/dav/sessions`.
     """
 
     flat = False
     _mount = "/dav/sub_sessions"
 
     def resolve(self, path: str) -> MountPath | None:
-        """Tell what a path stands for."""
+        """Return the meaning of a path."""
         return in_sub_sessions(path)
 
     def path_of(self, session_id: str) -> str:
@@ -489,7 +490,7 @@ class SubSessionTree(SessionTree):
         return f"/{root}/{name_below(root, session_id)}"
 
     def may_remove(self, path: str) -> bool:  # noqa: ARG002 - every collection
-        """Say no: the sub-sessions would go, and their collection stay."""
+        """Return False: a delete would remove the sub-sessions but not their collection."""
         return False
 
     def _is_reachable(self, session_id: str) -> bool:  # noqa: ARG002 - each is

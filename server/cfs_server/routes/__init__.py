@@ -1,1 +1,1 @@
-"""REST and SSE: each module translates HTTP for one resource (H)."""
+"""REST and SSE. Each module translates HTTP for one resource (H)."""

@@ -1,4 +1,4 @@
-"""Completions in the protocol of the OpenAI API, so that any program that speaks it can use this server (H4)."""
+"""Completions in the OpenAI protocol, for any program that supports it (H4)."""
 
 import asyncio
 import json
@@ -83,9 +83,9 @@ async def complete(
     session: Annotated[str | None, Depends(_session)],
     me: Me,
 ) -> Response:
-    """Answer a conversation; with `X-CFS-Session` that session records it.
+    """Complete a conversation. With `X-CFS-Session`, that session records it as a turn.
 
-    A client that goes away ends its completion, but for one that a session records: that is a turn like any other.
+    A completion is cancelled when its client disconnects. A turn of a session continues.
     """
     gate = me.completions
     spec = await apart(request, partial(read_spec, asked, gate.limits))
@@ -106,7 +106,7 @@ async def complete(
 
 @router.get("/models", responses={200: answer("All models", json=wire.ModelList), **problems()})
 async def models(me: Me) -> Response:
-    """List the models that answer here: there is one."""
+    """List the available models. There is one."""
     return as_json(wire.ModelList(data=(me.completions.model,)))
 
 
@@ -117,7 +117,7 @@ async def model(
     ],
     me: Me,
 ) -> Response:
-    """Describe a model."""
+    """Return the description of a model."""
     card = me.completions.model
     if model != card.id:
         raise NotFound(f"there is no model {model!r} here; there is {card.id!r}")
@@ -125,7 +125,7 @@ async def model(
 
 
 async def _place(me: Me) -> AsyncIterator[None]:
-    """Hold a place for counting tokens from before the body is read until all is over."""
+    """Reserve a place for token counting until the request is finished."""
     with me.completions.counting():
         yield
 
@@ -141,7 +141,7 @@ async def tokens(
     asked: Annotated[wire.TokensRequest, Depends(json_body(wire.TokensRequest))],
     me: Me,
 ) -> Response:
-    """Count the tokens of texts, and of the prompt that a conversation with tools makes."""
+    """Return the number of tokens of texts, and of the prompt for a conversation with tools."""
     gate = me.completions
     messages = None
     if asked.messages is not None:
@@ -150,7 +150,7 @@ async def tokens(
 
 
 async def _frames(writer: Writer, items: AsyncIterable[Delta | Finished], *, usage: bool) -> Frames:
-    """Write a completion as server-sent events; an error in the middle is the last of them."""
+    """Yield a completion as Server-Sent Events. An error ends the stream as its last event."""
     try:
         yield _data(chunk_json(writer.first(), include_usage=usage))
         async for item in items:
@@ -168,14 +168,14 @@ def _data(text: str | None) -> bytes:
 
 
 class _Begun:
-    """The pieces of a completion, which may have begun before anybody reads them."""
+    """The pieces of a completion, which may begin before they are read."""
 
     def __init__(self, items: Items) -> None:
         self._items = cast("AsyncGenerator[Delta | Finished]", items)
         self._first: asyncio.Task[Delta | Finished] | None = None
 
     async def begin(self, seconds: float) -> None:
-        """Wait so long for the first piece; raises what comes instead of it."""
+        """Wait at most `seconds` for the first piece. Raises the error that arrives in its place."""
         self._first = asyncio.ensure_future(anext(self._items))
         done, _ = await asyncio.wait((self._first,), timeout=seconds)
         for first in done:
@@ -188,7 +188,7 @@ class _Begun:
             yield item
 
     async def close(self) -> None:
-        """End it, if it is not over: what nobody reads is not made."""
+        """Close the iterator. Text that is not read is not generated."""
         if self._first is not None and not self._first.done():
             self._first.cancel()
             await asyncio.gather(self._first, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The dashboard's files: a page that talks to this server's API from the browser, and to nobody else (D)."""
+"""The files of the dashboard, a page that uses only the API of this server (D)."""
 
 import hashlib
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ _POLICY = {
 """Nothing but our own files runs or is fetched, and no text becomes markup: what sessions say stays text."""
 
 _HEADERS = {
-    "Cache-Control": "no-cache",  # asked for again each time, and answered by 304: a new version is seen at once
+    "Cache-Control": "no-cache",  # revalidated on each request (304), so that a new version is visible at once
     "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -52,7 +52,7 @@ class Asset:
     etag: str
 
     def answer(self, if_none_match: str | None) -> Response:
-        """Answer by the file, or say that the browser has it."""
+        """Return the file, or 304 if the browser has this version."""
         headers = _HEADERS | {"ETag": self.etag, "Vary": "Accept"}
         if unchanged(if_none_match, self.etag):
             return Response(status_code=304, headers=headers)
@@ -74,7 +74,7 @@ ASSETS = _assets()
 
 
 async def asset(request: Request) -> Response:
-    """Give a file of the dashboard."""
+    """Return a file of the dashboard."""
     name = request.path_params["name"]
     found = ASSETS.get(name)
     if found is None:

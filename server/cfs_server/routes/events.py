@@ -1,4 +1,4 @@
-"""Streams of what happens, to one session and to all (H2, S11)."""
+"""Event streams of one session and of all sessions (H2, S11)."""
 
 from typing import Annotated
 
@@ -45,7 +45,7 @@ async def session_events(
     last_event_id: LastEventId = None,
     accept: Accept = None,
 ) -> Response:
-    """Follow one session."""
+    """Stream the events of one session."""
     media.choose(accept, (media.EVENTS,))
     session = me.sessions.get(id, "read_binary")
     cursor = session.log.cursor(last_event_id or after)
@@ -65,14 +65,14 @@ async def all_events(
     last_event_id: LastEventId = None,
     accept: Accept = None,
 ) -> Response:
-    """Follow all sessions, in one order."""
+    """Stream the events of all sessions, in one order."""
     media.choose(accept, (media.EVENTS,))
     log = me.sessions.log
     return me.stream(follow(log, log.cursor(last_event_id or after), AllView(me.sessions)))
 
 
 class SessionView:
-    """One session as its reader may see it: not any more once it has been renamed, or a right taken, out of sight."""
+    """The events of one session. They end when a rename or a changed grant hides the session from the reader."""
 
     __slots__ = ("_session", "_sessions")
 
@@ -81,19 +81,19 @@ class SessionView:
         self._sessions = sessions
 
     def stale(self, stale: Stale) -> str | None:
-        """Say that events are lost, and what the session is now, so that the reader can go on from there."""
+        """Return the current state of the session, so that a reader that lost events can continue from it."""
         if not self._sessions.may("read_binary", self._session.id):
             return None
         state = detail(self._session, self._sessions).model_dump_json()
         return f'{{"asked":{stale.asked},"last":{stale.last},"session":{state}}}'
 
     def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
-        """Leave out what happened under names that the caller may not see; the stream ends with such a name."""
+        """Return the events under names that the caller may see. The stream ends at a hidden name."""
         return self._sessions.visible(events), self._sessions.may("read_binary", self._session.id)
 
 
 class AllView:
-    """All sessions that a caller may read."""
+    """The events of all sessions that a caller may read."""
 
     __slots__ = ("_sessions",)
 
@@ -101,9 +101,9 @@ class AllView:
         self._sessions = sessions
 
     def stale(self, stale: Stale) -> str:
-        """Say that events are lost: the reader must list the sessions anew."""
+        """Return the event about lost events. The reader must list the sessions again."""
         return f'{{"asked":{stale.asked},"last":{stale.last}}}'
 
     def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
-        """Leave out what the caller may not see."""
+        """Return the events that the caller may see."""
         return self._sessions.visible(events), True

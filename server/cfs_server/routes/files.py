@@ -1,6 +1,6 @@
-"""Files by REST: the sessions' transcripts and the workspaces, by their logical paths (G3, G9).
+"""Files by REST: transcripts of sessions and files of workspaces, by logical path (G3, G9).
 
-The caller's grants decide; each view of a file is another operation of the gate.
+The caller's grants decide. Each way to read a file is a separate operation.
 """
 
 from io import BytesIO
@@ -44,7 +44,7 @@ from cfs_server.routes.http import (
 )
 from cfs_server.sessions.ids import SESSIONS
 
-# The content of a file as an answer: whole or a part, sent slice by slice and never held in memory (RFC 9110, 14).
+# The content of a file as a response: whole or one range, sent in slices, never all in memory (RFC 9110, 14).
 
 SAFE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
 """A file is somebody's: shown by a browser, it must run nothing in the server's name."""
@@ -61,7 +61,7 @@ def content_of(
     if_range: str | None,
     if_none_match: str | None,
 ) -> Response:
-    """Answer by an open file, or by the part that was asked for; the answer closes it."""
+    """Return a response with an open file or the requested range. The response closes the file."""
     headers = headers_of(read.meta)
     try:
         if unchanged(if_none_match, headers.get("ETag", "")):
@@ -69,7 +69,7 @@ def content_of(
             return Response(status_code=304, headers=headers)
         size = read.found.seek(0, SEEK_END)
         ignored = request.scope["cfs.head"] or (if_range is not None and if_range.strip() != etag_of(read.meta))
-        part = part_of(None if ignored else asked, size)  # a range means something to GET only (RFC 9110, 14.2)
+        part = part_of(None if ignored else asked, size)  # only GET has ranges (RFC 9110, 14.2)
     except RangeNotSatisfiable as error:
         read.found.close()
         return problem_response(error, **{"Content-Range": f"bytes */{size}"})
@@ -81,7 +81,7 @@ def content_of(
 
 
 class FileContent(Response):
-    """A part of an open file. Reading is done in threads, and ends with the file."""
+    """A part of an open file. It is read in threads and stops at the end of the file."""
 
     def __init__(self, content: BinaryIO, part: range, status: int, headers: dict[str, str], media: str) -> None:
         self._content = content
@@ -89,7 +89,7 @@ class FileContent(Response):
         super().__init__(None, status, headers | {"Content-Length": str(len(part))}, media)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
-        """Send the part, unless only the head was asked for."""
+        """Send the part. Send only the headers for HEAD."""
         with self._content as content:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             left = 0 if scope["cfs.head"] else len(self._part)
@@ -99,7 +99,7 @@ class FileContent(Response):
                 light = isinstance(content, BytesIO)
                 data = content.read(size) if light else await to_thread.run_sync(content.read, size)
                 if not data:
-                    break  # it has been cut meanwhile; the connection will be, too
+                    break  # the file was truncated; the connection will be closed
                 left -= len(data)
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             else:
@@ -107,7 +107,7 @@ class FileContent(Response):
 
 
 def media_type_of(path: str) -> str:
-    """Guess by the name what a content is; a compressed one is not of the type of what is in it."""
+    """Guess the media type from the name. A compressed file does not have the type of its content."""
     if path.startswith(SESSIONS):
         return "text/plain"
     media, compression = _TYPES.guess_type(path)
@@ -115,7 +115,7 @@ def media_type_of(path: str) -> str:
 
 
 def headers_of(meta: EntryMeta | None) -> dict[str, str]:
-    """Name the version of an entry, where it is known."""
+    """Return the ETag and date of an entry, if they are known."""
     headers = {"Cache-Control": "no-cache"}
     if meta is not None:
         headers["Last-Modified"] = http_date(meta["updated_at"].timestamp())
@@ -165,7 +165,7 @@ async def list_files(
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """List the files that the caller may list, in the order of their paths, a page at a time."""
+    """List the files that the caller may list, ordered by path, one page at a time."""
     found = [meta for meta in await me.files.list(prefix or None) if meta["path"] > after]
     page = wire.FilePage(
         files=tuple(_info(meta) for meta in found[:limit]),
@@ -204,7 +204,7 @@ async def read_file(
     if_range: Annotated[str | None, Header(description="Take the range only of this version.")] = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Read a file in one of four ways, each of which is an operation that must be granted."""
+    """Read a file in one of four ways. Each way is a separate operation that must be granted."""
     if view == "meta":
         meta = await me.files.file(path)
         headers = headers_of(meta)
@@ -243,7 +243,7 @@ async def write_file(
         Header(description="Go on only if none of these ETags names the present version; `*`: if there is no file."),
     ] = None,
 ) -> Response:
-    """Write a file; in `/sessions/` that is one message to a session, and its turn runs."""  # S3
+    """Write a file. In `/sessions/` this sends one message to a session and runs its turn."""  # S3
     condition = _condition(if_match, if_none_match)
     overwrite = if_none_match is None or if_none_match.strip() != "*"
     content, _ = await received(request.receive)
@@ -261,13 +261,13 @@ async def write_file(
     responses={204: answer("Deleted"), **problems(*_ERRORS, Conflict, PreconditionFailed)},
 )
 async def delete_file(path: LogicalPath, me: Me, if_match: IfMatch = None) -> Response:
-    """Delete a file; in `/sessions/` that is the session, with everything below it."""
+    """Delete a file. In `/sessions/` this deletes the session and everything below it."""
     await me.files.delete(path, _condition(if_match, None))
     return Response(status_code=204)
 
 
 def _conditional(response: Response, headers: dict[str, str], if_none_match: str | None) -> Response:
-    """Answer with these headers only if they have a version that the client has already."""
+    """Return the response with these headers, or 304 if the client already has this version."""
     if "ETag" in headers and unchanged(if_none_match, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     return response

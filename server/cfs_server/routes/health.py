@@ -1,4 +1,4 @@
-"""Whether the server lives, whether it can answer, what it counts, and where everything is (H6)."""
+"""The index, health, readiness, metrics and the caller's identity (H6)."""
 
 from dataclasses import asdict
 from importlib.metadata import version
@@ -41,7 +41,7 @@ _PAGE = {"text/plain": {"schema": {"type": "string"}}, "text/html": {"schema": {
     },
 )
 async def index(accept: Accept = None, if_none_match: IfNoneMatch = None) -> Response:
-    """Say what this is and where to go; a browser gets the dashboard (D)."""
+    """Return the name of the server and the addresses of its interfaces. A browser gets the dashboard (D)."""
     chosen = media.choose(accept, (media.JSON, media.TEXT, media.HTML))
     if chosen == media.HTML:
         return dashboard.ASSETS[dashboard.PAGE].answer(if_none_match)
@@ -53,13 +53,13 @@ async def index(accept: Accept = None, if_none_match: IfNoneMatch = None) -> Res
 
 @router.get("/healthz", responses={200: {"description": "The server lives", **_OBJECT}, **problems()})
 async def healthz(parts: AppContext) -> Response:
-    """Answer, which says it all; `store` is another one where a restart has lost the sessions."""
+    """Return 200 while the server runs. `store` changes when a restart has lost the sessions."""
     return JSONResponse({"status": "alive", "store": parts.store.bus.log.nonce})
 
 
 @router.get("/readyz", responses={200: {"description": "A turn would start now", **_OBJECT}, **problems(Unavailable)})
 async def readyz(parts: AppContext) -> Response:
-    """Say whether a turn would start now, and with which model."""
+    """Return whether a turn could start now, and the model."""
     stats = await parts.engine.stats()
     if not parts.engine.ready or parts.store.draining:
         state = "stopping" if parts.store.draining else stats.state
@@ -73,7 +73,7 @@ async def readyz(parts: AppContext) -> Response:
     responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}, **problems(Forbidden)},
 )
 async def metrics(parts: AppContext, me: Me) -> Response:
-    """Count everything, for Prometheus; for those who may list everything."""
+    """Return all metrics for Prometheus. Requires the right to list everything."""
     if "/" not in me.principal.handle.scopes("list"):
         raise Forbidden("the figures are about everybody: they need a token that may list '/'")
     return Response(await parts.metrics.render(parts.store, parts.engine), media_type=CONTENT_TYPE)
@@ -85,7 +85,7 @@ def _model(parts: Context) -> dict[str, object] | None:
 
 @router.get("/v1/whoami", responses={200: answer("The caller", json=wire.WhoAmI), **problems()})
 async def whoami(me: Me) -> Response:
-    """Say who the caller is, what it may do, how much it may take and how much it has taken."""
+    """Return the caller's name, grants, limits and usage."""
     principal = me.principal
     limits, account = principal.limits, principal.account
     found = wire.WhoAmI(

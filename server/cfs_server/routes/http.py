@@ -1,4 +1,4 @@
-"""Which representation a client wants (RFC 9110, 12.5.1)."""
+"""Shared parts of the routes: dependencies, ETags, bodies, ranges, waits and representations."""
 
 import asyncio
 import hashlib
@@ -49,28 +49,29 @@ from cfs_server.sessions.turns import Turn, TurnResult
 from cfs_server.settings import Settings
 from cfs_server.workspaces import Workspaces
 
-# What routes are given: their caller, with the gates that its grants open, and the parameters that many share.
+# Dependencies of routes: the caller with its authorized interfaces, and shared parameters.
 
-# ETags and the requests that depend on them (H3; RFC 9110, 13).
+# ETags and conditional requests (H3; RFC 9110, 13).
 
 _TAGS = re.compile(r'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 
 
 def view_etag(session: Session, sessions: AuthorizedSessions) -> str:
-    """Name the present version of everything that the JSON of a session shows.
+    """Return the ETag of everything that the JSON of a session shows.
 
-    Every change of a session is an event of its log, but for a new or a deleted child: so their number is in it too.
+    Each change of a session is an event of its log, except a new or deleted child. The ETag therefore contains the
+    number of children too.
     """
     return f'"{session.nonce}-e{session.log.last}.{len(sessions.children(session))}"'
 
 
 def content_etag(content: bytes) -> str:
-    """Name a listing by what it shows; a count of changes would tell of sessions that the caller may not see."""
+    """Return the ETag of a listing, from its content. A count of changes would reveal hidden sessions."""
     return f'"{hashlib.blake2b(content, digest_size=16).hexdigest()}"'
 
 
 def session_headers(session: Session, etag: str) -> dict[str, str]:
-    """Headers of every representation of a session."""
+    """Return the headers of every representation of a session."""
     return {
         "ETag": etag,
         "Last-Modified": http_date(session.updated_at),
@@ -82,9 +83,9 @@ def session_headers(session: Session, etag: str) -> dict[str, str]:
 
 
 def require_life(life: str | None, session_id: str, sessions: AuthorizedSessions) -> None:
-    """Raise `Gone` unless a session is the one that the caller has seen, which it names by its nonce (`X-CFS-Life`).
+    """Raise `Gone` unless the session has the nonce that the caller has seen (`X-CFS-Life`).
 
-    Whoever may do nothing there learns nothing by this: the request is refused for that.
+    A caller without rights gets the error for missing rights, so it learns nothing about the session.
     """
     if life is None:
         return
@@ -98,36 +99,36 @@ def require_life(life: str | None, session_id: str, sessions: AuthorizedSessions
 
 
 def http_date(seconds: float) -> str:
-    """Write a time as HTTP does."""
+    """Format a time as an HTTP date."""
     return formatdate(seconds, usegmt=True)
 
 
 def unchanged(if_none_match: str | None, etag: str) -> bool:
-    """Whether the client has this version already (weak comparison)."""
+    """Return whether the client already has this version (weak comparison)."""
     if if_none_match is None:
         return False
     return if_none_match.strip() == "*" or etag in {tag for _, tag in _TAGS.findall(if_none_match)}
 
 
 def matches(if_match: str, *etags: str) -> bool:
-    """Whether the client means one of these versions (strong comparison)."""
+    """Return whether `If-Match` contains one of these ETags (strong comparison)."""
     return if_match.strip() == "*" or not set(strong_tags(if_match)).isdisjoint(etags)
 
 
 def strong_tags(header: str) -> list[str]:
-    """Read the ETags that a header names, quoted; weak ones name no version (RFC 9110, 13.1.1)."""
+    """Return the strong ETags of a header, quoted. Weak ones are ignored (RFC 9110, 13.1.1)."""
     return [tag for weak, tag in _TAGS.findall(header) if not weak]
 
 
 def require_match(if_match: str | None, session: Session, sessions: AuthorizedSessions) -> None:
-    """Raise `PreconditionFailed` unless an `If-Match` that was sent names the session's text or its JSON as it is."""
+    """Raise `PreconditionFailed` if `If-Match` is sent without the current ETag of the text or of the JSON."""
     text, view = session.etag, view_etag(session, sessions)
     if if_match is not None and not matches(if_match, text, view):
         raise PreconditionFailed(f"session {session.id!r} has changed: its transcript is {text} now, its JSON {view}")
 
 
 def require_match_of(if_match: str | None, session_id: str, sessions: AuthorizedSessions) -> None:
-    """Do the same for a session to write to that may not exist: then no version matches."""
+    """Do the same for a session to write to. If it does not exist, no ETag matches."""
     if if_match is None:
         return
     session = sessions.find(session_id, "write")
@@ -136,26 +137,26 @@ def require_match_of(if_match: str | None, session_id: str, sessions: Authorized
     require_match(if_match, session, sessions)
 
 
-# How a session's id is told apart from the route's words in a path (H1).
+# How a path is split into a session id and words of the route (H1).
 #
-# Importing this module makes `{id:session}` known to the router.
+# Importing this module registers `{id:session}` with the router.
 
 
 class SessionIdConvertor(Convertor[str]):
-    """The longest run of components whose first may be anything and whose others are no route words.
+    """The longest sequence of path components in which only the first may be a word of a route.
 
-    So `/v1/sessions/a/b/events` is the stream of `a/b`, and `/v1/sessions/events` is the session `events`, whatever
-    the order of the routes.
+    So `/v1/sessions/a/b/events` is the stream of `a/b`, and `/v1/sessions/events` is the session `events`. The order of
+    the routes does not matter.
     """
 
     regex = rf"[^/]*(?:/(?!(?:{'|'.join(sorted(ROUTE_WORDS))})(?:/|$))[^/]*)*"
 
     def convert(self, value: str) -> str:
-        """Take the text as it stands; `check_id` judges it."""
+        """Return the text unchanged. `check_id` validates it."""
         return value
 
     def to_string(self, value: str) -> str:
-        """Write it as it stands; its slashes are separators."""
+        """Return the text unchanged. Its slashes are separators."""
         return value
 
 
@@ -167,7 +168,7 @@ CURSOR_PATTERN = r"^([0-9a-f]{8}-)?[0-9]{1,18}$"
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The parts of one application. Routes get a `Caller`; only what serves the operator gets this."""
+    """The parts of one application. Most routes get a `Caller`; only routes for the operator get this."""
 
     settings: Settings
     engine: Engine
@@ -182,13 +183,13 @@ class Context:
 
     @property
     def model_card(self) -> ModelCard:
-        """The model as completions name it."""
+        """The model as completions show it."""
         name, length = (self.model.name, self.model.context_tokens) if self.model else ("unknown", 0)
         return ModelCard(id=name, created=int(self.started_at), max_model_len=length or None)
 
 
 class Caller:
-    """The principal behind one request, and what it may use."""
+    """The principal of one request, and the interfaces it may use."""
 
     __slots__ = ("_parts", "principal", "sessions")
 
@@ -205,21 +206,21 @@ class Caller:
 
     @property
     def completions(self) -> AuthorizedCompletions:
-        """What the principal may have the engine do."""
+        """The completions that the principal may request."""
         parts, owner = self._parts, self.principal.account.owner
         return AuthorizedCompletions(parts.model_card, parts.engine, parts.completions, self.sessions, owner)
 
     def wait_limit(self, seconds: float | None) -> float:
-        """Cut a wait to what one request may take."""
+        """Limit a wait to the maximum of one request."""
         most = self._parts.settings.max_wait
         return most if seconds is None else min(seconds, most)
 
     def stream(self, frames: Frames, close: Callable[[], Awaitable[None]] | None = None) -> EventStream:
-        """Answer by a stream, which counts as one of the principal's; `close` ends what it shows."""
+        """Return a stream that counts for the principal. `close` ends its source."""
         return self._parts.streams.response(frames, self.principal, close)
 
 
-# All dependencies are coroutines: FastAPI runs plain functions in threads.
+# All dependencies are coroutines, because FastAPI runs plain functions in threads.
 
 
 async def _context(request: Request) -> Context:
@@ -247,7 +248,7 @@ async def _session_id(
         str | None,
         Header(
             alias=LIFE,
-            include_in_schema=False,  # 410 is then an answer of every route: docs/api.md has it in one place
+            include_in_schema=False,  # every route can return 410; docs/api.md describes it once
         ),
     ] = None,
 ) -> str:
@@ -274,7 +275,7 @@ IfNoneMatch = Annotated[
 ]
 
 
-# Sessions as the wire shows them.
+# Sessions in their wire format.
 
 _SLICE = 256 << 10
 _MESSAGES_AT_ONCE = 500
@@ -284,12 +285,12 @@ _NO_HISTORY = b'"history":[]'
 
 
 def info(session: Session, sessions: AuthorizedSessions) -> SessionInfo:
-    """Describe a session without its messages."""
+    """Return a session without its messages."""
     return session.info(len(sessions.children(session)))
 
 
 def detail(session: Session, sessions: AuthorizedSessions) -> SessionDetail:
-    """Describe a session with its messages."""
+    """Return a session with its messages."""
     return SessionDetail(
         **dict(info(session, sessions)),
         history=session.history.messages,
@@ -300,7 +301,7 @@ def detail(session: Session, sessions: AuthorizedSessions) -> SessionDetail:
 
 
 def detail_json(shown: SessionDetail) -> bytes:
-    """Write it as JSON, some messages at a time: in a thread others get their turn in between."""
+    """Serialize to JSON, a few messages at a time, so that other threads can run in between."""
     if len(shown.history) <= _MESSAGES_AT_ONCE:
         return shown.model_dump_json().encode()
     pieces = [
@@ -312,13 +313,13 @@ def detail_json(shown: SessionDetail) -> bytes:
 
 
 def tree(session: Session, sessions: AuthorizedSessions) -> SessionTree:
-    """Describe a session and everything below it."""
+    """Return a session and everything below it."""
     children = sessions.children(session)
     return SessionTree(**dict(session.info(len(children))), children=tuple(tree(child, sessions) for child in children))
 
 
 def reply(session: Session, turn: Turn, result: TurnResult, *, transcript: bool = False) -> Reply:
-    """Describe a finished turn; with the transcript up to its end if that is asked for."""
+    """Return a finished turn, on request with the transcript up to its end."""
     return Reply(
         session=session.id,
         turn=turn.id,
@@ -334,20 +335,20 @@ def reply(session: Session, turn: Turn, result: TurnResult, *, transcript: bool 
 
 
 def location(session_id: str) -> str:
-    """Path of a session: percent-encoded, but for the slashes of sub-sessions."""
+    """Return the path of a session, percent-encoded except the slashes of sub-sessions."""
     return f"/v1/sessions/{quote(session_id)}"
 
 
 def as_json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """Answer by a wire model, written by pydantic at once."""
+    """Return a response with a wire model, serialized by pydantic."""
     return Response(model.model_dump_json(), status, headers, "application/json")
 
 
 class LongText(Response):
-    """A text that goes out slice by slice, so that a slow reader of 64 MB has one slice in its buffer."""
+    """A text that is sent in slices. A slow reader of 64 MB has only one slice in its buffer."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
-        """Send the body in slices of one copy."""
+        """Send the body in slices, without copying the whole."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         body = memoryview(self.body)
         for start in range(0, len(body), _SLICE):
@@ -355,17 +356,17 @@ class LongText(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-# Waiting on behalf of a client that may leave (S7): then the wait ends at once, and nothing else does.
+# Waits on behalf of a client that may disconnect (S7). Only the wait ends then.
 
 T = TypeVar("T")
 
 
 class ClientLeft(Exception):
-    """Nobody is there any more to hear the answer."""
+    """The client has disconnected."""
 
 
 async def attend(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await some work for as long as its client is connected; raises `ClientLeft`."""
+    """Await work while its client is connected. Raises `ClientLeft` when the client disconnects."""
     working = asyncio.create_task(work)
     watching = asyncio.create_task(_until_gone(request))
     try:
@@ -385,19 +386,19 @@ async def _until_gone(request: Request) -> None:
 
 
 async def nobody_listens(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the signature is Starlette's
-    """End the request of a client that has left; what is sent is dropped."""
+    """End the request of a client that has disconnected. The response is dropped."""
     return Response(status_code=499)
 
 
-# A part of a content (RFC 9110, 14): one range of bytes; several at once are answered by the whole.
+# Ranges (RFC 9110, 14). One byte range is supported; a request for several gets the whole content.
 
 _RANGE = re.compile(r"bytes=(?:([0-9]{1,18})-([0-9]{0,18})|-([0-9]{1,18}))", re.IGNORECASE)
 
 
 def part_of(header: str | None, size: int) -> range | None:
-    """Return which of `size` bytes are asked for; None for all of them.
+    """Return the requested range of `size` bytes; None for all bytes.
 
-    Raises `RangeNotSatisfiable` where there are none. What is no range of bytes is as if it were not there.
+    Raises `RangeNotSatisfiable` if the range is empty. An invalid header is ignored.
     """
     found = _RANGE.fullmatch(header.strip()) if header else None
     if found is None:
@@ -405,18 +406,18 @@ def part_of(header: str | None, size: int) -> range | None:
     first, last, suffix = found.groups()
     if suffix is not None:
         if size == 0 and int(suffix) > 0:
-            return None  # the last bytes of nothing are nothing: no error, and no range that could be named
+            return None  # an empty content has no last bytes: no error, and no valid range
         part = range(max(0, size - int(suffix)), size)
     else:
         part = range(int(first), min(size, int(last) + 1) if last else size)
         if last and int(last) < int(first):
-            return None  # not a valid range: ignored
+            return None  # invalid: ignored
     if not part:
         raise RangeNotSatisfiable(f"there are {size} bytes; {header!r} asks for none of them")
     return part
 
 
-# Reading bodies strictly: what the contract does not allow is refused, nothing is guessed or converted.
+# Strict reading of bodies: input outside the contract is refused. Nothing is guessed or converted.
 
 Model = TypeVar("Model", bound=BaseModel)
 _T = TypeVar("_T")
@@ -430,13 +431,13 @@ _MAYBE_NOT_FINITE = re.compile(rb"NaN|Infinity|[eE]\+?[0-9]{3}")
 
 
 def is_json(request: Request) -> bool:
-    """Whether the body calls itself JSON."""
+    """Return whether the content type of the body is JSON."""
     media = _media(request)[0]
     return media == "application/json" or media.endswith("+json")
 
 
 def json_body(model: type[Model]) -> Callable[[Request, Caller], Awaitable[Model]]:
-    """Make the dependency that reads a JSON body; an empty one stands for `{}`."""
+    """Return a dependency that reads a JSON body. An empty body means `{}`."""
 
     async def read(request: Request, me: Me) -> Model:
         body = await request.body()
@@ -448,19 +449,19 @@ def json_body(model: type[Model]) -> Callable[[Request, Caller], Awaitable[Model
 
 
 async def apart(request: Request, work: Callable[[], _T]) -> _T:
-    """Do what a request's body asks for: at once, or in a thread where the body is long."""
+    """Run work on a request's body: on the loop, or in a thread if the body is long."""
     return await aside(len(await request.body()), request.scope["cfs.principal"].name, work)
 
 
 def most_values(limits: Limits) -> int:
-    """Say how many values a long body in JSON may hold: enough for as many messages as a session may have."""
+    """Return how many values a long JSON body may contain: enough for the maximum number of messages."""
     return max(_LEAST_VALUES, _VALUES_A_MESSAGE * limits.messages)
 
 
 def parse(model: type[Model], body: bytes, most: int) -> Model:
-    """Read JSON as a wire model, without converting between types, and refuse numbers that JSON does not have.
+    """Parse JSON as a wire model, without type conversion. Refuse numbers that JSON does not have.
 
-    A parser reads a body in one piece, during which no other thread runs: so a long one may not hold many values.
+    The parser blocks all other threads while it reads a body. The number of values in a long body is therefore limited.
     """
     if len(body) > AT_ONCE_BYTES:
         _check_values(body, most)
@@ -478,9 +479,9 @@ def parse(model: type[Model], body: bytes, most: int) -> Model:
 
 
 def require_text(request: Request) -> None:
-    """Refuse a body that says it is something else than text in UTF-8.
+    """Refuse a multipart form and a body whose declared charset is not UTF-8.
 
-    Any other type passes: curl calls what it is given by `-d` a form, and it is taken as the bytes that it is.
+    Other types are accepted and read as bytes: `curl -d` declares its data as a form.
     """
     media, charset = _media(request)
     if media.startswith("multipart/"):
@@ -490,7 +491,7 @@ def require_text(request: Request) -> None:
 
 
 async def read_text(request: Request) -> str:
-    """Read a body that is plain text in UTF-8, and nothing else."""
+    """Read a body of plain UTF-8 text."""
     if is_json(request):
         raise UnsupportedMedia("this body must be text: send it with Content-Type: text/plain")
     require_text(request)
@@ -507,7 +508,7 @@ def _media(request: Request) -> tuple[str, str]:
 
 
 def _may_not_be_finite(body: bytes) -> bool:
-    """Look for what may be no finite number, a piece at a time: no other thread runs while a pattern is looked for."""
+    """Search for possible non-finite numbers, one piece at a time: a regular expression blocks other threads."""
     return any(
         _MAYBE_NOT_FINITE.search(body, start, start + AT_ONCE_BYTES + _LONGEST_MARK)
         for start in range(0, len(body), AT_ONCE_BYTES)
@@ -515,7 +516,7 @@ def _may_not_be_finite(body: bytes) -> bool:
 
 
 def _check_values(body: bytes, most: int) -> None:
-    """Raise `TooLarge` for too many values; what looks like one within a text is none."""
+    """Raise `TooLarge` if there are too many values. Values inside strings do not count."""
     if sum(map(body.count, (b",", b"[", b"{"))) <= most:
         return
     values = (found for found in _TEXT_OR_VALUE.finditer(body) if body[found.start()] != _QUOTE)
@@ -537,9 +538,9 @@ HTML = "text/html"
 
 
 def choose(accept: str | None, offered: tuple[str, ...]) -> str:
-    """Pick the offer that the client likes best; among equals the one it names most exactly, then our order.
+    """Return the offer that the client prefers. Ties go to the most exact match, then to our order.
 
-    Raises `NotAcceptable` when it wants none of them.
+    Raises `NotAcceptable` if the client accepts none of them.
     """
     if not accept or not accept.strip():
         return offered[0]
@@ -569,7 +570,7 @@ def _quality(text: str) -> float:
 
 
 def _rank(offer: str, ranges: list[tuple[str, float]]) -> tuple[float, int]:
-    """Quality and exactness of the most exact range that covers an offer."""
+    """Return the quality and exactness of the most exact range that matches an offer."""
     main = offer.partition("/")[0]
     exactness = {offer: 2, f"{main}/*": 1, "*/*": 0}
     covering = [(exactness[media], quality) for media, quality in ranges if media in exactness]

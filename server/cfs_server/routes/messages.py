@@ -1,4 +1,4 @@
-"""Writing to a session: one message, and its turn in the form that the writer wants (S3, S4, H1)."""
+"""Writes a message to a session and returns its turn in the requested form (S3, S4, H1)."""
 
 import asyncio
 from functools import partial
@@ -93,7 +93,7 @@ async def post_message(
     if_match: IfMatch = None,
     life: Life = None,
 ) -> Response:
-    """Append one message; its turn runs when its time comes, whether anybody waits for it or not."""
+    """Append a message to a session. Its turn runs even if the client does not wait for it."""
     chosen = media.choose(accept, (media.JSON, media.EVENTS))
     sessions = me.sessions
     sessions.require("write", id)
@@ -104,7 +104,7 @@ async def post_message(
     if asked is not None and asked.tools and (known := sessions.find(id, "write")) and known.settings.driver == "agent":
         raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
     require_match_of(if_match, id, sessions)
-    require_life(life, id, sessions)  # again: the body took its time
+    require_life(life, id, sessions)  # checked again: the session may have changed while the body was read
     if asked is None:
         session = sessions.open(id)
         return _accepted(session, None, session.log.last, 0)
@@ -123,14 +123,14 @@ async def post_message(
 
 
 def _read(data: bytes, request: Request, limits: Limits) -> TurnRequest | None:
-    """Read a body as a message; None for an empty one."""
+    """Parse a body as a message; None if it is empty."""
     if not is_json(request):
         require_text(request)
         content = decode_message(data, limit=limits.message_bytes)
         return None if content is None else TurnRequest(wire.Message(role="user", content=content))
     new = parse(wire.NewMessage, data, most_values(limits))
     check_content(new.content, limit=limits.message_bytes)
-    if not new.content.strip() and new.tool_call_id is None:  # a tool may have nothing to say
+    if not new.content.strip() and new.tool_call_id is None:  # a tool may return an empty result
         return None
     if new.tool_call_id is not None and new.role != "tool":
         raise refusal("tool_call_id", "only a message of the role `tool` is the result of a call")

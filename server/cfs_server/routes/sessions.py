@@ -1,4 +1,4 @@
-"""Sessions as resources: list, make, read, change, copy, remove (H1)."""
+"""Sessions as resources: list, create, read, change, copy and delete (H1)."""
 
 from functools import partial
 from typing import Annotated
@@ -70,7 +70,7 @@ async def list_sessions(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """List sessions in the order of their ids, a page at a time."""
+    """List sessions ordered by id, one page at a time."""
     found = sessions.page(prefix, after, limit + 1)
     page = wire.SessionPage(
         sessions=tuple(info(session, sessions) for session in found[:limit]),
@@ -91,7 +91,7 @@ async def list_sessions(
 async def create_session(
     request: Request, new: Annotated[wire.NewSession, Depends(json_body(wire.NewSession))], sessions: Sessions
 ) -> Response:
-    """Make a session, with a history if a transcript is given."""  # S2, S14
+    """Create a session. A transcript becomes its history."""  # S2, S14
     if new.id is not None:
         sessions.require("write", new.id)
     history = await apart(request, partial(read_history, new.transcript or "", sessions.limits.messages))
@@ -114,7 +114,7 @@ async def read_session(
     accept: Accept = None,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Read a session: JSON, or its transcript as text."""  # S6, S7
+    """Return a session as JSON, or its transcript as text."""  # S6, S7
     chosen = media.choose(accept, (media.JSON, media.TEXT))
     session = me.sessions.get(id, "read_binary")
     settled: dict[str, str] = {}
@@ -165,7 +165,7 @@ async def read_settings(
     sessions: Sessions,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Read a session's settings."""  # S9
+    """Return the settings of a session."""  # S9
     session = sessions.get(id, "read_binary")
     headers = session_headers(session, view_etag(session, sessions))
     if unchanged(if_none_match, headers["ETag"]):
@@ -188,7 +188,7 @@ async def change_settings(
     sessions: Sessions,
     if_match: IfMatch = None,
 ) -> Response:
-    """Change settings; null puts one back to its default."""  # S9
+    """Change settings. Null resets a setting to its default."""  # S9
     session = sessions.get(id, "write")
     require_match(if_match, session, sessions)
     settings = session.change_settings(patch)
@@ -213,7 +213,7 @@ async def replace_transcript(
     sessions: Sessions,
     if_match: IfMatch = None,
 ) -> Response:
-    """Replace the history by an edited transcript."""  # S14
+    """Replace the history with an edited transcript."""  # S14
     text = await read_text(request)
     history: Weighed | None = None
     while history is None:
@@ -224,7 +224,7 @@ async def replace_transcript(
         session.require_idle("its history cannot be replaced")
         etag, known = session.etag, session.history.messages
         history = await apart(request, partial(read_history, text, sessions.limits.messages, known))
-        if session.etag != etag:  # it has changed meanwhile, which `If-Match: *` allows
+        if session.etag != etag:  # it has changed in the meantime, which `If-Match: *` allows
             history = None
     sessions.replace(id, history, etag)
     return as_json(info(session, sessions), headers=session_headers(session, session.etag))
@@ -240,7 +240,7 @@ async def cancel(
     what: Annotated[wire.CancelRequest, Depends(json_body(wire.CancelRequest))],
     sessions: Sessions,
 ) -> Response:
-    """Cancel the running turn, and what waits or is below it if asked."""  # S12
+    """Cancel the running turn. On request, also cancel waiting turns and sub-sessions."""  # S12
     running, queued = sessions.cancel(id, queued=what.queued, cascade=what.cascade)
     return as_json(wire.Cancelled(running=running, queued=queued))
 
@@ -259,7 +259,7 @@ async def fork(
     how: Annotated[wire.ForkRequest, Depends(json_body(wire.ForkRequest))],
     sessions: Sessions,
 ) -> Response:
-    """Copy a session; the copy goes on by itself."""  # S14
+    """Copy a session. The copy is independent."""  # S14
     return _made(sessions.fork(id, how.id, how.at), sessions, 201)
 
 
@@ -276,7 +276,7 @@ async def rename(
     to: Annotated[wire.RenameRequest, Depends(json_body(wire.RenameRequest))],
     sessions: Sessions,
 ) -> Response:
-    """Give a session, and everything below it, another id."""  # S14
+    """Change the id of a session and of everything below it."""  # S14
     return _made(sessions.rename(id, to.id), sessions, 200)
 
 
@@ -311,7 +311,7 @@ async def sub_sessions(
     sessions: Sessions,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
-    """Read the tree of sub-sessions, any depth."""
+    """Return the tree of sub-sessions, at any depth."""
     session = sessions.get(id, "list")
     return _listing(tree(session, sessions), session_headers(session, session.etag), if_none_match)
 

@@ -1,4 +1,4 @@
-"""What an agent does that answers a session in the model's place: claim, update, finish (S10)."""
+"""Claim, update and finish a turn: the API of agents that answer a session in place of the model (S10)."""
 
 import asyncio
 from typing import Annotated
@@ -47,7 +47,7 @@ async def claim(
     terms: Annotated[wire.ClaimRequest, Depends(json_body(wire.ClaimRequest))],
     me: Me,
 ) -> Response:
-    """Take the next message that waits, or wait for one."""
+    """Claim the next waiting message, or wait for one."""
     session = me.sessions.get(id, "read_binary", "write")
     turn = await attend(request, _next(session, terms.lease, me.wait_limit(terms.wait), me.sessions))
     return Response(status_code=204) if turn is None else as_json(_claim(session, turn))
@@ -81,14 +81,14 @@ async def finish(
     end: Annotated[wire.AgentFinish, Depends(json_body(wire.AgentFinish))],
     sessions: Sessions,
 ) -> Response:
-    """End the turn by a reply or an error; the next message can be claimed."""
+    """Finish the turn with a reply or an error. The next message can then be claimed."""
     session = sessions.get(id, "write")
     ended = session.finish(turn, end.claim, reply=end.reply, error=end.error, usage=end.usage)
     return as_json(reply(session, ended, ended.result.result()))
 
 
 async def _next(session: Session, lease: float, seconds: float, sessions: AuthorizedSessions) -> Turn | None:
-    """Claim a turn as soon as there is one; None when the time is over."""
+    """Claim a turn as soon as one is available; None when the time is over."""
     asked = session.id
     try:
         async with asyncio.timeout(seconds):
