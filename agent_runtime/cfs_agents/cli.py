@@ -254,7 +254,7 @@ def _options(
 
 
 def questions_of(commands: CommandModeName) -> "CommandQuestions | None":
-    """Return what asks before each command, for `ask`; raises `typer.BadParameter` if there is no terminal."""
+    """Return the consent prompt for each command, for `ask`; raises `typer.BadParameter` if there is no terminal."""
     from cfs_agents.console import CommandQuestions, can_ask
 
     if commands != "ask":

@@ -30,9 +30,9 @@ AgentT = TypeVar("AgentT", FileSystemAgent, FibreAgent)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerOptions:
-    """What agents of either kind are run with: where their state is, their model, and the server.
+    """The options of agents of either kind: the place of their state, their model, and the server.
 
-    `questions` asks for consent before each command. `patience` is for how many seconds an outage is waited out.
+    `questions` requests consent before each command. `patience` is the longest tolerated outage in seconds.
     """
 
     root: Path
@@ -87,7 +87,7 @@ class Runner(Generic[AgentT]):
             self._runner.close()
 
     def _run(self, work: Coroutine[None, None, None], stop: Callable[[], object] | None = None) -> None:
-        """Do the work until it ends or a signal comes, which calls `stop`, or cancels the work."""
+        """Do the work until it ends or a signal arrives. The signal calls `stop` or cancels the work."""
         self._runner.run(self._until_stopped(work, stop))
 
     async def _until_stopped(self, work: Coroutine[None, None, None], stop: Callable[[], object] | None) -> None:
@@ -106,7 +106,7 @@ class Runner(Generic[AgentT]):
 
 @contextmanager
 def _signals(stop: Callable[[], object]) -> Iterator[None]:
-    """Call `stop` when a signal comes that ends programs."""
+    """Call `stop` on a termination signal."""
     loop = asyncio.get_running_loop()
     for number in (SIGINT, SIGTERM):
         loop.add_signal_handler(number, stop)
@@ -189,7 +189,7 @@ def _server_back() -> None:
 
 
 def _show_chunk(chunk: MessageChunk) -> None:
-    """Show who does what, in a line."""
+    """Show an agent's action in one line."""
     match chunk.kind:
         case "call" if chunk.call is not None:
             text = f"> {chunk.call.name} {chunk.call.arguments}"
@@ -262,7 +262,7 @@ class AgentSession(Runner[FileSystemAgent]):
         return True
 
     def _carry_out(self, entry: str) -> bool:
-        """Carry out a command, or a task; raises what is wrong with it."""
+        """Run a command or a task; raises its errors."""
         match entry:
             case "":
                 pass

@@ -166,9 +166,9 @@ class FibreAgent:
         return self.report
 
     async def run_stream(self, task: str | None = None) -> AsyncGenerator[MessageChunk, None]:
-        """Work on a task, or without one on interrupted work, and yield the chunks of all agents as they come.
+        """Work on a task, or resume interrupted work without one, and yield the chunks of all agents.
 
-        To leave it early use `contextlib.aclosing`: that interrupts the task, and `resume` continues it.
+        To leave it early use `contextlib.aclosing`. It interrupts the task, and `resume` continues it.
         """
         root, backend = self._orchestrator.root, self._backend
 
@@ -181,13 +181,13 @@ class FibreAgent:
                 yield chunk
 
     async def attach(self) -> None:
-        """Create the session on the server unless it exists, and become its driver. Raises what the server reports."""
+        """Create the session on the server unless it exists, and become its driver. Raises the server's errors."""
         await self._backend.open(self.session)
 
     async def serve(self) -> AsyncGenerator[MessageChunk, None]:
         """Answer the messages of the session on the server, one after the other, until closed (B9).
 
-        Interrupted work is resumed first. Raises what the server reports.
+        Interrupted work is resumed first. Raises the server's errors.
         """
         root, backend = self._orchestrator.root, self._backend
         await self.attach()

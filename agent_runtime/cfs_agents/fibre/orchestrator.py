@@ -214,7 +214,7 @@ class FibreOrchestrator:
                     return
                 claim = ready(turn)
             await sub_agent.run(claim, message)
-        except CfsError as error:  # such as a full disk: what happened cannot be stored
+        except CfsError as error:  # the state cannot be stored, for example because the disk is full
             if is_outage(error):
                 raise  # which ends the whole tree, to be resumed later
             _log.error("sub_agent.lost", session=sub_agent.session_id, reason=error.detail)

@@ -188,7 +188,7 @@ def system_prompt(
     common: str = "",
     form: PromptForm = "full",
 ) -> str:
-    """Return a system prompt: the fixed part, what is known of the place (`notes`), the agent's own instruction.
+    """Return a system prompt: the fixed part, facts about the environment (`notes`), the agent's instruction.
 
     Notes are one line each, in their order; empty ones are left out and long ones shortened. What is `common` to all
     agents of a tree comes before what differs, so that an engine computes it once.

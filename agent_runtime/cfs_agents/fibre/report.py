@@ -61,7 +61,7 @@ class ChunkStream:
         )
 
     def clear(self) -> None:
-        """Discard the chunks that were not read, as the reader has gone."""
+        """Discard the unread chunks, because the reader has left."""
         while not self._queue.empty():
             self._queue.get_nowait()
 
@@ -130,9 +130,9 @@ _WORDS: dict[Language, Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A file of the workspace that is not as it was: its path relative to the workspace, and who changed it.
+    """A changed file of the workspace: its path relative to the workspace, and the agent that changed it.
 
-    The path is text: what cannot be shown stands as `\\xff` in it (`escaped_name`).
+    The path is text: bytes that are not text are escaped as `\\xff` in it (`escaped_name`).
     `by` is an agent's id, or None if that is not known: a command that several agents may have run, or a person.
     """
 
@@ -143,7 +143,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a task ended: what the agent claims (`summary`, `details`), the `facts`, and the `reasons` for the status.
+    """The result of a task: the agent's claims (`summary`, `details`), the `facts`, and the status's `reasons`.
 
     `facts` are the changes of the workspace from the spawn to the end: its own, those of agents below it, and those
     that no agent is known to have made. `usage` is in tokens.
@@ -159,11 +159,11 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether the task succeeded and nothing speaks against it."""
+        """Whether the task succeeded and the facts do not contradict this."""
         return self.status == "success"
 
     def text(self, language: Language = "en") -> str:
-        """Return it as a short text for the parent: status, summary, reasons, and what was changed by whom."""
+        """Return it as a short text for the parent: status, summary, reasons, and the changes with their agents."""
         say = _WORDS[language]
         lines = [say["heading"].format(self.agent_id, say[self.status]), _shortened(self.summary)]
         lines += self.reasons
@@ -175,7 +175,7 @@ class Report:
 
 
 def _of_kind(kind: str, facts: Iterable[Change], agent_id: str, say: Mapping[str, str]) -> list[str]:
-    """Write one line for what the agent itself did, and one for each other who did something meanwhile."""
+    """Write one line for the agent's own changes, and one for each other agent with changes."""
     found: dict[str | None, list[str]] = {}
     for change in facts:
         if change.kind == kind:

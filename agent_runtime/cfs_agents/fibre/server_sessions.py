@@ -44,7 +44,7 @@ class TurnLease(Protocol):
 
     @property
     def record(self) -> LeaseRecord | None:
-        """What another process needs to continue the turn; None if there is no server."""
+        """The data that another process needs to continue the turn; None if there is no server."""
         ...
 
     def text(self, piece: str) -> None:
@@ -52,7 +52,7 @@ class TurnLease(Protocol):
         ...
 
     def message(self, message: Message) -> None:
-        """Send a whole message: calls, a result, or a message that came meanwhile."""
+        """Send a whole message: calls, a result, or a message that arrived meanwhile."""
         ...
 
     async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:
@@ -66,7 +66,7 @@ class TurnLease(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTurn:
-    """A turn that was claimed, and the message that it answers; `resumed` if another process had begun to answer."""
+    """A claimed turn and the message that it answers; `resumed` if another process had started the answer."""
 
     lease: TurnLease
     content: str
@@ -174,7 +174,7 @@ class NoSessions:
         return ClaimedTurn(NoLease(), content)
 
     async def next(self, session_id: str, on_lost: LostCallback, wait: float = 0.0) -> ClaimedTurn | None:  # noqa: ARG002
-        """Return None: nobody can write here."""
+        """Return None: no messages can arrive here."""
         return None
 
     async def resume(
@@ -215,7 +215,7 @@ _MESSAGE_SECONDS = 0.01
 
 
 class ServerLease:
-    """A turn that was claimed. `on_lost` is called at most once: if the turn is lost before it was finished.
+    """A claimed turn. `on_lost` is called at most once, if the turn is lost before its end.
 
     One task sends, one request at a time; what comes during a request is collected for the next. Each request renews
     the lease, and an empty one does so when there is nothing to send. After a lost connection the session is read, to
@@ -277,10 +277,10 @@ class ServerLease:
             on_lost(reason)
 
     async def finish(self, reply: str, usage: Usage, *, error: str | None = None) -> None:
-        """Send what is left, and end the turn. Raises `CfsError` if the server cannot be reached."""
+        """Send the remaining messages and end the turn. Raises `CfsError` if the server cannot be reached."""
         self.ended = True
         self._woken.set()
-        await asyncio.wait([self._sender])  # it sends what is left; cancelled in a request, it would not know what came
+        await asyncio.wait([self._sender])  # it sends the rest; a cancel would hide which messages arrived
         if self._failure is not None:
             raise self._failure
         if self._on_lost is None:
@@ -331,7 +331,7 @@ class ServerLease:
         return self._sent < len(self._messages)
 
     async def _or_regain(self, action: Callable[[], Awaitable[None]]) -> None:
-        """Do something with the turn; if the server does not know the lease, claim the turn again and repeat it."""
+        """Run an action on the turn; if the server does not know the lease, claim the turn again and repeat it."""
         while True:
             try:
                 return await action()
@@ -340,7 +340,7 @@ class ServerLease:
                     raise
 
     async def _deliver(self) -> None:
-        """Send what was collected in one request, and again until it has arrived; an outage is waited out."""
+        """Send the collected messages in one request, and repeat it until it arrives, also after an outage."""
         text, count = "".join(self._pieces), len(self._messages)
         self._pieces.clear()
         failed = False
@@ -385,9 +385,9 @@ def _ignore(_: str) -> None:
 
 @dataclass(slots=True)
 class ServerSessions:
-    """The sessions of a tree on a server. Raises what the server reports, and the error of an outage that is too long.
+    """The sessions of a tree on a server. Raises the server's errors, and the error of an outage that is too long.
 
-    A request that waits for the next message waits out any outage.
+    A request for the next message waits until any outage ends.
     """
 
     client: AsyncClient
@@ -420,7 +420,7 @@ class ServerSessions:
         self._recorders, self._on_message, self._on_deleted = recorders, on_message, on_deleted
 
     async def open(self, session_id: str) -> None:
-        """Create the session with what is stored of it, unless it exists, and let an agent answer it."""
+        """Create the session from its stored state, unless it exists, and let an agent answer it."""
 
         async def once() -> None:
             async with self._opening:
@@ -482,14 +482,14 @@ class ServerSessions:
     async def is_waiting(self, session_id: str) -> bool:
         """Whether a message waits in this session.
 
-        The server is asked only after an event said so; the event may have been caused by a message of our own.
+        A request is sent only after an event; the session's own message may have caused the event.
         """
         if session_id not in self._waiting:
             return False
         detail = await self._call(lambda: self.client.call(api.read(session_id)))
         lease, queue = self._leases.get(session_id), detail.queue
         if lease is not None and not lease.ended and queue and detail.state != "generating":
-            queue = queue[1:]  # no turn runs, so the first is our own: we were late, and nobody else has claimed it
+            queue = queue[1:]  # no turn runs, so the first is this agent's: the claim was late, and it is still free
         if not queue:
             self._waiting.discard(session_id)
         return bool(queue)
@@ -628,7 +628,7 @@ class ServerSessions:
                 await self._open(session_id)
 
     async def _open(self, session_id: str) -> bool:
-        """Create a session, or check that it is the one that we know; return whether it had been lost."""
+        """Create a session, or check that it is the known one; return whether it had been lost."""
         if self._store is None:
             self._store = await self.client.call(api.store())
         recorder = self._recorders.get(session_id)
@@ -657,7 +657,7 @@ class ServerSessions:
             self._recorders[session_id].session_opened(life, settings)
 
     async def _adopt(self, detail: SessionDetail, stored: StoredSession, driven: SettingsPatch) -> Settings:
-        """Attach to an existing session. If it is a new one of the name, what is stored goes before its history."""
+        """Attach to an existing session. For a new session of the name, the stored messages precede its history."""
         if stored.life in (None, life_of(detail.etag)):
             return await self.client.call(api.configure(detail.id, SettingsPatch(driver="agent")))
         settings = await self.client.call(api.configure(detail.id, driven))
@@ -696,7 +696,7 @@ class ServerSessions:
             self._waiting.discard(session_id)
 
     async def _look(self, root: str) -> None:
-        """Read what may have been missed."""
+        """Read events that may have been missed."""
         try:
             await self._restored()
             tree = await self.client.call(api.sub_sessions(root))
@@ -733,7 +733,7 @@ def _has(detail: SessionDetail, content: str) -> bool:
 
 
 def life_of(etag: str) -> str:
-    """Return what distinguishes a session from later ones of its name: the first part of its ETag."""
+    """Return the part of the ETag that distinguishes a session from later ones of its name."""
     return etag.strip('"').rpartition("-")[0]
 
 

@@ -142,7 +142,7 @@ class SessionMemoryManager:
         return [state for _, state in dumped.values()]
 
     def load(self, items: Sequence[Mapping[str, Any]], counted: int) -> Context:
-        """Return the stored context, with the messages that came after the first `counted`."""
+        """Return the stored context, with the messages after the first `counted`."""
         messages = self._messages.messages
         loaded = []
         for state in items:
@@ -181,10 +181,10 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubSessionContext:
-    """The context of one sub-agent. `child` defines what a child has of its own, and what it shares.
+    """The context of one sub-agent. `child` defines which parts a child owns and which it shares.
 
     `workflow_manager` is one object for the whole tree. `files` is the handle by which the sub-agent's tools reach the
-    shared files. `system_context` is what stands in the system prompt.
+    shared files. `system_context` is the content of the system prompt.
     """
 
     session_id: str
@@ -289,12 +289,12 @@ class LeaseRecord(BaseModel):
 
 
 def _as_list(value: object) -> object:
-    """Read what earlier versions wrote, which ran one call after the other."""
+    """Read the format of earlier versions, which ran calls one after the other."""
     return [] if value is None else [value] if isinstance(value, str) else value
 
 
 class SubAgentRecord(BaseModel):
-    """One sub-agent in `session_status.json`: who it is, what it may do, and where it is in its task.
+    """One sub-agent in `session_status.json`: its identity, its rights, and the state of its task.
 
     `begun` are the ids of calls that were begun and have no result. `items` are those of the context: a whole one, or
     `{"at": n, ...}` for one whose message is the n-th of `messages.json`, which has `messages` of them. `doubted` is an
@@ -490,7 +490,7 @@ REPEATABLE = frozenset({SPAWN, SEND, WAIT, FINISH, LOCK, UNLOCK, READ_FILE, WRIT
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """What is stored of a session besides the turn that is being answered: enough to make the session again.
+    """The stored state of a session, without the running turn: enough to create the session again.
 
     `life` tells one session of a name from the next; None if none has been made.
     """
@@ -501,9 +501,9 @@ class StoredSession:
 
 
 class SubAgentRecorder:
-    """Stores one sub-agent (a `Recorder`), and knows what its session on the server has to hold.
+    """Stores one sub-agent (a `Recorder`) and tracks the required content of its server session.
 
-    `stored` gets each message that is on disk; `before_round` is awaited before the model is asked.
+    `stored` gets each message that is on disk; `before_round` is awaited before each model request.
     """
 
     def __init__(
@@ -551,7 +551,7 @@ class SubAgentRecorder:
     # -- its session ----------------------------------------------------------------------------------------------
 
     def session(self) -> StoredSession:
-        """Return what is stored of its session, up to the message that is being answered."""
+        """Return the stored state of its session, up to the message of the running turn."""
         messages, lease = list(self._messages.messages), self.record.lease
         if lease is not None and (place := self._place_of(lease.content)) is not None:
             messages = messages[:place]
@@ -587,7 +587,7 @@ class SubAgentRecorder:
     # -- the steps of the loop ------------------------------------------------------------------------------------
 
     async def before_round(self) -> None:
-        """Let the sub-agent take in what has come."""
+        """Let the sub-agent add the messages that have arrived."""
         await self._before_round()
 
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
@@ -638,7 +638,7 @@ class SubAgentRecorder:
         return None
 
     async def ended(self, end: Finished) -> None:
-        """Do nothing: the sub-agent decides what the end means."""
+        """Do nothing: the sub-agent interprets the end."""
 
 
 # -- loading (B8) -----------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ _log = structlog.get_logger(__name__)
 
 
 class SubAgentState(StrEnum):
-    """What a sub-agent is doing."""
+    """The state of a sub-agent."""
 
     STARTING = "starting"
     """It has a task, and has not claimed the turn of it yet, or not again after an interruption."""
@@ -77,7 +77,7 @@ TRANSITIONS: dict[SubAgentState, frozenset[SubAgentState]] = {
 
 
 def state_at_rest(record: SubAgentRecord) -> SubAgentState:
-    """Return the state of a sub-agent that does not run: what it will do when the tree runs."""
+    """Return the state of a sub-agent that does not run; it determines the next action when the tree runs."""
     return SubAgentState.DONE if record.state == "done" else SubAgentState.STARTING
 
 
@@ -107,7 +107,7 @@ class WorkClock:
         self._go()
 
     def reset(self) -> None:
-        """Forget what was used before the start: this is another task."""
+        """Reset the usage at the start of another task."""
         self._used = 0.0
 
     def stop(self) -> float:
@@ -133,7 +133,7 @@ class WorkClock:
 
 
 class TurnOutput:
-    """Sends what a sub-agent writes to its session on the server and to the readers of the tree's chunks (B3, B5).
+    """Sends a sub-agent's output to its session on the server and to the readers of the tree's chunks (B3, B5).
 
     Only the end of a turn waits for the server.
     """
@@ -259,7 +259,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeResources:
-    """What all sub-agents of a tree share. `models` returns the model for an agent's name.
+    """The resources that all sub-agents of a tree share. `models` returns the model for an agent's name.
 
     `toolset` makes the tools of a sub-agent, and the shell that some of them use.
     """
@@ -334,7 +334,7 @@ class FibreSubAgent:
 
     @property
     def state(self) -> SubAgentState:
-        """What it is doing."""
+        """The current state."""
         return self._state
 
     @property
@@ -408,7 +408,7 @@ class FibreSubAgent:
         self._verdict, self._finish, self.finish_calls = None, None, 0
 
     def kill(self, status: ReportStatus, reason: str) -> None:
-        """End its task where it waits; from the thread of its event loop. A task that is reporting ends by itself."""
+        """End its task where it waits; from the thread of its event loop. A reporting task ends on its own."""
         over = self._state in (SubAgentState.REPORTING, SubAgentState.DONE)
         if self.task is None or not self.running or over or self._verdict is not None:
             return
@@ -463,7 +463,7 @@ class FibreSubAgent:
     async def run(self, claim: Claim, message: InboxMessage | None = None) -> None:
         """Do a task to its report, or continue it; `claim` gets its turn.
 
-        A `message` is what the task begins with; it leaves the inbox when the turn is claimed.
+        A `message` begins the task; it leaves the inbox when the turn is claimed.
         """
         self.clock.start(self.record.seconds_used)
         try:
@@ -588,7 +588,7 @@ class FibreSubAgent:
             await self._add_task(agent, turn.content)
 
     async def _add_task(self, agent: Agent, content: str) -> None:
-        """Add the message that begins the task, unless it is there: a kill may have come before the status."""
+        """Add the message that begins the task, unless it is there: a kill may precede the status."""
         last = agent.context.context.items[-1].message
         if last.role == "user" and last.content == content:
             await self.recorder.save()
@@ -615,7 +615,7 @@ class FibreSubAgent:
                     return
 
     async def _next_message(self, answer: str) -> str | None:
-        """Return what an answer does not end the task for: a message that came, or what is missing; else None."""
+        """Return the message that continues the task after an answer: a new one, or a reminder; else None."""
         record, config = self.record, self.tree.config
         if await self.tree.backend.is_waiting(self.session_id) and (message := await self._next_turn()) is not None:
             return message
@@ -643,7 +643,7 @@ class FibreSubAgent:
         return await self.tree.backend.is_waiting(self.session_id)
 
     async def _before_round(self) -> None:
-        """Take in what has come: messages of its session, and of other agents. Then let the guards look.
+        """Add new messages of its session and of other agents. Then run the guards.
 
         An agent that has just started a child, or waited for one, is not notified that a child is done: it will wait.
         """
@@ -667,7 +667,7 @@ class FibreSubAgent:
         agent.context.context = self.tree.guards.before_round(self.agent_id, context, context.tokens)
 
     async def _next_turn(self) -> str | None:
-        """End the present turn, as a newer message waits, and claim that one; None if it has gone."""
+        """End the present turn, as a newer message waits, and claim that one; None if it no longer exists."""
         await self.output.end_turn(catalogue(self.tree.config.language).superseded)
         turn = await self.tree.backend.next(self.session_id, self.turn_lost)
         if turn is not None:
@@ -709,7 +709,7 @@ class FibreSubAgent:
         await self.notify_parent(report)
 
     async def _judged(self, ending: Ending) -> Report:
-        """Make the report: the agent's claims beside the facts. What its siblings did is left to their reports."""
+        """Make the report: the agent's claims beside the facts. Changes by siblings are in their own reports."""
         finish, guards = ending.finish, self.tree.guards
         report = Report(
             self.agent_id, ending.status, finish.summary, finish.details, (), ending.reasons, self.record.usage
@@ -734,7 +734,7 @@ class FibreSubAgent:
         return await self.tree.guards.unmade(self.agent_id, answer, task, self.record.doubted)
 
     async def _changes(self) -> str:
-        """Describe what became of the files since the task began."""
+        """Describe the changes of files since the task began."""
         return format_changes(await self.tree.guards.changes(self.agent_id), catalogue(self.tree.config.language))
 
     async def _close_tools(self) -> None:

@@ -48,7 +48,7 @@ def build_toolset(
 ) -> tuple[list[Tool], AsyncPersistentShell | None]:
     """Make the tools of a sub-agent, and the shell that one of them uses.
 
-    All reads and writes pass the guards. With `consent` each command is asked for first.
+    All reads and writes pass the guards. With `consent` each command needs consent first.
     """
     config, guards = orchestrator.config, orchestrator.guards
     files = sub_agent.context.files
@@ -84,7 +84,7 @@ def _shell_settings(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -
 
 
 def _reads_all(_: Mapping[str, Any]) -> Touch:
-    """A child may read what was written before it was started."""
+    """A child may read everything that was written before its start."""
     return Touch("/", writes=False)
 
 

@@ -46,7 +46,7 @@ class Fairness:
             self._had[level] = self._had.get(level, 0.0) + seconds / (WEIGHTS[path[1]] if len(level) == 2 else 1.0)
 
     def rank(self, path: Path) -> tuple[float, ...]:
-        """Return the sort key of a turn: the least goes first."""
+        """Return the sort key of a turn: the lowest is first."""
         return tuple(self._had.get(level, 0.0) for level in _levels(path))
 
     def check_integrity(self, paths: list[Path]) -> list[str]:

@@ -28,10 +28,10 @@ class ModelLoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
-    """What the engine detected about a model's state and chose for it: for `/readyz`, `/metrics`, log and doctor.
+    """The detected properties of a model's state and the chosen settings: for `/readyz`, `/metrics`, log and doctor.
 
     `policy` is `ranges` when any run of tokens is kept and shared, `snapshots` when only whole states are. `window`
-    says how a sliding window is kept. `extra_buffers`: weights are repacked for this processor's fast native code.
+    is the mode of a sliding window. `extra_buffers`: weights are repacked for this processor's fast native code.
     """
 
     family: str
@@ -60,7 +60,7 @@ def _on(flag: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What the engine runs: shown by `/readyz`, `/v1/models` and the log."""
+    """The model of the engine: shown by `/readyz`, `/v1/models` and the log."""
 
     name: str
     context_tokens: int
@@ -85,8 +85,8 @@ class GenerationRequest:
     `may_shorten`: the caller can leave out old exchanges. A prompt without room for the reply is then refused, unless
     it has a single exchange.
 
-    `tools` are described to the model in the form of the OpenAI API; `tool_choice` says whether it may, must not or
-    must call one. A caller who wants one certain tool called gives that one only. Without `parallel_calls` a reply
+    `tools` are described to the model in the form of the OpenAI API; `tool_choice` sets whether it may, must not or
+    must call one. To require one certain tool, pass only that tool. Without `parallel_calls` a reply
     makes one call at most.
     """
 
@@ -108,7 +108,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class CallDelta:
-    """A piece of a tool call. `index` counts the calls of a reply from 0; `id` and `name` come with the first piece.
+    """A piece of a tool call. `index` counts the calls of a reply from 0; the first piece has `id` and `name`.
 
     `arguments` is the next piece of the arguments' JSON text; all pieces of a call together are one JSON object.
     """
@@ -121,7 +121,7 @@ class CallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new in a running generation, whole characters only, and how many tokens it stands for.
+    """The new text of a running generation, whole characters only, and its number of tokens.
 
     `thinking` is the model's reasoning before its answer; `calls` are pieces of its tool calls. `logprobs` has the
     tokens of this text, for turns that asked, except tokens that a stop string removed.
@@ -166,7 +166,7 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """How many tokens some texts have, and the prompt of a conversation if one was asked for."""
+    """The token counts of some texts, and of a conversation's prompt if it was requested."""
 
     texts: tuple[int, ...]
     prompt: int | None = None
@@ -212,7 +212,7 @@ class Engine(Protocol):
         ...
 
     def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
-        """Yield text as it is made, then exactly one `Finished`.
+        """Yield text as it is generated, then exactly one `Finished`.
 
         After `cancel(request.id)` it ends with `Finished("cancelled")`; closing the iterator cancels as well.
         Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails. `ContextTooLong` comes before any
@@ -229,7 +229,7 @@ class Engine(Protocol):
         ...
 
     def hint(self, cache_key: str, hint: Hint) -> None:
-        """Note what a session does until its next turn, to decide whose state stays. Unknown keys are ignored."""
+        """Note a session's activity until its next turn, to decide which state stays. Unknown keys are ignored."""
         ...
 
     async def stats(self) -> EngineStats:

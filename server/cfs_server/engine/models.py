@@ -113,7 +113,7 @@ def _answers(url: str) -> bool:
         try:
             get_hf_file_metadata(url, timeout=seconds, retry_on_errors=False)
         except errors.HfHubHTTPError:
-            pass  # a refusal is an answer; the download says which one
+            pass  # a refusal is an answer; the download reports the reason
         except Exception:  # noqa: BLE001 - each library below has errors of its own
             return
         answers.append(True)
@@ -137,7 +137,7 @@ def _download(spec: str, *, fetch: bool) -> Path:
     try:
         if fetch and _answers(hf_hub_url(repo, file)):
             return Path(hf_hub_download(repo, file))
-        # `hf_hub_download(local_files_only=True)` would ask the hub a question of its own first, for three seconds.
+        # `hf_hub_download(local_files_only=True)` would first send its own request to the hub, for three seconds.
         cached = try_to_load_from_cache(repo, file)
         if isinstance(cached, str):
             return Path(cached)

@@ -23,7 +23,7 @@ LONGEST = 64 << 20
 
 
 class BadFrame(ValueError):
-    """What came is no frame; whoever sent it cannot be understood any more."""
+    """The data is not a frame; the rest of the connection cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +108,21 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """To the worker: nobody takes what this turn says; compute for others until `Resume`."""
+    """To the worker: this turn's text has no reader now; compute others until `Resume`."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """To the worker: this turn goes on from where it was."""
+    """To the worker: continue this turn."""
 
     id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """To the worker: drop what is kept for this key."""
+    """To the worker: drop everything stored for this key."""
 
     cache_key: str
 
@@ -152,7 +152,7 @@ class TokenLogResync:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """To the worker: the session's next turn will come after this."""
+    """To the worker: a hint about the session's activity before its next turn."""
 
     cache_key: str
     hint: str
@@ -195,7 +195,7 @@ class Computing:
 
 @dataclass(frozen=True, slots=True)
 class StopCounting:
-    """To the worker: the asker of this `AskTokens` is gone."""
+    """To the worker: the caller of this `AskTokens` has left."""
 
     number: int
 
@@ -271,7 +271,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogDelta:
-    """What is new in a session's token log: it is the first `keep` rows of the log of `source`, then these.
+    """The new part of a session's token log: the log is the first `keep` rows of the log of `source`, then these.
 
     `source` is the session itself or the one it was forked from.
     """
@@ -305,7 +305,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """From the worker: everything that one engine step brought, and what waits after it."""
+    """From the worker: all results of one engine step, and the waiting work after it."""
 
     counters: Counters
     started: list[Started] = field(default_factory=list)
@@ -317,7 +317,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """From the worker: counters and gauges of now; `violations` lists broken invariants when a check was asked for."""
+    """From the worker: counters and gauges of now; `violations` lists broken invariants when a check was requested."""
 
     number: int
     counters: Counters
@@ -458,7 +458,7 @@ _MESSAGE_CHARACTERS = 500
 
 
 class SentHistories:
-    """The server's book of one worker: the messages that it holds. They are the sessions' own, so this copies none."""
+    """The server's record of the messages that one worker has. They are the sessions' objects, not copies."""
 
     def __init__(self, limit: int = CHARACTERS) -> None:
         self._limit = limit
@@ -467,10 +467,10 @@ class SentHistories:
         self._size = 0
 
     def order(self, request: GenerationRequest, waited: float = 0.0) -> tuple[bytes, bool]:
-        """Write a turn down for the worker, which must be sent it; `waited` are seconds since it came.
+        """Record a turn and return its frames, which must be sent; `waited` is the time since its arrival in seconds.
 
-        A long history comes in parts: until the turn itself was written (the second value), this is to be called again,
-        and no other turn of the key may come between. Raises `EngineError` for what is no JSON; then nothing has
+        A long history has several parts: call this again until the turn itself is included (the second value),
+        with no other turn of the key in between. Raises `EngineError` for values that are not JSON; then nothing has
         changed.
         """
         key, messages = request.cache_key, request.messages
@@ -487,7 +487,7 @@ class SentHistories:
         return self._drop_oldest() + turn, whole
 
     def forget(self, key: str) -> None:
-        """Strike a history out: the worker is told to forget the key."""
+        """Remove a history: the worker gets a frame to forget the key."""
         if self._sent.pop(key, None) is not None:
             self._size -= self._sizes.pop(key)
 
@@ -515,9 +515,9 @@ class KnownHistories:
         return len(self._known)
 
     def take(self, order: Generate | History) -> Sequence[Message]:
-        """Bring a history up to date and return it; it changes with the key's next turn.
+        """Update a history and return it; the key's next turn changes it.
 
-        Raises `ValueError` when the server keeps what is not here: one of the two has a defect, and must start again.
+        Raises `ValueError` if the server refers to messages that are not here. This is a defect and needs a restart.
         """
         known = self._known.setdefault(order.cache_key, [])
         if order.keep > len(known):
@@ -563,7 +563,7 @@ def _json(frame: Generate | History) -> bytes:
 
 
 def _part(messages: Sequence[Message], begin: int) -> int:
-    """Say up to where messages are sent at once."""
+    """Return the end of the messages that are sent at once."""
     room = PART_CHARACTERS
     for index in range(begin, len(messages)):
         room -= _characters(messages[index])
@@ -583,7 +583,7 @@ def _agreement(before: Sequence[Message], messages: Sequence[Message]) -> int:
 
 
 def _same(old: Message, new: Message) -> bool:
-    """Whether the worker could not tell two messages apart.
+    """Whether two messages are the same to the worker.
 
     To be equal is not enough for arguments: 1 equals True, and keys have an order that a template writes down.
     """

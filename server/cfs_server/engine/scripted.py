@@ -79,7 +79,7 @@ class ScriptedEngine:
 
     @property
     def context_tokens(self) -> int:
-        """Unknown: a script decides what is too long."""
+        """Unknown: a script decides when a prompt is too long."""
         return 0
 
     def predicted_wait(self, owner: str, kind: Kind) -> float:
@@ -111,7 +111,7 @@ class ScriptedEngine:
         self.forgotten.append(cache_key)
 
     def hint(self, cache_key: str, hint: Hint) -> None:
-        """Remember what a session was said to do."""
+        """Record the hint for a session."""
         self.hints.append((cache_key, hint))
 
     async def stats(self) -> EngineStats:
@@ -183,7 +183,7 @@ def _certain(token: str) -> TokenLogprob:
 
 
 def failing(reason: str, after: Iterable[str] = ()) -> Script:
-    """Make a script that says some tokens and then fails with `EngineError`."""
+    """Make a script that generates some tokens and then fails with `EngineError`."""
 
     def script(_: GenerationRequest) -> Iterable[str]:
         yield from after

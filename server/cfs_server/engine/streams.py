@@ -53,7 +53,7 @@ class TurnStream:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the stream has ended."""
         return self.reason is not None or self.error is not None
 
     @property

@@ -67,9 +67,9 @@ class Questions:
     async def ask(
         self, make: Callable[[int], Question], send: Callable[[Question | StopCounting], None]
     ) -> Answer | None:
-        """Send a question and wait for its answer; None when the worker dies before it has given one.
+        """Send a request and wait for its answer; None when the worker dies first.
 
-        Raises `Unavailable` when no answer comes in time. When the caller is cancelled, the worker stops counting, and
+        Raises `Unavailable` if no answer arrives in time. When the caller is cancelled, the worker stops counting, and
         this returns only after that: callers that cancel again and again must not fill the worker's queue.
         """
         number = next(self._numbers)
@@ -93,13 +93,13 @@ class Questions:
         return future.result()
 
     def answered(self, answer: Answer) -> None:
-        """Pass an answer on; one whose caller is gone is dropped."""
+        """Forward an answer; drop it if its caller has left."""
         future = self._open.pop(answer.number, None)
         if future is not None and not future.done():
             future.set_result(answer)
 
     def fail_all(self) -> None:
-        """Resolve all open questions with None: no answer will come."""
+        """Resolve all open requests with None: no answer will arrive."""
         for future in self._open.values():
             if not future.done():
                 future.set_result(None)
@@ -318,19 +318,19 @@ class LlamaEngine:
             self._tell(protocol.Cancel(request_id))
 
     def forget(self, cache_key: str) -> None:
-        """Free whatever is kept for a session that was deleted."""
+        """Free everything stored for a deleted session."""
         self._logs.forget(cache_key, busy=self._worker is not None)
         if self._worker is not None:
             self._worker.forget(cache_key)
 
     def hint(self, cache_key: str, hint: Hint) -> None:
-        """Say what a session does until its next turn; unknown keys are ignored."""
+        """Note a session's activity until its next turn; unknown keys are ignored."""
         self._tell(protocol.Expect(cache_key, hint))
 
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""
         answer = None
-        with contextlib.suppress(Unavailable):  # if the worker hangs, return what is known here
+        with contextlib.suppress(Unavailable):  # if the worker hangs, return the server's own values
             answer = await self._ask_stats(check=False)
         base = EngineStats(
             state=self._state,
@@ -368,7 +368,7 @@ class LlamaEngine:
         return TokenCounts(tuple(answer.counts), answer.prompt)
 
     async def check_integrity(self) -> list[str]:
-        """Ask the worker to verify its invariants; every line is a violation."""
+        """Request a check of the worker's invariants; every line is a violation."""
         answer = await self._ask_stats(check=True)
         return (answer.violations if answer else []) + self._logs.check_integrity()
 
@@ -483,7 +483,7 @@ class LlamaEngine:
             await self._begin(worker, stream)
 
     async def _begin(self, worker: WorkerProcess, stream: TurnStream) -> None:
-        """Send a turn to a worker, unless it is over or the worker is gone before that."""
+        """Send a turn to a worker, unless the turn or the worker has ended before that."""
 
         def wanted() -> bool:
             return self._worker is worker and not stream.over and not stream.cancelled

@@ -43,7 +43,7 @@ _Stamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A change of a file: the names of its content before and after (None: no file), and who made it."""
+    """A change of a file: the identifiers of its content before and after (None: no file), and its author."""
 
     path: str
     before: str | None
@@ -54,7 +54,7 @@ class Entry:
 class ChangeLog:
     """The ledger of the workspace `root`, kept in `file`; without one in memory only. Any number of threads may use it.
 
-    With `only`, it is about these folders of the root; what is in the folders `apart` is not looked at. Without
+    With `only`, it covers these folders of the root. It ignores the folders `apart`. Without
     `contents` files are not read, but compared by size and time of last change.
 
     Paths are relative to the root. Its methods block: they look at the disk. Raises `OSError`.
@@ -109,7 +109,7 @@ class ChangeLog:
             self.mark(agent_id)
 
     def _time(self) -> int:
-        """Return the time by the clock of the file system, which lags behind ours, in nanoseconds."""
+        """Return the time by the file system's clock, in nanoseconds. It lags behind the process's clock."""
         if self._file is None:
             return time.time_ns()
         self._file.touch()
@@ -163,7 +163,7 @@ class ChangeLog:
         return again or path in made
 
     def known_to(self, agent_id: str, path: str) -> str | None:
-        """Return what a file was when an agent last wrote it, or else at its mark."""
+        """Return the state of a file after an agent's last write, or else at its mark."""
         with self._lock:
             entries = [entry for entry in self._entries[self._marks.get(agent_id, 0) :] if entry.path == path]
             for entry in reversed(entries):
@@ -172,7 +172,7 @@ class ChangeLog:
             return entries[0].before if entries else self._now.get(path)
 
     def last_by(self, path: str) -> str | None:
-        """Return who changed a file last, if anybody knows."""
+        """Return the agent that changed a file last, or None if it is unknown."""
         with self._lock:
             return next((entry.by for entry in reversed(self._entries) if entry.path == path), None)
 
@@ -396,9 +396,9 @@ _LONGEST = 120
 
 
 def digested(context: Context, is_report: Callable[[ContextItem], bool], *, keep: int = 2) -> Context:
-    """Shorten all reports but the newest `keep` to a line; what was shortened stays as it is.
+    """Shorten all reports but the newest `keep` to one line. Shortened reports stay unchanged.
 
-    `is_report` knows the messages that brought one.
+    `is_report` detects messages that contain a report.
     """
     reports = [item for item in context if is_report(item) and not item.destroyed]
     old = reports[: max(0, len(reports) - keep)]
@@ -407,7 +407,7 @@ def digested(context: Context, is_report: Callable[[ContextItem], bool], *, keep
 
 
 def one_line(text: str) -> str | None:
-    """Return a report in a line: who, the status, the first line of its summary. None if that is not shorter."""
+    """Return a report in one line: agent, status, first line of the summary. None if this is not shorter."""
     found = _REPORT.search(text)
     if found is None:
         return None
@@ -426,7 +426,7 @@ _MOST_NAMED = 5
 def check_claims(
     details: Mapping[str, Any], agent_id: str, facts: Sequence[Change], ledger: ChangeLog, language: Language = "en"
 ) -> tuple[str, ...]:
-    """Return what is wrong with the claims of an agent. Blocks: it reads the files."""
+    """Return the problems in the claims of an agent. Blocks: it reads the files."""
     say = catalogue(language)
     reasons: list[str] = []
     wrong: dict[str, list[str]] = {}
@@ -454,7 +454,7 @@ def relative(path: str) -> str | None:
 
 
 def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: ChangeLog, *, deleted: bool) -> str | None:
-    """Return the name of the message about what is wrong with one claimed path."""
+    """Return the name of the message about the problem of one claimed path."""
     place = relative(path) or _odd(path)
     if place is None:
         return "no_path"
@@ -491,7 +491,7 @@ def _told(wrong: Mapping[str, list[str]], say: Messages) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """Who has reserved a file, and until when by the clock of the locks."""
+    """The agent that reserved a file, and the end of the lock by the locks' clock."""
 
     agent_id: str
     until: float
@@ -531,7 +531,7 @@ class Locks:
         self._locks = {path: lock for path, lock in self._locks.items() if lock.agent_id != agent_id}
 
     def held(self) -> dict[str, str]:
-        """Return who holds what."""
+        """Return all locks."""
         return {path: self._locks[path].agent_id for path in list(self._locks) if self._held(path) is not None}
 
     def _held(self, place: str) -> Lock | None:
@@ -554,8 +554,8 @@ class Locks:
 class StaleWrites:
     """The gate before one agent's writes: a `FileGate`. Any number of threads; all of a tree share the ledger.
 
-    What the agent knows of a file is what it last read or wrote. What it has never seen it may replace, if no other
-    agent wrote it and it is as it was when the agent's work began.
+    An agent knows the content that it last read or wrote. It may replace a file that it has never read if no other
+    agent wrote it and it is unchanged since the agent's work began.
     """
 
     def __init__(self, ledger: ChangeLog, agent_id: str, language: Language = "en") -> None:

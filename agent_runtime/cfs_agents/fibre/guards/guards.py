@@ -55,9 +55,9 @@ class TreeBudget:
         self._accounts: dict[str, _Account] = {}
 
     def open(self, agent_id: str, parent: str | None, limit: int | None, used: int = 0) -> None:
-        """Open an account below the parent's; `used` is what the agent has used in an earlier process.
+        """Open an account below the parent's; `used` is the agent's usage in an earlier process.
 
-        An existing account gets the limit, and keeps what was used.
+        An existing account gets the limit and keeps its usage.
         """
         if agent_id in self._accounts:
             self._accounts[agent_id].limit = limit
@@ -87,12 +87,12 @@ class TreeBudget:
             self._accounts[name].reserved.pop(agent_id, None)
 
     def release(self, agent_id: str) -> None:
-        """Release what an agent has reserved, as it has ended."""
+        """Release the reservations of an agent that has ended."""
         for name in self._line(agent_id):
             self._accounts[name].reserved.pop(agent_id, None)
 
     def used(self, agent_id: str) -> int:
-        """Return what an agent and all below it have used."""
+        """Return the usage of an agent and all its descendants."""
         return self._accounts[agent_id].used
 
     def _line(self, agent_id: str) -> list[str]:
@@ -176,7 +176,7 @@ class Guards:
         return self._gates.setdefault(agent_id, StaleWrites(self.ledger, agent_id, self._language))
 
     def watched(self, tool: Tool, agent_id: str) -> Tool:
-        """Wrap a tool that may change files by itself, such as a shell: its changes are recorded for its agent."""
+        """Wrap a tool that may change files directly, such as a shell. Its changes are recorded for its agent."""
         work: Callable[..., Awaitable[Any]] = tool.callable
 
         @functools.wraps(work)
@@ -192,9 +192,9 @@ class Guards:
     # -- its steps ------------------------------------------------------------------------------------------------
 
     def before_round(self, agent_id: str, context: Context, length: int) -> Context:
-        """Check before a model is asked with a conversation of `length` tokens; return the conversation to send.
+        """Check before a model request with a conversation of `length` tokens; return the conversation to send.
 
-        Raises `TooMany` if the budget does not have that much.
+        Raises `TooMany` if the budget is too small.
         """
         if length > LONG_CONTEXT:
             context = digested(context, _brings_report)
@@ -202,7 +202,7 @@ class Guards:
         return context
 
     def asked(self, agent_id: str, usage: Usage) -> None:
-        """A model was asked: draw its usage from the budget."""
+        """Draw the usage of a model request from the budget."""
         self.budget.draw(agent_id, tokens(usage))
 
     async def unmade(self, agent_id: str, answer: str, task: str, doubted: str | None) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ Rules = list[str]
 
 
 def argument_schemas(tools: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Say which JSON schema each tool's arguments must fit. There are no others than it names unless it says so."""
+    """Return the JSON schema of each tool's arguments. Other arguments are allowed only if the schema allows them."""
     found = {}
     for tool in tools:
         function = tool.get("function", tool)
@@ -166,7 +166,7 @@ def _listed(names: Sequence[str]) -> Rules:
 
 
 def _bracketed(schemas: Mapping[str, Mapping[str, Any]]) -> Rules:
-    """`NAME(key='text')]`: literals of Python. Of the schema names, types, choices and what is required count."""
+    """`NAME(key='text')]`: literals of Python. Only names, types, choices and `required` of the schema are used."""
     rules = [
         r"""PY_TEXT: /'([^'\\\x00-\x1f\x7f]|\\['"\\nrt])*'|"([^"\\\x00-\x1f\x7f]|\\['"\\nrt])*"/""",
         r"PY_INTEGER: /-?(0|[1-9][0-9]{0,17})/",
@@ -220,7 +220,7 @@ def _literals(schema: Mapping[str, Any]) -> list[str]:
 
 
 def _properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]] | None:
-    """Return the arguments that there may be, in their order; None where others may be, too, or that is not said."""
+    """Return the allowed arguments in order; None if the schema allows others, too."""
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or schema.get("additionalProperties") is not False:
         return None

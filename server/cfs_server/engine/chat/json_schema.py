@@ -78,7 +78,7 @@ _DEEPEST = 5
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A schema for llguidance, and what was left out of it where `BEST_EFFORT` allows that."""
+    """A schema for llguidance, and the parts that `BEST_EFFORT` omitted."""
 
     schema: dict[str, Any]
     left_out: tuple[str, ...] = ()
@@ -114,7 +114,7 @@ class _Compiler:
         self.left_out: set[str] = set()
 
     def compile(self, schema: Schema, path: str) -> Schema:
-        """Rewrite a subschema; `path` says where it stands, for messages."""
+        """Rewrite a subschema; `path` is its place, for messages."""
         self._count_parts(1)
         if schema is True or schema is False:
             if not schema:
@@ -168,7 +168,7 @@ class _Compiler:
         self.left_out.add(why)
 
     def _reference(self, reference: str, beside: dict[str, Any], path: str) -> Schema:
-        """Refer to a definition of what a reference leads to; what stands beside it holds too."""
+        """Refer to a definition of a reference's target, merged with the keywords beside the reference."""
         more = {key: value for key, value in beside.items() if key in _ASSERTIONS}
         asked = json.dumps([reference, more, self._lenient])
         if asked not in self._references:
@@ -341,7 +341,7 @@ class _Compiler:
         return found
 
     def _names(self, schema: Schema, path: str) -> str:
-        """Write what names may be as a pattern."""
+        """Write the allowed names as a pattern."""
         found = self.compile(merged(schema, {"type": "string"}), path)
         while isinstance(found, dict) and "$ref" in found:
             found = self.definitions[found["$ref"].removeprefix("#/$defs/")]
@@ -461,7 +461,7 @@ class _Compiler:
 def merged(one: Schema, other: Schema) -> Schema:
     """Make the schema of what fits both; raises `Contradiction` where nothing can, `ValueError` where it is not known.
 
-    What needs a look at other schemas stays side by side in `allOf`.
+    Keywords that depend on other schemas stay in `allOf`.
     """
     if one is False or other is False:
         raise Contradiction("the schema is false")
@@ -500,7 +500,7 @@ def is_of(value: Any, types: Sequence[str]) -> bool:
 
 
 def _check_shapes(one: Schema, other: Schema) -> None:
-    """Refuse to merge keywords that say something of what other keywords beside them leave over."""
+    """Refuse to merge keywords that apply to the rest that sibling keywords leave."""
     for alone, *shape in _SHAPES:
         mine, theirs = ({key: each[key] for key in (alone, *shape) if key in each} for each in (one, other))
         split = alone in mine or alone in theirs or any(isinstance(each.get("items"), list) for each in (mine, theirs))

@@ -58,7 +58,7 @@ STANDARD_FORMATS = frozenset(FORMATS) | {
 
 
 def translated(pattern: str) -> str:
-    """Write a pattern for llguidance, which takes it anywhere in a string; raises `ValueError` for what it cannot."""
+    """Write a pattern for llguidance, which matches it anywhere in a string; raises `ValueError` if it cannot."""
     found: list[str] = []
     at = 0
     while at < len(pattern):

@@ -73,7 +73,7 @@ def with_system(messages: Sequence[Message], text: str) -> list[Message]:
 
 
 def named_results(messages: Iterable[Message]) -> list[Message]:
-    """Give each tool's result the name of the tool: some templates ask for it, and most programs leave it out."""
+    """Add the name of the tool to each tool result: some templates need it, and most programs omit it."""
     names: dict[str | None, str] = {}
     found = []
     for message in messages:
@@ -98,9 +98,9 @@ def calls_as_text(messages: Iterable[Message]) -> list[Message]:
 
 
 def results_as_user(messages: Iterable[Message]) -> list[Message]:
-    """Let the user say what tools found, in one message with what the user says before or after it.
+    """Move tool results into a user message, merged with the user messages before or after them.
 
-    Templates without a role for tools often insist on turns that alternate.
+    Templates without a role for tools often require alternating turns.
     """
     found: list[Message] = []
     after_result = False
@@ -183,9 +183,9 @@ _TOOL = {
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """Which parts of a conversation with tools a template writes by itself.
+    """The parts of a tool conversation that a template supports.
 
-    `text_arguments`: it wants the arguments of a call as JSON text, not as a mapping.
+    `text_arguments`: it needs the arguments of a call as JSON text, not as a mapping.
     """
 
     tools: bool = False
@@ -195,7 +195,7 @@ class Abilities:
 
 
 def abilities_of(render: Render) -> Abilities:
-    """Try a template on small conversations, and look for what was put in."""
+    """Render small conversations with a template and search for their parts in the output."""
     question: Rows = [{"role": "user", "content": "Hello."}]
     tools = _NAME in _attempt(render, question, [_TOOL])
     offered = [_TOOL] if tools else []
@@ -294,7 +294,7 @@ _Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text of a prompt that is cut into tokens by itself; `trusted` text may name special tokens."""
+    """Text of a prompt that is tokenized separately; `trusted` text may name special tokens."""
 
     text: str
     trusted: bool
@@ -302,7 +302,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model continues, and the strings that end its reply."""
+    """The text that the model continues, and the strings that end its reply."""
 
     pieces: tuple[Piece, ...]
     stops: tuple[str, ...]
@@ -319,7 +319,7 @@ class Prompt:
 
 
 class PromptBuilder:
-    """Knows a model's template and the names of its special tokens."""
+    """Builds prompts with a model's template and the names of its special tokens."""
 
     def __init__(
         self,
@@ -353,7 +353,7 @@ class PromptBuilder:
         self, messages: Sequence[Message], settings: Settings, tools: Sequence[dict[str, Any]]
     ) -> tuple[Piece, ...]:
         can = self._abilities
-        if tools and not can.tools:  # then calls are told in our form throughout, not now in one and then in another
+        if tools and not can.tools:  # then all calls use the CFS format, so the prompt does not mix formats
             messages, tools, can = with_system(messages, described_with_tags(tools)), (), Abilities()
         harmless = [self._harmless(tool) for tool in tools]
         refusal: EngineError | None = None
@@ -365,7 +365,7 @@ class PromptBuilder:
         raise refusal or EngineError("the model's chat template refuses this conversation")
 
     def _tellings(self, messages: Sequence[Message], settings: Settings, can: Abilities) -> Iterator[_Rows]:
-        """Tell a conversation in the ways that templates want it in: as it is, if that can be, and less and less so."""
+        """Yield forms of a conversation that templates may accept: the unchanged one first, then simpler ones."""
         own = messages if can.calls else calls_as_text(messages)
         own = own if can.results else results_as_user(own)
         rows = _with_system([self._row(message) for message in own], settings.system)
@@ -468,7 +468,7 @@ def _short_ids(rows: _Rows) -> _Rows:
 
 
 def _system_as_user(rows: _Rows) -> _Rows:
-    """Tell the first user what the system says: some templates know no such role."""
+    """Move the system message into the first user message: some templates have no system role."""
     if not rows or rows[0]["role"] != "system":
         return rows
     system, *rest = rows

@@ -65,17 +65,17 @@ class ReplyReader:
         self._unmarked = self._think
 
     def feed(self, text: str, tokens: int = 0) -> Delta | None:
-        """Take the next piece; return what is certain now, if anything is."""
+        """Parse the next piece; return the output that is now certain, if any."""
         self._held += text
         self._tokens += tokens
         return self._read(last=False)
 
     def finish(self) -> Delta | None:
-        """Say what was held back: nothing more will come."""
+        """Return the held text at the end of the input."""
         return self._read(last=True)
 
     def reason(self, reason: FinishReason) -> FinishReason:
-        """Say why the reply is over, given why the text is."""
+        """Return the finish reason of the reply, given the reason of the text."""
         return "tool_calls" if self.calls and (reason == "stop" or self.full) else reason
 
     def _read(self, *, last: bool) -> Delta | None:
@@ -92,7 +92,7 @@ class ReplyReader:
     # -- stages: each takes something off what is held, and says whether to go on ---------------------------------
 
     def _begin(self, last: bool) -> bool:
-        """A reply may begin with thinking, and so may what follows a call."""
+        """A reply may begin with thinking, and so may the text after a call."""
         text = self._held.lstrip()
         if text.startswith(THINK):
             self._held = text[len(THINK) :]
@@ -115,7 +115,7 @@ class ReplyReader:
         return bool(mark)
 
     def _start(self, last: bool) -> bool:
-        """An answer, or what is left of a reply behind a call, may begin with a call in plain JSON."""
+        """An answer, or the rest of a reply after a call, may begin with a call in plain JSON."""
         if self._reads_calls and self._form is None:
             text = self._held.lstrip()
             bracket = text[:1] == "[" and text[1:].lstrip()[:1]
@@ -143,7 +143,7 @@ class ReplyReader:
         return self._judge(last)
 
     def _judge(self, last: bool) -> bool:
-        """Ask the form that is being read; go on behind it once it has answered."""
+        """Query the current format; continue after it once it has answered."""
         verdict = self._form.read(self._held, last=last) if self._form is not None else None
         if verdict is None:
             return False
@@ -183,7 +183,7 @@ class ReplyReader:
         return max(_tail(self._held, tuple(_BY_MARK)), len(fence) if fence in ("`", "``") else 0)
 
     def _take(self, count: int) -> None:
-        """Let so much of what is held out as text."""
+        """Release this much of the held input as text."""
         self._new_text += self._answer.feed(self._held[:count])
         self._held = self._held[count:]
 
@@ -202,7 +202,7 @@ class _Stripped:
         self._space = ""
 
     def feed(self, text: str) -> str:
-        """Take text; return what of it is certain to stay."""
+        """Parse text; return the part that is certain to stay."""
         _, newline, line = text.rpartition("\n")
         self.at_line_start = not line.strip() and (bool(newline) or self.at_line_start)
         whole = self._space + text

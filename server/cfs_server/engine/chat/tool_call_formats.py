@@ -46,7 +46,7 @@ class JsonEnd:
         self._quoted = False
 
     def find(self, text: str) -> int | None:
-        """Return the index behind the end, or None as long as it has not come."""
+        """Return the index after the end, or None until the end arrives."""
         while found := (_INSIDE if self._quoted else _OUTSIDE).search(text, self._at):
             mark = found[0]
             if mark == "\\":
@@ -67,7 +67,7 @@ class JsonEnd:
 
 
 def calls_in(text: str, *, strict: bool) -> list[FoundCall]:
-    """Read the call, or the list of calls, that a piece of JSON says; empty when it says something else.
+    """Parse the call, or the list of calls, in a piece of JSON; empty when it contains something else.
 
     `strict` takes only what has a name and arguments and nothing that a call does not have: for JSON that stands there
     without a mark which calls it a call.
@@ -90,7 +90,7 @@ def read_json(text: str) -> Any:
 
 
 def may_be_call(text: str) -> bool:
-    """Whether a piece of JSON whose end has not come may still say a call: as far as its first key tells."""
+    """Whether an incomplete piece of JSON may still be a call, judged by its first key."""
     return _BEGINNING.fullmatch(text) is not None or _FIRST_KEY.match(text) is not None
 
 
@@ -129,14 +129,14 @@ _SPACE = re.compile(r"\s*")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The calls that a text begins with, and where what follows them begins. Without calls so much of it is text."""
+    """The calls at the beginning of a text, and the index after them. Without calls the part up to it is text."""
 
     calls: tuple[FoundCall, ...]
     end: int
 
 
 class Parameters:
-    """What is known of the tools: the names of their parameters, in order, and the JSON type of each."""
+    """The names of the tools' parameters, in order, and the JSON type of each."""
 
     def __init__(self, tools: Iterable[Mapping[str, Any]] = ()) -> None:
         self._known: dict[str, dict[str, Any]] = {}
@@ -152,7 +152,7 @@ class Parameters:
         return all(call.name in self._known for call in calls)
 
     def named(self, tool: str, values: Sequence[Any]) -> dict[str, Any]:
-        """Give values that came without names those of the tool's parameters, in their order."""
+        """Assign positional values to the tool's parameters, in order."""
         if len(values) == 1 and isinstance(values[0], dict):
             known = self._known.get(tool)
             if known is None or values[0].keys() <= known.keys():
@@ -162,7 +162,7 @@ class Parameters:
         return dict(zip(names, values, strict=False))
 
     def value(self, tool: str, parameter: str, text: str) -> Any:
-        """Read a value that came as bare text: a string where one is wanted, else JSON where it is some."""
+        """Parse a value in bare text: a string where the type is string, else JSON if it is valid JSON."""
         schema = self._known.get(tool, {}).get(parameter)
         if isinstance(schema, Mapping) and schema.get("type") == "string":
             return text
@@ -187,7 +187,7 @@ class Form:
         raise NotImplementedError
 
     def _none(self) -> Verdict:
-        """The mark was no mark: it is text, and what follows is looked at by itself."""
+        """The mark is only text; the text after it is parsed separately."""
         return Verdict((), len(self.MARK))
 
     def _some(self, end: int) -> Verdict:
@@ -373,7 +373,7 @@ class Plain(Form):
     MARK: ClassVar[str] = "{"  # or "["
 
     def read(self, text: str, *, last: bool) -> Verdict | None:
-        """Read it, unless its first key says that it is something else."""
+        """Parse it, unless its first key shows that it is not a call."""
         if not may_be_call(text):
             return self._none()
         end = self._json(text, 0)

@@ -63,7 +63,7 @@ class PrefixCache:
         } | self.disk.gauges()
 
     def collect(self) -> None:
-        """Take in what the disk has read since the last call, and drop what could not be read or written."""
+        """Process the disk's results since the last call; drop state that could not be read or written."""
         for entry, blob in self.disk.results():
             for node in sorted(entry.nodes, key=lambda each: each.end, reverse=True):
                 if blob is None:
@@ -94,7 +94,7 @@ class PrefixCache:
             self._store(node)
 
     def copy_some(self) -> None:
-        """Copy one piece of what is large; what is complete goes to disk, too."""
+        """Copy one piece of large state; complete state also goes to disk."""
         if (copied := self.copying.go_on()) is not None:
             node, blob = copied
             self._in_memory(node, blob)
@@ -119,7 +119,7 @@ class PrefixCache:
         return node.device is not None or not (node.pins or (node.children and node.disk is None))
 
     def _discard(self, node: Node) -> None:
-        """Drop a copy in memory; what is neither on the device nor on disk is lost."""
+        """Drop a copy in memory; the state is lost if it is neither on the device nor on disk."""
         if node.memory is not None:
             self.memory.free(node.memory)
             node.memory = None
@@ -143,7 +143,7 @@ class PrefixCache:
         return all(node.near or not set(node.children.values()) - entry.nodes for node in entry.nodes)
 
     def _give_up(self, node: Node) -> None:
-        """Remove what a node has on disk; what is nowhere else is lost."""
+        """Remove a node's state on disk; the state is lost if it is nowhere else."""
         self.disk.free(node)
         if not node.kept:
             self._lose(node)
@@ -241,7 +241,7 @@ class PrefixCache:
         if allocation is None and node is not None:
             node.pin(-1)
             if alone:
-                # What was saved as one needs room for all of it, also for the part that is on the device already.
+                # State that was saved as a whole needs room for all of it, including the part on the device.
                 if not self._evict_all():
                     self._lose(node)
                 return self.allocate(owner, log, spare, alone=True)
@@ -252,7 +252,7 @@ class PrefixCache:
         self.pool.grow(allocation.handle, count)
 
     def undo(self, allocations: Sequence[Allocation]) -> None:
-        """Remove what an aborted step may have written."""
+        """Remove the cells that an aborted step may have written."""
         for allocation in allocations:
             self.pool.forget_rest(allocation.handle, allocation.length)
 
@@ -278,9 +278,9 @@ class PrefixCache:
             before.pin(-1)
 
     def release(self, allocation: Allocation, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
-        """Free a turn's allocation. What it computed, if it is given, stays for the session `key`.
+        """Free a turn's allocation. Its computed state stays for the session `key`, if the log is given.
 
-        Without a log nothing more is committed, and without a key only what others need stays.
+        Without a log nothing more is committed. Without a key only shared state stays.
         """
         if log is not None:
             self.commit(allocation, log)
@@ -352,7 +352,7 @@ class PrefixCache:
                 self._evict(node)
 
     def check_integrity(self) -> list[str]:
-        """Compare the books with each other and with the device; every line is a violation."""
+        """Compare the records with each other and with the device; every line is a violation."""
         nodes = list(self.tree)
         problems = self.tree.check_integrity() + self.pool.check_integrity()
         problems += self.memory.check_integrity([node.memory for node in nodes if node.memory])
@@ -372,11 +372,11 @@ class PrefixCache:
         return problems
 
     def _beginning(self, owner: str, log: "array[int]") -> Node | None:
-        """Find the node behind which a log goes on, cutting one if it must."""
+        """Find the node after which a log continues; split a node if necessary."""
         return self.tree.insert(owner, tokens_of(log, self.known(owner, log)))
 
     def _known_nodes(self, owner: str, log: "array[int]") -> Sequence[Node]:
-        """List the nodes that a prompt goes through."""
+        """List the nodes on a prompt's path."""
         return self.tree.match(owner, tokens_of(log, len(log) - 1)).nodes
 
     def _place(self, allocation: Allocation, length: int, spare: int, *, alone: bool) -> Allocation | None:
@@ -471,7 +471,7 @@ class Copying:
         return node, Blob(node.start, node.end, size, tuple(copied.pieces))
 
     def check_integrity(self) -> list[str]:
-        """Compare what is due with what is copied; every line is a violation."""
+        """Compare the due copies with the existing ones; every line is a violation."""
         copied, problems = self._copied, []
         if len(set(self._due)) != len(self._due):
             problems.append("a node is to be copied twice")
@@ -481,7 +481,7 @@ class Copying:
 
 
 class _Copied:
-    """What there is of a copy."""
+    """The existing pieces of a copy."""
 
     def __init__(self, node: Node) -> None:
         self.node, self.start, self.end = node, node.start, node.end

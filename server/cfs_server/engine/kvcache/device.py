@@ -15,7 +15,7 @@ from cfs_server.engine.llama.ffi import Context
 
 @dataclass(eq=False, slots=True)
 class SequenceHandle:
-    """A sequence id in use. `length` positions are computed while a turn runs on it, `own` of them by itself."""
+    """A sequence id in use. `length` positions are computed while a turn runs on it, `own` of them by that turn."""
 
     id: int
     nodes: set[Node] = field(default_factory=set)
@@ -96,11 +96,11 @@ class Pool:
             self.hold(node, handle)
 
     def padding(self, count: int) -> int | None:
-        """Return a sequence for tokens that nobody needs, until `clear_padding`; `None` without room for the step."""
+        """Return a sequence for padding tokens, until `clear_padding`; `None` without room for the step."""
         return self._scratch if self._scratch >= 0 and count <= self.cells_free else None
 
     def clear_padding(self) -> None:
-        """Free the cells of tokens that nobody needs."""
+        """Free the cells of padding tokens."""
         self._context.clear(self._scratch)
 
     def share(self, nodes: Iterable[Node], handle: SequenceHandle) -> None:
@@ -132,7 +132,7 @@ class Pool:
         return handle
 
     def forget_rest(self, handle: SequenceHandle, length: int) -> None:
-        """Cut a turn's sequence down to a length; what is cut off were its own cells."""
+        """Truncate a turn's sequence to a length; the removed cells must be its own."""
         self._context.drop(handle.id, length, -1)
         handle.own -= handle.length - length
         handle.length = length
@@ -154,7 +154,7 @@ class Pool:
 
     @property
     def has_parts(self) -> bool:
-        """Whether a part of a sequence can be saved by itself."""
+        """Whether a part of a sequence can be saved separately."""
         return self._context.partial
 
     def save_part(self, node: Node, start: int, end: int) -> tuple[Piece, ...]:
@@ -213,7 +213,7 @@ class Pool:
             self.nodes.discard(upper)
 
     def check_integrity(self) -> list[str]:
-        """Compare the books with the device; every line is a violation."""
+        """Compare the records with the device; every line is a violation."""
         problems = []
         ids = sorted([*self.handles, *self._free, *([self._scratch] if self._scratch >= 0 else [])])
         if ids != list(range(self._context.sequences)):
@@ -262,7 +262,7 @@ class Allocation:
 
     @property
     def shared(self) -> int:
-        """Leading positions that the tree knows."""
+        """Leading positions that are in the tree."""
         return self.node.end if self.node else 0
 
     @property

@@ -45,7 +45,7 @@ State = NDArray[np.uint8]
 
 
 class BadFile(Exception):
-    """The file is torn, damaged or somebody else's; its text says how."""
+    """The file is incomplete, damaged or foreign; the error's text gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a file says of itself."""
+    """The metadata of a file."""
 
     fingerprint: str
     owner: str
@@ -169,7 +169,7 @@ _SUFFIX, _UNFINISHED, _LOCK = ".state", ".part", "lock"
 
 
 class FolderRefused(Exception):
-    """The folder cannot be used; its text is one line that says why."""
+    """The folder cannot be used; the error's text gives the reason in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +182,13 @@ class Found:
 
 
 def new_name() -> str:
-    """Make a name for a file, which says nothing."""
+    """Make a random name for a file."""
     return secrets.token_hex(16)
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What a folder holds, and what room there is."""
+    """The contents of a folder, and the free space."""
 
     files: int
     bytes: int
@@ -209,7 +209,7 @@ def survey(parent: Path) -> Survey:
 
 
 class Folder:
-    """Writes, reads and removes state files. Nobody else may enter: they hold what sessions are about."""
+    """Writes, reads and removes state files. Other users have no access: the files contain session text."""
 
     def __init__(self, parent: Path, fingerprint: str) -> None:
         """Make the folder and lock it; raises `FolderRefused`."""
@@ -244,9 +244,9 @@ class Folder:
             os.close(lock)
 
     def sweep(self) -> tuple[list[Found], int]:
-        """Find all files that are as they should be, those used longest ago first, and remove all others of ours.
+        """Find all valid files, the least recently used first, and remove all other files of the engine.
 
-        Returns also how many were removed: torn ones, damaged ones, and those of another model, build or setting.
+        Also returns the number of removed files: incomplete, damaged, or of another model, build or setting.
         """
         found: list[tuple[int, Found]] = []
         removed = 0
@@ -342,7 +342,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a file: it was written (no `head`), read, or there is a `problem`."""
+    """The result for a file: it was written (no `head`), read, or there is a `problem`."""
 
     name: str
     head: Head | None = None
@@ -387,7 +387,7 @@ class Archive:
         self._tasks.put(("remove", name))
 
     def results(self) -> list[Done]:
-        """Take what has been done since the last call; removals are not told."""
+        """Return the results since the last call; removals have none."""
         results = []
         while not self._done.empty():
             results.append(self._done.get())
@@ -457,7 +457,7 @@ _HEAD_BYTES, _PIECE_BYTES = 512, 64
 
 
 class DiskTier:
-    """Books of the files, and orders to the thread that has them; without an archive nothing is ever on disk."""
+    """Records the files and sends jobs to their thread; without an archive nothing is ever on disk."""
 
     def __init__(self, archive: Archive | None = None, limit: int = 0) -> None:
         self.books = Disk(limit)
@@ -472,7 +472,7 @@ class DiskTier:
         return self._archive is not None
 
     def gauges(self) -> dict[str, float]:
-        """Say how much is kept, for `/metrics`."""
+        """Return the amount of stored state, for `/metrics`."""
         if self._archive is None:
             return {}
         return {
@@ -484,7 +484,7 @@ class DiskTier:
         }
 
     def found(self) -> list[Found]:
-        """Take the files of the worker before, shortest prompts first: what a run goes on from comes before it."""
+        """Add the previous worker's files, shortest prompts first, so parents precede their children."""
         if self._archive is None:
             return []
         found, self._archive.found = self._archive.found, []
@@ -527,14 +527,14 @@ class DiskTier:
             self.books.add(entry, node)
 
     def free(self, node: Node) -> None:
-        """Let a node have nothing on disk; the file goes with the last that had it."""
+        """Detach a node from its file; the file is removed with its last node."""
         entry = self.books.free(node)
         if entry is not None and self._archive is not None:
             del self._named[entry.name]
             self._archive.remove(entry.name)
 
     def fetch(self, nodes: Iterable[Node]) -> bool:
-        """Have read what of some nodes is nowhere else; whether there is anything to wait for."""
+        """Request the state of some nodes that is only on disk; return whether a read is pending."""
         entries = {node.disk for node in nodes if not node.near and node.disk is not None}
         for entry in entries:
             if not entry.reading and self._archive is not None:
@@ -547,7 +547,7 @@ class DiskTier:
         for done in self._archive.results() if self._archive is not None else ():
             entry = self._named.get(done.name)
             if entry is None:
-                continue  # all who had it are gone
+                continue  # all its nodes are removed
             if done.head is not None:
                 entry.reading = False
             blob = _blob(entry, done)
@@ -560,12 +560,12 @@ class DiskTier:
                 yield entry, None
 
     def close(self) -> None:
-        """Write what waits, and let go of the folder."""
+        """Write all pending state and release the folder."""
         if self._archive is not None:
             self._archive.close()
 
     def check_integrity(self, nodes: Sequence[Node]) -> list[str]:
-        """Compare the books with the nodes and with each other; every line is a violation."""
+        """Compare the records with the nodes and with each other; every line is a violation."""
         problems = self.books.check_integrity(nodes)
         if set(self._named.values()) != set(self.books.oldest()):
             problems.append("files and their names do not agree")
@@ -573,7 +573,7 @@ class DiskTier:
 
 
 def _blob(entry: Entry, done: Done) -> Blob | None:
-    """Make a copy in memory of a file that is what the books say that it is."""
+    """Make a copy in memory of a file that matches the records."""
     head = done.head
     if head is None or not done.pieces or not _fits(entry, head):
         return None
@@ -601,7 +601,7 @@ class Woken:
 
 
 def open_disk(model: LoadedModel, wake: Callable[[], None], warn: Callable[[str], None]) -> DiskTier:
-    """Open the folder that the options name, if any; one that cannot be used is told, and done without."""
+    """Open the configured folder, if any; log a folder that cannot be used, and continue without it."""
     options = model.options
     if not options.disk:
         return DiskTier()
@@ -616,7 +616,7 @@ def open_disk(model: LoadedModel, wake: Callable[[], None], warn: Callable[[str]
 
 
 def fingerprint(model: LoadedModel) -> str:
-    """Name what state depends on: the model's file, the library and its processor's code, the settings of the pool."""
+    """Return the fingerprint of the state: the model's file, the library and its native code, the pool's settings."""
     plan, context = model.plan, model.context
     library = Path(llama_cpp.__file__).parent / "lib"
     files = sorted((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in library.iterdir())

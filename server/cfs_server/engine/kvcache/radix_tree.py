@@ -36,7 +36,7 @@ class Entry:
 
 
 class Disk:
-    """Counts the bytes of all files, and knows which was used longest ago."""
+    """Counts the bytes of all files, and returns the least recently used one."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -89,7 +89,7 @@ class Disk:
         return iter(list(self._entries))
 
     def check_integrity(self, nodes: "Iterable[Node]") -> list[str]:
-        """Compare the books with the nodes that refer to files; every line is a violation."""
+        """Compare the records with the nodes that refer to files; every line is a violation."""
         held = {node: node.disk for node in nodes if node.disk is not None}
         booked = {node: entry for entry in self._entries for node in entry.nodes}
         problems = [] if held == booked else ["nodes and the files that they refer to do not agree"]
@@ -148,7 +148,7 @@ class Memory:
             blob.data = None
 
     def check_integrity(self, references: list[Blob]) -> list[str]:
-        """Compare the books with the blobs that nodes refer to; every line is a violation."""
+        """Compare the records with the blobs that nodes refer to; every line is a violation."""
         users = Counter(references)
         problems = [
             f"a blob has {blob.users} users in place of {count}" for blob, count in users.items() if blob.users != count
@@ -226,14 +226,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """How much of a prompt the tree knows: the nodes, of which the last may be known in part only."""
+    """The matched part of a prompt: its nodes, of which the last may match only in part."""
 
     nodes: tuple[Node, ...]
     length: int
 
 
 class PrefixTree:
-    """All nodes of all owners. `on_split(upper, lower)` is told when a node was cut into two."""
+    """All nodes of all owners. `on_split(upper, lower)` is called when a node was split."""
 
     def __init__(self, on_split: Callable[[Node, Node], None] = lambda _upper, _lower: None) -> None:
         self._roots: dict[str, Node] = {}
@@ -274,7 +274,7 @@ class PrefixTree:
         return node
 
     def join(self, node: Node) -> Node | None:
-        """Let a node take in its parent, if nothing else ends or branches off there; returns the one that is gone."""
+        """Merge a node with its parent if nothing else ends or branches there; return the removed node."""
         above = node.parent
         if above is None or above.parent is None or len(above.children) > 1 or above.sessions:
             return None
@@ -302,14 +302,14 @@ class PrefixTree:
             self._roots = {owner: root for owner, root in self._roots.items() if root is not parent}
 
     def attach(self, key: str, node: Node) -> Node | None:
-        """Say that a session's newest state ends at a node; returns where it ended before."""
+        """Attach a session to the node at which its newest state ends; return the previous node."""
         before = self.detach(key)
         self._ends[key] = node
         node.sessions.add(key)
         return before
 
     def detach(self, key: str) -> Node | None:
-        """Say that a session has nothing here any more; returns where it ended."""
+        """Detach a session; return the node at which it ended."""
         node = self._ends.pop(key, None)
         if node is not None:
             node.sessions.discard(key)
@@ -320,7 +320,7 @@ class PrefixTree:
         return self._ends.get(key)
 
     def unwanted(self, node: Node | None) -> Iterator[Node]:
-        """Yield a node and those above it as long as nobody needs them; the caller removes each."""
+        """Yield a node and its ancestors while they are unused; the caller removes each."""
         while node is not None and node.parent is not None and not (node.children or node.sessions or node.pins):
             above = node.parent
             yield node
@@ -375,7 +375,7 @@ class PrefixTree:
 
 
 def owner_of(node: Node) -> str:
-    """Say in whose tree a node is."""
+    """Return the owner of a node's tree."""
     while node.parent is not None:
         node = node.parent
     return node.owner
@@ -403,7 +403,7 @@ _Entry = tuple[float, int, Node]
 
 
 class LRUIndex:
-    """A set of nodes; whoever changes `used` or `pause` of one says so by `touch`."""
+    """A set of nodes; after a change of `used` or `pause` call `touch`."""
 
     def __init__(self) -> None:
         self._by_pause: dict[float, list[_Entry]] = {}
@@ -479,10 +479,10 @@ SECONDS_UNTIL = {
 
 
 def dispensable(now: float) -> Callable[[Node], tuple[bool, float, float]]:
-    """Rank nodes: those kept twice first, then by how far off their next use seems, then by how long ago the last was.
+    """Rank nodes: those stored twice first, then by the expected time to the next use, then by the last use.
 
-    A pause says nothing of its end: who thinks is as far from his next word after ten seconds as after one. But whoever
-    is overdue, or was never announced, is thought to stay away for as long again as he did already.
+    The length of a pause so far does not predict its end. But a session that is overdue, or that gave no hint, is
+    expected to stay away for as long again as it already has.
     """
     return lambda node: (
         node.device is not None and node.memory is not None,

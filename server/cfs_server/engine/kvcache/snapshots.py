@@ -44,7 +44,7 @@ class SnapshotCache(PrefixCache):
             self.pool.empty(allocation.handle)
 
     def commit(self, allocation: Allocation, log: "array[int]") -> None:
-        """Do nothing: the state of a turn that goes on cannot be shared."""
+        """Do nothing: the state of a running turn cannot be shared."""
 
     def release(self, allocation: Allocation, log: "array[int] | None", key: str | None, pause: float = 0.0) -> None:
         """Free a turn's allocation. Its state stays for the session `key`."""

@@ -27,7 +27,7 @@ _FIRST_GUESS = 128.0
 
 
 class Forecast:
-    """Learns the length of replies; asks the budget what prompts and steps cost."""
+    """Learns the length of replies; gets the cost of prompts and steps from the budget."""
 
     def __init__(self, budget: PromptBudget) -> None:
         self._budget = budget
@@ -38,7 +38,7 @@ class Forecast:
         self._reply_tokens += _LEARNING_RATE * (tokens - self._reply_tokens)
 
     def backlog(self, running: Collection[Generation], waiting: Collection[Generation], parallel: int) -> Backlog:
-        """Predict what is before a newcomer. Unless there is a place, one of those that run must end first."""
+        """Predict the work before a new turn. Without a free place a running turn must end first."""
         if len(running) < parallel:
             return Backlog()
         prompt, reply = self._budget.seconds(1), self._budget.reply_seconds(parallel)
@@ -188,16 +188,16 @@ class DeterministicRunner:
 
     @property
     def turns(self) -> list[Generation]:
-        """Who is here."""
+        """The present turns."""
         return [own.turn for own in self._turns]
 
     def next_size(self) -> int:
-        """Tokens of the next step; 0 when nobody is here."""
+        """Tokens of the next step; 0 without turns."""
         return self._turns[0].next_size() if self._turns else 0
 
     @property
     def full(self) -> bool:
-        """Whether nobody else can come in."""
+        """Whether no other turn can start."""
         return len(self._turns) >= MOST
 
     def begin(self, turn: Generation) -> None:
@@ -274,7 +274,7 @@ def _mean(before: float, newest: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The tokens of each turn in a batch; `streams` turns speak already, all of `speaking` get logits, in its order."""
+    """The tokens of each turn in a batch; `streams` turns are streaming, all of `speaking` get logits, in its order."""
 
     shares: Mapping[Generation, int]
     streams: int
@@ -303,7 +303,7 @@ def fill(batch: Batch, shares: Mapping[Generation, int]) -> Filling:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What came of a step, and the next token of each turn that has one."""
+    """The result of a step, and the next token of each turn that has one."""
 
     outcome: Outcome
     choices: list[tuple[Generation, Choice]] = field(default_factory=list)
@@ -336,7 +336,7 @@ class BatchRunner:
 
     @property
     def gauges(self) -> dict[str, float]:
-        """What a step costs now, in seconds."""
+        """The current cost of a step in seconds."""
         return {
             "seconds_per_prompt_token": self.budget.cost.per_token,
             "seconds_per_prompt_look": self.budget.cost.per_attended_cell,
@@ -366,7 +366,7 @@ class BatchRunner:
         return Computed(outcome, self._choose(filling.speaking))
 
     def compute_alone(self) -> Computed | None:
-        """Let one of the turns go on that are computed by themselves; `None` when there are none."""
+        """Compute a step of one isolated turn; `None` when there are none."""
         self._log.hold()
         began = time.perf_counter()
         pace = self.deterministic.step()
@@ -391,7 +391,7 @@ class BatchRunner:
         return self._cost_alone.seconds(tokens) if tokens else None
 
     def close(self) -> None:
-        """Free what turns have to themselves, and end the threads that were started."""
+        """Free the contexts of isolated turns, and end the started threads."""
         self.deterministic.close()
         self._samplers.close()
 

@@ -55,7 +55,7 @@ class StepCost:
         return min(seconds, _CREDIBLE * expected) if expected else seconds
 
     def saw(self, tokens: int, seconds: float, cells: float = 0.0) -> None:
-        """Learn from a step. One that took less than half the expected time is believed at once."""
+        """Learn from a step. A step that took less than half the expected time is accepted at once."""
         expected = self.seconds(tokens, cells)
         if not expected:
             self.fixed, self.per_token = seconds / 2, seconds / 2 / tokens

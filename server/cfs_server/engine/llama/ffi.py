@@ -17,7 +17,7 @@ Tokens = NDArray[np.int32]
 
 
 class Outcome(Enum):
-    """What became of a batch; after `ABORTED` and `FAILED` its sequences may hold a part of it."""
+    """The outcome of a batch; after `ABORTED` and `FAILED` its sequences may hold a part of it."""
 
     DONE = "done"
     NO_ROOM = "no room"
@@ -63,7 +63,7 @@ class Batch:
         return end - 1
 
     def add_streams(self, sequences: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> None:
-        """Append one token for each of several sequences, all with logits: together they cost what one does."""
+        """Append one token for each of several sequences, all with logits: together they cost as much as one."""
         start, end = self.size, self.size + len(tokens)
         self._tokens[start:end] = tokens
         self._positions[start:end] = positions
@@ -180,7 +180,7 @@ class Context:
     def outputs(self, count: int, size: int) -> NDArray[np.float32]:
         """View the logits of all outputs of a batch, one row each in the batch's order; other threads may read them.
 
-        The library puts its rows in order when it is first asked for them: so it is asked here, once, by one thread.
+        The library sorts its rows on the first request. So one thread requests them here once.
         """
         first = ctypes.addressof(lib.llama_get_logits(self.raw).contents)
         if self._rows is None or (self._rows.ctypes.data, *self._rows.shape) != (first, count, size):

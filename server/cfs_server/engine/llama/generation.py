@@ -18,7 +18,7 @@ from cfs_server.engine.protocol import Ended, Started, Text
 
 
 class GenerationState(Enum):
-    """What a turn is doing. `WaitQueue.move` is the only place that changes it."""
+    """The state of a turn. Only `WaitQueue.move` changes it."""
 
     WAITING = "waiting"
     """For its share of the engine, for room in the pool, or for a prefix that another turn computes."""

@@ -34,7 +34,7 @@ Mask = NDArray[np.bool_]
 
 
 class Constraint:
-    """Where one reply stands in its grammar.
+    """The position of one reply in its grammar.
 
     `ends` and `mute` mark the tokens that end a reply, and those that stand for nothing else either.
     `between` when tokens without text may come wherever the reply could end: some models mark the parts of a reply by
@@ -59,7 +59,7 @@ class Constraint:
         self._mask: Mask | None = None
 
     def allows(self, token: int) -> bool:
-        """Whether a token may come next; raises `EngineError` where that cannot be said."""
+        """Whether a token may be next; raises `EngineError` if this cannot be determined."""
         if self._matcher is None:
             return True
         if self._ends[token] or (self._between and self._mute[token]):
@@ -67,7 +67,7 @@ class Constraint:
         return self._matcher.validate_tokens([token]) == 1 or self._failed(self._matcher)
 
     def mask(self) -> Mask:
-        """Mark the tokens that may come next; raises `EngineError` where that cannot be said."""
+        """Mark the tokens that may be next; raises `EngineError` if this cannot be determined."""
         if self._mask is None:
             size = len(self._mute)
             self._mask = np.ones(size, dtype=bool)
@@ -89,7 +89,7 @@ class Constraint:
         self._matcher = self._mask = None
 
     def _failed(self, matcher: LLMatcher) -> bool:
-        """Whether llguidance can say no more of this reply; it is let go then."""
+        """Whether llguidance has failed for this reply; the reply is then unconstrained."""
         if not matcher.is_error():
             return False
         reason = _line(matcher.get_error())
@@ -123,7 +123,7 @@ class Grammars:
         return self.of_schema(schema) or self.of_calls(tools, thinks=thinks)
 
     def of_schema(self, schema: dict[str, Any] | None) -> Constraint | None:
-        """Make a constraint for a reply that is JSON of a schema; raises `SchemaRefused` for what cannot be one."""
+        """Make a constraint for a reply that is JSON of a schema; raises `SchemaRefused` for an unsupported schema."""
         if schema is None:
             return None
         return Constraint(self._matcher(json.dumps(schema), lambda: self._compile(schema)), self._ends, self._mute)
@@ -198,7 +198,7 @@ class Grammars:
 
     @cached_property
     def _tokenizer(self) -> LLTokenizer:
-        """The vocabulary as llguidance knows it: 0.6 s for 152,000 tokens."""
+        """The vocabulary in llguidance's form: 0.6 s for 152,000 tokens."""
         ends = np.flatnonzero(self._ends).tolist()
         return LLTokenizer(TokenizerWrapper(_Spelled(self._vocabulary, self._pieces, ends)), eos_token=ends)
 

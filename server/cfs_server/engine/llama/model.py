@@ -33,7 +33,7 @@ _TOLERANCE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ModelArchitecture:
-    """What the library says of a model, and what was tried with it.
+    """The properties of a model from the library and from tests.
 
     `parts`: a run of tokens was dropped, shared, saved and restored, and the logits were the same. `window` is in
     tokens, 0 for none; `cell_bytes` are those of one token in all layers, `window_bytes` those of them in layers with
@@ -68,7 +68,7 @@ class Plan:
         return self.pool_tokens * cell + self.sequences * (window + architecture.state_bytes)
 
     def describe(self, options: Options, *, flash_attention: bool, extra_buffers: bool) -> EnginePlan:
-        """Say what was chosen."""
+        """Describe the chosen settings."""
         architecture, window = self.architecture, "none"
         if architecture.window:
             why = "kept in full" if self.full_window else "only the window is kept: " + self._why_no_full_window()
@@ -115,7 +115,7 @@ def _sequences(parallel: int, *, ranges: bool, guarded: bool) -> int:
 
 
 def name_of(model: Any) -> Name:
-    """Say what the library knows of a model, loaded with or without its weights."""
+    """Return the library's description of a model, loaded with or without its weights."""
     if lib.llama_model_is_recurrent(model):
         return "recurrent"
     if lib.llama_model_is_hybrid(model):
@@ -212,11 +212,11 @@ class NativeLog:
         self._report(name, line)
 
     def hold(self) -> None:
-        """Keep back what the library says from now on: of a step that fails all of it is one line."""
+        """Hold the library's log lines from now on: a failed step then logs one line."""
         self._held = []
 
     def take(self, *, failed: bool) -> str:
-        """Hand on what was kept back, or return it as one line when it says why something failed."""
+        """Log the held lines, or return them as one line after a failure."""
         with self._lock:
             held, self._held = self._held or [], None
         if failed:
@@ -283,7 +283,7 @@ def load(path: str, options: Options, log: NativeLog, *, extra_buffers: bool) ->
 
 
 def load_weights(path: str, log: NativeLog, *, extra_buffers: bool, header_only: bool = False) -> Any:
-    """Load the weights alone, or only what the file says of them."""
+    """Load the weights alone, or only the file's metadata."""
     params = lib.llama_model_default_params()
     params.use_extra_bufts = extra_buffers
     if header_only:
@@ -295,7 +295,7 @@ def load_weights(path: str, log: NativeLog, *, extra_buffers: bool, header_only:
 
 
 def _explain(errors: list[str]) -> str:
-    """Pick the line that says why: the library ends with several that only say that it failed."""
+    """Pick the line with the reason: the last lines of the library only report the failure."""
     text = " ".join(errors)
     if "not within the file bounds" in text or "failed to read" in text or "unexpectedly reached end of file" in text:
         return "the file is truncated or damaged"
@@ -316,7 +316,7 @@ def _budget(options: Options) -> int:
 
 
 def _examine(path: str, model: Any, options: Options, log: NativeLog) -> ModelArchitecture:
-    """Find out the architecture in a small context of its own; that also touches weights and threads once."""
+    """Detect the architecture in a small separate context; this also touches weights and threads once."""
     small = replace(options, pool_tokens=_EXAMINED_TOKENS, step_tokens=_EXAMINED_BATCH)
     abort_flag = AbortFlag()
     raw = _new_context(path, model, small, log, abort_flag, sequences=3, full_window=True)

@@ -34,7 +34,7 @@ def is_needed(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 async def survives(model: Path, command: Sequence[str] = COMMAND, timeout: float = PROBE_SECONDS) -> bool:
-    """Run the probe; false only when a signal ended it. Loading reports what is wrong with a bad file."""
+    """Run the probe; false only when a signal ended it. Loading reports the error of a bad file."""
     process = await asyncio.create_subprocess_exec(
         *command,
         str(model),
@@ -82,7 +82,7 @@ def _decode(path: str) -> int:
 
 
 def _header(path: str) -> int:
-    """Print one line: what the model is, or why it is none."""
+    """Print one line: the model's description, or the reason why the file is invalid."""
     from llama_cpp import llama_cpp as lib
 
     from cfs_server.engine.llama.model import NativeLog, load_weights, name_of

@@ -66,7 +66,7 @@ class Counter:
         self._open: OrderedDict[int, _Counting] = OrderedDict()
 
     def put(self, command: AskTokens | StopCounting) -> None:
-        """Take a question from the connection's thread, or that its asker is gone."""
+        """Add a request or its cancellation from the connection's thread."""
         self._commands.put(command)
 
     def run_forever(self) -> None:
@@ -75,7 +75,7 @@ class Counter:
             self.step()
 
     def step(self) -> None:
-        """Take in what has come, or wait for it, and count one text."""
+        """Add new requests, or wait for one, and count one text."""
         while not self._commands.empty() or not self._open:
             self._take(self._commands.get())
         number, work = self._open.popitem(last=False)
@@ -86,7 +86,7 @@ class Counter:
             self._send(end.value)
 
     def answer(self, question: AskTokens) -> CountedTokens:
-        """Count all that is asked for at once."""
+        """Count everything requested at once."""
         work = self._work(question)
         while True:
             try:
@@ -102,7 +102,7 @@ class Counter:
             self._send(CountedTokens(command.number, error="nobody waits for it"))
 
     def _work(self, question: AskTokens) -> _Counting:
-        """Count what is asked for; a conversation that the template refuses is told, and hurts nobody else."""
+        """Count a request; a conversation that the template refuses gets an error and affects no other."""
         counts: list[int] = []
         try:
             for text in question.contents:
@@ -152,7 +152,7 @@ _Work = Generator[None, None, Generation | Refused]
 
 @dataclass(slots=True)
 class _Lane:
-    """What one owner's commands wait for, and the work on the first of them."""
+    """The waiting commands of one owner, and the work on the first of them."""
 
     commands: deque[Command | _Barrier] = field(default_factory=deque)
     work: _Work | None = None
@@ -186,7 +186,7 @@ class RequestPreparer:
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._lanes: OrderedDict[str, _Lane] = OrderedDict()
         self._lock = threading.Lock()
-        self._preparing: dict[str, float] = {}  # turns, and when they came
+        self._preparing: dict[str, float] = {}  # turns and their arrival times
 
     def put(self, command: Command) -> None:
         """Take a command from the connection's thread."""
@@ -196,7 +196,7 @@ class RequestPreparer:
             if isinstance(command, Cancel):
                 self._cancel(command)
                 return
-            if isinstance(command, Pause | Resume):  # of a turn that speaks: there is nothing to prepare
+            if isinstance(command, Pause | Resume):  # of a turn that is streaming: there is nothing to prepare
                 self._deliver(command)
                 return
         self._commands.put(command)
@@ -207,7 +207,7 @@ class RequestPreparer:
             self.step()
 
     def step(self) -> None:
-        """Take in what has come, or wait for it, and prepare a slice of what the next owner asks for."""
+        """Add new commands, or wait for one, and prepare a slice of the next owner's request."""
         while not self._commands.empty() or not self._lanes:
             self._sort(self._commands.get())
             if not self._lanes and self._commands.empty():
@@ -218,7 +218,7 @@ class RequestPreparer:
             self._lanes[owner] = lane
 
     def _sort(self, command: Command) -> None:
-        """Put a command behind those that it must come after, or follow it at once."""
+        """Queue a command after those that must precede it, or run it at once."""
         if isinstance(command, Generate):
             self._lanes.setdefault(command.owner, _Lane()).commands.append(command)
         elif isinstance(command, AskStats) and self._lanes:
@@ -314,7 +314,7 @@ class RequestPreparer:
         yield from self._check_long(messages)
         prompt = self._prompts.build(messages, settings, command.tools)
         deterministic = settings.reproducible and (settings.seed is not None or settings.temperature == 0)
-        # What was cut into tokens before, and how, must not matter to a turn that is to be the same each time.
+        # Earlier tokenization must not affect a deterministic turn.
         yield
         logs = self._logs
         known = yield from (
@@ -352,7 +352,7 @@ class RequestPreparer:
         return work.result()
 
     def _check_long(self, messages: Sequence[Message]) -> Generator[None, None, None]:
-        """Raise `ContextTooLong` for a message that is too long by itself, by the tokens of its parts.
+        """Raise `ContextTooLong` for a message that is too long alone, by the tokens of its parts.
 
         The whole of a text cannot be cut into tokens in slices; the sum of its parts is larger by some tokens at most.
         """

@@ -102,7 +102,7 @@ def most_probable(logits: Logits, count: int) -> Ids | None:
 
 
 def nucleus(logits: Logits, top_p: float, min_p: float, scratch: Logits) -> Ids | None:
-    """Find what `top_p` and then `min_p` leave of the whole vocabulary; `None` for all.
+    """Find the tokens that `top_p` and then `min_p` keep of the whole vocabulary; `None` for all.
 
     Both cut the same order of tokens, so whichever cuts earlier decides, and one value parts those that stay from those
     that go. Sums are taken in double precision: against the library's, a near tie may fall to the other side.
@@ -159,9 +159,9 @@ class Reported:
         self._fed = text.needed
 
     def take(self, text: TextStream) -> list[list[Rank]]:
-        """Return those of tokens that are shown; at the end also of the one that is shown in part.
+        """Return those of the shown tokens; at the end also of a token that is shown in part.
 
-        What a stop string or the white space behind a reply takes with it is not reported.
+        Tokens removed by a stop string or as white space after a reply are not reported.
         """
         taken = []
         while self._waiting:
@@ -207,7 +207,7 @@ class Sampler:
         return token
 
     def weight(self, vocabulary: int) -> int:
-        """Tokens that are looked at one by one, for a vocabulary of this size: what makes a choice slow."""
+        """The number of tokens examined one by one, for a vocabulary of this size: the slow part of a choice."""
         wide = self._chain is not None and not self._settings.top_k
         return vocabulary if wide or self._logprobs is not None else 0
 
@@ -227,7 +227,7 @@ class Sampler:
         return buffer.selected
 
     def _choose_allowed(self, grammar: Constraint, logits: Logits, buffer: Candidates) -> int:
-        """Choose again among what the grammar allows: of the candidates, or else of the vocabulary."""
+        """Choose again among the tokens that the grammar allows: of the candidates, or else of the vocabulary."""
         if self._chain is None:
             buffer.fill(logits, most_probable(logits, _GREEDY_TRIES))
         mask = grammar.mask()

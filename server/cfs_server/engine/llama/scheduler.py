@@ -284,7 +284,7 @@ class Scheduler:
         self._queue.move(turn, GenerationState.PREEMPTED, first=first)
 
     def _release(self, turn: Generation) -> None:
-        """Take a turn's allocation away and note how far the turn has come."""
+        """Release a turn's allocation and record the turn's progress."""
         turn.reached = turn.computed
         self._cache.release(turn.own_allocation, turn.log, turn.cache_key)
         turn.allocation = None
@@ -364,7 +364,7 @@ class Scheduler:
         )
 
     def check_integrity(self) -> list[str]:
-        """Compare the books with each other and with the device; every line is a violation."""
+        """Compare the records with each other and with the device; every line is a violation."""
         queue, turns = self._queue, self._queue.turns
         problems = self._cache.check_integrity() + queue.check_integrity()
         problems += self._deadlines.check_integrity(set(turns)) + self._prompts.check_integrity(turns)
@@ -399,7 +399,7 @@ def _depth(turn: Generation) -> int:
 
 @dataclass(slots=True)
 class StepOutput:
-    """What happened since the last frame to the server, to be sent as one."""
+    """The events since the last frame to the server, to be sent as one frame."""
 
     started: list[Started] = field(default_factory=list)
     texts: list[Text] = field(default_factory=list)
@@ -462,7 +462,7 @@ HEADROOM = 64
 
 
 class PreemptionPolicy:
-    """Looks ahead before turns are preempted and before they resume, and counts what they lost."""
+    """Checks turns before they are preempted and before they resume, and counts their losses."""
 
     def __init__(self, cache: PrefixCache, wait_queue: WaitQueue) -> None:
         self.recomputed_tokens = 0
@@ -485,7 +485,7 @@ class PreemptionPolicy:
         return sum(other.pending for other in self._queue.running) + HEADROOM * (len(self._queue.running) + 1)
 
     def resumed(self, turn: Generation) -> None:
-        """Count what a turn that was admitted has lost since it was preempted."""
+        """Count the state that an admitted turn has lost since it was preempted."""
         lost = max(0, turn.reached - turn.computed)
         self.recomputed_tokens += lost
         turn.losses += lost > 0
@@ -560,9 +560,9 @@ def _common(turn: Generation, other: Generation) -> int:
 
 
 class Prompts:
-    """The prompts of all unfinished turns: a beginning that several share is computed, and forecast, once.
+    """The prompts of all unfinished turns: a shared prefix is computed and forecast once.
 
-    A turn counts what others compute when it arrives. If those are cancelled, the forecast of its wait is too low.
+    A turn counts the prefixes that others compute at its arrival. If those are cancelled, its forecast is too low.
     """
 
     def __init__(self, cache: PrefixCache) -> None:
@@ -654,7 +654,7 @@ class Compaction:
             self._peak = self._cache.pool.cells_used
 
     def _pays(self, used: int, holes: int) -> bool:
-        """Whether most attended cells are holes, and enough tokens will come to be worth the copying."""
+        """Whether most attended cells are holes, and the remaining tokens are worth the copying."""
         ahead = sum(min(turn.left, AHEAD) for turn in self._queue.running)
         copied = self._cache.pool.state_bytes(used)
         return holes >= max(used, LEAST) and holes * ahead >= COPY * used and copied <= MOST_BYTES

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 class TextStream:
-    """Collects the bytes of one reply and says what of it may leave.
+    """Collects the bytes of one reply and releases text that is safe to send.
 
     Held back are: an unfinished UTF-8 character, a tail that may become a stop string, and white space at the end
     (S5: a reply is stripped, so what is streamed adds up to exactly the reply).
@@ -44,7 +44,7 @@ class TextStream:
         return self._show(text)
 
     def finish(self) -> str:
-        """Return what was held back after the last token; an unfinished character is dropped."""
+        """Return the held text after the last token; an unfinished character is dropped."""
         if self.stopped:
             return ""
         return self._end(self._held)
@@ -69,7 +69,7 @@ class TextStream:
         return next((size for size in sizes if text[-size:] in self._beginnings), 0)
 
     def _show(self, text: str, rest: str = "") -> str:
-        """Drop white space before the first character, hold back what comes after the newest one."""
+        """Drop white space before the first character, and hold white space after the newest one."""
         if not self._begun:
             all_of_it, text = len(text), text.lstrip()
             self.settled += all_of_it - len(text)

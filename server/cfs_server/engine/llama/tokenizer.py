@@ -115,7 +115,7 @@ CANDIDATES = 16
 
 
 class RestoredLogs:
-    """Holds rows of text until somebody needs them; `spell` raises `IndexError` for what is no token."""
+    """Holds rows of text until they are needed; `spell` raises `IndexError` for an invalid token."""
 
     def __init__(self, tokenize: Callable[[str, bool], Tokens], spell: Callable[[int], bytes]) -> None:
         self._tokenize = tokenize
@@ -182,9 +182,9 @@ class TokenLog:
         return sum(len(segment.text) for segment in self.segments)
 
     def answer(self, said: str, tokens: Tokens, pieces: Sequence[bytes]) -> None:
-        """Add the reply, if some of its tokens from the first on spell exactly what was said.
+        """Add the reply, if a prefix of its tokens decodes exactly to its text.
 
-        They do not when white space or a stop string was cut off inside of a token; then the text counts.
+        It does not if white space or a stop string was removed inside a token; then the text is used.
         """
         wanted = said.encode()
         length = count = 0
@@ -195,7 +195,7 @@ class TokenLog:
             self.segments.append(Segment(said, trusted=False, tokens=tokens[:count], reply=True))
 
     def take_delta(self) -> TokenLogDelta | None:
-        """Return what the server does not have yet."""
+        """Return the part that the server does not have yet."""
         if not self.key:
             return None
         source, keep = self.sent
@@ -244,10 +244,10 @@ class TokenLogs:
         return _finished(self.cut_next(key, pieces, owner))
 
     def cut_next(self, key: str, pieces: Sequence[Piece], owner: str = "") -> Cutting:
-        """Cut the next prompt of a session, as far as it is not known already, and stop for others at each segment.
+        """Tokenize the new part of a session's next prompt, and yield to other work at each segment.
 
-        A new session may be a copy of another one of its owner, or begin with what that was told: it then takes over
-        that one's tokens, and with them what was computed from them.
+        A new session may be a copy of another one of its owner, or begin with the same text. It then takes over
+        that session's tokens, and with them their computed state.
         """
         before = self._logs.get(key)
         if before is None:
@@ -298,13 +298,13 @@ class TokenLogs:
         return log
 
     def check_integrity(self) -> list[str]:
-        """Compare the books with the logs; every line is a violation."""
+        """Compare the records with the logs; every line is a violation."""
         if self._logs.keys() != self._characters.keys() or self._total != sum(self._characters.values()):
             return ["token logs and their sizes do not agree"]
         return []
 
     def _restore(self, key: str, owner: str, pieces: Sequence[Piece], alike: TokenLog | None) -> TokenLog | None:
-        """Find what the server kept of the worker before, unless a log of this one's goes as far."""
+        """Find the previous worker's log of a session, unless a log of this worker is as long."""
         if self._restored is None:
             return alike
         source, segments = self._restored.find(key, owner, pieces)
@@ -381,12 +381,12 @@ class Vocabulary:
 
     @property
     def begin_text(self) -> str:
-        """What templates call `bos_token`."""
+        """The `bos_token` of templates."""
         return self.text_of(int(lib.llama_vocab_bos(self.raw)))
 
     @property
     def end_text(self) -> str:
-        """What templates call `eos_token`."""
+        """The `eos_token` of templates."""
         return self.text_of(int(lib.llama_vocab_eos(self.raw)))
 
     def ends(self, token: int) -> bool:
@@ -401,7 +401,7 @@ class Vocabulary:
         return known
 
     def spell(self, token: int) -> bytes:
-        """Return the bytes of a token that comes from elsewhere; raises `IndexError` if there is none such."""
+        """Return the bytes of an untrusted token id; raises `IndexError` if it is invalid."""
         if not 0 <= token < self.size:
             raise IndexError(f"there is no token {token}")
         return self.piece(token)

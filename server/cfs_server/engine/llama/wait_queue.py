@@ -47,7 +47,7 @@ class WaitQueue:
     def move(self, turn: Generation, state: GenerationState, *, first: bool = False) -> None:
         """Change the state of a turn, and with it its list and its account; raises `InvalidTransition`.
 
-        A turn that comes to wait is the last of those whose accounts have had as much, or with `first` the first.
+        A new waiting turn is the last among accounts with the same usage, or with `first` the first.
         """
         before = turn.state
         if state not in TRANSITIONS[before]:
@@ -98,7 +98,7 @@ class WaitQueue:
     def victim(self) -> Generation:
         """Choose the running turn to preempt when there is no room; never the oldest.
 
-        Turns that lost their state before come last. Among the others the least urgent goes first, then the youngest.
+        Turns that lost their state before are last. Among the others the least urgent is first, then the youngest.
         """
         running = self.running
         return max(running[1:], key=lambda turn: (not turn.losses, -WEIGHTS[turn.share[1]], running.index(turn)))
@@ -125,7 +125,7 @@ class WaitQueue:
         return found is not None and turn in found
 
     def _settle(self) -> None:
-        """Charge the accounts with what turns owe; while no turn waits, no step pays for these sums."""
+        """Charge the accounts for their turns' time; while no turn waits, steps skip this work."""
         for turn in self._owing:
             self._fairness.charge(turn.share, turn.owed)
             turn.owed = 0.0

@@ -37,7 +37,7 @@ class Connection:
         self._lock = threading.Lock()
 
     def send(self, frame: protocol.Frame) -> None:
-        """Send a frame; a server that is gone ends the process."""
+        """Send a frame; end the process if the connection is closed."""
         try:
             with self._lock:
                 protocol.send(self._socket, frame)
@@ -45,7 +45,7 @@ class Connection:
             os._exit(0)
 
     def read(self) -> protocol.Frame | None:
-        """Wait for the next frame; `None` when the server is gone."""
+        """Wait for the next frame; `None` when the connection is closed."""
         return protocol.read(self._stream)
 
     def log(self, level: str, text: str) -> None:
@@ -54,7 +54,7 @@ class Connection:
 
 
 def main() -> None:
-    """Serve until the server goes away."""
+    """Serve until the server closes the connection."""
     _die_with_parent()
     connection = Connection(int(sys.argv[1]))
     command = connection.read()
@@ -119,7 +119,7 @@ def _prompt_builder(connection: Connection, model: LoadedModel) -> PromptBuilder
 
 
 def _or_die(connection: Connection, name: str, target: Callable[[], None]) -> None:
-    """Run a thread whose end, by a defect of ours, ends the process: the supervisor starts a new one."""
+    """Run a thread; if a defect ends it, end the process. The supervisor then starts a new one."""
     try:
         target()
     except BaseException:  # noqa: BLE001 - reported, and the process ends

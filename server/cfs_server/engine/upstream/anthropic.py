@@ -65,7 +65,7 @@ class SignedReplies:
         return kept.blocks if same and calls == [(c.id, c.name, c.arguments) for c in message.tool_calls] else None
 
     def forget(self, cache_key: str) -> None:
-        """Drop what a session's turns left."""
+        """Drop the stored blocks of a session."""
         for key in [key for key, kept in self._kept.items() if kept.cache_key == cache_key]:
             del self._kept[key]
 
@@ -79,7 +79,7 @@ _REASONS: dict[str, FinishReason] = {
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
-    "pause_turn": "stop",  # only with tools that the upstream runs itself, which are never asked for
+    "pause_turn": "stop",  # only with tools that the upstream runs, which are never requested
 }
 
 
@@ -95,7 +95,7 @@ class _Message(BaseModel):
 
 
 class _Block(BaseModel):
-    """The beginning of a block; what it has beside its type goes back as it is."""
+    """The beginning of a block; its other members are sent back unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -116,7 +116,7 @@ class _Change(BaseModel):
 
 
 class _Event(BaseModel):
-    """What we read of all events together; each has a part of it."""
+    """The members used of all events together; each event has some of them."""
 
     type: str
     index: int = 0
@@ -136,7 +136,7 @@ class _Part:
     pieces: list[str] = field(default_factory=list)
 
     def closed(self) -> Block | None:
-        """The block as it goes back to the upstream, which takes no blank text."""
+        """The block in the form for the upstream, which refuses blank text."""
         match self.block["type"]:
             case "tool_use":
                 return self.block | {"input": json.loads("".join(self.pieces) or "{}")}
@@ -170,7 +170,7 @@ class AnthropicReply:
         self._calls = 0
 
     def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
-        """Take an event; return what is new. Events of kinds to come are passed over, as the protocol asks."""
+        """Process an event; return its new output. Unknown events are ignored, as the protocol requires."""
         said = failures.read(_Event, event.data)
         for usage in (said.message.usage if said.message else None, said.usage):
             self._count(usage)
@@ -190,7 +190,7 @@ class AnthropicReply:
         return ()
 
     def finish(self) -> FinishReason:
-        """Say how the answer ended."""
+        """Return the end of the answer."""
         if not self.over or self._reason is None:
             raise failures.interrupted()
         if self._reason == "refusal":
@@ -245,7 +245,7 @@ class AnthropicReply:
         return []
 
     def _close(self, part: _Part) -> Iterable[Delta]:
-        """Let out what could not be said before its end: an answer in its wrapping, and input that is empty."""
+        """Release output that had to wait for the block's end: a wrapped answer, and empty input."""
         if part.block["type"] != "tool_use":
             return ()
         text = "".join(part.pieces)
@@ -256,7 +256,7 @@ class AnthropicReply:
         return () if text else [Delta("{}", 1)]
 
     def _count(self, usage: _Usage | None) -> None:
-        """Take over what an event counts: numbers are totals so far, and those that are missing stay."""
+        """Update the counts from an event: numbers are totals so far, and missing ones stay."""
         if usage is None:
             return
         self._usage = self._usage.model_copy(update=usage.model_dump(exclude_none=True))
@@ -267,7 +267,7 @@ class AnthropicReply:
 
 
 def _unwrapped(text: str) -> str:
-    """Take a value out of the object around it; what the length has cut short stays as it is."""
+    """Extract a value from the object around it; truncated JSON stays unchanged."""
     try:
         return json.dumps(json.loads(text)["value"], ensure_ascii=False)
     except (ValueError, KeyError, TypeError):
@@ -285,7 +285,7 @@ _ANYTHING: Block = {"type": "object"}
 
 
 class AnthropicDialect:
-    """Speaks to Anthropic, and to servers that speak as it does."""
+    """The protocol of Anthropic and compatible servers."""
 
     path = "messages"
 
@@ -334,7 +334,7 @@ class AnthropicDialect:
         )
 
     def learn(self, failure: Failure) -> None:
-        """Leave out what the upstream refused; newer models take no budget and decide for themselves how to think."""
+        """Omit the members that the upstream refused; newer models accept no thinking budget and choose their own."""
         if failure.status == 400 and "adaptive" in failure.said:
             self._adaptive = True
         else:
@@ -345,9 +345,9 @@ class AnthropicDialect:
         self._signed.forget(cache_key)
 
     def _thinking(self, request: GenerationRequest) -> dict[str, Any] | None:
-        """Say how to think, where that is allowed.
+        """Return the thinking settings, where they are allowed.
 
-        It is not when a tool must be called, nor in the middle of calls whose thinking is not known any more.
+        They are not allowed when a tool must be called, or between calls whose thinking is lost.
         """
         if not self._options.thinking_tokens or not self._may_think(request):
             return None
@@ -383,7 +383,7 @@ class AnthropicDialect:
         return [*text, *calls]
 
     def _marked(self, messages: list[Block]) -> list[Block]:
-        """Mark where the upstream may keep what it computed: at the end, and where the user spoke before."""
+        """Mark the cache points for the upstream: the end, and the previous user message."""
         users = [message for message in messages if message["role"] == "user"]
         for message in users[-2:]:
             message["content"][-1] = self._mark(message["content"][-1])
@@ -394,7 +394,7 @@ class AnthropicDialect:
 
 
 def merged(spoken: Iterable[tuple[str, list[Block]]]) -> list[Block]:
-    """Make messages of blocks: roles take turns, the user begins and ends, and nobody says nothing."""
+    """Merge blocks into messages: roles alternate, the user begins and ends, and no message is empty."""
     found: list[Block] = []
     for role, blocks in spoken:
         if not blocks:
@@ -429,7 +429,7 @@ def _loop(messages: Sequence[Message]) -> list[Message]:
 
 
 def _tools(request: GenerationRequest, messages: Iterable[Message]) -> list[Block]:
-    """Describe the tools; those that only the history calls are named as well, as the protocol wants it."""
+    """Describe the tools; include tools that only the history calls, as the protocol requires."""
     tools = [_tool(tool.get("function", tool)) for tool in request.tools]
     known = {tool["name"] for tool in tools}
     called = {call.name for message in messages for call in message.tool_calls}

@@ -31,26 +31,26 @@ _NO_STREAM = ("application/json", "text/html")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request for something else than a turn brought."""
+    """The answer to a request that is not a turn."""
 
     status: int
     body: str
     retry_after: str | None
 
     def failure(self, model: str) -> failures.Failure:
-        """Say what a status that is no success means."""
+        """Return the failure for a status that is no success."""
         return failures.of_status(self.status, self.body, self.retry_after, model)
 
 
 class ReplyLimit:
-    """Bounds one answer: the bytes of its text, thinking and calls, and those that come without any of that."""
+    """Limits one answer: the bytes of its text, thinking and calls, and the bytes without any of them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._said = self._idle = 0
 
     def received(self, data: bytes) -> None:
-        """Count what came over the line; raises `Failure` for endless comments, lines and empty events."""
+        """Count the received bytes; raises `Failure` for endless comments, lines and empty events."""
         self._idle += len(data)
         if self._idle > _ESCAPED * self._most + _ERROR_BYTES:
             raise failures.Failure(EngineError(f"the upstream sent {self._idle} bytes without a word of its reply"))
@@ -88,7 +88,7 @@ class Link:
         )
 
     async def get(self, path: str) -> Answer:
-        """Ask for something that is no turn; raises `Failure` when there is no answer."""
+        """Send a request that is not a turn; raises `Failure` when there is no answer."""
         with self._told():
             async with self._http.stream("GET", path) as answer:
                 return self._answer(answer, await _beginning(answer, _LIST_BYTES))
@@ -133,7 +133,7 @@ class Link:
 
 
 async def rest(events: AsyncIterator[ServerSentEvent]) -> None:
-    """Read what follows the last event, which is nothing, so that the connection can be used again."""
+    """Read to the end of the body after the last event, so that the connection can be reused."""
     with contextlib.suppress(TimeoutError, failures.Failure):
         async with asyncio.timeout(_REST_SECONDS):
             async for _ in events:
@@ -173,7 +173,7 @@ class Model(BaseModel):
 
     @property
     def context_tokens(self) -> int:
-        """Size of the context; 0 when the upstream does not say."""
+        """Size of the context; 0 when the upstream does not report it."""
         meta = self.meta or _Meta()
         known = (self.max_model_len, self.max_input_tokens, self.context_length, meta.n_ctx, meta.n_ctx_train)
         return next((size for size in known if size), 0)
@@ -200,7 +200,7 @@ async def find(link: Link, name: str | None) -> Model:
         return listed.data[0]
     if (found := next((model for model in listed.data if model.id == name), None)) is not None:
         return found
-    # Aliases, and what stands on a later page, are in no list.
+    # Aliases and models on later pages are in no list.
     if (alias := _read(Model.model_validate_json, await link.get(f"models/{quote(name, safe='')}"), name)) is not None:
         return alias.model_copy(update={"id": name})
     raise ModelLoadError(f"the upstream has no model {name!r}: {_which(names)}")

@@ -40,7 +40,7 @@ from cfs_server.engine.upstream.protocol import KINDS, Dialect, Options, Spent
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """Collects what is new until its reader takes it; a slow reader gets longer pieces, never a long queue."""
+    """Collects new output until its reader takes it; a slow reader gets longer pieces, never a long queue."""
 
     request: GenerationRequest
     clock: Callable[[], float] = time.monotonic
@@ -61,12 +61,12 @@ class Turn:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the turn has ended."""
         return self.reason is not None or self.error is not None
 
     @property
     def silent(self) -> bool:
-        """Whether nothing has come yet, so that its request may be sent again."""
+        """Whether no output has arrived yet, so that its request may be sent again."""
         return self._first is None
 
     def start(self) -> None:
@@ -102,7 +102,7 @@ class Turn:
         return new
 
     def usage(self) -> Usage:
-        """What it cost: the upstream's own count, or as many tokens as pieces came where it does not count."""
+        """The usage: the upstream's own count, or else the number of pieces as the number of tokens."""
         now = self._ended or self.clock()
         speaking = now - (self._first or now)
         completion = self._chunks if self.spent.completion is None else self.spent.completion
@@ -150,7 +150,7 @@ class Places:
 
     @property
     def backlog(self) -> Backlog:
-        """What waits, from what turns took lately."""
+        """The waiting work, estimated from recent turns."""
         if self.held < self._count:
             return Backlog()
         each = self._seconds / self._count
@@ -257,7 +257,7 @@ class UpstreamEngine:
 
     @property
     def context_tokens(self) -> int:
-        """How many tokens a prompt and its reply can have; 0 where the upstream does not say."""
+        """How many tokens a prompt and its reply can have; 0 if the upstream does not report it."""
         return self._context_tokens
 
     def predicted_wait(self, owner: str, kind: Kind) -> float:
@@ -265,7 +265,7 @@ class UpstreamEngine:
         return self._places.backlog.wait(owner, kind)
 
     async def generate(self, request: GenerationRequest) -> AsyncIterator[Delta | Finished]:
-        """Yield text as it comes, then exactly one `Finished`; see `Engine.generate`."""
+        """Yield text as it arrives, then exactly one `Finished`; see `Engine.generate`."""
         turn = self._submit(request)
         try:
             while (delta := await turn.next()) is not None:
@@ -293,7 +293,7 @@ class UpstreamEngine:
         self._dialect.forget(cache_key)
 
     def hint(self, cache_key: str, hint: Hint) -> None:
-        """Do nothing: what is computed is the upstream's."""
+        """Do nothing: the upstream manages its own cache."""
 
     async def stats(self) -> EngineStats:
         """Counters and gauges as of now."""
@@ -338,7 +338,7 @@ class UpstreamEngine:
         return turn
 
     async def _run(self, turn: Turn) -> None:
-        """Send a turn's request, again if need be; whatever goes wrong ends in an error that a session can show."""
+        """Send a turn's request, with retries; every failure becomes an error that a session can show."""
         request = turn.request
         share = (request.owner, request.kind, request.account or request.cache_key)
         deadline = request.deadline_seconds or math.inf
@@ -399,7 +399,7 @@ class UpstreamEngine:
         self._tokens += usage.completion_tokens
 
     def _seen(self, *, lost: bool) -> None:
-        """Note whether somebody was there; when nobody was, look again until somebody is."""
+        """Note whether the upstream is reachable; if it is not, poll until it is."""
         if self._state == "stopped":
             return
         self._state = "restarting" if lost else "ready"
@@ -417,8 +417,8 @@ class UpstreamEngine:
 async def _ended(*tasks: asyncio.Task[None] | None) -> None:
     """Cancel tasks and wait for their end.
 
-    Whoever waits may be cancelled, too, and by anyio again and again. That must not reach the tasks: one that is
-    cancelled while it closes its connection leaves that open for good.
+    The caller may be cancelled, too, and by anyio repeatedly. This must not reach the tasks: a task that is cancelled
+    while it closes its connection leaves the connection open for good.
     """
     there = [task for task in tasks if task is not None]
     for task in there:

@@ -29,10 +29,10 @@ _LONGEST = 300
 
 @dataclass(eq=False)
 class Failure(Exception):
-    """One request failed. `error` is what the session is told in the end.
+    """One request failed. `error` is the error that the session gets in the end.
 
-    `repeat` says that the same request may succeed later, `after` in how many seconds, `lost` that nobody was there.
-    `said` is all that the upstream said about it.
+    `repeat`: the same request may succeed later, in `after` seconds. `lost`: the upstream was not reachable.
+    `said` is the upstream's full error text.
     """
 
     error: EngineError
@@ -58,7 +58,7 @@ class Refusal:
 
 
 def refusal_of(body: str) -> Refusal:
-    """Read the body of an error, or an event that is one; what is no JSON is its own message."""
+    """Parse the body of an error, or an error event; a text that is not JSON is the message."""
     try:
         found = json.loads(body)
     except ValueError:
@@ -72,7 +72,7 @@ def refusal_of(body: str) -> Refusal:
 
 
 def of_status(status: int, body: str, retry_after: str | None, model: str) -> Failure:
-    """Say what an answer that is no success means."""
+    """Return the failure for an answer that is no success."""
     refusal = refusal_of(body)
     after = seconds_of(retry_after)
     hopeless = any(kind in _NO_HOPE for kind in refusal.kind.split())
@@ -84,7 +84,7 @@ def of_status(status: int, body: str, retry_after: str | None, model: str) -> Fa
 
 
 def of_event(refusal: Refusal, passing: Iterable[str] = ()) -> Failure:
-    """Say what an error in the middle of a stream means; the kinds that are `passing` may be gone next time."""
+    """Return the failure for an error in a stream; the kinds in `passing` are temporary."""
     if _TOO_LONG.search(refusal.text):
         error = ContextTooLong(f"the conversation is too long for the upstream's model: {refusal.message}")
         return Failure(error, said=refusal.text)
@@ -100,7 +100,7 @@ def interrupted(detail: str = "the upstream's answer broke off in the middle") -
 
 
 def nonsense(data: str) -> Failure:
-    """Make the failure of an answer that is not what the protocol says."""
+    """Make the failure for an answer that violates the protocol."""
     return Failure(EngineError(f"the upstream sent something that its protocol does not know: {_line(data)[:80]!r}"))
 
 
@@ -156,7 +156,7 @@ class Retries:
     """How often to send a request again, and the pauses before that in seconds.
 
     Pauses are random up to a bound that begins at `first` and doubles up to `longest`. An upstream that names a time
-    itself (`Retry-After`) is heeded up to `longest`; who asks for more is not asked again. `sleep` is for tests.
+    itself (`Retry-After`) is followed up to `longest`; a longer time ends the retries. `sleep` is for tests.
     """
 
     most: int = 3
@@ -169,7 +169,7 @@ class Retries:
     ) -> tenacity.AsyncRetrying:
         """Make the loop for one turn: `async for attempt in ...: with attempt: ...`.
 
-        A `Failure` that is for good, and each after `may_repeat` says no, comes out of it; others are told to `note`.
+        A permanent `Failure`, and any that `may_repeat` refuses to repeat, is raised; others are passed to `note`.
         """
         grows = tenacity.wait_random_exponential(multiplier=self.first, max=self.longest)
 

@@ -67,7 +67,7 @@ class _Usage(BaseModel):
 
 
 class _Chunk(BaseModel):
-    """What we read of a chunk; there is more in it."""
+    """The members used of a chunk; it may have more."""
 
     choices: tuple[_Choice, ...] | None = None
     usage: _Usage | None = None
@@ -76,7 +76,7 @@ class _Chunk(BaseModel):
 
 @dataclass(slots=True)
 class Voice:
-    """What an upstream calls its model's thinking, learned from its answers."""
+    """The upstream's name of its model's thinking, learned from its answers."""
 
     thinking: str = "reasoning_content"
 
@@ -93,7 +93,7 @@ class OpenAIReply:
         self._open: dict[int, int] = {}
 
     def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
-        """Take an event; return what is new."""
+        """Process an event; return its new output."""
         if event.data.strip() == _END:
             self.over = True
             return ()
@@ -106,7 +106,7 @@ class OpenAIReply:
         return [delta for choice in (chunk.choices or ())[:1] if (delta := self._choice(choice)) is not None]
 
     def finish(self) -> FinishReason:
-        """Say how the answer ended; a server may leave out the last marker or the reason, but not both."""
+        """Return the end of the answer; a server may omit the last marker or the reason, but not both."""
         if self._reason is None and not self.over:
             raise failures.interrupted()
         if self._reason == "content_filter":
@@ -154,7 +154,7 @@ _MORE_MODERN = "max_completion_tokens"
 
 
 class OpenAIDialect:
-    """Speaks to servers that are compatible with OpenAI."""
+    """The protocol of OpenAI and compatible servers."""
 
     path = "chat/completions"
 
@@ -193,7 +193,7 @@ class OpenAIDialect:
         return OpenAIReply(self._voice)
 
     def learn(self, failure: Failure) -> None:
-        """Leave out what the upstream refused; newer models of OpenAI want another name for the length."""
+        """Omit the members that the upstream refused; newer models of OpenAI use another name for the length."""
         if failure.status == 400 and _MORE_MODERN in failure.said:
             self._length = _MORE_MODERN
         else:
@@ -220,14 +220,14 @@ class OpenAIDialect:
                 }
                 for call in message.tool_calls
             ]
-            # Some models must get back what they thought before a call, and others refuse any other thinking.
+            # Some models need their thinking before a call back, and others refuse any other thinking.
             if message.thinking is not None:
                 row[self._voice.thinking] = message.thinking
         return row
 
 
 def _format(schema: dict[str, Any] | None) -> dict[str, Any]:
-    """Ask for JSON; `strict` stays off because few schemas are what OpenAI's strict mode wants."""
+    """Request JSON; `strict` stays off because few schemas fit OpenAI's strict mode."""
     if schema is None:
         return {}
     return {"response_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": schema}}}

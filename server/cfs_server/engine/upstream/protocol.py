@@ -29,9 +29,9 @@ LEAST_THINKING = 1024
 
 @dataclass(frozen=True, slots=True)
 class KindOfUpstream:
-    """What is known about all upstreams of one kind.
+    """The properties of all upstreams of one kind.
 
-    `sampling` are the settings of a session that they get by default; `thinks`: they take a thinking budget.
+    `sampling` are the session settings that they get by default; `thinks`: they accept a thinking budget.
     """
 
     title: str
@@ -47,7 +47,7 @@ KINDS: dict[UpstreamKind, KindOfUpstream] = {
 
 
 class InvalidOptions(ValueError):
-    """An option cannot be used; its text says which and why."""
+    """An option cannot be used; the error's text names it and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a turn's request says: the instruction, the messages, and the strings that end the reply."""
+    """The content of a turn's request: the instruction, the messages, and the strings that end the reply."""
 
     system: str
     messages: tuple[Message, ...]
@@ -147,8 +147,8 @@ class Conversation:
 def conversation_of(request: GenerationRequest) -> Conversation:
     """Prepare the history of a turn (S8).
 
-    With `prompt_style=transcript` it becomes one message that the model goes on with. Raises `EngineError` when that
-    is asked for together with tools.
+    With `prompt_style=transcript` it becomes one message that the model continues. Raises `EngineError` when that
+    is requested together with tools.
     """
     settings = request.settings
     if settings.prompt_style == "transcript":
@@ -239,18 +239,18 @@ class OptionalFields:
         return name not in self._refused
 
     def learn(self, failure: Failure) -> None:
-        """Note the first member of which a failure says that it is not taken."""
+        """Note the first member that a failure reports as refused."""
         if failure.status not in (400, 422) or not _UNKNOWN.search(failure.said):
             return
         named = self._pattern.search(failure.said)
-        if named and named[0] not in self._refused:  # another turn may have been told the same
+        if named and named[0] not in self._refused:  # another turn may have got the same failure
             self._refused.add(named[0])
             _log.warning("upstream.refused", setting=named[0], said=failure.said)
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Tokens of a turn as the upstream counts them; None where it does not say."""
+    """Tokens of a turn as the upstream counts them; None if it does not report them."""
 
     prompt: int | None = None
     cached: int = 0
@@ -262,7 +262,7 @@ class Reply(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether the answer has come to its end."""
+        """Whether the answer has ended."""
         ...
 
     @property
@@ -271,16 +271,16 @@ class Reply(Protocol):
         ...
 
     def feed(self, event: ServerSentEvent) -> Iterable[Delta]:
-        """Take an event; return what is new. Raises `Failure` for an error, and for what is no event of its kind."""
+        """Process an event; return its new output. Raises `Failure` for an error or an invalid event."""
         ...
 
     def finish(self) -> FinishReason:
-        """Say how the answer ended, once no more events come; raises `Failure` when it broke off."""
+        """Return the end of the answer after the last event; raises `Failure` if the answer is incomplete."""
         ...
 
 
 class Dialect(Protocol):
-    """One protocol, and what has been learned of the upstream that speaks it."""
+    """One protocol, and the learned properties of its upstream."""
 
     @property
     def path(self) -> str:
@@ -292,7 +292,7 @@ class Dialect(Protocol):
         ...
 
     def body(self, request: GenerationRequest) -> dict[str, Any]:
-        """Make the body of a turn's request; raises `EngineError` when it cannot be said in this protocol."""
+        """Make the body of a turn's request; raises `EngineError` when this protocol cannot express it."""
         ...
 
     def reply(self, request: GenerationRequest) -> Reply:
@@ -300,9 +300,9 @@ class Dialect(Protocol):
         ...
 
     def learn(self, failure: Failure) -> None:
-        """Leave out of all bodies to come what the upstream refused, if a failure says that it is that."""
+        """Omit a member from all later bodies if a failure reports that the upstream refused it."""
         ...
 
     def forget(self, cache_key: str) -> None:
-        """Drop what is kept for a session."""
+        """Drop everything stored for a session."""
         ...
