@@ -124,7 +124,7 @@ class Connection(HttpToolsProtocol):
         self.address = ""
         self.since = self._progress = 0.0
 
-    # -- called by asyncio -------------------------------------------------------------------------------------------
+    # -- called by asyncio ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
         """Start to wait for the first request."""
@@ -170,7 +170,7 @@ class Connection(HttpToolsProtocol):
             if not self._begun and not self._overhead:
                 self._finish()
 
-    # -- called by the parser ----------------------------------------------------------------------------------------
+    # -- called by the parser -------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """Start to count a head."""
@@ -232,7 +232,7 @@ class Connection(HttpToolsProtocol):
             self._unset_keepalive_if_required()
             self._answer(*refusal)
 
-    # -- limits ------------------------------------------------------------------------------------------------------
+    # -- limits ---------------------------------------------------------------------------------------------------
 
     def late(self, now: float) -> Timeout | None:
         """Return the time-out that the client has exceeded, or None. Delays of the server do not count."""

@@ -1,1 +1,1 @@
-"""Completions in the protocol of the OpenAI API: what is asked for, made and written. No HTTP in here (H4)."""
+"""Completions in the OpenAI protocol: requests, execution and responses. No HTTP in here (H4)."""

@@ -1,4 +1,4 @@
-"""From a request in the protocol's words to what an engine understands; what we cannot do is refused, with a reason."""
+"""Converts OpenAI requests to requests of an engine. Unsupported parameters are refused with a reason."""
 
 import hashlib
 from collections import Counter, OrderedDict
@@ -13,17 +13,18 @@ from cfs_server.engine.interface import ToolChoice
 from cfs_server.sessions.history import Weighed, check_content
 from cfs_server.sessions.quotas import Limits
 
-# Which completions belong to one conversation, when nobody says so: an engine keeps what it computed for each.
+# Groups completions into conversations, which requests do not name. An engine caches computation per conversation.
 
 MOST = 1_024
 """Conversations that are remembered; the least recently used are forgotten first."""
 
 
 class Conversations:
-    """Keys under which an engine keeps the computation of conversations that no session holds.
+    """Cache keys for conversations that no session holds.
 
-    A conversation is known by its owner and by how it begins: up to the first message that is no system's. Two that
-    begin alike share a key, which costs the one that pauses some of what was kept, and nothing else.
+    A conversation is identified by its owner and by its beginning, up to the first message that is not a system
+    message. Two conversations with the same beginning share a key. Then the idle one may lose cached computation,
+    nothing else.
     """
 
     def __init__(self, forget: Callable[[str], None], most: int = MOST) -> None:
@@ -32,11 +33,11 @@ class Conversations:
         self._keys: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
-        """Count the conversations that are remembered."""
+        """Return the number of remembered conversations."""
         return len(self._keys)
 
     def key(self, owner: str, messages: Sequence[Message]) -> str:
-        """Name the conversation that some messages belong to."""
+        """Return the key of the conversation that starts with these messages."""
         digest = hashlib.sha256(owner.encode())
         for message in messages:
             digest.update(f"\0{message.role}\0{message.content}".encode())
@@ -61,9 +62,9 @@ _LEAST_TOP_P = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class CompletionSpec:
-    """A completion as engines and sessions take it; `patch` are the settings that the request names.
+    """A completion request as engines and sessions use it. `patch` contains the settings of the request.
 
-    `before` are the messages but for the last one: what a session that records it is to hold.
+    `before` contains all messages except the last one. A session that records the completion must have this history.
     """
 
     messages: tuple[Message, ...]
@@ -78,7 +79,7 @@ class CompletionSpec:
 
 
 def read_spec(request: ChatRequest, limits: Limits) -> CompletionSpec:
-    """Read a request; raises `InvalidParameters` for what cannot be done, and `TooLarge` as `messages_of` does."""
+    """Convert a request. Raises `InvalidParameters` for unsupported parameters, and `TooLarge` as `messages_of`."""
     _refuse_unsupported(request)
     tools, choice = read_tools(request.tools, request.tool_choice)
     messages = messages_of(request.messages, limits)
@@ -96,7 +97,7 @@ def read_spec(request: ChatRequest, limits: Limits) -> CompletionSpec:
 
 
 def messages_of(messages: Sequence[ChatMessage], limits: Limits) -> tuple[Message, ...]:
-    """Read messages; raises `TooLarge` for too many of them, and for one that is too large."""
+    """Convert messages. Raises `TooLarge` if there are too many, or if one is too large."""
     limits.check_messages(len(messages))
     found = tuple(message.message() for message in messages)
     for message in found:
@@ -105,14 +106,14 @@ def messages_of(messages: Sequence[ChatMessage], limits: Limits) -> tuple[Messag
 
 
 def tools_of(tools: Iterable[ToolSpec] | None) -> tuple[dict[str, Any], ...]:
-    """Write tools as engines take them."""
+    """Convert tools to the engine's form."""
     return tuple(tool.model_dump(exclude_none=True) for tool in tools or ())
 
 
 def read_tools(
     given: Iterable[ToolSpec] | None, choice: ToolChoice | NamedTool | None
 ) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
-    """Read the tools that may be called, and whether one must be; raises `InvalidParameters`."""
+    """Return the tools that may be called, and whether a call is required. Raises `InvalidParameters`."""
     tools = tools_of(given)
     names = Counter(tool["function"]["name"] for tool in tools)
     if twice := [name for name, count in names.items() if count > 1]:
@@ -128,7 +129,7 @@ def read_tools(
 
 
 def schema_of(response_format: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Read which JSON schema a reply must follow; raises `InvalidParameters`."""
+    """Return the JSON schema that a reply must follow. Raises `InvalidParameters`."""
     match response_format:
         case None | {"type": "text"}:
             return None
@@ -142,12 +143,12 @@ def schema_of(response_format: Mapping[str, Any] | None) -> dict[str, Any] | Non
 
 
 def refusal(member: str, reason: str) -> InvalidParameters:
-    """Say which member of a request cannot be, and why."""
+    """Return the error for an invalid member of a request."""
     return InvalidParameters(f"{member}: {reason}", errors=[{"at": member, "message": reason}])
 
 
 def _refuse_unsupported(request: ChatRequest) -> None:
-    """Refuse what would change the answer if it could be done here; all else that is not known is ignored."""
+    """Refuse unsupported parameters that would change the result. Other unknown parameters are ignored."""
     if request.n not in (None, 1):
         raise refusal("n", "one completion is made at a time: leave it out, or set it to 1")
     for member in ("presence_penalty", "frequency_penalty"):

@@ -1,4 +1,4 @@
-"""From what an engine yields to the protocol's words: chunks, or one completion put together from them."""
+"""Converts engine output to OpenAI responses: chunks, or one completion assembled from them."""
 
 import json
 import time
@@ -24,7 +24,7 @@ from cfs.errors import CfsError, ContextTooLong, NotFound, TooMany, Unauthorized
 from cfs.wire import FinishReason
 from cfs_server.engine.interface import CallDelta, Delta, Finished
 
-# Errors as clients of the OpenAI API read them: a problem document that says it in their words, too (H4, H5).
+# Errors for clients of the OpenAI API: a problem document with their members added (H4, H5).
 
 PATHS = ("/v1/chat/completions", "/v1/models", "/v1/tokens")
 """Where such clients ask."""
@@ -38,12 +38,12 @@ _CODES: dict[type[CfsError], str] = {
 
 
 def is_asked_here(path: str) -> bool:
-    """Whether an error at this path goes to such a client."""
+    """Return whether an error at this path goes to an OpenAI client."""
     return any(path == each or path.startswith(each + "/") for each in PATHS)
 
 
 def problem_for_clients(error: CfsError, path: str = PATHS[0]) -> dict[str, Any]:
-    """Describe an error; where we say 422 they expect 400."""
+    """Describe an error. OpenAI clients expect 400 in place of 422."""
     problem = to_problem(error)
     status = 400 if error.status == 422 else error.status
     code = _CODES.get(type(error)) or error.slug.replace("-", "_")
@@ -65,13 +65,13 @@ _REASONS: dict[FinishReason, CompletionReason] = {
     "stop": "stop",
     "length": "length",
     "tool_calls": "tool_calls",
-    "cancelled": "stop",  # the protocol has no word for it; `cfs.finish_reason` says so
+    "cancelled": "stop",  # the protocol has no value for it; `cfs.finish_reason` has
     "error": "stop",
 }
 
 
 class Writer:
-    """Writes one completion; `recorded` says where it is kept, if anywhere."""
+    """Formats one completion. `recorded` is the session and turn that record it, if any."""
 
     def __init__(self, model: str, recorded: Recorded | None = None) -> None:
         self._model = model
@@ -80,11 +80,11 @@ class Writer:
         self._created = int(time.time())
 
     def first(self) -> ChatChunk:
-        """Say who speaks."""
+        """Return the first chunk, with the role."""
         return self._chunk(ChunkDelta(role="assistant", content=""))
 
     def write(self, item: Delta | Finished) -> Iterator[ChatChunk]:
-        """Write a piece of the answer, or its end and then what it cost."""
+        """Yield the chunks of a piece, or of the end and the usage."""
         if isinstance(item, Finished):
             recorded = self._recorded and self._recorded.model_copy(update={"finish_reason": item.reason})
             yield self._chunk(ChunkDelta(), finish_reason=_REASONS[item.reason]).model_copy(update={"cfs": recorded})
@@ -105,7 +105,7 @@ class Writer:
                 yield self._chunk(ChunkDelta(tool_calls=(piece,)))
 
     async def completion(self, items: AsyncIterable[Delta | Finished]) -> ChatCompletion:
-        """Put the whole together."""
+        """Return the complete response."""
         assembly = CompletionAccumulator()
         async for item in items:
             for chunk in self.write(item):
@@ -127,7 +127,7 @@ def _logprobs(item: Delta) -> ChoiceLogprobs | None:
 
 
 def _pieces(call: CallDelta) -> Iterator[ToolCallPiece]:
-    """Split a piece of a call as OpenAI does: the name by itself, then the arguments."""
+    """Split a piece of a call as OpenAI does: first the name, then the arguments."""
     if call.name is not None or call.id is not None:
         head = FunctionPiece(name=call.name, arguments="")
         yield ToolCallPiece(index=call.index, id=call.id, type="function", function=head)
@@ -136,7 +136,7 @@ def _pieces(call: CallDelta) -> Iterator[ToolCallPiece]:
 
 
 def chunk_json(chunk: ChatChunk, *, include_usage: bool) -> str | None:
-    """Write a chunk as the protocol wants it; None for what was not asked for."""
+    """Return the JSON of a chunk; None for usage that was not requested."""
     if chunk.usage is not None and not include_usage:
         return None
     found = chunk.model_dump(exclude_none=True)
@@ -148,7 +148,7 @@ def chunk_json(chunk: ChatChunk, *, include_usage: bool) -> str | None:
 
 
 def completion_json(completion: ChatCompletion) -> str:
-    """Write a completion; a message that only calls tools has no content, and says so."""
+    """Return the JSON of a completion. A message with only tool calls has `content: null`."""
     found = completion.model_dump(exclude_none=True)
     for choice in found["choices"]:
         choice["message"].setdefault("content", None)

@@ -1,4 +1,4 @@
-"""Completions that no session records: made for whoever reads them, and ended when nobody does."""
+"""Runs completions: ephemeral ones, which end when their client leaves, and turns of sessions."""
 
 import asyncio
 import contextlib
@@ -21,14 +21,14 @@ from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn, TurnRequest
 
-# Completions that a session records: a turn like any other, whether anybody reads it or not (S4, H4).
+# Completions that a session records are normal turns. They continue without a reader (S4, H4).
 
 
 def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) -> tuple[Session, Turn]:
-    """Give a session the last message to answer, and the others as what the conversation was before it.
+    """Send the last message to a session as a turn. The other messages are the conversation before it.
 
-    Needs the rights to write and to read; to put another conversation in the history's place also the right to delete.
-    Raises `Conflict` where an agent answers, which has tools of its own.
+    Requires the rights to write and to read. To replace a different history, the right to delete is also required.
+    Raises `Conflict` if the session is answered by an agent, which has its own tools.
     """
     known = sessions.find(session_id, "write")
     sessions.require("read_binary", session_id)
@@ -50,9 +50,9 @@ def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) 
 
 
 async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> AsyncIterator[Delta | Finished]:
-    """Yield a turn's pieces, those that are there first, then its end. Leaving this ends nothing.
+    """Yield the existing and the new pieces of a turn, then its end. Closing the iterator does not cancel the turn.
 
-    `check` raises when the reader may not go on reading. Raises what the turn failed with.
+    `check` raises an error when the reader may no longer read. Raises the error of a failed turn.
     """
     seen = 0
     while True:
@@ -64,21 +64,21 @@ async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> Asy
             break
         else:
             await session.log.broadcast.wait()
-            seen = min(seen, len(turn.said))  # what a dead agent had said is taken back (S10)
+            seen = min(seen, len(turn.said))  # the output of a dead agent is removed (S10)
     result = turn.result.result()
     check()
     if result.failure is not None:
         raise result.failure
     said = turn.text.strip()
     if result.reason != "cancelled" and result.reply.startswith(said) and result.reply != said:
-        yield Delta(result.reply[len(said) :], 0)  # an agent may end its turn by a reply that it did not stream
+        yield Delta(result.reply[len(said) :], 0)  # an agent may finish a turn with text that it did not stream
     yield Finished(result.reason, result.usage)
 
 
 def _patch(patch: SettingsPatch, settings: Settings) -> SettingsPatch:
-    """Let a reply be as long as a program expects of one, unless the session was given a length of its own.
+    """Raise the default reply limit to that of completions, unless the session has its own limit.
 
-    A program that brings the conversation decides itself what leaves it: a prompt that is too long is an error.
+    The program sends the whole conversation and decides what to leave out. A prompt that is too long is an error.
     """
     changes: dict[str, Any] = {"overflow": "error"}
     if patch.max_tokens is None and settings.max_tokens == Settings().max_tokens:
@@ -96,7 +96,7 @@ Items = AsyncIterator[Delta | Finished]
 
 
 class EphemeralCompletions:
-    """Makes completions with an engine, as many at a time as are asked for; it counts them until they are over."""
+    """Runs completions with an engine in parallel, and counts them until they end."""
 
     def __init__(self, engine: Engine, limits: Limits) -> None:
         self._engine = engine
@@ -110,18 +110,18 @@ class EphemeralCompletions:
 
     @property
     def running(self) -> int:
-        """How many completions are being made."""
+        """The number of running completions."""
         return len(self._running)
 
     def check(self, owner: str) -> None:
-        """Raise `Unavailable` when the server ends, and `TooMany` when the engine would not come to them for long."""
+        """Raise `Unavailable` at shutdown, and `TooMany` if the predicted wait for the engine is too long."""
         if self._draining:
             raise Unavailable("the server is shutting down", retry_after=5)
         self._limits.check_wait(self._engine.predicted_wait(owner, _KIND))
 
     @contextlib.contextmanager
     def counting(self, owner: str) -> Iterator[None]:
-        """Count tokens for an owner; raises `TooMany` for more at a time than one owner may ask for."""
+        """Reserve a token count for an owner. Raises `TooMany` if the owner has too many at the same time."""
         if self._counting[owner] >= COUNTS_AT_A_TIME:
             raise TooMany(
                 f"tokens are counted for you {COUNTS_AT_A_TIME} requests at a time; try again when one is answered",
@@ -136,9 +136,9 @@ class EphemeralCompletions:
                 del self._counting[owner]
 
     async def make(self, spec: CompletionSpec, owner: str) -> Items:
-        """Yield the pieces of a completion, then its end; closing this ends the generation.
+        """Yield the pieces of a completion, then its end. Closing the iterator stops the generation.
 
-        Raises `EngineError`, also when it takes too long.
+        Raises `EngineError`, also at the time limit.
         """
         request = GenerationRequest(
             uuid.uuid4().hex,
@@ -168,7 +168,7 @@ class EphemeralCompletions:
             self._changed.fire()
 
     async def drain(self, grace: float) -> None:
-        """Take no more orders, let the completions finish for `grace` seconds, and end the others (P3)."""
+        """Accept no new completions, let running ones finish for `grace` seconds, then cancel the rest (P3)."""
         self._draining = True
         try:
             async with asyncio.timeout(grace):
@@ -180,16 +180,16 @@ class EphemeralCompletions:
                 self._engine.cancel(request_id)
 
 
-# Completions as one caller may have them: the only way from a route to the engine (G9).
+# Completions for one caller: the only access from a route to the engine (G9).
 #
-# Whoever may write to some session may have the model answer: it could do so there. A completion that a session records
-# needs the rights of that session besides.
+# A caller who may write to any session may also request completions. A completion that a session records requires the
+# rights for that session too.
 
 _MOST_TEXTS = 10_000
 
 
 class AuthorizedCompletions:
-    """What one caller may do with the engine; what it computes is shared among the caller's own work only."""
+    """The completions of one caller. Computation is shared only between requests of the same caller."""
 
     def __init__(
         self,
@@ -207,11 +207,11 @@ class AuthorizedCompletions:
 
     @property
     def limits(self) -> Limits:
-        """What a conversation may take."""
+        """The limits of a conversation."""
         return self._sessions.limits
 
     def begin(self, spec: CompletionSpec, session_id: str | None) -> tuple[Items, Recorded | None]:
-        """Begin a completion, in a session if one is named; returns its pieces, and where it is kept."""
+        """Start a completion, in a session if one is named. Return its pieces and where it is recorded."""
         if session_id is None:
             self._sessions.require_somewhere("write")
             self._ephemeral.check(self._owner)
@@ -221,13 +221,13 @@ class AuthorizedCompletions:
         return items, Recorded(session=session.id, turn=turn.id)
 
     def counting(self) -> AbstractContextManager[None]:
-        """Hold one of the caller's places for counting tokens; raises `TooMany` where they are taken."""
+        """Reserve one of the caller's places for token counting. Raises `TooMany` if all are in use."""
         return self._ephemeral.counting(self._owner)
 
     async def count(
         self, texts: Sequence[str], messages: Sequence[Message] | None, tools: Sequence[dict[str, object]]
     ) -> TokenCounts:
-        """Count tokens by the model's tokenizer, or guess where there is none; raises `EngineError`.
+        """Count tokens with the model's tokenizer, or estimate them without one. Raises `EngineError`.
 
         Raises `TooLarge` for more text than one message may have.
         """

@@ -206,7 +206,7 @@ class SessionTree(Tree):
         self._rows: dict[str, Row] = {}  # the sessions that the caller may see, as first read
         self._properties: dict[str, Mapping[str, str]] = {}
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     def look(self, path: str) -> Entry | None:
         """Return the current entry of a session, a scratch file or a collection."""
@@ -255,7 +255,7 @@ class SessionTree(Tree):
         self._properties[path] = found  # each property is read by its own call
         return found
 
-    # -- changing ------------------------------------------------------------------------------------------------------
+    # -- changing -------------------------------------------------------------------------------------------------
 
     def write(self, path: str, body: BinaryIO, conditions: Conditions) -> str:
         """Execute a PUT; see `cfs_server.dav.put`. The bytes of a scratch file are stored unchanged."""
@@ -350,7 +350,7 @@ class SessionTree(Tree):
         self._properties.pop(path, None)
         return True
 
-    # -- overridden for the sub-sessions ------------------------------------------------------------------------------
+    # -- overridden for the sub-sessions --------------------------------------------------------------------------
 
     def resolve(self, path: str) -> MountPath | None:
         """Return the meaning of a path."""

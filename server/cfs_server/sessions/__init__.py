@@ -1,1 +1,1 @@
-"""Sessions: the one truth (S). No HTTP in here."""
+"""Sessions and their state (S). No HTTP in here."""

@@ -1,10 +1,10 @@
-"""What a principal may do at a path: one decision for sessions, files, WebDAV and completions (G9).
+"""Decides what a principal may do at a path, for sessions, files, WebDAV and completions (G9).
 
-A grant names operations and a branch of logical paths. An operation that is not granted is `forbidden` where the
-principal may do something else there, and the caller gets 403; else the path is `hidden`, and the caller gets 404, as
-if nothing were there. The decision depends on the grants only, never on what exists, so nothing can be learnt from it.
+A grant names operations and a prefix of logical paths. An operation without a grant is `forbidden` if the principal has
+another right there, and the caller gets 403. Otherwise the path is `hidden`, and the caller gets 404 as for a missing
+path. The decision depends only on the grants, not on the existence of the path, so it reveals nothing.
 
-Each denial is logged here, as `access.denied` with the principal, the operation, the path and the outcome.
+Each denial is logged here as `access.denied` with the principal, the operation, the path and the outcome.
 """
 
 from enum import StrEnum
@@ -26,36 +26,36 @@ class Access(StrEnum):
 
 
 class Authorization:
-    """The rights of one principal, as its grants are at the moment of asking."""
+    """The rights of one principal, from its current grants."""
 
     __slots__ = ("handle", "name")
 
     def __init__(self, name: str, handle: FsHandle) -> None:
-        """Judge by the grants of a handle; the log calls the principal by its name."""
+        """Use the grants of a handle. `name` is the principal's name in the log."""
         self.name = name
         self.handle = handle
 
     def allows(self, operation: Operation, path: Path) -> bool:
-        """Tell whether an operation is granted at a path."""
+        """Return whether an operation is granted at a path."""
         return self.handle.allows(operation, path)
 
     def decide(self, operation: Operation, path: Path) -> Access:
-        """Decide about an operation at a path; for `list` the path may be a prefix."""
+        """Decide about an operation at a path. For `list` the path may be a prefix."""
         if self.handle.allows(operation, path):
             return Access.ALLOWED
         known = self.handle.scopes if operation == "list" else self.handle.allows
         return Access.FORBIDDEN if any(known(other, path) for other in OPERATIONS) else Access.HIDDEN
 
     def require(self, operation: Operation, path: Path, shown: str) -> None:
-        """Raise unless an operation is granted; `shown` is what the caller calls the thing at the path.
+        """Raise unless an operation is granted. `shown` is the caller's name for the object at the path.
 
-        Raises `Forbidden`, or `NotGranted` where the path is hidden.
+        Raises `Forbidden`, or `NotGranted` if the path is hidden.
         """
         if not self.handle.allows(operation, path):
             raise self.denial(operation, path, shown)
 
     def denial(self, operation: Operation, path: Path, shown: str) -> CfsError:
-        """Log that an operation was denied, and return the error for the caller."""
+        """Log a denied operation, and return the error for the caller."""
         if self.decide(operation, path) is Access.HIDDEN:
             self.log_denial(operation, path, Access.HIDDEN)
             return NotGranted(f"there is no {shown} for you: no grant of your token covers {path!r}")

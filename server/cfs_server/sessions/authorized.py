@@ -31,9 +31,9 @@ _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 
 
 class AuthorizedSessions:
-    """What one caller may do with the sessions of a store; new ones count for its account."""
+    """The session operations of one caller. New sessions count for its account."""
 
-    __slots__ = ("_account", "_authorization", "_handle", "_store")  # every open stream has one
+    __slots__ = ("_account", "_authorization", "_handle", "_store")  # each open stream has one
 
     def __init__(self, store: SessionStore, authorization: Authorization, account: StorageUsage) -> None:
         self._store = store
@@ -43,53 +43,53 @@ class AuthorizedSessions:
 
     @property
     def limits(self) -> Limits:
-        """What the sessions may take."""
+        """The limits of sessions."""
         return self._store.limits
 
     # -- rights ---------------------------------------------------------------------------------------------------
 
     def require(self, operation: Operation, session_id: str) -> None:
-        """Raise unless the caller may do this: `NotGranted` where it may do nothing, else `Forbidden`."""
+        """Raise unless the caller has this right: `NotGranted` if it has no rights there, else `Forbidden`."""
         self._authorization.require(operation, path_of(session_id), f"session {session_id!r}")
 
     def require_somewhere(self, operation: Operation) -> None:
-        """Raise `Forbidden` unless the caller may do this at some session at least, be it there or not."""
+        """Raise `Forbidden` unless the caller has this right for at least one path. No session needs to exist."""
         if not self._handle.scopes(operation, SESSIONS):
             self._authorization.log_denial(operation, SESSIONS, Access.FORBIDDEN)
             raise Forbidden(f"your token does not allow {operation!r} for any session, so it may not use the model")
 
     def require_any(self, session_id: str) -> None:
-        """Raise `NotGranted` unless the caller may do something at or below a session, be it there or not."""
+        """Raise `NotGranted` unless the caller has a right at or below a session. The session need not exist."""
         if not any(self._handle.scopes(each, path_of(session_id)) for each in OPERATIONS):
             self.require("file", session_id)
 
     def may(self, operation: Operation, session_id: str) -> bool:
-        """Tell whether the caller may do this."""
+        """Return whether the caller has this right."""
         return self._handle.allows(operation, path_of(session_id))
 
     # -- finding --------------------------------------------------------------------------------------------------
 
     def get(self, session_id: str, *operations: Operation) -> Session:
-        """Return a session for some operations, each of which must be granted; raises `NotFound`."""
+        """Return a session for operations that must all be granted. Raises `NotFound`."""
         for operation in operations:
             self.require(operation, session_id)
         return self._store.get(session_id)
 
     def known(self, session_id: str) -> Session | None:
-        """Return a session at which the caller may do anything at all, and so may know that it is there; or None."""
+        """Return a session for which the caller has any right, so that it may know of its existence; or None."""
         return self._store.find(session_id) if any(self.may(each, session_id) for each in OPERATIONS) else None
 
     def find(self, session_id: str, operation: Operation) -> Session | None:
-        """Return a session for an operation, which must be granted; None if there is none of that id."""
+        """Return a session for an operation that must be granted; None if there is no session with this id."""
         self.require(operation, session_id)
         return self._store.find(session_id)
 
     def page(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
-        """List sessions by id that the caller may list: the roots, or the direct children that the prefix names."""
+        """Return sessions that the caller may list, by id: the roots, or the direct children under the prefix."""
         try:
             directory = SESSIONS if "/" not in prefix else path_of(prefix.rpartition("/")[0]) + "/"
         except InvalidIdentifier:
-            return []  # what can be no session has nothing below it
+            return []  # an invalid id has no children
         scopes = self._handle.scopes("list", directory)
         if directory in scopes:
             return self._store.page(prefix, after, limit)
@@ -98,16 +98,16 @@ class AuthorizedSessions:
         return [session for session in found if session.id > after and session.id.startswith(prefix)][:limit]
 
     def children(self, session: Session) -> list[Session]:
-        """List the direct sub-sessions by id."""
+        """Return the direct sub-sessions by id."""
         return self._store.children(session)
 
     def enter(self, root: str) -> Session | None:
-        """Return a root session at or below which the caller may do something; None if there is none."""
+        """Return a root session if the caller has a right at or below it; None if there is none."""
         path = path_of(root)
         return self._store.find(root) if any(self._handle.scopes(each, path) for each in OPERATIONS) else None
 
     def below(self, root: str) -> list[Session]:
-        """List everything below a session that the caller may list, at any depth."""
+        """Return the sessions below a session that the caller may list, at any depth."""
         found: list[Session] = []
         for scope in self._handle.scopes("list", path_of(root) + "/"):
             for top in _existing(self._store, [scope.removesuffix("/")]):
@@ -115,7 +115,7 @@ class AuthorizedSessions:
         return found
 
     def roots_with_children(self) -> list[Session]:
-        """List the root sessions below which the caller may list something."""
+        """Return the root sessions with sub-sessions that the caller may list."""
         scopes = self._handle.scopes("list", SESSIONS)
         if SESSIONS in scopes:
             roots = self._store.page(limit=len(self._store))
@@ -124,23 +124,23 @@ class AuthorizedSessions:
             roots = sorted(_existing(self._store, named), key=lambda session: session.id)
         return [root for root in roots if self._store.children(root) and (SESSIONS in scopes or self.below(root.id))]
 
-    # -- making and changing --------------------------------------------------------------------------------------
+    # -- creating and changing ------------------------------------------------------------------------------------
 
     def create(
         self, session_id: str | None = None, patch: SettingsPatch | None = None, transcript: str | Weighed | None = None
     ) -> Session:
-        """Make a session; see `SessionStore.create`."""
+        """Create a session; see `SessionStore.create`."""
         name = new_id() if session_id is None else session_id
         self._require_new(name)
         return self._store.create(name, patch, transcript, self._account)
 
     def open(self, session_id: str) -> Session:
-        """Return a session to write to, made if it does not exist yet (S2)."""
+        """Return a session to write to. It is created if it does not exist (S2)."""
         self._require_new(session_id)
         return self._store.open(session_id, self._account)
 
     def submit(self, session_id: str, request: TurnRequest) -> tuple[Session, Turn, Event]:
-        """Accept a message; see `SessionStore.submit`. A view that would replace the history needs more rights."""
+        """Accept a message; see `SessionStore.submit`. A view that would replace the history requires more rights."""
         self._require_new(session_id)
         if request.view is not None:
             request = replace(request, may_replace=self.may("delete", session_id))
@@ -164,16 +164,16 @@ class AuthorizedSessions:
         return self._store.fork(session_id, name, at, self._account)
 
     def rename(self, session_id: str, new: str) -> Session:
-        """Give a session another id; see `SessionStore.rename`."""
+        """Change the id of a session; see `SessionStore.rename`."""
         self.require("read_binary", session_id)
         self.require("delete", session_id)
         self._require_new(new)
         return self._store.rename(session_id, new)
 
     def fill(self, session_id: str, transcript: str | Weighed) -> Session:
-        """Give a session its first messages, and make it if need be (S14): who may write may do this.
+        """Set the first messages of a session, which is created if needed (S14). Requires the right to write.
 
-        Raises `Conflict` where there are messages already.
+        Raises `Conflict` if the session already has messages.
         """
         self._require_new(session_id)
         session = self._store.find(session_id)
@@ -184,13 +184,13 @@ class AuthorizedSessions:
         return self._store.replace(session_id, transcript, session.etag)
 
     def replace(self, session_id: str, transcript: str | Weighed, etag: str) -> Session:
-        """Put an edited transcript in the place of the history; see `SessionStore.replace`."""
+        """Replace the history with an edited transcript; see `SessionStore.replace`."""
         self.require("write", session_id)
         self.require("delete", session_id)
         return self._store.replace(session_id, transcript, etag)
 
     def _require_new(self, session_id: str) -> None:
-        """Check the right to write, also to the sessions above that would be made with it."""
+        """Check the right to write, also for the parent sessions that would be created."""
         self.require("write", session_id)
         for name in self._store.missing(session_id):
             self.require("write", name)
@@ -198,17 +198,17 @@ class AuthorizedSessions:
     # -- waiting and following ------------------------------------------------------------------------------------
 
     def is_settled(self, session: Session) -> bool:
-        """Tell whether a session and everything below it is idle (S13)."""
+        """Return whether a session and everything below it is idle (S13)."""
         return self._store.is_settled(session)
 
     async def wait_settled(self, session: Session, timeout: float | None, operation: Operation) -> bool:
-        """Wait until a session is settled; see `SessionStore.wait_settled`. The right must hold in the end, too."""
+        """Wait until a session is settled; see `SessionStore.wait_settled`. The right is checked again afterwards."""
         with self.throughout(session, operation):
             return await self._store.wait_settled(session, timeout)
 
     @contextmanager
     def throughout(self, session: Session, *operations: Operation) -> Iterator[None]:
-        """Let nothing out of a wait, be it an error, unless the caller may still do these things when it is over."""
+        """Check the rights again after a wait, before its result or error is passed on."""
         asked = session.id
         try:
             yield
@@ -218,9 +218,10 @@ class AuthorizedSessions:
         self.require_still(session, asked, *operations)
 
     def require_still(self, session: Session, asked: str, *operations: Operation) -> None:
-        """Raise unless the caller may do these things to a session that it asked for under an id which may be old.
+        """Raise unless the caller still has these rights for a session. `asked` is the id of the request, maybe an old
+        one.
 
-        One that was renamed out of its sight is gone for it, and nothing says what the name is now.
+        A session that was renamed out of the caller's view is `Gone` for it. The error does not contain the new name.
         """
         if all(self.may(operation, session.id) for operation in operations):
             return
@@ -231,11 +232,11 @@ class AuthorizedSessions:
 
     @property
     def log(self) -> EventLog:
-        """The events of all sessions, to be shown through `visible` only."""
+        """The events of all sessions. Only events from `visible` may be shown."""
         return self._store.bus.log
 
     def visible(self, events: Sequence[Event]) -> list[Event]:
-        """Leave out the events of sessions that the caller may not read, and the names of such sessions (S11)."""
+        """Return the events of sessions that the caller may read, without the names of hidden sessions (S11)."""
         if SESSIONS in self._handle.scopes("read_binary", SESSIONS):
             return list(events)
         readable = {session: self.may("read_binary", session) for session in {event.session for event in events}}
@@ -249,7 +250,7 @@ class AuthorizedSessions:
 
 
 def _existing(store: SessionStore, paths: Iterable[Path]) -> Iterator[Session]:
-    """Find the sessions among some paths; a grant may name what can be none."""
+    """Yield the existing sessions among some paths. A grant may name an invalid id."""
     for path in paths:
         with suppress(InvalidPathError):
             if (session := store.find(id_of(path))) is not None:

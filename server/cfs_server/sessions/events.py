@@ -1,11 +1,11 @@
-"""The numbered record of everything that happens to sessions (S11).
+"""The numbered log of all events of sessions (S11).
 
-Every session has an `EventLog`; the `EventBus` keeps one more over all of them. A reader follows a log by a cursor:
-nothing is queued per reader, so a slow reader costs little and is never waited for. When its cursor has fallen out
-of the log it is told so by one `Stale` and goes on from the present.
+Each session has an `EventLog`. The `EventBus` has one more log with the events of all sessions. A reader follows a log
+with a cursor. There are no queues per reader, so a slow reader is cheap and delays no one. When its cursor is no longer
+in the log, the reader gets one `Stale` and continues from the present.
 
-Logs are bounded by the number of their events and by the bytes that these hold. Whether a session's history still
-holds the same texts does not count: a log holds them on when the history is replaced or the session deleted.
+Logs are limited in the number and in the bytes of their events. Texts count even if the history of the session still
+contains them, because a log keeps them when the history is replaced or the session is deleted.
 """
 
 import json
@@ -35,7 +35,7 @@ _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclass(frozen=True, eq=False)
 class Event:
-    """One thing that happened; see `cfs.wire.Event` for the fields."""
+    """One event; see `cfs.wire.Event` for the fields."""
 
     type: EventType
     session: str
@@ -51,12 +51,12 @@ class Event:
 
     @property
     def cost(self) -> int:
-        """Bytes of memory that the event takes at most, with a wire form half as large again as its data."""
+        """The maximum memory of the event in bytes. The wire form is estimated as 1.5 times the data."""
         return EVENT_COST + self._size + self._size * 3 // 2
 
     @property
     def json(self) -> str:
-        """The wire form, encoded once for all readers; one that is larger than `cost` counts is not kept."""
+        """The wire form, encoded once for all readers. A form larger than estimated by `cost` is not cached."""
         if self._wire is not None:
             return self._wire
         wire = _json(
@@ -76,21 +76,21 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The reader's cursor is no longer in the log; it continues after `last`."""
+    """The reader's cursor is no longer in the log. It continues after `last`."""
 
     asked: int
     last: int
 
 
 def new_nonce() -> str:
-    """Make the name of a log's life."""
+    """Return a new nonce for a log."""
     return secrets.token_hex(4)
 
 
 class EventLog:
-    """Events in the order of their numbers: the newest, `capacity` of them and `size` bytes at most, but always one.
+    """The newest events in order of their numbers: at most `capacity` events and `size` bytes, but at least one event.
 
-    A number belongs to one life of one log: `nonce` tells a cursor of an earlier log of the same name apart.
+    Numbers are valid for one life of one log. `nonce` distinguishes cursors of an earlier log with the same name.
     """
 
     def __init__(self, capacity: int, size: int, number_of: Callable[[Event], int], nonce: str | None = None) -> None:
@@ -107,11 +107,11 @@ class EventLog:
 
     @property
     def last(self) -> int:
-        """Number of the newest event; 0 before the first."""
+        """The number of the newest event; 0 before the first."""
         return self._first + len(self._events) - 1
 
     def append(self, event: Event) -> None:
-        """Add the event that has the next number and wake the readers."""
+        """Add the event with the next number and wake the readers."""
         self._events.append(event)
         self.bytes += event.cost
         while len(self._events) > 1 and (len(self._events) > self._capacity or self.bytes > self._size):
@@ -128,14 +128,14 @@ class EventLog:
         self._first += 1
 
     def close(self, *, goodbye: bool = False) -> None:
-        """Let the readers end once they have read everything; `goodbye` tells them that the server is going."""
+        """End the readers after the last event. `goodbye` means that the server shuts down."""
         self.closed, self.goodbye = True, goodbye
         self.broadcast.fire()
 
     def since(self, after: int, most: float = inf) -> list[Event] | Stale:
-        """Return the events after a number, or `Stale` where they are no longer (or never were) in this log.
+        """Return the events after a number, or `Stale` if this log does not contain them.
 
-        The list ends with the event that makes it `most` bytes.
+        The list ends with the event that reaches `most` bytes.
         """
         if not self._first - 1 <= after <= self.last:
             return Stale(after, self.last)
@@ -149,9 +149,9 @@ class EventLog:
         return found
 
     def cursor(self, token: str | None) -> int:
-        """Read a cursor that a reader sends back: `<nonce>-<number>`, or a bare number of this log.
+        """Parse a reader's cursor: `<nonce>-<number>`, or a plain number of this log.
 
-        A cursor of another life of the log reads as -1, which is stale. Raises `InvalidRequest` for anything else.
+        A cursor of another life of the log returns -1, which is stale. Raises `InvalidRequest` for anything else.
         """
         if not token:
             return self.last
@@ -161,11 +161,11 @@ class EventLog:
         return -1 if dash and nonce != self.nonce else int(number)
 
     def token(self, number: int) -> str:
-        """Write the cursor that resumes after the event of this number."""
+        """Return the cursor that resumes after the event with this number."""
         return f"{self.nonce}-{number}"
 
     async def follow(self, after: int) -> AsyncIterator[list[Event] | Stale]:
-        """Yield what comes after a number, as it comes and much of it at a time, until the log is closed."""
+        """Yield the events after a number in batches as they arrive, until the log is closed."""
         while True:
             events = self.since(after, _BATCH_BYTES)
             if isinstance(events, Stale):
@@ -180,7 +180,7 @@ class EventLog:
                 await self.broadcast.wait()
 
     def check_integrity(self) -> None:
-        """Raise `AssertionError` unless the numbers follow one another, and the bytes are those of the events."""
+        """Raise `AssertionError` unless the numbers are consecutive and the byte count is correct."""
         numbers = [self.number_of(event) for event in self._events]
         if numbers != list(range(self._first, self._first + len(numbers))):
             raise AssertionError(f"event numbers skip or repeat: {numbers[:20]}")
@@ -189,10 +189,10 @@ class EventLog:
 
 
 class EventBus:
-    """All events of all sessions in one order, and the way each of them gets its two numbers.
+    """All events of all sessions in one order. Assigns the two numbers of each event.
 
-    The bytes of all logs together are bounded, however many sessions there are: `_held` has the events that a log may
-    still hold, and the oldest leave their session's log, too.
+    The bytes of all logs together are limited, whatever the number of sessions. `_held` contains the events that a log
+    may still hold. The oldest ones are also dropped from the log of their session.
     """
 
     def __init__(self, limits: Limits | None = None) -> None:
@@ -202,14 +202,14 @@ class EventBus:
         self._held: deque[tuple[ReferenceType[EventLog], Event]] = deque()  # does not keep a deleted session's log
 
     def new_log(self, nonce: str | None = None) -> EventLog:
-        """Make the log of a session, whose life may have a name already."""
+        """Create the log of a session, with an existing nonce if given."""
         limits = self._limits
         return EventLog(limits.session_events, limits.session_event_bytes, lambda event: event.number, nonce)
 
     def publish(
         self, log: EventLog, kind: EventType, session: str, data: dict[str, Any], at: float | None = None
     ) -> Event:
-        """Number an event, add it to its session's log and to the common one; `at` is its time, now unless given."""
+        """Number an event and add it to the log of its session and to the common log. `at` defaults to now."""
         event = Event(kind, session, log.last + 1, self.log.last + 1, time.time() if at is None else at, data)
         log.append(event)
         self.log.append(event)
@@ -223,7 +223,7 @@ class EventBus:
         return event
 
     def check_integrity(self) -> None:
-        """Raise `AssertionError` unless the common log is sound, and all bytes are counted."""
+        """Raise `AssertionError` unless the common log is valid and all bytes are counted."""
         self.log.check_integrity()
         if self.bytes != sum(event.cost for _, event in self._held):
             raise AssertionError(f"{self.bytes} bytes are counted for {len(self._held)} events")

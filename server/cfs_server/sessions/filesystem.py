@@ -1,7 +1,7 @@
 """The sessions as a logical file system: `/sessions/<id>` is the transcript (G6, S3).
 
-Writing appends a message and triggers its turn, whatever is there; reading is the transcript as it is now: to wait for
-a turn is its face's business. Sessions live on the event loop, so calls of other threads are carried there and back.
+A write appends a message and starts its turn, whatever the file contains. A read returns the current transcript. The
+interfaces wait for turns themselves. Sessions live on the event loop, so calls from other threads run there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,11 +30,11 @@ from cfs_server.sessions.turns import TurnRequest
 
 
 class SessionFileSystem(FileSystemBase):
-    """The sessions of a store; to be made on the event loop that they live on. New ones count for the account.
+    """The sessions of a store. Created on their event loop. New sessions count for the account.
 
-    A sub-session cannot be written before the session above it exists: that is another entry, which the grants of the
-    writer may not cover. What a server can run out of (`TooMany`, `StorageFull`, `TooLarge`, `Unavailable`) is raised
-    as it is. Without `generate` messages are only added, and nobody answers.
+    A sub-session cannot be written before its parent exists, because the writer's grants may not cover the parent.
+    Errors for exhausted limits (`TooMany`, `StorageFull`, `TooLarge`, `Unavailable`) are raised unchanged. Without
+    `generate` messages are added but not answered.
     """
 
     def __init__(self, store: SessionStore, account: StorageUsage | None = None, *, generate: bool = True) -> None:
@@ -65,7 +65,7 @@ class SessionFileSystem(FileSystemBase):
         self._on_loop(delete)
 
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:  # noqa: ARG002
-        """Rename a session with all below it (S14); never over another, for that would be two in one."""
+        """Rename a session with everything below it (S14). It never replaces another session."""
 
         def rename() -> None:
             new = id_of(target)
@@ -94,7 +94,7 @@ class SessionFileSystem(FileSystemBase):
             raise ConflictError(f"there is no session {missing[0]!r}, so none below it", path)
         try:
             content = decode_message(data, limit=self._store.limits.message_bytes)
-            if content is None:  # an empty write makes the session, and adds nothing (S2, S3)
+            if content is None:  # an empty write creates the session and adds no message (S2, S3)
                 return _meta(self._store.open(session_id, self._account))
             request = TurnRequest(Message(role="user", content=content), generate=self._generate)
             return _meta(self._store.submit(session_id, request, self._account)[0])
@@ -105,7 +105,7 @@ class SessionFileSystem(FileSystemBase):
 
 
 class _SessionIndex(Mapping[Path, EntryMeta]):
-    """The sessions as they are at the moment of asking."""
+    """The current sessions."""
 
     def __init__(self, store: SessionStore, on_loop: LoopBridge) -> None:
         self._store = store
@@ -128,7 +128,7 @@ class _SessionIndex(Mapping[Path, EntryMeta]):
         return len(self._store)
 
     def below(self, prefix: Path) -> list[tuple[Path, EntryMeta]]:
-        """Return the sessions that a prefix covers: all, or a family."""
+        """Return the sessions with a prefix: all, or one family."""
         return self._on_loop(lambda: self._family(prefix))
 
     def _look(self, session_id: str) -> EntryMeta | None:

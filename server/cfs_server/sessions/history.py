@@ -1,4 +1,4 @@
-"""The messages of one session, with the size and version of the text that shows them (S6, H3)."""
+"""The messages of one session, with the size and version of their transcript (S6, H3)."""
 
 import sys
 import time
@@ -15,14 +15,14 @@ from cfs_server.engine.fitting import exchanges, leading_systems
 from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, LoopBridge, aside
 from cfs_server.sessions.quotas import StorageUsage
 
-# From the bytes that somebody writes to the content of one message (S3).
+# Converts the bytes of a write to the content of one message (S3).
 
 
 def decode_message(data: bytes, *, limit: int) -> str | None:
-    """Read bytes as one user message: strict UTF-8, one final newline and a leading `User: ` dropped.
+    """Decode bytes as one user message: strict UTF-8, without one final newline and a leading `User: `.
 
-    Returns None where there is nothing but blanks: an empty write is a no-op.
-    Raises `TooLarge` over `limit` bytes and `UnsupportedMedia` for bytes that are not UTF-8.
+    Returns None if there is only white space: an empty write has no effect. Raises `TooLarge` for more than `limit`
+    bytes and `UnsupportedMedia` for bytes that are not UTF-8.
     """
     require_message_size(len(data), limit)
     try:
@@ -34,7 +34,7 @@ def decode_message(data: bytes, *, limit: int) -> str | None:
 
 
 def check_content(content: str, *, limit: int) -> str:
-    """Check the content of a structured message, which is taken as it stands."""
+    """Validate the content of a structured message. It is used unchanged."""
     try:
         size = len(content.encode())
     except UnicodeEncodeError:
@@ -59,7 +59,7 @@ _VALUE_COST = 64
 
 
 def cost_of(message: Message) -> int:
-    """Say how many bytes of memory a message takes."""
+    """Return the memory of a message in bytes."""
     cost = MESSAGE_COST + sys.getsizeof(message.content)
     if message.thinking is not None:
         cost += sys.getsizeof(message.thinking)
@@ -69,7 +69,7 @@ def cost_of(message: Message) -> int:
 
 
 def cost_of_value(value: Any) -> int:
-    """Say how many bytes of memory a value of JSON takes."""
+    """Return the memory of a JSON value in bytes."""
     if isinstance(value, str):
         return sys.getsizeof(value)
     if isinstance(value, Mapping):
@@ -81,9 +81,9 @@ def cost_of_value(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """Messages with what they take: bytes of their transcript, and bytes of memory.
+    """Messages with two sizes: the bytes of their transcript, and their memory in bytes.
 
-    To weigh 20,000 messages takes long enough to be done in a thread, which needs no session for it.
+    The sizes of 20,000 messages take long to compute, so this can be done in a thread without a session.
     """
 
     messages: tuple[Message, ...] = ()
@@ -92,15 +92,15 @@ class Weighed:
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Self:
-        """Weigh some messages."""
+        """Compute the sizes of some messages."""
         found = tuple(messages)
         return cls(found, sum(map(_size, found)), sum(map(cost_of, found)))
 
 
 def read_history(transcript: str, most: int, known: Iterable[Message] = ()) -> Weighed:
-    """Read a transcript as messages (S14); raises `InvalidTranscript`, and `TooLarge` for more than `most` of them.
+    """Parse a transcript (S14). Raises `InvalidTranscript`, and `TooLarge` for more than `most` messages.
 
-    Those of the `known` history that the text still begins with stay what they were: the text shows no ids.
+    Messages of the `known` history at the beginning of the text are kept unchanged, because the text contains no ids.
     """
     turns = parse(transcript, most=most)
     kept = [*takewhile(lambda pair: pair[1] == (pair[0].role, shown(pair[0])), zip(known, turns, strict=False))]
@@ -113,21 +113,21 @@ _SUMMARY = "Summary of the conversation before this point:\n"
 
 
 def error_reply(reason: str) -> Message:
-    """Make the reply of a turn that failed (S5)."""
+    """Return the reply of a failed turn (S5)."""
     return Message(role="assistant", content=f"{_ERROR}{reason}]")
 
 
 def is_error_reply(message: Message) -> bool:
-    """Whether a message only says that its turn failed: no prompt has it (S5)."""
+    """Return whether a message is the error of a failed turn. Prompts do not contain it (S5)."""
     content = message.content
     return message.role == "assistant" and content.startswith(_ERROR) and content.endswith("]")
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What of a history is in prompts: the leading system messages, and what follows the message `cut`.
+    """The part of a history in prompts: the leading system messages, and the messages from `cut` on.
 
-    `summary` stands for what is before the cut; `oversized` are messages that no prompt can hold.
+    `summary` replaces the messages before the cut. `oversized` are messages that are too long for any prompt.
     """
 
     cut: int = 0
@@ -138,10 +138,10 @@ class Window:
 class History:
     """A list of messages that knows the size of its transcript without rendering it.
 
-    `version` grows by one with every change, which was at `changed_at`: equal versions are equal texts. A change adds
-    one message, or puts others in the place of all.
+    `version` grows by one with each change; `changed_at` is the time of the last one. Equal versions have equal texts.
+    A change adds one message or replaces all.
 
-    The `window` is what prompts have of it; when the messages are replaced, that is everything again.
+    The `window` is the part in prompts. It is reset when the messages are replaced.
     """
 
     def __init__(self, account: StorageUsage, history: Weighed | None = None, at: float | None = None) -> None:
@@ -161,7 +161,7 @@ class History:
         return tuple(self._messages)
 
     def prompt(self, window: Window) -> tuple[Message, ...]:
-        """The messages of a prompt (S8): those of a window, without replies that are errors."""
+        """Return the messages of a prompt (S8): those of a window, without error replies."""
         first = self._messages[: leading_systems(self._messages)]
         kept = islice(enumerate(self._messages), max(window.cut, len(first)), None)
         said = [message for at, message in kept if at not in window.oversized and not is_error_reply(message)]
@@ -171,12 +171,12 @@ class History:
         return (*first, *said)
 
     def exchanges(self, window: Window) -> list[int]:
-        """Say where the exchanges of a window begin, but for those that no prompt can hold."""
+        """Return where the exchanges of a window begin, without those that are too long for any prompt."""
         starts = exchanges(self._messages, max(window.cut, leading_systems(self._messages)))
         return [start for start in starts if start not in window.oversized]
 
     def leaving(self, window: Window, cut: int, characters: int) -> list[Message]:
-        """List what leaves the prompts when a window is cut anew: its newest messages, of so much text."""
+        """Return the newest messages that leave the prompts at a new cut, up to this many characters."""
         found: list[Message] = []
         for at in range(cut - 1, max(window.cut, leading_systems(self._messages)) - 1, -1):
             message = self._messages[at]
@@ -188,11 +188,11 @@ class History:
         return found[::-1]
 
     def count_between(self, window: Window, cut: int) -> int:
-        """Count the messages that leave the prompts when a window is cut anew."""
+        """Count the messages that leave the prompts at a new cut."""
         return cut - max(window.cut, leading_systems(self._messages))
 
     def bounded(self, window: Window, most: int) -> Window:
-        """Cut a window so that it has no more messages than a prompt can: the rest is not even looked at."""
+        """Cut a window to the maximum number of messages of a prompt, without reading the others."""
         begin = len(self._messages) - most
         if begin <= window.cut or begin <= leading_systems(self._messages):
             return window
@@ -206,23 +206,23 @@ class History:
 
     @property
     def text(self) -> str:
-        """The transcript; each message is rendered once, when somebody reads it first."""
+        """The transcript. Each message is rendered once, at the first read."""
         if self._rendered < len(self._messages):
             self._keep_text(self._text + render(self._messages[self._rendered :]))
         return self._text
 
     @property
     def unrendered(self) -> int:
-        """Bytes of the transcript that nobody has read yet."""
+        """Return the bytes of the transcript that are not rendered yet."""
         return self.size - self._rendered_size
 
     def rendering(self) -> Callable[[], str]:
-        """Return what renders the transcript as it is now, in whichever thread; `keep` takes the result."""
+        """Return a function that renders the current transcript in any thread. Pass its result to `keep`."""
         text, new = self._text, self._messages[self._rendered :]
         return lambda: text + render(new)
 
     def keep(self, version: int, text: str) -> bool:
-        """Keep the transcript of a version, if it is still the present one; tell whether it is."""
+        """Store the rendered transcript if its version is still current. Return whether it is."""
         if version == self.version:
             self._keep_text(text)
         return version == self.version
@@ -231,13 +231,13 @@ class History:
         self._text, self._rendered, self._rendered_size = text, len(self._messages), self.size
 
     def up_to(self, count: int) -> str:
-        """The transcript of the first messages."""
+        """Return the transcript of the first messages."""
         return self.text if count >= len(self._messages) else render(self._messages[:count])
 
     def size_at(self, version: int) -> int | None:
-        """How much of the transcript was there at an earlier version.
+        """Return the size of the transcript at an earlier version.
 
-        None for a version that the present text does not begin with: one before all messages were replaced.
+        None if the current text does not begin with that version, because all messages were replaced since.
         """
         since, count = self._since
         if not since <= version <= self.version:
@@ -245,9 +245,9 @@ class History:
         return self.size - sum(map(_size, self._messages[count + version - since :]))
 
     def beyond(self, messages: Sequence[Message]) -> Sequence[Message] | None:
-        """Return what some messages have beyond this history; None when they do not begin with it.
+        """Return the messages after this history; None if they do not begin with it.
 
-        White space around a content is the writer's affair, and thinking may be left out: most programs do not keep it.
+        White space around contents is ignored. Thinking may be missing, because most programs do not store it.
         """
         count = len(self._messages)
         if count > len(messages) or not all(map(_alike, self._messages, messages)):
@@ -255,7 +255,7 @@ class History:
         return messages[count:]
 
     def append(self, message: Message, at: float) -> int:
-        """Add a message at a time in seconds since the epoch; return its index."""
+        """Add a message at a time in seconds since the epoch. Return its index."""
         self._messages.append(message)
         self._resized(_size(message), cost_of(message), at)
         self.version += 1
@@ -267,18 +267,18 @@ class History:
         self._put(history, at)
 
     def extended(self, messages: Sequence[Message]) -> Weighed:
-        """Weigh this history with more messages behind it."""
+        """Return this history with more messages after it."""
         more = Weighed.of(messages)
         return Weighed((*self._messages, *more.messages), self.size + more.size, self.cost + more.cost)
 
     def until(self, end: int | None) -> Weighed:
-        """Weigh the first messages; all without `end`."""
+        """Return the first messages; all without `end`."""
         if end is None or end >= len(self._messages):
             return Weighed(self.messages, self.size, self.cost)
         return Weighed.of(self._messages[:end])
 
     def release(self, at: float) -> None:
-        """Free everything: the session is deleted."""
+        """Free all memory: the session is deleted."""
         self._put(Weighed(), at)
 
     def _put(self, history: Weighed, at: float) -> None:
@@ -295,7 +295,7 @@ class History:
         self._account.add(size=cost)
 
     def check_integrity(self) -> None:
-        """Raise `AssertionError` unless what is kept is true: the text, its size, and each version a message more."""
+        """Raise `AssertionError` unless the text, its size and the sizes of all versions are correct."""
         if self.text != render(self._messages):
             raise AssertionError("the text kept is not that of the messages")
         if self.size != len(self.text.encode()):
@@ -307,9 +307,9 @@ class History:
 
 
 async def rendered(history: History, owner: str) -> None:
-    """See that the transcript is there to be read at once: what is long is rendered in a thread.
+    """Render the transcript, in a thread if it is long.
 
-    One that changes all the time is rendered in the end on the loop.
+    After several attempts, a transcript that keeps changing is rendered on the loop.
     """
     for _ in range(_ATTEMPTS):
         if history.unrendered <= AT_ONCE_BYTES:
@@ -319,7 +319,7 @@ async def rendered(history: History, owner: str) -> None:
 
 
 def rendered_in_thread(history: History, on_loop: LoopBridge) -> None:
-    """Do the same on behalf of a thread."""
+    """Do the same for a call from a thread."""
     for _ in range(_ATTEMPTS):
         left, version, render_now = on_loop(lambda: (history.unrendered, history.version, history.rendering()))
         if left <= AT_ONCE_BYTES or on_loop(partial(history.keep, version, render_now())):

@@ -1,4 +1,4 @@
-"""New session ids, and the families that ids make (S1, S2)."""
+"""Session ids: their logical paths, new ids, and the families that ids form (S1, S2)."""
 
 import re
 import uuid
@@ -10,8 +10,8 @@ from cfs_filesystem import InvalidPathError, Path, validate_path
 
 # Session ids as logical paths, and back (S1, G1).
 #
-# An id may hold characters that a logical path may not: wildcards, a backslash, what looks like a slash or a dot.
-# Those, and `%` itself, are percent-encoded in the path, so that each session has one path and each path one session.
+# An id may contain characters that a logical path may not: wildcards, a backslash, and characters that look like a
+# slash or a dot. These and `%` are percent-encoded in the path, so that ids and paths correspond one to one.
 
 SESSIONS = "/sessions/"
 WORKSPACES = "/workspaces/"
@@ -20,12 +20,12 @@ _ESCAPED = re.compile(
     r"[%*?\\\x80-\x9f"  # C1 control characters
     "\u2044\u2215\u2571\u27cb\u29f8\uff0f"  # look like a slash
     "\u2216\u2572\u27cd\u29f5\u29f9\ufe68\uff3c"  # look like a backslash
-    "\u2024\u2025\ufe52\uff0e]"  # read like dots
+    "\u2024\u2025\ufe52\uff0e]"  # look like dots
 )
 
 
 def path_of(session_id: str) -> Path:
-    """Return the logical path of a session; raises `InvalidIdentifier` for what can be no id."""
+    """Return the logical path of a session. Raises `InvalidIdentifier` for an invalid id."""
     path = SESSIONS + _ESCAPED.sub(_escape, check_id(session_id))
     try:
         return validate_path(path)
@@ -37,7 +37,7 @@ def path_of(session_id: str) -> Path:
 
 
 def id_of(path: Path) -> str:
-    """Return the id of the session that a valid logical path names; raises `InvalidPathError` if it can name none."""
+    """Return the session id of a valid logical path. Raises `InvalidPathError` if no session can have this path."""
     escaped = path.removeprefix(SESSIONS)
     try:
         session_id = unquote_to_bytes(escaped).decode() if "%" in escaped else escaped
@@ -54,12 +54,12 @@ def _escape(found: "re.Match[str]") -> str:
 
 
 def new_id() -> str:
-    """Make an id for a session that was created without a name (S2)."""
+    """Return a new id for a session without a name (S2)."""
     return str(uuid.uuid4())
 
 
 def parent_of(session_id: str) -> str | None:
-    """Name the session that this one is a sub-session of; None for a root."""
+    """Return the id of the parent session; None for a root."""
     parent, slash, _ = session_id.rpartition("/")
     return parent if slash else None
 
@@ -70,11 +70,11 @@ def family_of(session_id: str) -> str:
 
 
 def ancestors_of(session_id: str) -> list[str]:
-    """Name all sessions above this one, the root first."""
+    """Return the ids of all parents, the root first."""
     parts = session_id.split("/")
     return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def is_within(session_id: str, root: str) -> bool:
-    """Tell whether an id is `root` or a sub-session below it."""
+    """Return whether an id is `root` or a sub-session below it."""
     return session_id == root or session_id.startswith(root + "/")

@@ -1,4 +1,4 @@
-"""Between the event loop and threads: their calls are carried to the loop, and long work of the loop to threads."""
+"""Runs calls from threads on the event loop, and long work of the loop in threads."""
 
 import asyncio
 import threading
@@ -22,9 +22,9 @@ _lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 
 async def aside(size: int, owner: str, work: Callable[[], _T]) -> _T:
-    """Do some work on so many bytes: at once if they are few, else in a thread while the loop goes on.
+    """Run work on this many bytes: directly if they are few, else in a thread.
 
-    Each owner's work is done one piece after the other, so that many of one do not keep the others waiting.
+    The work of one owner runs sequentially, so that it does not delay other owners.
     """
     if size <= AT_ONCE_BYTES:
         return work()
@@ -34,17 +34,17 @@ async def aside(size: int, owner: str, work: Callable[[], _T]) -> _T:
 
 
 class LoopBridge:
-    """Belongs to the loop that it is made on."""
+    """Runs calls on the event loop on which it was created."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
     def __call__(self, action: Callable[[], _T]) -> _T:
-        """Do it on the loop: at once when called there, else as soon as the loop comes to it.
+        """Run an action on the loop: directly on the loop's thread, else scheduled.
 
-        Raises `Unavailable` when the loop has ended. One that is closed forgets what it has not come to, and tells
-        nobody; so a call that takes long looks after it.
+        Raises `Unavailable` when the loop has ended. A closing loop drops scheduled calls silently, so a long call
+        checks whether the loop still runs.
         """
         if threading.get_ident() == self._thread:
             return action()
@@ -53,7 +53,7 @@ class LoopBridge:
         def run() -> None:
             try:
                 done.set_result(action())
-            except BaseException as error:  # noqa: BLE001 - it is the caller's
+            except BaseException as error:  # noqa: BLE001 - passed on to the caller
                 done.set_exception(error)
 
         try:

@@ -1,4 +1,4 @@
-"""How much the sessions of one owner take in memory, and how much they may (H7)."""
+"""The memory use of the sessions of one owner, and its limits (H7)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from typing import Self
 
 from cfs.errors import StorageFull, TooLarge, TooMany
 
-# How much the sessions may take (H7).
+# Limits of sessions (H7).
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one store; a message and a body are bytes of UTF-8, all of them together bytes of memory."""
+    """Limits of one store. A message and a body are in bytes of UTF-8, their total in bytes of memory."""
 
     sessions: int = 100_000
     message_bytes: int = 4 << 20
@@ -26,12 +26,12 @@ class Limits:
     all_event_bytes: int = 128 << 20
 
     def check_messages(self, count: int) -> None:
-        """Raise `TooLarge` for more messages than one request may bring."""
+        """Raise `TooLarge` if one request has more than the maximum of messages."""
         if count > self.messages:
             raise TooLarge(f"a conversation has {self.messages} messages at most; this one has more")
 
     def check_wait(self, predicted: float) -> None:
-        """Raise `TooMany` when the engine would not come to a turn for long."""
+        """Raise `TooMany` if the predicted wait for the engine is too long."""
         if predicted > self.wait_seconds:
             raise TooMany(
                 f"a turn would wait for about {predicted:.0f} seconds; try again later",
@@ -41,14 +41,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """Bounds of one account; None sets none. Sizes are bytes of memory, as `history.cost_of` counts them."""
+    """Limits of one account; None means no limit. Sizes are bytes of memory as counted by `history.cost_of`."""
 
     sessions: int | None = None
     size: int | None = None
 
 
 class StorageUsage:
-    """Counts the sessions of one owner and their bytes, here and in the account that this one is within."""
+    """Counts the sessions of one owner and their bytes, in this account and its parent accounts."""
 
     def __init__(self, owner: str, quota: Quota, within: "StorageUsage | None" = None) -> None:
         self.owner = owner
@@ -58,7 +58,7 @@ class StorageUsage:
         self.within = within
 
     def part(self, owner: str, quota: Quota) -> Self:
-        """Make an account within this one."""
+        """Create an account within this one."""
         return type(self)(owner, quota, self)
 
     def _chain(self) -> "Iterator[StorageUsage]":
@@ -68,13 +68,13 @@ class StorageUsage:
             account = account.within
 
     def add(self, *, sessions: int = 0, size: int = 0) -> None:
-        """Count sessions and bytes in, or out where they are negative."""
+        """Add sessions and bytes. Negative numbers subtract."""
         for account in self._chain():
             account.sessions += sessions
             account.bytes += size
 
     def require_room(self, *, sessions: int = 0, size: int = 0) -> None:
-        """Raise `StorageFull` unless so many sessions and bytes more are within every bound."""
+        """Raise `StorageFull` if this many more sessions or bytes exceed a limit."""
         for account in self._chain():
             most = account.quota
             if sessions > 0 and most.sessions is not None and account.sessions + sessions > most.sessions:

@@ -1,10 +1,10 @@
-"""One session: its queue of turns, the one turn that runs, and how the model or an agent answers it (S2-S8, S10, S12).
+"""One session: its queue of turns, the running turn, and its answer by the model or an agent (S2-S8, S10, S12).
 
-Everything here runs on the server's event loop and never awaits in the middle of a change, so a session needs no lock.
-The turns of a session run strictly one after the other: `advance` starts the next one only when none is running.
+All code runs on the server's event loop. No change contains an await, so a session needs no lock. The turns of a
+session run strictly one after the other: `advance` starts the next turn only when none is running.
 
-What a session is, and how each change alters it, is in `sessions.state`; this module decides which changes are made,
-and does what goes with them: tasks, timers, the engine, and whoever waits.
+`sessions.state` defines the state and how each change alters it. This module decides which changes to apply, and
+manages tasks, timers, the engine and waiters.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a session needs from the store that holds it; `record` gets each change just before it is made."""
+    """What a session needs from its store. `record` receives each change just before it is applied."""
 
     engine: Engine
     bus: EventBus
@@ -88,12 +88,12 @@ class Services:
 class Session(SessionState):
     """A conversation. `key` stays the same when the session is renamed; `id` does not.
 
-    `nonce` names this life of the session, apart from others of the same name; it and the version of the history make
-    the ETag of the transcript (H3).
+    `nonce` distinguishes this session from others with the same id at other times. The ETag of the transcript consists
+    of the nonce and the version of the history (H3).
     """
 
     def __init__(self, created: Created, services: Services, account: StorageUsage, at: float | None = None) -> None:
-        """Make a session; one that was recorded has been made `at` a time."""
+        """Create a session. `at` is the time of a recorded session."""
         self.key = created.key
         self.account = account
         self.changed = Broadcast()
@@ -107,13 +107,13 @@ class Session(SessionState):
     # -- changing -------------------------------------------------------------------------------------------------
 
     def apply(self, change: Change) -> Event | None:
-        """Make a change: the only way in which a session's state changes. Returns the last event that shows it."""
+        """Apply a change: the only way to change a session's state. Return the last event of the change."""
         at = time.time()
         self._services.record(Record(self.key, at, change))
         return self.redo(change, at)
 
     def redo(self, change: Change, at: float) -> Event | None:
-        """Make a recorded change again, as of its time; nothing else happens: no engine is asked."""
+        """Apply a recorded change with its time. There are no other effects: the engine is not called."""
         event: Event | None = None
         for draft in change.apply(self, at):
             event = self._services.bus.publish(self.log, draft.type, draft.session, draft.data, at)
@@ -121,9 +121,9 @@ class Session(SessionState):
         return event
 
     def publish_state(self, turn: str | None = None) -> Event:
-        """Announce what the session is doing now, and wake whoever waits for it to settle (S7, S13)."""
+        """Publish the current state, and wake the waiters for a settled session (S7, S13)."""
         event = self.apply(StateAnnounced(turn))
-        assert event is not None  # noqa: S101 - this change is an event
+        assert event is not None  # noqa: S101 - this change publishes an event
         self._services.state_changed(self)
         return event
 
@@ -131,16 +131,16 @@ class Session(SessionState):
 
     @property
     def etag(self) -> str:
-        """ETag of the present transcript, quoted."""
+        """The ETag of the current transcript, quoted."""
         return f'"{self.nonce}-{self.history.version}"'
 
     @property
     def partial(self) -> str | None:
-        """What the running turn has generated so far."""
+        """The text that the running turn has generated so far."""
         return self.running.text if self.running else None
 
     def info(self, sub_sessions: int) -> SessionInfo:
-        """Describe the session without its messages."""
+        """Return the session without its messages."""
         return SessionInfo(
             id=self.id,
             state=self.state,
@@ -156,11 +156,11 @@ class Session(SessionState):
         )
 
     def settled_history(self) -> Weighed:
-        """Return the history up to the last finished turn: what a copy of a busy session gets (S14)."""
+        """Return the history up to the last finished turn, for a copy of a busy session (S14)."""
         return self.history.until(self.running.base if self.running else None)
 
     def require_room(self, more: int) -> None:
-        """Raise `StorageFull` when the session may not have so many messages more; replies always find room."""
+        """Raise `StorageFull` if the session may not have this many more messages. Replies are always accepted."""
         most = self._services.limits.messages
         if len(self.history) + more > most:
             raise StorageFull(
@@ -176,10 +176,11 @@ class Session(SessionState):
     # -- messages and settings ------------------------------------------------------------------------------------
 
     def accept(self, request: TurnRequest) -> tuple[Turn, Event]:
-        """Accept a message; return its turn and the event that announces it. The turn runs when its time comes (S4).
+        """Accept a message. Return its turn and the event that announces it. The turn starts in the order of the queue
+        (S4).
 
-        Raises `TooMany` when the queue is full or the predicted wait for the engine is too long, and `Forbidden` when
-        the writer would have to replace the history and may not.
+        Raises `TooMany` if the queue is full or the predicted wait for the engine is too long, and `Forbidden` if the
+        writer would have to replace the history without the right to do so.
         """
         if request.generate and self.settings.driver == "model":
             wait = self._services.engine.predicted_wait(self.account.owner, kind_of(self.id))
@@ -201,7 +202,7 @@ class Session(SessionState):
         return turn, announced or event or self.publish_state(turn.id)
 
     def answer_last(self) -> None:
-        """Start a turn for the last message, if it is a user's and has no answer yet (S14)."""
+        """Start a turn for the last message if it is an unanswered user message (S14)."""
         last = self.history.last
         if self.idle and last is not None and last.role == "user":
             self.apply(TurnQueued(TurnRequest(last), base=len(self.history) - 1))
@@ -211,7 +212,7 @@ class Session(SessionState):
                 self.publish_state(turn.id)
 
     def change_settings(self, patch: SettingsPatch) -> Settings:
-        """Change settings for the turns that have not begun (S9)."""
+        """Change the settings for turns that have not started (S9)."""
         settings = self.settings.patched(patch)
         if settings != self.settings:
             self.apply(SettingsChanged(settings))
@@ -219,20 +220,20 @@ class Session(SessionState):
         return settings
 
     def replace_history(self, history: Weighed) -> None:
-        """Replace the history (S14); only between turns."""
+        """Replace the history (S14). Only allowed between turns."""
         self.require_idle("its history cannot be replaced")
         self.apply(HistoryReplaced(history))
 
-    # -- the session's life ---------------------------------------------------------------------------------------
+    # -- the session's life cycle ---------------------------------------------------------------------------------
 
     def cancel(self, *, queued: bool) -> tuple[int, int]:
-        """Stop the running turn, and if asked those that wait; return how many of each (S12)."""
+        """Stop the running turn, and the waiting ones if `queued`. Return how many of each (S12)."""
         waiting = list(self.queue) if queued else []
         for turn in waiting:
             self._end(turn, "cancelled")
         running = self.running
         if running is not None and running.state is not TurnState.CANCELLING:
-            if running.state is TurnState.LEASED:  # its agent learns of it by its next call
+            if running.state is TurnState.LEASED:  # its next call informs the agent
                 self.finish_turn(running, "cancelled", running.text)
             else:
                 self.apply(CancelRequested(running.id))
@@ -243,11 +244,11 @@ class Session(SessionState):
         return 0, len(waiting)
 
     def rename(self, new_id: str) -> None:
-        """Take another id; the log, the history and the running turn stay (S14)."""
+        """Change the id. The log, the history and the running turn stay (S14)."""
         self.apply(Renamed(new_id))
 
     def delete(self) -> None:
-        """End at once: cancel all turns, wake whoever waits (S2)."""
+        """End the session at once: cancel all turns and wake the waiters (S2)."""
         turns = [turn for turn in (self.running, *self.queue) if turn is not None]
         self.apply(Deleted())
         gone = Gone(f"session {self.id!r} has been deleted")
@@ -257,13 +258,13 @@ class Session(SessionState):
             _stop_timer(turn)
             if not turn.result.done():
                 turn.result.set_exception(gone)
-                turn.result.exception()  # mark as retrieved: often nobody waits for it
+                turn.result.exception()  # mark the exception as retrieved: often there is no waiter
         self._services.engine.forget(self.key)
         self.log.close()
         self.changed.fire()
 
     def abandon(self, reason: str) -> None:
-        """Fail every turn that runs or waits: the server shuts down."""
+        """Fail all running and waiting turns, because the server shuts down."""
         for turn in [turn for turn in (self.running, *self.queue) if turn is not None]:
             if turn.task is not None:
                 turn.task.cancel()
@@ -275,7 +276,7 @@ class Session(SessionState):
     # -- turns ----------------------------------------------------------------------------------------------------
 
     def advance(self) -> Event | None:
-        """Start the next turn if none runs; return the event of the first message that this adds."""
+        """Start the next turn if none runs. Return the event of the first message that this adds."""
         first: Event | None = None
         while self.running is None and self.queue:
             turn = self.queue[0]
@@ -288,9 +289,9 @@ class Session(SessionState):
         return first
 
     def _begin(self, turn: Turn, lease: Lease | None = None) -> Event | None:
-        """Add the message of the queue's first turn to the history (once), and start the turn if it wants a reply.
+        """Add the message of the first queued turn to the history (once), and start the turn if it requires a reply.
 
-        Returns the event of the message. A turn that is refused ends here, and changes nothing else.
+        Returns the event of the message. A refused turn ends here and changes nothing else.
         """
         added: Event | None = None
         if turn.base is None:
@@ -307,13 +308,13 @@ class Session(SessionState):
         return added
 
     def _refusal(self, request: TurnRequest) -> Forbidden | None:
-        """Return why a turn cannot begin: its writer may only append, and expects another history."""
+        """Return why a turn cannot start: its writer may only append but expects another history."""
         if request.may_replace or request.view is None or self.history.beyond(request.view.messages) is not None:
             return None
         return Forbidden(f"session {self.id!r} holds another conversation, and you may not replace it")
 
     def _adopt(self, turn: Turn) -> None:
-        """Make the history equal to what the turn's writer expects before its message (H4, S14)."""
+        """Make the history equal to the writer's view before the message (H4, S14)."""
         view = turn.request.view
         if view is None:
             return
@@ -324,7 +325,7 @@ class Session(SessionState):
             self._add_messages(new, turn)
 
     def _add_messages(self, messages: Sequence[Message], turn: Turn) -> None:
-        """Append messages: each by an event of its own, very many by one for all."""
+        """Append messages, each with its own event. A large number has one event for all."""
         if len(messages) > _ANNOUNCED_EACH:
             self.apply(HistoryReplaced(self.history.extended(messages), self.history.window))
             return
@@ -332,7 +333,7 @@ class Session(SessionState):
             self.apply(MessageAdded(message, turn.id))
 
     def add(self, turn: Turn, delta: Delta) -> None:
-        """Add a piece to the running turn's reply."""
+        """Add a piece to the reply of the running turn."""
         self.apply(ReplyExtended(turn.request.id, delta))
 
     def finish_turn(self, turn: Turn, reason: FinishReason, text: str, usage: Usage | None = None) -> None:
@@ -346,7 +347,7 @@ class Session(SessionState):
         self._after_turn()
 
     def fail_turn(self, turn: Turn, failure: CfsError, usage: Usage | None = None) -> None:
-        """Append the error as the reply (S5) and start the next turn."""
+        """Append the error as the reply (S5), and start the next turn."""
         self._fail(turn, failure, usage)
         self._after_turn()
 
@@ -379,16 +380,16 @@ class Session(SessionState):
         if self.running is None:
             self.publish_state()
 
-    # -- an agent in the model's place (S10) ----------------------------------------------------------------------
+    # -- an agent in place of the model (S10) ---------------------------------------------------------------------
     #
     # An agent claims a turn, works under a lease that each of its calls renews, and finishes the turn. When the lease
-    # runs out the agent is taken for dead and the next one may claim the turn. An agent that was only late takes its
-    # turn back by its next call, unless another one has claimed it meanwhile.
+    # expires, the agent is considered dead and another one may claim the turn. A late agent gets its turn back with its
+    # next call, unless another agent has claimed it.
 
     def claim(self, lease_seconds: float) -> Turn | None:
-        """Lease the next waiting turn to the caller; None while there is nothing to do.
+        """Lease the next waiting turn to the caller; None if there is none.
 
-        Raises `Conflict` when the session's driver is not `agent`.
+        Raises `Conflict` if the session's driver is not `agent`.
         """
         if self.settings.driver != "agent":
             raise Conflict(f"session {self.id!r} is answered by the model; set driver=agent first")
@@ -406,7 +407,7 @@ class Session(SessionState):
     def update(
         self, turn_id: str, secret: str, *, text: str, messages: Iterable[Message], lease_seconds: float
     ) -> Turn:
-        """Add streamed text, or whole messages (tool calls and results), and renew the lease.
+        """Add streamed text or whole messages (tool calls and results), and renew the lease.
 
         Raises `NotFound`, `Forbidden` or `StorageFull`.
         """
@@ -423,9 +424,9 @@ class Session(SessionState):
         return turn
 
     def finish(self, turn_id: str, secret: str, *, reply: str | None, error: str | None, usage: Usage) -> Turn:
-        """End the turn by a reply (or else the text that was streamed) or by an error; return it.
+        """Finish the turn with a reply (default: the streamed text) or an error. Return the turn.
 
-        Raises `NotFound`, `Forbidden`, or `StorageFull`: a reply that finds no room can still be ended by an error.
+        Raises `NotFound`, `Forbidden`, or `StorageFull`. A reply without storage can still be replaced by an error.
         """
         turn = self._leased(turn_id, secret)
         if error is not None:
@@ -437,7 +438,7 @@ class Session(SessionState):
         return turn
 
     def expire(self, turn: Turn) -> None:
-        """End a lease that has run out: its turn waits for the next claim."""
+        """End an expired lease. Its turn waits for the next claim."""
         if self.running is not turn:
             return
         self.apply(LeaseExpired(turn.id))
@@ -446,7 +447,7 @@ class Session(SessionState):
         self.publish_state(turn.id)
 
     def _leased(self, turn_id: str, secret: str) -> Turn:
-        """Return the turn that the caller has leased; raises `NotFound` or `Forbidden`."""
+        """Return the turn that the caller has leased. Raises `NotFound` or `Forbidden`."""
         self._take_back(turn_id, secret)
         turn = self.running
         if turn is None or turn.id != turn_id:
@@ -456,7 +457,7 @@ class Session(SessionState):
         return turn
 
     def _take_back(self, turn_id: str, secret: str) -> None:
-        """Start the first waiting turn again for an agent whose lease for it has run out."""
+        """Restart the first waiting turn for an agent whose lease for it has expired."""
         if self.running is not None or not self.queue or self.settings.driver != "agent":
             return
         turn = self.queue[0]
@@ -475,7 +476,7 @@ class Session(SessionState):
     # -- checking -------------------------------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
-        """Raise `AssertionError` where the parts of the session contradict one another."""
+        """Raise `AssertionError` if the parts of the session contradict each other."""
         self.history.check_integrity()
         self.log.check_integrity()
         if self.running is None and self.queue and self.settings.driver == "model":
@@ -499,11 +500,11 @@ def _same(one: str, other: str) -> bool:
 
 # -- the model's answer -----------------------------------------------------------------------------------------------
 #
-# Whatever goes wrong ends in a message, never in a stuck session (S5).
+# Each failure ends in a message, never in a blocked session (S5).
 #
-# A history that is longer than the model's context is cut (S8): old exchanges leave the prompt, or their summary takes
-# their place, until the engine accepts it. The cut stays where it is until the prompt is too long again, so that the
-# prompts of the turns in between begin with what is computed already.
+# A history that is longer than the model's context is cut (S8): old exchanges leave the prompt, or a summary replaces
+# them, until the engine accepts the prompt. The cut stays until the prompt is too long again, so that the prompts of
+# the next turns share a cached prefix.
 
 _LATEST = 10.0
 """Seconds after a turn's time in which the engine must have ended it; then the turn fails without the engine."""
@@ -519,7 +520,7 @@ _SUMMARIZED = 1 << 16
 
 
 async def answer(session: Session, turn: Turn, services: Services) -> None:
-    """Let the engine answer the running turn, and end it."""
+    """Answer the running turn with the engine, and end it."""
     limit = services.limits.turn_seconds
     try:
         async with asyncio.timeout(limit + _LATEST):
@@ -528,7 +529,7 @@ async def answer(session: Session, turn: Turn, services: Services) -> None:
         session.fail_turn(turn, error)
     except TimeoutError:
         session.fail_turn(turn, EngineError(TOO_LONG.format(limit)))
-    except Exception:  # noqa: BLE001 - a defect must not leave the session generating for ever
+    except Exception:  # noqa: BLE001 - a defect must not leave the session generating forever
         _log.exception("turn.defect", session=session.id, turn=turn.id)
         session.fail_turn(turn, EngineError("internal error"))
     else:
@@ -536,12 +537,12 @@ async def answer(session: Session, turn: Turn, services: Services) -> None:
 
 
 async def _answer(session: Session, turn: Turn, services: Services) -> tuple[FinishReason, Usage]:
-    """Ask the engine, with less and less of the history as long as that is too long for it (S8)."""
+    """Send the history to the engine, and shorten it until it fits the context (S8)."""
     settings, history = session.settings.patched(turn.request.settings), session.history
     loop, limit = asyncio.get_running_loop(), services.limits.turn_seconds
     ends_at = loop.time() + limit
     window, tokens = _begin(history, settings, services.engine.context_tokens)
-    while turn.state is not TurnState.CANCELLING:  # it may be before this task's first step, when no engine knows it
+    while turn.state is not TurnState.CANCELLING:  # before this task's first step no engine has it
         request = turn.generation(
             session.id,
             session.key,
@@ -564,9 +565,9 @@ async def _answer(session: Session, turn: Turn, services: Services) -> tuple[Fin
 
 
 def _begin(history: History, settings: Settings, most: int) -> tuple[Window, int | None]:
-    """Say with which part of a history to begin, and about how many tokens are left out by that if any are.
+    """Return the first window to try, and about how many tokens it leaves out, if any.
 
-    A prompt has no more messages than the context has tokens (`most`, if it is known): no more are looked at.
+    A prompt has at most as many messages as the context has tokens (`most`, if known). Older messages are not read.
     """
     if settings.overflow == "error":
         if 0 < most < len(history):
@@ -578,7 +579,7 @@ def _begin(history: History, settings: Settings, most: int) -> tuple[Window, int
 
 
 def _tokens_between(history: History, window: Window, cut: int) -> int:
-    """Guess how many tokens leave a window that is cut anew, as if all messages were of the same length."""
+    """Estimate the tokens between two cuts, as if all messages had the same length."""
     return history.size * history.count_between(window, cut) // len(history) // _CHARACTERS_A_TOKEN
 
 
@@ -587,7 +588,7 @@ async def _stream(
 ) -> tuple[FinishReason, Usage]:
     finished: Finished | None = None
     async for item in services.engine.generate(request):
-        if tokens is not None:  # the engine has taken what is left
+        if tokens is not None:  # the engine has accepted the shortened history
             session.apply(ContextShifted(turn.id, window, tokens))
             tokens = None
         if isinstance(item, Delta):
@@ -602,10 +603,10 @@ async def _stream(
 def _shorten(
     session: Session, turn: Turn, settings: Settings, window: Window, error: ContextTooLong, part: float
 ) -> Window:
-    """Cut a window so that its prompt fits, as the engine says or else to a part of the text.
+    """Cut a window so that its prompt fits, by the engine's counts or else by text length.
 
-    Raises `ContextTooLong` when even the last exchange does not fit. A message that is too long by itself is in no
-    later prompt: it would drive out everything before it.
+    Raises `ContextTooLong` if even the last exchange does not fit. A single message that is too long is left out of all
+    later prompts, because it would push out everything before it.
     """
     history = session.history
     starts = history.exchanges(window)
@@ -623,7 +624,7 @@ def _shorten(
 
 
 def _guess(history: History, starts: Sequence[int], part: float) -> int:
-    """Count the newest exchanges that have this part of the text of all."""
+    """Return how many of the newest exchanges have this part of the whole text."""
     messages = history.messages
     sizes = [
         sum(len(message.content) for message in messages[start:end])
@@ -634,7 +635,7 @@ def _guess(history: History, starts: Sequence[int], part: float) -> int:
 
 
 async def _summarize(session: Session, request: GenerationRequest, services: Services, window: Window) -> str:
-    """Have the model write the summary of what is before a window; where it cannot, the one before stays."""
+    """Generate a summary of the messages before a window with the model. On failure the previous summary stays."""
     before = session.history.window
     left = session.history.leaving(before, window.cut, _SUMMARIZED)
     if not left:

@@ -1,9 +1,9 @@
-"""The state of a session, and every change that it can undergo.
+"""The state of a session, and all its changes.
 
-A session's state changes only by `Session.apply(change)`. A change is a value that carries all that is needed to do it
-again: whoever records the changes of a store, in their order, can make the same store from them
-(`SessionStore.replay`), with the same events. The events that clients see are derived from the changes and may be
-smaller: `history.replaced` counts the messages that `HistoryReplaced` holds.
+The state changes only in `Session.apply(change)`. A change is a value with all data that is needed to repeat it. From
+the recorded changes of a store, in order, `SessionStore.replay` builds the same store with the same events. Events for
+clients are derived from changes and may be smaller: `history.replaced` contains the number of messages, and
+`HistoryReplaced` the messages.
 
 To add a change, write a class with `apply`, which alters the state and returns the events to publish.
 """
@@ -24,7 +24,7 @@ _NO_TOKENS = Usage()
 
 
 class EventDraft(NamedTuple):
-    """An event before it has its numbers."""
+    """An event before it is numbered."""
 
     session: str
     type: EventType
@@ -32,7 +32,7 @@ class EventDraft(NamedTuple):
 
 
 class SessionState:
-    """What a session is: read by everybody, altered by changes only."""
+    """The state of a session. Anyone may read it; only changes alter it."""
 
     id: str
     key: str
@@ -49,12 +49,12 @@ class SessionState:
 
     @property
     def idle(self) -> bool:
-        """Whether no turn runs and none waits."""
+        """Whether no turn runs or waits."""
         return self.running is None and not self.queue
 
     @property
     def state(self) -> State:
-        """`generating` from the acceptance of a turn to the end of the last one that waits."""
+        """`generating` from the acceptance of a turn to the end of the last waiting one."""
         if self.running is not None:
             return "generating"
         if self.queue:
@@ -62,7 +62,7 @@ class SessionState:
         return "idle"
 
     def turn(self, turn_id: str) -> Turn:
-        """Return the turn of this id that runs or waits; raises `InvalidTransition` for one that has ended."""
+        """Return the running or waiting turn with this id. Raises `InvalidTransition` if it has ended."""
         if self.running is not None and self.running.request.id == turn_id:
             return self.running
         for turn in self.queue:
@@ -71,7 +71,7 @@ class SessionState:
         raise InvalidTransition(f"turn {turn_id} neither runs nor waits")
 
     def created_event(self, **origin: str) -> EventDraft:
-        """Draft the event that announces the session under its id."""
+        """Return the event that announces the session with its id."""
         settings, size = self.settings.model_dump(), self.history.size
         data = {"settings": settings, "messages": len(self.history), "size": size, "life": self.nonce, **origin}
         return EventDraft(self.id, "session.created", data)
@@ -81,11 +81,11 @@ class Change(Protocol):
     """One change of a session."""
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
-        """Alter the state, as of a time in seconds since the epoch; return the events that show it."""
+        """Alter the state at a time in seconds since the epoch. Return the events of the change."""
 
 
 class Record(NamedTuple):
-    """A change as a listener gets it, just before it is made: of which session (by its key), when, and what."""
+    """A change as `record` receives it just before it is applied: the session's key, the time and the change."""
 
     key: str
     at: float
@@ -97,10 +97,10 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A session comes to be: the first change of each.
+    """A session is created. This is the first change of each session.
 
-    `key` stays when the session is renamed. `life` tells it apart from others of the same name. `owner` is the account
-    that it counts for.
+    `key` stays when the session is renamed. `life` distinguishes it from others with the same id. `owner` is the
+    account that it counts for.
     """
 
     id: str
@@ -113,7 +113,7 @@ class Created:
     forked_from: str | None = None
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
-        """Fill in an empty state."""
+        """Initialize an empty state."""
         session.id, session.key, session.nonce, session.settings = self.id, self.key, self.life, self.settings
         session.history = History(session.account, self.history, at)
         session.history.window = self.window
@@ -125,12 +125,12 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """A session takes another id; the log, the history and the turns stay (S14)."""
+    """A session gets another id. The log, the history and the turns stay (S14)."""
 
     id: str
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Readers of the old id learn that it is gone, those of the new one that it is there."""
+        """Announce the deletion to readers of the old id, and the session to readers of the new one."""
         old, session.id = session.id, self.id
         gone = EventDraft(old, "session.deleted", {"renamed_to": self.id})
         return gone, session.created_event(renamed_from=old)
@@ -138,10 +138,10 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """A session ends, with all of its turns (S2)."""
+    """A session and all its turns end (S2)."""
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
-        """Free what it holds."""
+        """Free the resources of the session."""
         for turn in (session.running, *session.queue):
             if turn is not None:
                 turn.enter(TurnState.CANCELLED)
@@ -155,7 +155,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """Turns that have not begun get other settings (S9)."""
+    """Turns that have not started get other settings (S9)."""
 
     settings: Settings
 
@@ -167,12 +167,12 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True)
 class StateAnnounced:
-    """Readers are told what the session is doing now; `turn` is the turn that it is about."""
+    """The current state is published. `turn` is the turn that caused it."""
 
     turn: str | None = None
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Nothing changes but the time of the last event."""
+        """Change only the time of the last event."""
         data: dict[str, Any] = {"state": session.state, "queued": len(session.queue)}
         if self.turn is not None:
             data["turn"] = self.turn
@@ -198,14 +198,14 @@ class TokensSpent:
 
 @dataclass(frozen=True, slots=True)
 class MessageAdded:
-    """A message is appended while a turn runs; `opens` is true for the turn's own message."""
+    """A message is appended while a turn runs. `opens` is true for the turn's own message."""
 
     message: Message
     turn: str
     opens: bool = False
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
-        """Append it; a turn's own message no longer counts as waiting."""
+        """Append the message. A turn's own message no longer counts as waiting."""
         if self.opens:
             turn = session.turn(self.turn)
             session.account.add(size=-turn.waiting_bytes)
@@ -218,13 +218,13 @@ class MessageAdded:
 
 @dataclass(frozen=True, slots=True)
 class HistoryReplaced:
-    """The history becomes another one (S14)."""
+    """The history is replaced (S14)."""
 
     history: Weighed
     window: Window = WHOLE
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
-        """Replace it."""
+        """Replace the history."""
         session.history.replace(self.history, at)
         session.history.window = self.window
         data = {"messages": len(session.history), "size": session.history.size}
@@ -233,14 +233,14 @@ class HistoryReplaced:
 
 @dataclass(frozen=True, slots=True)
 class ContextShifted:
-    """Prompts begin at another message from now on, without about so many `tokens` (S8)."""
+    """Prompts begin at another message from now on, without about this many `tokens` (S8)."""
 
     turn: str
     window: Window
     tokens: int
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Move the window of the history that prompts show."""
+        """Move the prompt window of the history."""
         left = session.history.count_between(session.history.window, self.window.cut)
         session.history.window = self.window
         data = {"turn": self.turn, "messages": left, "tokens": self.tokens, "begin": self.window.cut}
@@ -255,12 +255,12 @@ class ContextShifted:
 
 @dataclass(frozen=True, slots=True)
 class MessageExcluded:
-    """A message is in no later prompt: it is too long by itself (S8)."""
+    """A message is too long for any prompt and is left out of later ones (S8)."""
 
     index: int
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Leave it out of the window."""
+        """Remove the message from the window."""
         window = session.history.window
         session.history.window = replace(window, oversized=window.oversized | {self.index})
         return ()
@@ -271,13 +271,13 @@ class MessageExcluded:
 
 @dataclass(frozen=True, slots=True)
 class TurnQueued:
-    """A message is accepted and waits (S4); it has a `base` if it is in the history already."""
+    """A message is accepted and waits (S4). It has a `base` if it is in the history already."""
 
     request: TurnRequest
     base: int | None = None
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Put it at the end of the queue."""
+        """Append the turn to the queue."""
         turn = Turn(self.request, self.base)
         session.account.add(size=turn.waiting_bytes)
         session.queue.append(turn)
@@ -286,13 +286,13 @@ class TurnQueued:
 
 @dataclass(frozen=True, slots=True)
 class TurnStarted:
-    """The first turn of the queue begins: answered by the model, or by an agent under a lease (S10)."""
+    """The first queued turn starts: answered by the model, or by an agent under a lease (S10)."""
 
     turn: str
     lease: Lease | None = None
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Take it out of the queue."""
+        """Remove the turn from the queue."""
         turn = session.turn(self.turn)
         turn.enter(TurnState.RUNNING if self.lease is None else TurnState.LEASED)
         turn.lease = self.lease
@@ -303,13 +303,13 @@ class TurnStarted:
 
 @dataclass(frozen=True, slots=True)
 class ReplyExtended:
-    """There is more of the running turn's reply."""
+    """The reply of the running turn gets longer."""
 
     turn: str
     delta: Delta
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Add to the reply."""
+        """Append to the reply."""
         delta = self.delta
         session.turn(self.turn).said.append(delta)
         data: dict[str, Any] = {"turn": self.turn, "text": delta.text, "tokens": delta.tokens}
@@ -322,7 +322,7 @@ class ReplyExtended:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
-    """The agent that answers a turn has more time."""
+    """The lease of an agent is extended."""
 
     turn: str
     lease: Lease
@@ -335,12 +335,12 @@ class LeaseRenewed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseExpired:
-    """The agent that answers a turn is taken for dead: its partial reply is dropped, and the turn waits again."""
+    """The lease of an agent has expired: its partial reply is dropped, and the turn waits again."""
 
     turn: str
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Put the turn back to the head of the queue; whole messages that the agent has added stay."""
+        """Put the turn back at the head of the queue. Whole messages of the agent stay."""
         turn = session.turn(self.turn)
         turn.enter(TurnState.QUEUED)
         turn.said.clear()
@@ -356,16 +356,16 @@ class CancelRequested:
     turn: str
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Note it: a turn is cancelled once."""
+        """Record the cancellation: a turn is cancelled once."""
         session.turn(self.turn).enter(TurnState.CANCELLING)
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """A turn, running or waiting, is over; its reply, if it has one, is in the history already.
+    """A running or waiting turn has ended. Its reply, if any, is already in the history.
 
-    `error` says why it failed. A message that wanted no reply ends without an event.
+    `error` is the reason of a failure. A message without a reply ends without an event.
     """
 
     turn: str
@@ -377,13 +377,13 @@ class TurnEnded:
 
     @property
     def state(self) -> TurnState:
-        """The last state of the turn."""
+        """The final state of the turn."""
         if self.error is not None:
             return TurnState.FAILED
         return TurnState.CANCELLED if self.reason == "cancelled" else TurnState.FINISHED
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Count its tokens and let it go."""
+        """Count the tokens of the turn and remove it."""
         turn, usage = session.turn(self.turn), self.usage
         turn.enter(self.state)
         if turn is session.running:

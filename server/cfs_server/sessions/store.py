@@ -1,7 +1,7 @@
 """All sessions in memory, as a tree of ids (S2, S11-S14).
 
-The store knows names, limits and families; what happens inside of one session is `Session`'s. It is an asynchronous
-context manager: its tasks (one for every running turn) live in one task group and end with the block.
+The store manages ids, limits and families. `Session` manages the inside of one session. The store is an asynchronous
+context manager. Its tasks (one for each running turn) live in one task group and end with the block.
 """
 
 import asyncio
@@ -26,15 +26,15 @@ from cfs_server.sessions.session import Services, Session
 from cfs_server.sessions.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed
 from cfs_server.sessions.turns import Turn, TurnRequest, TurnState, kind_of
 
-# What a session does until its next turn, told to the engine, which keeps near what is needed soon (E3).
+# Hints to the engine about a session's next turn, so that it caches what is needed soon (E3).
 #
-# The hint follows from the session's state and from what was said last; `Hints` looks at a session where its state
-# changes, and says nothing twice in a row.
+# The hint depends on the session's state and on the last hint. `Hints` checks a session when its state changes, and
+# never sends the same hint twice in a row.
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What of a session's state matters."""
+    """The parts of a session's state that hints depend on."""
 
     answering: bool = False
     """The model computes its reply."""
@@ -46,7 +46,7 @@ class Situation:
 
 
 def hint_for(now: Situation, last: Hint | None) -> Hint | None:
-    """Say what the session's computation waits for; None while it is in use, or will be in a moment."""
+    """Return what the session's cached computation waits for; None while it is in use or will be immediately."""
     if now.answering:
         return None
     if now.children_at_work:
@@ -59,7 +59,7 @@ def hint_for(now: Situation, last: Hint | None) -> Hint | None:
 
 
 class Hints:
-    """Remembers who is at work below whom, and what was said of each session; a look costs the depth of the family."""
+    """Tracks the busy sub-sessions and the last hint of each session. A check costs the depth of the family."""
 
     def __init__(self, engine: Engine, find: Callable[[str], Session | None]) -> None:
         self._engine = engine
@@ -69,20 +69,20 @@ class Hints:
         self._last: dict[str, Hint] = {}
 
     def look(self, session: Session) -> None:
-        """Note that a session's state may have changed."""
+        """Update the hints after a possible change of a session's state."""
         self._mark(session.id, busy=not session.idle)
         self._tell(session)
 
     def taken_away(self, session_id: str) -> None:
-        """Note that there is no session of this id any more: it was renamed or deleted."""
+        """Remove a session id after a rename or a delete."""
         self._mark(session_id, busy=False)
 
     def forget(self, key: str) -> None:
-        """Forget what was said of a session."""
+        """Remove the last hint of a session."""
         self._last.pop(key, None)
 
     def check_integrity(self, busy: set[str], keys: set[str]) -> None:
-        """Raise `AssertionError` unless the books agree with the sessions that there are."""
+        """Raise `AssertionError` unless the tracked state agrees with the sessions."""
         below = Counter(above for session_id in busy for above in ancestors_of(session_id))
         if (self._busy, +self._busy_below) != (busy, below) or self._last.keys() - keys:
             raise AssertionError("what is known of busy sessions is not true")
@@ -120,7 +120,7 @@ def _situation(session: Session, *, children_at_work: bool) -> Situation:
 
 
 class SessionStore:
-    """Every session of the server; all of its methods are called from the event loop."""
+    """All sessions of the server. All methods run on the event loop."""
 
     def __init__(
         self,
@@ -129,9 +129,9 @@ class SessionStore:
         defaults: Settings | None = None,
         record: Callable[[Record], None] | None = None,
     ) -> None:
-        """Make an empty store; `record` gets every change of every session just before it is made.
+        """Create an empty store. `record` receives each change of each session just before it is applied.
 
-        That the store ends, and its sessions with it, is not recorded.
+        The shutdown of the store is not recorded.
         """
         self.limits = limits or Limits()
         self.bus = EventBus(self.limits)
@@ -155,7 +155,7 @@ class SessionStore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._record = None  # the sessions are not deleted by anybody: only this store of them ends
+        self._record = None  # the sessions are not deleted: only this store of them ends
         for root in list(self._roots):
             self.delete(root)
         self.bus.log.close(goodbye=True)
@@ -170,26 +170,26 @@ class SessionStore:
     # -- finding --------------------------------------------------------------------------------------------------
 
     def get(self, session_id: str) -> Session:
-        """Return a session; raises `NotFound`, or `InvalidIdentifier` for what can be no id."""
+        """Return a session. Raises `NotFound`, or `InvalidIdentifier` for an invalid id."""
         session = self._sessions.get(session_id)
         if session is None:
             raise NotFound(f"there is no session {check_id(session_id)!r}")
         return session
 
     def find(self, session_id: str) -> Session | None:
-        """Return a session, or None if there is none of that id."""
+        """Return a session, or None if there is none with this id."""
         return self._sessions.get(session_id)
 
     def open(self, session_id: str, account: StorageUsage | None = None) -> Session:
-        """Return a session, made if it does not exist yet (S2); a new one counts for the account."""
+        """Return a session. It is created if it does not exist (S2), and then counts for the account."""
         return self._sessions.get(session_id) or self._create(check_id(session_id), self._defaults, None, account)
 
     def missing(self, session_id: str) -> list[str]:
-        """Name the sessions that making this one makes with it: those above it that do not exist, and itself."""
+        """Return the ids of the sessions that are created with this one: missing parents and itself."""
         return [name for name in (*ancestors_of(session_id), session_id) if name not in self._sessions]
 
     def page(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
-        """List sessions by id: the roots, or, when the prefix has a `/`, the direct children that it names."""
+        """Return sessions by id: the roots, or, if the prefix contains a `/`, the direct children that it selects."""
         parent, slash, _ = prefix.rpartition("/")
         ids = self._children.get(parent, []) if slash else self._roots
         start = bisect_left(ids, max(prefix, after + "\0" if after else ""))
@@ -201,14 +201,14 @@ class SessionStore:
         return found
 
     def children(self, session: Session) -> list[Session]:
-        """List the direct sub-sessions by id."""
+        """Return the direct sub-sessions by id."""
         return [self._sessions[child] for child in self._children.get(session.id, [])]
 
     def family(self, session: Session) -> list[Session]:
-        """List a session and everything below it, parents first."""
+        """Return a session and everything below it, parents first."""
         return [session] + [member for child in self.children(session) for member in self.family(child)]
 
-    # -- making and changing --------------------------------------------------------------------------------------
+    # -- creating and changing ------------------------------------------------------------------------------------
 
     def create(
         self,
@@ -217,9 +217,9 @@ class SessionStore:
         transcript: str | Weighed | None = None,
         account: StorageUsage | None = None,
     ) -> Session:
-        """Make a session, with a history if a transcript is given (S14), which may have been read before.
+        """Create a session. A transcript, as text or already parsed, becomes its history (S14).
 
-        A transcript that ends with an unanswered message of a user gets its turn; so do those of `replace` and `fork`.
+        A transcript that ends with an unanswered user message starts a turn. The same is true for `replace` and `fork`.
         Raises `AlreadyExists`.
         """
         name = new_id() if session_id is None else check_id(session_id)
@@ -234,9 +234,9 @@ class SessionStore:
     def submit(
         self, session_id: str, request: TurnRequest, account: StorageUsage | None = None
     ) -> tuple[Session, Turn, Event]:
-        """Accept a message for a session, created if it is new (S3, S4).
+        """Accept a message for a session, which is created if it is new (S3, S4).
 
-        Returns the session, the message's turn and the event that announces it.
+        Returns the session, the turn of the message and the event that announces it.
         """
         if self.draining:
             raise Unavailable("the server is shutting down", retry_after=5)
@@ -257,7 +257,7 @@ class SessionStore:
         self._wake_above(session_id)
 
     def cancel(self, session_id: str, *, queued: bool = False, cascade: bool = False) -> tuple[int, int]:
-        """Cancel the running turn, those that wait and those of the sub-sessions, as asked (S12)."""
+        """Cancel the running turn, and on request waiting turns and those of sub-sessions (S12)."""
         session = self.get(session_id)
         counts = [member.cancel(queued=queued) for member in (self.family(session) if cascade else [session])]
         return sum(running for running, _ in counts), sum(waiting for _, waiting in counts)
@@ -267,8 +267,8 @@ class SessionStore:
     ) -> Session:
         """Copy a session's settings and the first `at` messages of its history (S14).
 
-        Without `at` the copy of a busy session ends before the turn that is running, and nothing is generated. A copy
-        that is made to end `at` a message of a user answers that.
+        Without `at`, the copy of a busy session ends before the running turn, and nothing is generated. With `at`, a
+        copy that ends with a user message answers it.
         """
         source = self.get(session_id)
         name = new_id() if new is None else check_id(new)
@@ -287,7 +287,7 @@ class SessionStore:
         return copy
 
     def rename(self, session_id: str, new: str) -> Session:
-        """Give a session and everything below it another name (S14); raises `AlreadyExists`."""
+        """Change the id of a session and of everything below it (S14). Raises `AlreadyExists`."""
         session = self.get(session_id)
         check_id(new)
         if new == session_id:
@@ -312,13 +312,13 @@ class SessionStore:
         return session
 
     def read(self, transcript: str | Weighed, known: Iterable[Message] = ()) -> Weighed:
-        """Read a transcript, unless that was done before; see `read_history`."""
+        """Parse a transcript, unless it is already parsed; see `read_history`."""
         if isinstance(transcript, Weighed):
             return transcript
         return read_history(transcript, self.limits.messages, known)
 
     def replace(self, session_id: str, transcript: str | Weighed, etag: str) -> Session:
-        """Put an edited transcript in the place of the history, if `etag` names the present one (S14)."""
+        """Replace the history with an edited transcript if `etag` is the current one (S14)."""
         session = self.get(session_id)
         history = self.read(transcript, session.history.messages)
         if etag not in ("*", session.etag):
@@ -333,7 +333,7 @@ class SessionStore:
     def _check_unanswered(
         self, session_id: str, history: Sequence[Message], settings: Settings, account: StorageUsage
     ) -> None:
-        """Raise what keeps a history's last message from its turn, if it waits for one, before anything is made."""
+        """Raise an error if the last message needs a turn that cannot be accepted. Called before any change."""
         if not history or history[-1].role != "user":
             return
         if self.draining:
@@ -345,13 +345,13 @@ class SessionStore:
     # -- waiting --------------------------------------------------------------------------------------------------
 
     def is_settled(self, session: Session) -> bool:
-        """Whether a session and everything below it is idle (S13)."""
+        """Return whether a session and everything below it is idle (S13)."""
         return session.idle and all(self.is_settled(child) for child in self.children(session))
 
     async def wait_settled(self, session: Session, timeout: float | None = None) -> bool:
-        """Wait until a session is settled (S7, S13); False when the time is over before that.
+        """Wait until a session is settled (S7, S13). Return False if the time-out is reached first.
 
-        Raises `Gone` when it is deleted meanwhile. A waiter costs a future, and is woken by the change itself.
+        Raises `Gone` if it is deleted during the wait. A waiter costs one future, which the change itself wakes.
         """
         try:
             async with asyncio.timeout(timeout):
@@ -364,7 +364,7 @@ class SessionStore:
         return True
 
     async def drain(self, grace: float) -> None:
-        """Take no more messages, let turns finish for `grace` seconds, and mark those that did not (P3)."""
+        """Accept no new messages, let turns finish for `grace` seconds, and fail the rest (P3)."""
         self.draining = True
         busy = [session for session in self if not session.idle]
         try:
@@ -382,10 +382,10 @@ class SessionStore:
     # -- replaying ------------------------------------------------------------------------------------------------
 
     def replay(self, records: Iterable[Record], account_of: Callable[[str], StorageUsage]) -> None:
-        """Make recorded changes again, in their order, in an empty store; nothing is recorded, no engine is asked.
+        """Apply recorded changes in order to an empty store. Nothing is recorded, and the engine is not called.
 
-        `account_of` finds the account of an owner. The sessions, their turns and all events are as they were recorded;
-        turns that were running stand there as running, without a task or a timer.
+        `account_of` returns the account of an owner. The sessions, their turns and all events are restored as recorded.
+        Turns that were running are restored as running, without a task or a timer.
         """
         sessions: dict[str, Session] = {}
         for key, at, change in records:
@@ -473,7 +473,7 @@ class SessionStore:
                 above.changed.fire()
 
     def check_integrity(self) -> None:
-        """Raise `AssertionError` where names, families or sessions contradict one another."""
+        """Raise `AssertionError` if ids, families or sessions contradict each other."""
         self.bus.check_integrity()
         busy = {session.id for session in self if not session.idle}
         self._hints.check_integrity(busy, {session.key for session in self})

@@ -1,4 +1,4 @@
-"""A turn: one message on its way through a session, from acceptance to its reply (S4, S5)."""
+"""A turn: one message from its acceptance by a session to its reply (S4, S5)."""
 
 import asyncio
 import secrets
@@ -20,7 +20,7 @@ from cfs_server.sessions.ids import family_of, parent_of
 
 
 class TurnState(StrEnum):
-    """Where a turn is in its life."""
+    """The state of a turn."""
 
     QUEUED = "queued"
     """It waits for the turns before it, or for an agent."""
@@ -43,7 +43,7 @@ TRANSITIONS: Mapping[TurnState, frozenset[TurnState]] = MappingProxyType(
         TurnState.RUNNING: frozenset({TurnState.CANCELLING, TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}),
         TurnState.CANCELLING: frozenset({TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}),
         TurnState.LEASED: frozenset(
-            {TurnState.QUEUED, TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}  # queued: the lease ran out
+            {TurnState.QUEUED, TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}  # queued: the lease expired
         ),
         TurnState.FINISHED: frozenset(),
         TurnState.FAILED: frozenset(),
@@ -54,17 +54,17 @@ TRANSITIONS: Mapping[TurnState, frozenset[TurnState]] = MappingProxyType(
 
 
 class InvalidTransition(Exception):
-    """A turn was to enter a state that cannot follow its present one: a defect of ours."""
+    """A turn cannot enter this state from its current one: a defect in the server."""
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """A message and how it is to be answered, as its writer sent it.
+    """A message and how to answer it, as its writer sent it.
 
-    `view` is the conversation before the message as its writer knows it: when the turn begins, the history is made
-    equal to it (H4), if the writer `may_replace` one that differs; None leaves the history as it is. Without
-    `generate` the message is only added to the history, in its place in the queue. `logprobs` asks the engine for that
-    many log-probabilities a token.
+    `view` is the conversation before the message as its writer knows it. When the turn starts, a different history is
+    replaced by it (H4) if the writer `may_replace` it. None leaves the history unchanged. Without `generate` the
+    message is only added to the history, in the order of the queue. `logprobs` requests that many log-probabilities per
+    token.
     """
 
     message: Message
@@ -82,13 +82,13 @@ class TurnRequest:
 
     @property
     def cost(self) -> int:
-        """Bytes of memory that its messages take."""
+        """The memory of its messages in bytes."""
         return (self.view.cost if self.view else 0) + cost_of(self.message)
 
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """How a turn ended; `event` is the number of its last event, `messages` the length of the history then."""
+    """The result of a turn: `event` is the number of its last event, `messages` the final length of the history."""
 
     reply: str
     reason: FinishReason
@@ -100,30 +100,30 @@ class TurnResult:
 
     @property
     def error(self) -> str | None:
-        """Why it failed, in one sentence; None if it did not."""
+        """The error in one sentence; None without an error."""
         return None if self.failure is None else self.failure.detail
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """An agent's right to answer a turn (S10): the secret that its calls must carry, and when it ends."""
+    """An agent's right to answer a turn (S10): the secret for its calls, and when the right ends."""
 
     secret: str
     expires_at: float
 
     @staticmethod
     def new_secret() -> str:
-        """Make the secret that an agent's calls for this turn must carry."""
+        """Return a new secret for an agent's calls for this turn."""
         return secrets.token_urlsafe(16)
 
 
 @dataclass(eq=False, slots=True)
 class Turn:
-    """A request that a session has accepted, and what becomes of it.
+    """A request that a session has accepted, and its progress.
 
-    `base` is the length of the history before the turn's own message, None until that is in the history: a fork of a
-    busy session copies what is before it. `said` is the reply so far. `lease` stays when it has run out: its agent may
-    go on until another one claims the turn. `task`, `timer` and `result` belong to the running process only.
+    `base` is the length of the history before the turn's own message; None until the message is in the history. A fork
+    of a busy session copies the messages before it. `said` is the reply so far. An expired `lease` stays: its agent may
+    continue until another one claims the turn. `task`, `timer` and `result` belong to the running process only.
     """
 
     request: TurnRequest
@@ -136,14 +136,14 @@ class Turn:
     result: asyncio.Future[TurnResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
     def enter(self, state: TurnState) -> None:
-        """Enter a state; raises `InvalidTransition` for one that cannot follow the present one."""
+        """Enter a state. Raises `InvalidTransition` if the current state does not allow it."""
         if state not in TRANSITIONS[self.state]:
             raise InvalidTransition(f"turn {self.id} is {self.state} and cannot become {state}")
         self.state = state
 
     @property
     def id(self) -> str:
-        """Name of the turn."""
+        """The id of the turn."""
         return self.request.id
 
     @property
@@ -153,28 +153,28 @@ class Turn:
 
     @property
     def generate(self) -> bool:
-        """Whether the message wants a reply."""
+        """Whether the message requires a reply."""
         return self.request.generate
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of memory that its messages take until they are in the history, which counts them then."""
+        """The memory of its messages in bytes until they are in the history, which counts them afterwards."""
         return self.request.cost if self.base is None else 0
 
     @property
     def text(self) -> str:
-        """What has been generated so far."""
+        """The text that has been generated so far."""
         return "".join(delta.text for delta in self.said)
 
     @property
     def ranked(self) -> tuple[TokenLogprob, ...]:
-        """The log-probabilities of the reply's tokens, if they were asked for."""
+        """The log-probabilities of the reply's tokens, if requested."""
         return tuple(chain.from_iterable(delta.logprobs for delta in self.said))
 
     def generation(
         self, session_id: str, key: str, messages: tuple[Message, ...], settings: Settings, owner: str, seconds: float
     ) -> GenerationRequest:
-        """Make the engine's request: answer these messages, which end with the turn's, within some seconds."""
+        """Return the engine's request for these messages, which end with the turn's own. The limit is in seconds."""
         request, settings = self.request, settings.patched(self.request.settings)
         return GenerationRequest(
             self.id,
@@ -194,9 +194,9 @@ class Turn:
         )
 
     def reply(self, content: str, *, cut: bool) -> Message:
-        """Make the message that answers: a content, with the calls and the thinking of the turn.
+        """Return the reply message: a content, with the calls and the thinking of the turn.
 
-        Of a reply that was `cut` off only whole calls are kept.
+        If the reply was `cut` off, only complete calls are included.
         """
         calls = [call for call in _calls(self.said) if not (cut and UNREADABLE in call.arguments)]
         thinking = "".join(delta.thinking for delta in self.said)
@@ -204,12 +204,12 @@ class Turn:
 
 
 def kind_of(session_id: str) -> Kind:
-    """Say how urgent a session's turns are: those of sub-sessions are work of agents."""
+    """Return the priority class of a session's turns. Those of sub-sessions are work of agents."""
     return "agent" if parent_of(session_id) else "interactive"
 
 
 def _calls(said: Iterable[Delta]) -> list[ToolCall]:
-    """Put the pieces of calls together, in the order of their indices."""
+    """Join the pieces of calls, in the order of their indices."""
     ids: dict[int, str] = {}
     names: dict[int, str] = {}
     arguments: dict[int, list[str]] = {}
