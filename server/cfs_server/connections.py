@@ -25,12 +25,12 @@ _log = structlog.get_logger(__name__)
 SWEEPS_A_SECOND = 2
 _VERSIONS = frozenset({"1.1", "1.0"})
 _PIPELINED = 32
-"""Requests that one connection may send ahead of their answers; more would be parsed into memory at once."""
+"""The maximum number of requests that a connection may send ahead of their responses. Each one uses memory."""
 _CROWD_SECONDS = 1.0
-"""An address may have any number of connections unfinished for so long: a burst of clients is no attack."""
+"""Seconds for which an address may have any number of unfinished connections. A short burst is not an attack."""
 _LINGER_SECONDS = 1.0
 _LINGER_BYTES = 1 << 20
-"""What is still read, and dropped, of a client that was refused: closing at once would often lose it the answer."""
+"""Bytes of a refused request that are still read and dropped. Without this, many clients would lose the response."""
 
 
 class _Refused(Exception):

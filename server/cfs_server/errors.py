@@ -23,7 +23,7 @@ from cfs_server.completions.responses import is_asked_here, problem_for_clients
 
 MEDIA_TYPE = "application/problem+json"
 CHALLENGE = 'Bearer realm="cfs", Basic realm="cfs", charset="UTF-8"'
-"""What a 401 says that it would take (RFC 6750, RFC 7617)."""
+"""The `WWW-Authenticate` header of a 401 response (RFC 6750, RFC 7617)."""
 
 
 def problem_response(error: CfsError, path: str = "", **headers: str) -> Response:

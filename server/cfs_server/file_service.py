@@ -47,7 +47,7 @@ from cfs_server.workspaces import WorkspaceUsage
 
 _IN_MEMORY = 1 << 20
 _TOGETHER = 1 << 20
-"""Bytes that are written to the disk at a time, in a thread."""
+"""Bytes that are written to disk at once, in a thread."""
 
 
 async def received(receive: Receive) -> tuple[BinaryIO, int]:
@@ -94,13 +94,13 @@ _ERRORS: dict[type[FileSystemError], type[CfsError]] = {
     ConflictError: Conflict,
 }
 _FULL = {errno.ENOSPC: StorageFull, errno.EDQUOT: StorageFull, errno.EFBIG: TooLarge}
-"""What a disk says that takes no more."""
+"""Errors of a disk that accepts no more data."""
 _CHUNK_BYTES = 1 << 20
 _LIGHT_BYTES = 128 << 10
 _ATTEMPTS = 10
-"""How often an entry is read that somebody writes all the time."""
+"""Maximum number of attempts to read an entry that changes all the time."""
 _LOCKS = [threading.Lock() for _ in range(64)]
-"""Held while a version is compared and then replaced; which one depends on the path."""
+"""Locks for comparing and replacing a version. The path determines the lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Condition:
 
     holds: Callable[[str | None], bool]
     said: str
-    """The header, for the message."""
+    """The header, for the error message."""
 
 
 @dataclass(frozen=True, slots=True)

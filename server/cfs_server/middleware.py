@@ -34,7 +34,7 @@ from cfs_server.metrics import Metrics
 # Links to other paths are refused, because the browser would send its stored credentials with them.
 
 _OWN_SITE = frozenset({b"same-origin", b"none"})
-"""`none` is the user: an address that was typed, a bookmark. `same-site` is another port of this machine."""
+"""`none` is a request by the user, for example a typed address. `same-site` is another port of this machine."""
 
 
 def is_loopback(host: str) -> bool:
@@ -89,7 +89,7 @@ _DISCARD_SECONDS = 10.0
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 _OPEN = frozenset({"/", "/healthz", "/readyz", "/openapi.json"})
 _OPEN_BELOW = "/dashboard/"
-"""What anybody may read: it says nothing of anybody's sessions."""
+"""Paths that anyone may read. They contain no session data."""
 
 
 class RequestMiddleware:

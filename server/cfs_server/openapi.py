@@ -57,7 +57,7 @@ LIST_HEADERS = {"ETag": _STATE_HEADERS["ETag"]}
 _CHALLENGE = {"WWW-Authenticate": {"description": "What credentials it takes.", "schema": _TEXT}}
 
 _ANYWHERE = (400, 401, 403, 429, 500)
-"""Statuses of what any request can meet before it reaches its route."""
+"""Statuses that any request can get before it reaches its route."""
 
 Responses = dict[int | str, dict[str, Any]]
 

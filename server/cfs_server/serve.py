@@ -32,7 +32,7 @@ _CLOSING_SECONDS = 5
 _FORCED_SECONDS = 1.0
 _BACKLOG = 2048
 _SWITCH_SECONDS = 0.001
-"""How long a thread that reads a long body may keep the loop from going on; Python's own 0.005 is felt by everybody."""
+"""The switch interval of threads in seconds. Python's default of 0.005 makes the loop slow during long reads."""
 
 
 class Server(uvicorn.Server):

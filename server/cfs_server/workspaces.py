@@ -26,7 +26,7 @@ class Workspaces(DiskFileSystem):
     def __init__(self, root: DiskPath) -> None:
         super().__init__(root, prefix=WORKSPACES)
         self.changes = 0
-        """Writes, deletions and moves so far."""
+        """The number of writes, deletions and moves so far."""
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
         _require_in_a_workspace(path)
@@ -84,9 +84,9 @@ class WorkspaceUsage:
         self._bytes = 0
         self._looked_at = -math.inf
         self._seen = -1
-        """How many changes there had been then."""
+        """The number of changes at that time."""
         self._coming = 0
-        """Bytes of writes that are under way: they may be on the disk, or not yet."""
+        """Bytes of writes in progress. They may be on disk already."""
 
     @contextmanager
     def room(self, path: Path, size: int, limit: int | None) -> Iterator[None]:

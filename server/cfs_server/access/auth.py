@@ -88,9 +88,9 @@ class Rate:
 # Principals: the callers, their rights and their limits (G9, H7).
 
 _SEARCHES = 2
-"""Searches of one principal at a time: each may take a second of a processor, and the threads are everybody's."""
+"""Maximum number of concurrent searches of one principal. Each may use a processor for a second."""
 LOCAL = "local"
-"""The caller's name where there are no tokens."""
+"""The caller's name on a server without tokens."""
 EVERYTHING = (Grant(prefix="/", ops=OPERATIONS),)
 
 
@@ -144,7 +144,7 @@ class Principals:
         self._principals: dict[str, Principal] = {}
         self._tokens: dict[str, Token] | None = None
         self._names: dict[str, str] = {}
-        """Names by the hashes of their secrets."""
+        """Names by the hash of their secret."""
         self._seen: tuple[int, int, int] | None = None
         self._named(LOCAL).allow(EVERYTHING, defaults)
 

@@ -39,7 +39,7 @@ from cfs_filesystem import GrantedOperation, InvalidPathError, Operation, valida
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
 
 PREFIX = "cfs_"
-"""How every secret begins, so that scanners for leaked ones can tell."""
+"""The prefix of all secrets, so that scanners for leaked secrets can find them."""
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 _SECRET_BYTES = 32

@@ -16,7 +16,7 @@ from cfs_server.sessions.quotas import Limits
 # Groups completions into conversations, which requests do not name. An engine caches computation per conversation.
 
 MOST = 1_024
-"""Conversations that are remembered; the least recently used are forgotten first."""
+"""Maximum number of remembered conversations. The least recently used are dropped first."""
 
 
 class Conversations:
@@ -53,11 +53,11 @@ class Conversations:
 
 
 DEFAULT_TOKENS = 8_192
-"""Longest reply when the request sets no limit; the context may set a shorter one."""
+"""The longest reply if the request sets no limit. The context may be shorter."""
 _MOST_TOKENS = 1_000_000
 _MOST_STOPS = 16
 _LEAST_TOP_P = 1e-6
-"""A `top_p` of 0 is the most likely token alone, and so is this."""
+"""The smallest `top_p`. It selects only the most likely token, as 0 does."""
 
 
 @dataclass(frozen=True, slots=True)

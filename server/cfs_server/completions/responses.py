@@ -27,7 +27,7 @@ from cfs_server.engine.interface import CallDelta, Delta, Finished
 # Errors for clients of the OpenAI API: a problem document with their members added (H4, H5).
 
 PATHS = ("/v1/chat/completions", "/v1/models", "/v1/tokens")
-"""Where such clients ask."""
+"""The paths that OpenAI clients use."""
 
 _KINDS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES: dict[type[CfsError], str] = {

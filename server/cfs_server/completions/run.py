@@ -89,10 +89,10 @@ def _patch(patch: SettingsPatch, settings: Settings) -> SettingsPatch:
 _DEFAULTS = Settings(max_tokens=DEFAULT_TOKENS)
 _KIND: Kind = "agent"
 COUNTS_AT_A_TIME = 2
-"""Requests of one owner whose tokens are counted side by side."""
+"""Maximum number of concurrent token counts of one owner."""
 
 Items = AsyncIterator[Delta | Finished]
-"""What an engine yields: pieces, then exactly one end."""
+"""The output of an engine: pieces, then exactly one end."""
 
 
 class EphemeralCompletions:
@@ -103,7 +103,7 @@ class EphemeralCompletions:
         self._limits = limits
         self._conversations = Conversations(engine.forget)
         self._running: dict[str, str] = {}
-        """Why each running completion was ended; empty as long as it was not."""
+        """The reason for which each running completion was ended; empty until then."""
         self._changed = Broadcast()
         self._draining = False
         self._counting: Counter[str] = Counter()

@@ -37,10 +37,10 @@ def wait_of(headers: Iterable[str]) -> int | None:
 
 
 WAIT_SECONDS = 20.0
-"""davfs2 gives up after 30."""
+"""davfs2 times out after 30 seconds."""
 
 _DAVFS_SECONDS = 1.1
-"""The kernel believes for a second the size that davfs2 told it before it asked for the bytes, and cuts them to it."""
+"""For one second the kernel uses the size from davfs2's earlier request, and truncates the content to it."""
 
 _LONG_BYTES = 256 << 10
 _SAFE = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff"}

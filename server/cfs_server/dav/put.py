@@ -110,7 +110,7 @@ def is_davfs2(user_agent: str) -> bool:
 
 _VIEW = re.compile(r'"(?P<nonce>[0-9a-f]+)-(?P<version>[0-9]{1,15})(?:r(?P<size>[0-9]{1,15})-(?P<hash>[0-9a-f]{32}))?"')
 _MOST = 16
-"""Names that are looked at in one header: each may cost a hash of the body."""
+"""Maximum number of ETags of one header. Each may require a hash of the body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def read(tag: str, nonce: str, version: int) -> View | None:
 
 
 GATHERED_BYTES = 64 << 20
-"""How much a body may have beyond the transcript that it holds and a message: as in the FUSE bridge."""
+"""Maximum size of a body beyond the transcript and one message, the same as in the FUSE bridge."""
 
 _ATTEMPTS = 5
 

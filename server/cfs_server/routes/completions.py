@@ -37,12 +37,12 @@ from cfs_server.routes.http import Me, apart, as_json, attend, json_body
 router = APIRouter(prefix="/v1", tags=["completions"])
 
 _PATIENCE = 1.0
-"""Seconds that a stream's status waits for the first piece: an error that comes before it gets a status of its own."""
+"""Seconds that a stream waits for its first piece before the status is sent. An earlier error gets its own status."""
 
 _PLAIN = r"A-Za-z0-9_~!$&'()*+,;=:@\-"
-"""Characters that a URL's path may hold as they are (RFC 3986, 3.3), but for the dot."""
+"""Characters that a URL path may contain without an escape (RFC 3986, 3.3), except the dot."""
 _NAME_PATTERN = rf"^[{_PLAIN}][{_PLAIN}.]{{0,62}}(/[A-Za-z0-9_-]{{1,64}}){{0,15}}$"
-"""What a name may look like without an escape; the server judges longer ones."""
+"""The pattern of names without an escape. The server validates longer ones."""
 _MODEL_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}(/[A-Za-z0-9_-][A-Za-z0-9._:-]{0,62}){0,3}$"
 _ENCODED = re.compile(rf"([{_PLAIN}./]|%[0-9A-Fa-f]{{2}})+")
 

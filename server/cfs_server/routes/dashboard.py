@@ -32,7 +32,7 @@ _POLICY = {
     "require-trusted-types-for": "'script'",
     "trusted-types": "'none'",
 }
-"""Nothing but our own files runs or is fetched, and no text becomes markup: what sessions say stays text."""
+"""The page loads and runs only files of this server. Text of sessions is never interpreted as markup."""
 
 _HEADERS = {
     "Cache-Control": "no-cache",  # revalidated on each request (304), so that a new version is visible at once
@@ -70,7 +70,7 @@ def _assets() -> dict[str, Asset]:
 
 
 ASSETS = _assets()
-"""All files of the dashboard by name, some dozens of kilobytes; read once, for the loop must not wait for a disk."""
+"""All files of the dashboard by name. They are read once, so that the loop never waits for the disk."""
 
 
 async def asset(request: Request) -> Response:
@@ -83,4 +83,4 @@ async def asset(request: Request) -> Response:
 
 
 ROUTE = Route(PREFIX + "{name}", asset, methods=["GET"])
-"""No part of the API: what is below it is for browsers."""
+"""Not part of the API: these paths are for browsers."""

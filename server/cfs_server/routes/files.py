@@ -47,7 +47,7 @@ from cfs_server.sessions.ids import SESSIONS
 # The content of a file as a response: whole or one range, sent in slices, never all in memory (RFC 9110, 14).
 
 SAFE = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
-"""A file is somebody's: shown by a browser, it must run nothing in the server's name."""
+"""Headers against active content: a file shown by a browser must not run scripts with the server's origin."""
 
 _TYPES = MimeTypes()
 _SLICE = 1 << 20

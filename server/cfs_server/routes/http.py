@@ -281,7 +281,7 @@ _SLICE = 256 << 10
 _MESSAGES_AT_ONCE = 500
 _MESSAGES = TypeAdapter(tuple[Message, ...])
 _NO_HISTORY = b'"history":[]'
-"""No text holds it: a quote within a text is written with a backslash."""
+"""This cannot occur inside a text, where a quote is written with a backslash."""
 
 
 def info(session: Session, sessions: AuthorizedSessions) -> SessionInfo:

@@ -27,9 +27,9 @@ from cfs_server.sessions.history import cost_of_value
 from cfs_server.sessions.quotas import Limits
 
 EVENT_COST = 512
-"""Bytes of memory that an event takes without its data, as measured: the object, its places in logs, its wire form."""
+"""Measured memory of an event in bytes without its data: the object, its places in logs, its wire form."""
 _BATCH_BYTES = 256 << 10
-"""What a reader takes from a log at a time: as long as it is busy with that, it keeps these events in memory."""
+"""Maximum bytes that a reader takes from a log at once. The reader keeps these events in memory until they are sent."""
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 

@@ -50,12 +50,12 @@ def require_message_size(size: int, limit: int) -> None:
 
 
 MESSAGE_COST = 640
-"""Bytes of memory that a message takes without its texts, as measured: the object, its fields, its place in a list."""
+"""Measured memory of a message in bytes without its texts: the object, its fields, its place in a list."""
 _ATTEMPTS = 5
-"""How often a transcript is rendered that changes all the time."""
+"""Maximum number of attempts to render a transcript that changes all the time."""
 _CALL_COST = 720
 _VALUE_COST = 64
-"""The same for a call of a tool, and for each value in its arguments."""
+"""Memory in bytes of a tool call, and of each value in its arguments."""
 
 
 def cost_of(message: Message) -> int:

@@ -15,9 +15,9 @@ _T = TypeVar("_T")
 _LOOK_SECONDS = 1.0
 
 AT_ONCE_BYTES = 64 << 10
-"""What is read, written or rendered on the loop itself; more is a thread's work."""
+"""Maximum number of bytes that are processed on the loop itself. A thread processes more."""
 _THREADS = CapacityLimiter(2)
-"""Threads do not make Python faster: each one more makes the loop wait longer for its turn."""
+"""More threads would not make Python faster, but would make the loop wait longer."""
 _lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
 

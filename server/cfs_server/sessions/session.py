@@ -65,7 +65,7 @@ from cfs_server.sessions.turns import Lease, Turn, TurnRequest, TurnResult, Turn
 CANCELLED = "[Cancelled]"
 _RETRY_SECONDS = 1.0
 _ANNOUNCED_EACH = 256
-"""Messages of one request that get an event each; with more of them readers fetch the session again."""
+"""Maximum number of messages of one request with an event each. For more, readers fetch the session again."""
 _GRACE = LEASE_SECONDS
 """Seconds for which an agent keeps a turn that it took back late, until its call has set a new lease."""
 
@@ -507,16 +507,16 @@ def _same(one: str, other: str) -> bool:
 # the next turns share a cached prefix.
 
 _LATEST = 10.0
-"""Seconds after a turn's time in which the engine must have ended it; then the turn fails without the engine."""
+"""Seconds after a turn's time limit in which the engine must end it. After that the turn fails without the engine."""
 _CHARACTERS_A_TOKEN = 4
 _AGAIN = 0.5
-"""Part of its text that stays in a prompt that an upstream refused again without naming its limit."""
+"""The part of the text that stays in a prompt when an upstream refuses it again without naming its limit."""
 _SUMMARIZE = (
     "Summarize the following conversation in a few sentences. Keep names, facts, decisions and open questions.\n\n"
 )
 _SUMMARY_TOKENS = 128
 _SUMMARIZED = 1 << 16
-"""Characters of a conversation that a summary is made of, the newest ones."""
+"""Maximum number of characters that are summarized: the newest ones."""
 
 
 async def answer(session: Session, turn: Turn, services: Services) -> None:

@@ -37,11 +37,11 @@ class Situation:
     """The parts of a session's state that hints depend on."""
 
     answering: bool = False
-    """The model computes its reply."""
+    """The model generates its reply."""
     at_work: bool = False
-    """A turn runs, or waits."""
+    """A turn runs or waits."""
     calls_tool: bool = False
-    """The agent that answers waits for a tool's result."""
+    """The agent that answers waits for the result of a tool."""
     children_at_work: bool = False
 
 

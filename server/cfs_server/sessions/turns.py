@@ -23,13 +23,13 @@ class TurnState(StrEnum):
     """The state of a turn."""
 
     QUEUED = "queued"
-    """It waits for the turns before it, or for an agent."""
+    """The turn waits for earlier turns or for an agent."""
     RUNNING = "running"
-    """The model answers it."""
+    """The model answers the turn."""
     CANCELLING = "cancelling"
-    """The engine has been asked to stop; what it has generated becomes the reply."""
+    """The engine has been asked to stop. The text generated so far becomes the reply."""
     LEASED = "leased"
-    """An agent answers it under a lease (S10)."""
+    """An agent answers the turn under a lease (S10)."""
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -50,7 +50,7 @@ TRANSITIONS: Mapping[TurnState, frozenset[TurnState]] = MappingProxyType(
         TurnState.CANCELLED: frozenset(),
     }
 )
-"""Which state may follow which. A message that wants no reply goes from `queued` to `finished`."""
+"""The allowed transitions. A message without a reply goes from `queued` to `finished`."""
 
 
 class InvalidTransition(Exception):
