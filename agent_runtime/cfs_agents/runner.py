@@ -57,7 +57,7 @@ class Runner(Generic[AgentT]):
         self._stack = AsyncExitStack()
 
     def __enter__(self) -> Self:
-        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # this runner shows what happens
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))  # the runner shows progress
         try:
             self._agent = self._runner.run(self._open())
         except BaseException:
@@ -99,7 +99,7 @@ class Runner(Generic[AgentT]):
         task.result()
 
     async def _quiet(self) -> None:
-        """Wait until no question stands on the terminal."""
+        """Wait until no question is open on the terminal."""
         if self._options.questions is not None:
             await self._options.questions.quiet()
 
@@ -146,7 +146,7 @@ class TreeRunner(Runner[FibreAgent]):
         self._run(self._resume())
 
     async def _serve(self) -> None:
-        await self._agent.attach()  # first: what is written before would be answered by the server's model
+        await self._agent.attach()  # first: the server's model would answer earlier messages
         note(f"[an agent answers in {self._session}; Ctrl-C ends it]")
         await self._show(self._agent.serve())
 
@@ -236,7 +236,7 @@ class AgentSession(Runner[FileSystemAgent]):
             note("[a task was interrupted; /resume continues it]")
 
     def work(self, task: str) -> None:
-        """Let the agent do a task."""
+        """Run a task with the agent."""
         if self._agent.unfinished:
             note("[a task was interrupted before; this one follows it in the same conversation]")
         self._do(self._agent.run_stream(task))

@@ -191,7 +191,7 @@ class FibreOrchestrator:
         self._create_task(sub_agent, self._finishing(sub_agent, self._interrupted_turn(sub_agent)))
 
     def _create_task(self, sub_agent: FibreSubAgent, life: Coroutine[Any, Any, None]) -> None:
-        """Run a sub-agent: the only place that does."""
+        """Run a sub-agent; only this method does."""
         assert self._group is not None  # noqa: S101 - nothing is started when no task of the root is under way
         sub_agent.task = self._group.create_task(life, name=sub_agent.session_id)
         sub_agent.task.add_done_callback(lambda _: self._ended(sub_agent))
@@ -315,7 +315,7 @@ class FibreOrchestrator:
         self.sub_agents[agent_id].kill("cancelled", catalogue(self.config.language).stopped)
 
     def _message_waits(self, session_id: str) -> None:
-        """Somebody has written to a session: wake its agent, or let it see the message at its next step."""
+        """Handle a message to a session: wake its agent, or the agent reads the message at its next step."""
         sub_agent = self._of_session(session_id)
         if sub_agent is None:
             return

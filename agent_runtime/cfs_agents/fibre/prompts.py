@@ -14,7 +14,7 @@ from cfs_agents.messages import Language
 PromptForm = Literal["full", "short"]
 
 SMALL_CONTEXT = 8192
-"""Tokens: models that read less get the short form, unless the configuration says otherwise."""
+"""Tokens: models with a smaller context get the short form, unless the configuration sets the form."""
 
 CAPABILITIES = "=== SYSTEM CAPABILITIES (IMMUTABLE) ==="
 ROLE = "=== SPECIFIC ROLE INSTRUCTIONS ==="

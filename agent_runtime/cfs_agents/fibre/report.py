@@ -88,7 +88,7 @@ class Finish:
 
 
 ReportStatus = Literal["success", "failed", "unverified", "cancelled"]
-"""How a sub-agent ended. `unverified`: it claims success, but the facts say otherwise, or it never reported."""
+"""How a sub-agent ended. `unverified`: it claims success but the facts differ, or it never reported."""
 
 ChangeKind = Literal["created", "changed", "deleted"]
 

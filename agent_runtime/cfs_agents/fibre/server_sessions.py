@@ -217,10 +217,10 @@ _MESSAGE_SECONDS = 0.01
 class ServerLease:
     """A claimed turn. `on_lost` is called at most once, if the turn is lost before its end.
 
-    One task sends, one request at a time; what comes during a request is collected for the next. Each request renews
-    the lease, and an empty one does so when there is nothing to send. After a lost connection the session is read, to
-    see what had arrived. An outage is waited out. If the server does not know the lease, `regain` claims the turn
-    again and returns whether it could; then all messages of the turn are sent again.
+    One task sends one request at a time. Messages that arrive during a request are collected for the next. Each
+    request renews the lease; an empty request does so when there is nothing to send. After a lost connection the lease
+    reads the session to find the messages that had arrived. It waits until an outage ends. If the server does not know
+    the lease, `regain` claims the turn again and returns its success. Then all messages of the turn are sent again.
     """
 
     def __init__(
@@ -399,7 +399,7 @@ class ServerSessions:
     _paused: set[str] = field(default_factory=set)
     _unpaused: asyncio.Event = field(default_factory=asyncio.Event)
     _store: str | None = None
-    """Id of the server's store that has our sessions."""
+    """Id of the server's store with the tree's sessions."""
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
     _recorders: Mapping[str, SubAgentRecorder] = field(default_factory=dict)
     _on_message: Callable[[str], None] = _ignore
@@ -596,7 +596,7 @@ class ServerSessions:
                 return False
             await self._restored()
             record = await self._claim_of(lease.session, lease.record.content)
-            while record.content != lease.record.content:  # somebody has written while no agent was attached
+            while record.content != lease.record.content:  # a message arrived while no agent was attached
                 end = AgentFinish(claim=record.claim, error=_AGAIN)
                 await self.client.call(api.finish(lease.session, record.turn, end))
                 record = await self._claim_of(lease.session, lease.record.content)
@@ -610,7 +610,7 @@ class ServerSessions:
         return True
 
     async def _restored(self) -> bool:
-        """Whether the server has another store than the one with our sessions; if so they are made again."""
+        """Whether the server has a different store without the sessions; if so they are created again."""
         async with self._opening:
             store = await self.client.call(api.store())
             before = self._store

@@ -249,7 +249,7 @@ def system_context_of_root(user_id: str, file_workspace: str, file_permission: s
 VERSION = "1.0"
 
 RecordedState = Literal["new", "working", "done"]
-"""What is on disk of a task: not begun; begun and not reported; reported."""
+"""The stages of a task on disk: not started; started and not reported; reported."""
 
 
 _BY_ALIAS = ConfigDict(validate_by_name=True, validate_by_alias=True, serialize_by_alias=True)
@@ -277,7 +277,7 @@ class InboxMessage(BaseModel):
 class LeaseRecord(BaseModel):
     """A claimed turn of the server: its id, the secret of the claim, and the message that began the turn.
 
-    `life` tells one session of a name from the next, as sessions may be lost and made again.
+    `life` distinguishes sessions of one name, because a session may be lost and created again.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -296,10 +296,10 @@ def _as_list(value: object) -> object:
 class SubAgentRecord(BaseModel):
     """One sub-agent in `session_status.json`: its identity, its rights, and the state of its task.
 
-    `begun` are the ids of calls that were begun and have no result. `items` are those of the context: a whole one, or
-    `{"at": n, ...}` for one whose message is the n-th of `messages.json`, which has `messages` of them. `doubted` is an
-    answer of the root that did not agree with the files. `life` and `settings` are those of the session on the server.
-    Times are in seconds since the epoch.
+    `begun` are the ids of started calls without a result. `items` are those of the context: a whole item, or
+    `{"at": n, ...}` for an item whose message is the n-th of `messages.json`. `messages` is the number of messages in
+    that file. `doubted` is an answer of the root that did not agree with the files. `life` and `settings` are those of
+    the session on the server. Times are in seconds since the epoch.
     """
 
     model_config = _BY_ALIAS
@@ -492,7 +492,7 @@ REPEATABLE = frozenset({SPAWN, SEND, WAIT, FINISH, LOCK, UNLOCK, READ_FILE, WRIT
 class StoredSession:
     """The stored state of a session, without the running turn: enough to create the session again.
 
-    `life` tells one session of a name from the next; None if none has been made.
+    `life` distinguishes sessions of one name; None before the first is created.
     """
 
     messages: Sequence[Message] = ()
@@ -564,7 +564,7 @@ class SubAgentRecorder:
         self.record.life, self.record.settings = life, dict(settings)
 
     async def turn_retaken(self, lease: LeaseRecord) -> None:
-        """Store that the server had lost the turn, and that this lease has taken its place."""
+        """Store that the server had lost the turn, and that this lease replaces it."""
         self.record.lease = lease
         await self.save()
 
@@ -579,7 +579,7 @@ class SubAgentRecorder:
         return answers
 
     def _place_of(self, content: str) -> int | None:
-        """Return the place of the last message of the user with this content."""
+        """Return the index of the last user message with this content."""
         messages = self._messages.messages
         places = range(len(messages) - 1, -1, -1)
         return next((n for n in places if messages[n].role == "user" and messages[n].content == content), None)

@@ -57,7 +57,7 @@ class SubAgentState(StrEnum):
     STARTING = "starting"
     """It has a task, and has not claimed the turn of it yet, or not again after an interruption."""
     WORKING = "working"
-    """It asks its model and runs tools."""
+    """It sends requests to its model and runs tools."""
     WAITING = "waiting"
     """It waits for a report, for the consent of a person, or for the end of a pause."""
     REPORTING = "reporting"
@@ -146,7 +146,7 @@ class TurnOutput:
         self._given: str | None = None
         self._answer: Message | None = None
         self._shown = ""
-        """What was sent of the present reply, also by an attempt that broke off."""
+        """The sent part of the present reply, including parts of a failed attempt."""
         self._reply, self._differs = "", False
 
     @property
@@ -213,7 +213,7 @@ class TurnOutput:
         await lease.finish(reply, Usage())
 
     async def finish(self, report: Report, language: Language) -> None:
-        """End the turn with the report; raises the error of an outage. Other errors are logged: the report stands."""
+        """End the turn with the report; raises the error of an outage. Other errors are logged: the report is valid."""
         lease, self._lease = self._lease, NoLease()
         reply = report.summary if report.ok else report.text(language)
         answer, self._answer = self._answer, None
@@ -376,7 +376,7 @@ class FibreSubAgent:
     # -- state ----------------------------------------------------------------------------------------------------
 
     def _change(self, state: SubAgentState) -> None:
-        """Change the state: the only place that does. Raises `RuntimeError` if the table does not have the change."""
+        """Change the state; only this method does. Raises `RuntimeError` if the table does not allow the change."""
         if state is self._state:
             return
         if state not in TRANSITIONS[self._state]:
@@ -385,7 +385,7 @@ class FibreSubAgent:
 
     @asynccontextmanager
     async def waiting(self, *, counts: bool = True) -> AsyncIterator[None]:
-        """Wait for somebody in this block; that time is its own only if it `counts`."""
+        """Wait in this block; the time counts for the agent only if `counts`."""
         self._waits += 1
         if self._state is SubAgentState.WORKING:
             self._change(SubAgentState.WAITING)
@@ -601,7 +601,7 @@ class FibreSubAgent:
             await self.recorder.add(item.message)
 
     async def _run_loop(self, agent: Agent, task: str | None) -> None:
-        """Let the loop run until the model has answered, or reported."""
+        """Run the loop until the model has answered or reported."""
         agent.config = replace(agent.config, max_rounds=max(0, self.record.max_turns - self.record.rounds))
         async with aclosing(agent.run_stream(task)) as events:
             async for event in events:
@@ -637,7 +637,7 @@ class FibreSubAgent:
     # -- messages that come during a task -------------------------------------------------------------------------
 
     async def has_message(self) -> bool:
-        """Whether somebody has written to it; the notification that a child is done does not count."""
+        """Whether a message has arrived; the notification that a child is done does not count."""
         if any(not message.is_notification for message in self.record.inbox):
             return True
         return await self.tree.backend.is_waiting(self.session_id)

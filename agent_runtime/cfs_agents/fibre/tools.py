@@ -156,7 +156,7 @@ class FibreTools:
         raise AssertionError
 
     async def sys_wait_agent(self, agent_id: _Agent) -> str:
-        """Return the report of an agent below this one, or a note that a message has come meanwhile."""
+        """Return the report of an agent below this one, or a note that a message has arrived meanwhile."""
         me, target = self._sub_agent, self._known(agent_id)
         if target not in me.below():
             raise ToolError(f"{agent_id} is none of your agents: you can write to it, but not wait for it")
@@ -212,7 +212,7 @@ class FibreTools:
         return agents[agent_id]
 
     def _call(self) -> str:
-        """Name the present call, the same after a kill: the place of its message in the session, and its id."""
+        """Return the id of the present call, the same after a kill: its message's index in the session, and its id."""
         messages = self._sub_agent.context.message_manager.messages
         place = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].tool_calls), 0)
         return f"{place}:{CALL_ID.get()}"

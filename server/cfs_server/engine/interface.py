@@ -74,13 +74,12 @@ class ModelInfo:
 class GenerationRequest:
     """One turn: the complete history (the user's message last) and how to answer it.
 
-    `cache_key` names the owner of the computation that may be kept for the next turn: the session's own stable key,
-    which survives a rename. Computation is shared among sessions of one `owner`, never across owners: its speed would
-    reveal what others wrote. Turns of one `account`, such as a family of sessions, have one share of
-    their owner's time; `kind` says how urgent they are. `json_schema` forces the reply to be JSON of that schema.
-    `logprobs` asks for the log-probability of each token of the text and of so many alternatives (0 to 20), by the
-    model's raw logits: before temperature, filters and grammar. A turn that is not over after `deadline_seconds`, in
-    which the time that it waited counts, fails with `EngineError`.
+    `cache_key` is the key of the state that may stay for the next turn: the session's stable key, which survives a
+    rename. Sessions of one `owner` share state. Owners never share state, because its speed would reveal their text.
+    Turns of one `account`, such as a family of sessions, have one share of their owner's time; `kind` is their urgency.
+    `json_schema` forces the reply to be JSON of that schema. `logprobs` requests the log-probability of each token of
+    the text and of this many alternatives (0 to 20), by the model's raw logits: before temperature, filters and
+    grammar. A turn that has not ended after `deadline_seconds`, waiting time included, fails with `EngineError`.
 
     `may_shorten`: the caller can leave out old exchanges. A prompt without room for the reply is then refused, unless
     it has a single exchange.
@@ -124,7 +123,7 @@ class Delta:
     """The new text of a running generation, whole characters only, and its number of tokens.
 
     `thinking` is the model's reasoning before its answer; `calls` are pieces of its tool calls. `logprobs` has the
-    tokens of this text, for turns that asked, except tokens that a stop string removed.
+    tokens of this text, for turns that requested them, except tokens that a stop string removed.
     """
 
     text: str
@@ -136,7 +135,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last thing a generation yields."""
+    """The last item that a generation yields."""
 
     reason: FinishReason
     usage: Usage
@@ -215,8 +214,8 @@ class Engine(Protocol):
         """Yield text as it is generated, then exactly one `Finished`.
 
         After `cancel(request.id)` it ends with `Finished("cancelled")`; closing the iterator cancels as well.
-        Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails. `ContextTooLong` comes before any
-        text and has the number of exchanges that fit, if the engine knows it.
+        Raises `EngineError` (`ContextTooLong`, `WorkerCrashed`) when the turn fails. `ContextTooLong` is raised before
+        any text. It contains the number of exchanges that fit, if the engine knows it.
         """
         ...
 

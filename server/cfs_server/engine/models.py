@@ -152,6 +152,6 @@ def _download(spec: str, *, fetch: bool) -> Path:
         raise ModelLoadError(f"{spec}: {constants.ENDPOINT} cannot be reached and there is no local copy") from error
     except hub.EntryNotFoundError as error:
         raise ModelLoadError(f"{spec}: the repository has no file {parts['file']}") from error
-    except Exception as error:  # the hub's client lets errors of several libraries through
+    except Exception as error:  # the hub's client raises errors of several libraries
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ModelLoadError(f"{spec}: cannot be downloaded: {reason[:200]}") from error

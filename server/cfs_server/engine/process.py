@@ -21,7 +21,7 @@ from cfs_server.engine.protocol import SentHistories
 
 COMMAND = (sys.executable, "-P", "-m", "cfs_server.engine.llama.worker")
 LAST_MOMENT = 0.5
-"""Seconds that a worker gets to end by itself once its socket is closed, and to write why it ended."""
+"""Seconds for a worker to exit on its own after its socket is closed, and to log the reason."""
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
@@ -121,7 +121,7 @@ class WorkerProcess:
             return whole
 
     def forget(self, cache_key: str) -> None:
-        """Let the worker drop all state of a key."""
+        """Make the worker drop all state of a key."""
         self._histories.forget(cache_key)
         self.send(protocol.Forget(cache_key))
 

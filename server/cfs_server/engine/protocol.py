@@ -37,7 +37,7 @@ class Options:
     pool_bytes: int = 1 << 30
     """Most memory that the pool takes, unless its size in tokens is given; at most a quarter of the machine's."""
     context_tokens: int = 0
-    """Longest sequence; zero means what the model was trained for."""
+    """Longest sequence; zero means the length of the model's training."""
     threads: int = 0
     parked_bytes: int = 512 << 20
     """Memory for state outside of the pool, to which every turn's is copied at its end."""
@@ -51,7 +51,7 @@ class Options:
     flash_attention: bool = True
     """Where the model can. It is faster and rounds more coarsely, so greedy near ties depend more on the company."""
     step_seconds: float = 0.2
-    """What a piece of a prompt and a token of all streams should cost together: so long a stream may stand still."""
+    """The target time of a piece of a prompt and a token of all streams: a stream may pause that long."""
     slice_seconds: float = 2.0
     """A turn that has run so long gives way to one that has had less of the engine."""
 
@@ -94,7 +94,7 @@ class Generate:
     kind: str = "interactive"
     deadline_seconds: float | None = None
     waited_seconds: float = 0.0
-    """How much of the deadline has passed: a turn that is tried again keeps it."""
+    """How much of the deadline has passed: a retry continues the same deadline."""
     logprobs: int | None = None
     may_shorten: bool = False
 
@@ -210,7 +210,7 @@ class Ready:
     parameters: int
     plan: EnginePlan
     longest_token: int = 256
-    """Characters of it: no token of this model's stands for more."""
+    """The most characters of one token of this model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ class CountedTokens:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """From the worker: a warning or an error of the native library, or a line of our own."""
+    """From the worker: a warning or an error of the native library, or a line of the worker."""
 
     level: str
     text: str
@@ -452,9 +452,9 @@ def send(connection: socket.socket, frame: Frame) -> None:
 CHARACTERS = 32 << 20
 """Text that the worker holds of all histories together; the least recently used go first, and may be sent again."""
 PART_CHARACTERS = 1 << 20
-"""Text that is sent at once: some milliseconds of the event loop, but for a message that is longer by itself."""
+"""Text that is sent at once: some milliseconds of the event loop, except for a single longer message."""
 _MESSAGE_CHARACTERS = 500
-"""What a message takes beside its text."""
+"""The size of a message without its text."""
 
 
 class SentHistories:

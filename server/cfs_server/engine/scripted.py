@@ -91,7 +91,7 @@ class ScriptedEngine:
         self._permits = 0
 
     def step(self, tokens: int = 1) -> None:
-        """Let some tokens pass, of any turn."""
+        """Release some tokens, of any turn."""
         self._permits = (self._permits or 0) + tokens
         self._changed.fire()
 

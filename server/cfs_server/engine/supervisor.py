@@ -113,7 +113,7 @@ class Questions:
 # fork begins with the rows of its source session.
 
 BYTES = 16 << 20
-"""What all logs may take together, counting what forks share for each; the least recently used go first."""
+"""The size limit of all logs; each fork counts in full, and the least recently used are dropped first."""
 _ROW_BYTES = 64
 _IN_FLIGHT = 10_000
 """Forgotten sessions that are remembered: deltas of them may be on their way."""
@@ -155,7 +155,7 @@ class TokenLogStore:
         return True
 
     def begun(self, key: str) -> None:
-        """Note that a session has a turn: it exists, even if one of the same name was forgotten."""
+        """Note that a session has a turn: it exists, even if one of the same name was deleted."""
         self._forgotten.pop(key, None)
 
     def forget(self, key: str, *, busy: bool) -> None:
@@ -408,7 +408,7 @@ class LlamaEngine:
         try:
             async for frame in worker.frames():
                 self._receive(frame)
-        except Exception:  # noqa: BLE001 - whatever it is, this worker is of no more use
+        except Exception:  # noqa: BLE001 - after any error this worker is unusable
             _log.exception("engine worker sent an invalid frame")
         finally:
             watch.cancel()

@@ -89,7 +89,7 @@ class ChangeLog:
     # -- marks ----------------------------------------------------------------------------------------------------
 
     def mark(self, agent_id: str, *, again: bool = True) -> None:
-        """Mark the beginning of an agent's work; if not `again`, keep a mark that it has."""
+        """Mark the beginning of an agent's work; if not `again`, an existing mark stays."""
         with self._lock:
             if again or agent_id not in self._marks:
                 self._look()
@@ -180,7 +180,7 @@ class ChangeLog:
 
     @contextmanager
     def writing(self, agent_id: str, path: str) -> Iterator[str | None]:
-        """Let only this agent write a file in this block; gives the name of its present content."""
+        """Reserve the writes of a file for this agent in this block; yields the identifier of its content."""
         with self._lock:
             self._enter(path, self._print(path), self._suspect())
             yield self._now.get(path)
@@ -473,7 +473,7 @@ def _problem(path: str, agent_id: str, facts: Sequence[Change], ledger: ChangeLo
 
 
 def _odd(path: str) -> str | None:
-    """Read a claimed path that is no logical path, but may be a file: as it stands in reports, or bare."""
+    """Parse a claimed path that is not a logical path but may be a file: in the form of reports, or bare."""
     place = unescaped_name(path).removeprefix(f"{WORKSPACE}/")
     return None if {"", ".", ".."}.intersection(place.split("/")) else place
 
@@ -509,7 +509,7 @@ class Locks:
         self._locks: dict[str, Lock] = {}
 
     def acquire(self, agent_id: str, path: str) -> str:
-        """Reserve a file, or renew it; raises `ToolError` that names the agent who has it."""
+        """Reserve a file, or renew it; raises `ToolError` that names the agent that has it."""
         place, now = self._place(path), self._clock()
         held = self._held(place)
         if held is not None and held.agent_id != agent_id:
@@ -580,7 +580,7 @@ class StaleWrites:
 
     @contextmanager
     def writing(self, path: str, *, whole: bool) -> Iterator[None]:
-        """Allow one write. A `whole` one replaces the content, so the agent must know the content.
+        """Allow one write. A `whole` one replaces the content, so the agent must have the current content.
 
         Raises `ToolError` if it does not, or has ended.
         """

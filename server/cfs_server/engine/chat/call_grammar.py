@@ -90,7 +90,7 @@ def call_grammar(schemas: Mapping[str, Mapping[str, Any]], *, thinks: bool = Fal
 
 
 def _body(tools: int) -> Rules:
-    """What follows at some place of a reply: text to its end, or up to a call, and what comes then."""
+    """The rest of a reply at some place: text to its end, or text up to a call and the rest after it."""
     forms = {"tagged": Tagged, "listed": Listed, "bracketed": Bracketed, "python": Python}
     rules = [f"{form}[lazy]: TEXT {json.dumps(kind.MARK)}" for form, kind in forms.items()]
     rules.append(f'thought[lazy]: THOUGHT "{END_THINK}"')

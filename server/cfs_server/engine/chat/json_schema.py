@@ -23,7 +23,7 @@ Schema = Any
 """A JSON schema: a dictionary, or true (anything) or false (nothing)."""
 
 BEST_EFFORT = "x-best-effort"
-"""True beside the keywords of a schema: inside it what cannot be enforced is left out and reported, not refused."""
+"""True in a schema: parts of the schema that cannot be enforced are omitted and reported, not refused."""
 
 UNSUPPORTED: dict[str, Callable[[Any, Schema], bool]] = {
     "not": lambda value, _: value is not False,
@@ -102,7 +102,7 @@ def prepare(schema: Schema) -> Prepared:
 
 
 class _Compiler:
-    """Rewrites one schema. References become definitions, one for each target and what stands beside the reference."""
+    """Rewrites one schema. References become definitions, one for each target and its sibling keywords."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -226,7 +226,7 @@ class _Compiler:
         return ways[0] if len(ways) == 1 else {"anyOf": ways}
 
     def _values(self, schema: dict[str, Any], path: str) -> Schema:
-        """Write values that fit what stands beside them, each in the one way in which llguidance writes it."""
+        """Write the values that fit their sibling keywords, each in llguidance's only notation."""
         chosen = schema.get("enum", [schema.get("const")])
         if "const" in schema:
             chosen = [each for each in chosen if same(each, schema["const"])]
@@ -311,7 +311,7 @@ class _Compiler:
             if least:
                 raise Contradiction("an object without names must have some")
             return found
-        if least > 1:  # a name may come twice
+        if least > 1:  # a name may occur twice
             self._refuse("minProperties", path, "names may be repeated")
         if least:
             found["minProperties"] = 1
@@ -459,7 +459,7 @@ class _Compiler:
 
 
 def merged(one: Schema, other: Schema) -> Schema:
-    """Make the schema of what fits both; raises `Contradiction` where nothing can, `ValueError` where it is not known.
+    """Intersect two schemas; raises `Contradiction` if nothing fits both, `ValueError` if this is not known.
 
     Keywords that depend on other schemas stay in `allOf`.
     """
@@ -613,7 +613,7 @@ def _number(schema: dict[str, Any]) -> Schema:
 
 
 def _multiple(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return `multipleOf` if llguidance has it exactly, which keeps it as 32 bits and a power of ten."""
+    """Return `multipleOf` if llguidance represents it exactly, as 32 bits and a power of ten."""
     value = schema.get("multipleOf")
     if value is None:
         return {}

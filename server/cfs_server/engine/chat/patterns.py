@@ -49,7 +49,7 @@ FORMATS = {
     "hostname": rf"^{_HOST}$",
     "uri": rf"^[a-z][a-z0-9]{{1,15}}://{_HOST}(:[1-9][0-9]{{0,3}})?(/{_PATH}*)?(\?{_PATH}*)?(\#{_PATH}*)?$",
 }
-"""Patterns for what JSON Schema calls formats: all that match are of the format. Years are those from 1000 to 2999."""
+"""Patterns for the formats of JSON Schema: every match has the format. Years are from 1000 to 2999."""
 STANDARD_FORMATS = frozenset(FORMATS) | {
     *("idn-email", "idn-hostname", "uri-reference", "iri", "iri-reference", "uri-template"),
     *("json-pointer", "relative-json-pointer", "regex"),
@@ -86,7 +86,7 @@ def translated(pattern: str) -> str:
 
 
 def anchored(expression: str) -> str:
-    """Let an expression match whole strings only."""
+    """Make an expression match whole strings only."""
     return f"^(?:{expression})$"
 
 

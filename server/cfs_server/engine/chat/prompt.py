@@ -234,7 +234,7 @@ def _attempt(render: Render, rows: Rows, tools: Rows) -> str:
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks training targets; here its content simply stands where it is."""
+    """`{% generation %}` marks training targets; here its content is rendered unchanged."""
 
     tags = {"generation"}  # noqa: RUF012 - the base class declares it so
 

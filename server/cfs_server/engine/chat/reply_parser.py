@@ -193,12 +193,12 @@ class ReplyReader:
 
 
 class _Stripped:
-    """Lets text through without the white space around the whole."""
+    """Passes text on without the white space around the whole."""
 
     def __init__(self) -> None:
         self.begun = False
         self.at_line_start = True
-        """Whether nothing but blanks stands between here and the last line break."""
+        """Whether only blanks are between this point and the last line break."""
         self._space = ""
 
     def feed(self, text: str) -> str:

@@ -69,8 +69,8 @@ class JsonEnd:
 def calls_in(text: str, *, strict: bool) -> list[FoundCall]:
     """Parse the call, or the list of calls, in a piece of JSON; empty when it contains something else.
 
-    `strict` takes only what has a name and arguments and nothing that a call does not have: for JSON that stands there
-    without a mark which calls it a call.
+    `strict` accepts only JSON with a name, arguments and no member that a call does not have. It is for JSON without a
+    mark.
     """
     value = read_json(text)
     values = value if isinstance(value, list) else [value]
@@ -172,7 +172,7 @@ class Parameters:
 
 @dataclass(slots=True)
 class Form:
-    """A way of writing calls; one object reads one place of one reply."""
+    """A format of calls; one object parses one place of one reply."""
 
     parameters: Parameters
     _end: JsonEnd | None = None
@@ -180,7 +180,7 @@ class Form:
     _at: int = 0
 
     MARK: ClassVar[str]
-    """What the text begins with."""
+    """The beginning of the text."""
 
     def read(self, text: str, *, last: bool) -> Verdict | None:
         """Judge the text, which begins with the mark; None while more of it is needed, and never for the `last`."""
@@ -424,4 +424,4 @@ def _skip(text: str, place: int) -> int:
 
 
 ANYWHERE: tuple[type[Form], ...] = (Tagged, Listed, Bracketed, Python)
-"""Forms whose mark begins a call wherever it stands."""
+"""Forms whose mark begins a call at any position."""

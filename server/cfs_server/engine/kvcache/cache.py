@@ -109,7 +109,7 @@ class PrefixCache:
         self._stored.add(node)
 
     def trim_memory(self) -> None:
-        """Keep memory within its limit."""
+        """Enforce the memory limit."""
         while self.memory.full:
             twice = (node for node in self.pool.nodes if node.memory is not None)
             candidates = chain(twice, self._stored.oldest(self._discardable))
@@ -128,7 +128,7 @@ class PrefixCache:
             self._lose(node)
 
     def _write(self, node: Node) -> None:
-        """Have a node's state written to disk, and keep that within its limit."""
+        """Write a node's state to disk in the background, and enforce the disk's limit."""
         self.disk.write(node)
         self._trim_disk()
 
@@ -149,7 +149,7 @@ class PrefixCache:
             self._lose(node)
 
     def _take_in(self, node: Node, blob: Blob) -> None:
-        """Let a node have a copy in memory that was read."""
+        """Attach a copy that was read from disk to a node."""
         if blob.users:
             self.memory.share(blob)
         else:
@@ -172,7 +172,7 @@ class PrefixCache:
                 self.disk.recover(file, node)
                 for key in head.sessions:
                     self.tree.attach(key, node)
-        for node in list(self.tree):  # what no session ends at, or below, nobody could delete
+        for node in list(self.tree):  # no later delete could remove a node without a session at it or below it
             self._prune(node)
         self.disk.put_in_order()
         self._trim_disk()

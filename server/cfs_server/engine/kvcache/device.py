@@ -69,14 +69,14 @@ class Pool:
         self._free.append(handle.id)
 
     def hold(self, node: Node, handle: SequenceHandle) -> None:
-        """Note that a handle has a node's cells and keeps them."""
+        """Record that a handle has a node's cells."""
         node.device = handle.id
         handle.nodes.add(node)
         self.nodes.add(node)
         self._held += self._size(node)
 
     def drop(self, node: Node) -> None:
-        """Let a node go; its cells are free when no running turn shares them."""
+        """Release a node; its cells are free when no running turn shares them."""
         handle = self._let_go(node)
         if handle.running:
             handle.own += self._size(node)
@@ -86,7 +86,7 @@ class Pool:
             self.release(handle)
 
     def move(self, node: Node, handle: SequenceHandle) -> None:
-        """Let a node be held by a handle that shares its cells, if nobody runs on the one that holds it."""
+        """Move a node to a handle that shares its cells, if no turn runs on its present handle."""
         if node.device is None or node.device == handle.id:
             return
         if self.handles[node.device].running:
@@ -104,7 +104,7 @@ class Pool:
         self._context.clear(self._scratch)
 
     def share(self, nodes: Iterable[Node], handle: SequenceHandle) -> None:
-        """Let a handle have the cells of nodes that are held by others."""
+        """Share the cells of nodes with a handle."""
         for node in nodes:
             if node.device is not None and node.device != handle.id:
                 self._context.share(node.device, handle.id, node.start, node.end)
@@ -126,7 +126,7 @@ class Pool:
         handle.own = 0
 
     def take_over(self, node: Node) -> SequenceHandle:
-        """Let a turn go on in the sequence that holds a node, which loses it."""
+        """Give the sequence of a node to a turn; the node loses it."""
         handle = self._let_go(node)
         handle.running, handle.length, handle.own = True, node.end, node.end
         return handle
@@ -164,7 +164,7 @@ class Pool:
         return tuple(self._save_pieces(node.device, start, end))
 
     def _save_pieces(self, sequence: int, start: int, end: int) -> "Iterator[Piece]":
-        """Save a run; of what lies before a window the library would save nothing, so no piece is longer than that."""
+        """Save a run in pieces no longer than a window: the library saves nothing that lies before the window."""
         step = self._context.window or end
         edges = [start, *range((start // step + 1) * step, end, step), end]
         for left, right in pairwise(edges):
@@ -193,7 +193,7 @@ class Pool:
         return True
 
     def restore_whole(self, blob: Blob, handle: SequenceHandle) -> bool:
-        """Copy a whole sequence's state back, for a turn to go on from; false when there is no room for it."""
+        """Copy a whole sequence's state back, for a turn to continue from; false when there is no room for it."""
         if not self._context.restore(handle.id, blob.data[0].state):
             self._context.clear(handle.id)
             return False
@@ -254,7 +254,7 @@ class Pool:
 
 @dataclass(eq=False, slots=True)
 class Allocation:
-    """A turn's place: its sequence, and the node of the tree (pinned) up to which others may share."""
+    """A turn's allocation: its sequence, and the (pinned) node of the tree up to which others may share."""
 
     owner: str
     handle: SequenceHandle

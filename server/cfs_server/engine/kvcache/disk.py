@@ -238,7 +238,7 @@ class Folder:
             self.path.chmod(0o700)
 
     def close(self) -> None:
-        """Let another worker use the folder."""
+        """Release the folder for another worker."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
@@ -394,7 +394,7 @@ class Archive:
         return results
 
     def close(self) -> None:
-        """Finish all tasks and let another worker use the folder."""
+        """Finish all tasks and release the folder for another worker."""
         self._tasks.put(None)
         self._thread.join()
         self._folder.close()
@@ -453,7 +453,7 @@ class Archive:
 # and tokens as the tree. A file that differs or is damaged is removed, and the state is computed again.
 
 _HEAD_BYTES, _PIECE_BYTES = 512, 64
-"""What a head takes beside its tokens, and for each piece, at most: the limit is kept by what is booked."""
+"""The largest size of a head without its tokens, and for each piece; the limit counts these sizes."""
 
 
 class DiskTier:
@@ -492,7 +492,7 @@ class DiskTier:
         return sorted(found, key=lambda file: file.head.end)
 
     def recover(self, file: Found, node: Node) -> None:
-        """Let a node have the file of a worker before."""
+        """Attach a file of a previous worker to a node."""
         size = _booked(file.head.end, file.head.state_bytes, len(file.head.pieces))
         entry = Entry(file.head.start, file.head.end, size, file.name)
         self._named[entry.name] = entry

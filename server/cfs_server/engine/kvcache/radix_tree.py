@@ -57,18 +57,18 @@ class Disk:
         return sum(node.device is None and node.memory is None for entry in self._entries for node in entry.nodes)
 
     def add(self, entry: Entry, node: "Node") -> None:
-        """Count a new file and let a node refer to it."""
+        """Count a new file and attach it to a node."""
         self.used += entry.size
         self._entries[entry] = None
         self.share(entry, node)
 
     def share(self, entry: Entry, node: "Node") -> None:
-        """Let one node more refer to a file."""
+        """Attach a file to one more node."""
         node.disk = entry
         entry.nodes.add(node)
 
     def free(self, node: "Node") -> Entry | None:
-        """Let a node refer to nothing; returns the file if it is to be removed."""
+        """Detach a node from its file; return the file if it must be removed."""
         entry, node.disk = node.disk, None
         if entry is None:
             return None
@@ -167,8 +167,8 @@ Tokens = NDArray[np.int32]
 class Node:
     """A run of tokens; its state is on the device (`device` names the sequence), in memory, on disk or nowhere.
 
-    `pins` counts the running turns whose state goes through here. `used` is when a turn last did, in seconds
-    of `time.monotonic`, and `pause` how many seconds later the next is thought to come.
+    `pins` counts the running turns whose state goes through here. `used` is the time of the last one, in
+    seconds of `time.monotonic`, and `pause` the expected seconds until the next one.
     """
 
     tokens: Tokens
@@ -197,7 +197,7 @@ class Node:
 
     @property
     def near(self) -> bool:
-        """Whether a turn can go on from it at once."""
+        """Whether a turn can continue from it at once."""
         return self.device is not None or self.memory is not None
 
     def pin(self, count: int = 1) -> None:
@@ -411,7 +411,7 @@ class LRUIndex:
         self._numbers = count()
 
     def add(self, node: Node) -> None:
-        """Take in a node, or put it where its pause and its use belong."""
+        """Add a node, or move it to the position of its pause and last use."""
         self.discard(node)
         entry = (node.used, next(self._numbers), node)
         self._places[node] = node.pause, entry
@@ -475,7 +475,7 @@ SECONDS_UNTIL = {
     "agent": 5.0,
     "background": 60.0,
 }
-"""The pause before a session's next turn: by what it was said to do, or by the kind of the turn that it had."""
+"""The expected pause before a session's next turn: by its hint, or by the kind of its last turn."""
 
 
 def dispensable(now: float) -> Callable[[Node], tuple[bool, float, float]]:

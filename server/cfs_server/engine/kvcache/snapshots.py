@@ -17,7 +17,7 @@ class SnapshotCache(PrefixCache):
 
     @property
     def partial(self) -> bool:
-        """Whether a turn can go on from the middle of another's state."""
+        """Whether a turn can continue from the middle of another's state."""
         return False
 
     def known(self, owner: str, log: "array[int]") -> int:
@@ -39,7 +39,7 @@ class SnapshotCache(PrefixCache):
         return Allocation(owner, handle, None) if handle else None
 
     def undo(self, allocations: Sequence[Allocation]) -> None:
-        """Go back to nothing: state that was written to cannot be taken apart."""
+        """Reset to empty: changed state cannot be divided."""
         for allocation in allocations:
             self.pool.empty(allocation.handle)
 

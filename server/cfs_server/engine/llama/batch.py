@@ -205,7 +205,7 @@ class DeterministicRunner:
         self._turns.append(_Own(self._model, turn))
 
     def step(self) -> Pace | None:
-        """Let the turn go on that waited longest."""
+        """Continue the turn that waited longest."""
         if not self._turns:
             return None
         own = self._turns.popleft()
@@ -237,7 +237,7 @@ _RATE_OF_CLOCK = 0.05
 
 
 class StepClock:
-    """Keeps exponential means of seconds a step: `own` is all but the model's work and the choice of tokens."""
+    """Exponential means of seconds a step: `own` is all time except the model's work and the sampling."""
 
     def __init__(self) -> None:
         self.own = 0.0
@@ -308,7 +308,7 @@ class Computed:
     outcome: Outcome
     choices: list[tuple[Generation, Choice]] = field(default_factory=list)
     reason: str = ""
-    """Why the library could not compute it, and what: one line for the log."""
+    """The batch that the library could not compute, and the reason: one line for the log."""
 
 
 class BatchRunner:

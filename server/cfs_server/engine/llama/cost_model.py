@@ -50,7 +50,7 @@ class StepCost:
         return self.fixed + self.per_token * tokens + self.per_attended_cell * cells
 
     def credible(self, seconds: float, tokens: float, cells: float = 0.0) -> float:
-        """Limit the duration of a step to what its work explains; the rest is an outlier."""
+        """Limit the duration of a step to the time that its work explains; the rest is an outlier."""
         expected = self.seconds(tokens, cells)
         return min(seconds, _CREDIBLE * expected) if expected else seconds
 
@@ -67,7 +67,7 @@ class StepCost:
         self._move(tokens, cells, expected + change, change)
 
     def _move(self, tokens: int, cells: float, aim: float, change: float) -> None:
-        """Let the plane go through `aim` at this step."""
+        """Move the plane to `aim` at this step."""
         size, depth = tokens / _TYPICAL, cells / _TYPICAL_CELLS
         step = change / (1 + size * size + depth * depth)
         if cells:
@@ -166,7 +166,7 @@ class PromptBudget:
             self._pieces += 1
 
     def credible(self, tokens: int, seconds: float, prompt_cells: float | None = None) -> float:
-        """Limit a step's duration to what its turns are charged for: not for time the machine was suspended."""
+        """Limit a step's duration to the time charged to turns; a suspension of the machine does not count."""
         if prompt_cells is None:
             return self.streams.credible(seconds, tokens)
         return self.cost.credible(seconds, tokens, prompt_cells)

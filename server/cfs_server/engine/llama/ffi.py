@@ -75,8 +75,8 @@ class Batch:
 class AbortFlag:
     """Ends a step that is being computed, from another thread, without Python in the way.
 
-    The library asks a C function with one argument whether to go on; `strlen` of a buffer of two bytes is such a one
-    (ENGINE.md): an empty string lets it go on, one of length 1 does not.
+    The library calls a C function with one argument to decide whether to stop. Here it is `strlen` on a buffer of two
+    bytes (ENGINE.md): an empty string lets the step continue, a string of length 1 stops it.
     """
 
     def __init__(self) -> None:
@@ -89,18 +89,18 @@ class AbortFlag:
         self._buffer[0] = b"\x01"
 
     def clear(self) -> None:
-        """Let the next step run."""
+        """Allow the next step to run."""
         self._buffer[0] = b"\x00"
 
 
 class Context:
     """A context with one pool of cells that all sequences share.
 
-    `partial` says whether a part of a sequence can be dropped and shared: attention can, recurrent state cannot. Where
-    layers have a `window` (in tokens, 0 for none) the library takes any cell that lies before it and belongs to one
-    sequence only, also from a pool that keeps the window in full. So there each sequence has a second id, its guard,
-    to which its cells belong too, but for the last half of a window. Saved state takes about `cell_bytes` for each
-    token and `state_bytes` for each sequence. `tiled` says whether attention is computed in tiles of tokens (`tiles`).
+    `partial`: a part of a sequence can be dropped and shared. Attention allows this, recurrent state does not. If
+    layers have a `window` (in tokens, 0 for none), the library reuses any cell before it that belongs to only one
+    sequence, even in a pool with the full window. So each sequence there has a second id, its guard. Its cells also
+    belong to the guard, except for the last half of a window. Saved state takes about `cell_bytes` for each token and
+    `state_bytes` for each sequence. `tiled`: attention is computed in tiles of tokens (`tiles`).
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Context:
             lib.llama_memory_seq_rm(self._memory, number, start, end)
 
     def share(self, source: int, target: int, start: int = -1, end: int = -1) -> None:
-        """Let a sequence have positions of another one too: no state is copied. A range only where `partial`."""
+        """Share positions of one sequence with another: no state is copied. A range only if `partial`."""
         for number in self._ids(target):
             lib.llama_memory_seq_cp(self._memory, source, number, start, end)
 

@@ -58,17 +58,17 @@ class InvalidTransition(RuntimeError):
 
 @dataclass(eq=False, slots=True)
 class Generation:
-    """A turn whose prompt is tokens already. `log` is prompt and reply: what the pool must hold to continue.
+    """A turn whose prompt is tokens already. `log` is prompt and reply; the pool needs it to continue.
 
-    Whose it is: `share` names the account that it draws on, `forgotten` says that its session was deleted.
-    What it had: `slice` is the time since it was admitted, `owed` the time that no account has been charged for yet.
-    `ends_at` is its deadline by the monotonic clock, `may_take` the seconds that it was given.
-    What it saves: `spared` tokens of its prompt are computed by others, or were. `awaited` is a running turn that
-    computes this one's prefix, and the length of that.
-    What it lost: `reached` is what was computed when it was preempted, `losses` how often that was gone when it
-    resumed, `loads` how often it waited for the disk.
-    `reported` is set for turns that want log-probabilities. A `deterministic` turn is computed by itself and gets no
-    allocation. `thinks` says that its prompt ends in the middle of the model's thinking.
+    Owner: `share` is its account; `forgotten` means that its session was deleted.
+    Time: `slice` is the time since its admission, `owed` the time that was not charged to an account yet.
+    `ends_at` is its deadline by the monotonic clock, `may_take` its time limit in seconds.
+    Savings: `spared` tokens of its prompt were or are computed by other turns. `awaited` is a running turn that
+    computes this one's prefix, and the length of the prefix.
+    Losses: `reached` is its number of computed tokens at its preemption. `losses` counts how often they were lost when
+    it resumed, `loads` how often it waited for the disk.
+    `reported` is set for turns with log-probabilities. A `deterministic` turn is computed in isolation and gets no
+    allocation. `thinks` means that its prompt ends in the middle of the model's thinking.
     """
 
     id: str

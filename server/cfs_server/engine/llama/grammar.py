@@ -20,13 +20,13 @@ from cfs_server.engine.chat.json_schema import prepare
 from cfs_server.engine.llama.tokenizer import Vocabulary
 
 KEPT = 64
-"""Compiled grammars that are kept: an agent asks with the same few again and again."""
+"""The number of cached grammars: an agent uses the same few repeatedly."""
 MOST_REPORTED = 1_000
-"""Lines about what is not enforced; whoever has written so many schemas knows."""
+"""The most log lines about parts that are not enforced."""
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=500_000, step_lexer_fuel=100_000, step_max_items=20_000, max_lexer_states=50_000
 )
-"""What a schema may take: under 100 ms to begin, some 10 ms a token, and 100 MB."""
+"""The limits of a schema: under 100 ms to start, some 10 ms for each token, and 100 MB."""
 _WHITESPACE = " "
 """JSON has one space at most between two of its parts: a weak model may write nothing else."""
 
@@ -36,10 +36,10 @@ Mask = NDArray[np.bool_]
 class Constraint:
     """The position of one reply in its grammar.
 
-    `ends` and `mute` mark the tokens that end a reply, and those that stand for nothing else either.
-    `between` when tokens without text may come wherever the reply could end: some models mark the parts of a reply by
-    them. `give_up` is called with the reason when llguidance reaches a limit of its own, and the rest of the reply is
-    free; without it the reply fails.
+    `ends` marks the tokens that end a reply, `mute` the other tokens without text. With `between`, tokens without text
+    are allowed at each possible end of the reply: some models separate the parts of a reply by them. `give_up` is
+    called with the reason when llguidance reaches an internal limit. The rest of the reply is then unconstrained.
+    Without `give_up` the reply fails.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Constraint:
         return self._mask
 
     def accept(self, token: int) -> None:
-        """Go on behind a token that is allowed."""
+        """Advance after an allowed token."""
         self._mask = None
         if self._matcher is not None and not self._mute[token] and not self._matcher.consume_token(token):
             self._failed(self._matcher)
@@ -113,7 +113,7 @@ class Grammars:
         self._reported: set[str] = set()
 
     def __len__(self) -> int:
-        """Count the grammars that are kept."""
+        """Count the cached grammars."""
         return len(self._kept)
 
     def of_reply(
@@ -138,7 +138,7 @@ class Grammars:
         return Constraint(matcher, self._ends, self._mute, between=True, give_up=self._report_once)
 
     def _matcher(self, key: str, compile_it: Callable[[], LLMatcher]) -> LLMatcher:
-        """Return a matcher that stands at its beginning."""
+        """Return a matcher at its beginning."""
         if key not in self._kept:
             self._kept[key] = compile_it()
         self._kept.move_to_end(key)
@@ -214,7 +214,7 @@ class _Spelled:
         self._vocabulary = vocabulary
 
     def __call__(self, text: bytes) -> list[int]:
-        """Cut text into tokens, as the library wants to try."""
+        """Tokenize text, because the library tests this function."""
         return [int(token) for token in self._vocabulary.tokenize(text.decode(errors="replace"), special=False)]
 
 

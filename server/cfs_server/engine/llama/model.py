@@ -177,7 +177,7 @@ def _window_bytes(context: Context) -> int:
 
 SMALL_PARAMETERS = 50_000_000
 _MEANT = ("possible training context overflow", "failed to find a memory slot", "using full-size SWA cache")
-"""Warnings about what we do on purpose: a pool larger than one context, more turns than fit into it, full windows."""
+"""Warnings about intended settings: a pool larger than one context, more turns than fit into it, full windows."""
 _NO_FLASH_ATTENTION = "Flash Attention not supported"
 _LEVELS = {3: "warning", 4: "error"}
 _EXAMINED_TOKENS, _EXAMINED_BATCH = 256, 8
@@ -187,7 +187,7 @@ _EXAMINED_TOKENS, _EXAMINED_BATCH = 256, 8
 class NativeLog:
     """Receives the library's log; keeps the last errors and hands warnings and errors on."""
 
-    _installed: ClassVar[Any] = None  # the library calls it for as long as the process lives, whoever else forgets it
+    _installed: ClassVar[Any] = None  # the library calls it until the process ends, so a reference must stay
 
     def __init__(self, report: Callable[[str, str], None]) -> None:
         self.errors: list[str] = []

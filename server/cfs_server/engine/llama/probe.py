@@ -55,7 +55,7 @@ async def survives(model: Path, command: Sequence[str] = COMMAND, timeout: float
 def describe(model: Path) -> str:
     """Return the model's architecture and sizes; raises `ModelLoadError` when the library cannot read the header."""
     try:
-        done = subprocess.run(  # noqa: S603 - our own module
+        done = subprocess.run(  # noqa: S603 - a module of this package
             [*_MODULE, "header", str(model)], capture_output=True, text=True, timeout=HEADER_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
@@ -102,4 +102,4 @@ def _header(path: str) -> int:
 if __name__ == "__main__":
     code = {"decode": _decode, "header": _header}[sys.argv[1]](sys.argv[2])
     sys.stdout.flush()
-    os._exit(code)  # the library must not free what was never loaded
+    os._exit(code)  # the library must not free weights that were never loaded

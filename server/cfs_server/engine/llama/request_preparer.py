@@ -235,7 +235,7 @@ class RequestPreparer:
             self._follow(command)
 
     def _advance(self, lane: _Lane) -> None:
-        """Go on with the first command of a lane for some milliseconds."""
+        """Continue the first command of a lane for some milliseconds."""
         command = lane.commands[0]
         if isinstance(command, _Barrier):
             command.left -= 1

@@ -58,7 +58,7 @@ class Candidates:
         self._array.size, self._array.selected, self._array.sorted = size, -1, False
 
     def apply(self, sampler: Any) -> None:
-        """Let a native sampler drop, order, mask or select."""
+        """Apply a native sampler: it drops, orders, masks or selects."""
         lib.llama_sampler_apply(sampler, self._reference)
 
     @property
@@ -85,7 +85,7 @@ def most_probable(logits: Logits, count: int) -> Ids | None:
     """Find the `count` most probable tokens, with those that are exactly as probable as the last; `None` for all.
 
     The vocabulary is laid out in columns. At least `count` tokens reach the `count`-th best of the columns' maxima, so
-    whatever is among the best stands in a column whose maximum reaches it.
+    each of the best tokens is in a column whose maximum reaches it.
     """
     width = len(logits) // _ROWS
     if len(logits) < LARGE or not 0 < count < width:
@@ -128,7 +128,7 @@ def nucleus(logits: Logits, top_p: float, min_p: float, scratch: Logits) -> Ids 
 # They are the model's own, as in other servers: before temperature, `top_k`, `top_p`, `min_p` and grammar.
 
 NEVER = -9999.0
-"""Stands for minus infinity, which JSON does not have."""
+"""Represents minus infinity, which JSON does not have."""
 
 Ranked = list[tuple[int, float]]
 """Tokens and their log-probabilities: the one that was chosen, then the most probable ones in their order."""
@@ -191,7 +191,7 @@ class Sampler:
         self._grammar = grammar
         self._logprobs = logprobs
         self.ranked: Ranked | None = None
-        """Log-probabilities that belong to the newest token, if they were asked for."""
+        """Log-probabilities of the newest token, if they were requested."""
         self._draw: Any = None
         self._chain = self._make_chain() if settings.temperature > 0 else None
 

@@ -242,7 +242,7 @@ class Scheduler:
             if computed.outcome is Outcome.FAILED:
                 self._send(Log("error", computed.reason))
                 return self._fail(list(shares), EngineError(STEP_FAILED))
-            if not self._preempt_one():  # by our count it fits, but the library found no room
+            if not self._preempt_one():  # by the count of cells it fits, but the library found no room
                 return self._fail(list(shares), EngineError("the pool has no room for this turn"))
         return None
 
@@ -425,7 +425,7 @@ class Deadlines:
         self._turns: list[tuple[float, int, Generation]] = []
 
     def add(self, turn: Generation) -> None:
-        """Take in a turn."""
+        """Add a turn."""
         if turn.ends_at < math.inf:
             insort(self._turns, (turn.ends_at, id(turn), turn))
 
@@ -570,7 +570,7 @@ class Prompts:
         self._tree = PrefixTree()
 
     def arrive(self, turn: Generation) -> None:
-        """Take in a turn and set how much of its prompt it need not compute (`Generation.spared`)."""
+        """Add a turn and set the part of its prompt that it need not compute (`Generation.spared`)."""
         if turn.deterministic:
             return
         tokens = tokens_of(turn.log, turn.prompt_tokens)
@@ -580,7 +580,7 @@ class Prompts:
             self._tree.attach(turn.id, node)
 
     def gone(self, turn: Generation) -> None:
-        """Forget the prompt of a finished turn."""
+        """Remove the prompt of a finished turn."""
         for node in self._tree.unwanted(self._tree.detach(turn.id)):
             self._tree.remove(node)
 

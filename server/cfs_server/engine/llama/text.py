@@ -11,8 +11,8 @@ from collections.abc import Iterable
 class TextStream:
     """Collects the bytes of one reply and releases text that is safe to send.
 
-    Held back are: an unfinished UTF-8 character, a tail that may become a stop string, and white space at the end
-    (S5: a reply is stripped, so what is streamed adds up to exactly the reply).
+    It holds back an unfinished UTF-8 character, a tail that may become a stop string, and white space at the end
+    (S5: a reply is stripped, so the streamed pieces add up to exactly the reply).
     """
 
     def __init__(self, stops: Iterable[str] = ()) -> None:

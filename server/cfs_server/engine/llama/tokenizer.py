@@ -126,7 +126,7 @@ class RestoredLogs:
         return len(self._logs)
 
     def put(self, key: str, owner: str, rows: Sequence[str]) -> None:
-        """Take in a log."""
+        """Add a log."""
         self._logs[key] = owner, rows
 
     def forget(self, key: str) -> None:
@@ -152,7 +152,7 @@ class RestoredLogs:
 # exactly the tokens that the model chose. The next prompt of a session reuses all segments up to the first difference.
 
 Tokenize = Callable[[str, bool], Tokens]
-"""Cuts a text; the flag says whether it is trusted to name special tokens."""
+"""Tokenizes a text; with the flag the text is trusted to name special tokens."""
 LOG_CHARACTERS = 16 << 20
 """Text of all logs together, of which the least recently used go first: they are only a saving."""
 
@@ -323,7 +323,7 @@ class TokenLogs:
         return _Agreement(count, len(pieces), 0)
 
     def _goes_on(self, known: Sequence[Segment], index: int, piece: Piece, place: int) -> bool:
-        """Whether a known segment stands at this place of a piece, and would be cut off there again."""
+        """Whether a known segment is at this place of a piece, and would end there again."""
         if index >= len(known):
             return False
         segment = known[index]
@@ -394,7 +394,7 @@ class Vocabulary:
         return token in self._ends
 
     def piece(self, token: int) -> bytes:
-        """Bytes that a generated token stands for; of special tokens only those that mark parts of a reply have any."""
+        """The bytes of a generated token; of special tokens only those that mark parts of a reply have any."""
         known = self._pieces.get(token)
         if known is None:
             known = self._pieces[token] = self._piece(token, special=token in self._shown)

@@ -39,7 +39,7 @@ class WaitQueue:
         return (*self.running, *self.deterministic, *self.waiting, *self.paused)
 
     def add(self, turn: Generation) -> None:
-        """Take in a new turn."""
+        """Add a new turn."""
         self._settle()
         self._fairness.join(turn.share)
         self.waiting.append(turn)

@@ -417,7 +417,7 @@ def _role(message: Message) -> str:
 
 
 def _loop(messages: Sequence[Message]) -> list[Message]:
-    """Find the model's messages since somebody else than a tool had the word alone: they are one turn to Anthropic."""
+    """Find the model's messages since the last input without tool results: Anthropic counts them as one turn."""
     found: list[Message] = []
     for by_model, group in groupby(reversed(messages), key=lambda message: message.role == "assistant"):
         members = list(group)

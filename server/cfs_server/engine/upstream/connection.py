@@ -25,7 +25,7 @@ _LIST_BYTES = 4 << 20
 _ESCAPED = 3
 """Bytes that a byte of a reply may take in JSON; a server may send all of it in one event."""
 _CALL_BYTES = 64
-"""What a call counts for beside its words: a million empty ones would fill the memory."""
+"""The size of a call without its text: a million empty calls would fill the memory."""
 _NO_STREAM = ("application/json", "text/html")
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T", bound=BaseModel)
 
 _REPEATED = frozenset({408, 409, 425, 429})
 _NO_HOPE = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
-"""Said with a status that else means "later", but nothing changes until somebody pays."""
+"""Sent with a status that otherwise means "later", but retries fail until the account is paid."""
 _TOO_LONG = re.compile(
     r"context_length_exceeded|exceed_context_size|maximum context length|context size|prompt is too long"
     r"|exceeds? (the )?context|request_too_large",

@@ -200,7 +200,7 @@ class OpenAIDialect:
             self._fields.learn(failure)
 
     def forget(self, cache_key: str) -> None:
-        """Nothing is kept for a session."""
+        """No state is stored for a session."""
 
     def _sampling(self, request: GenerationRequest) -> dict[str, Any]:
         values = {name: getattr(request.settings, name) for name in self._options.sampling}

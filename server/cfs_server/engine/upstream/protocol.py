@@ -131,7 +131,7 @@ def thinking_of(tokens: int, kind: UpstreamKind) -> int:
 
 NO_RESULT = "(there is no result: the call did not come to its end)"
 _MOST_STOPS = 4
-"""How many strings that end a reply some servers take; those that were asked for come first."""
+"""The most stop strings that some servers accept; the requested ones are first."""
 _ODD = re.compile(r"[^A-Za-z0-9_-]")
 
 
