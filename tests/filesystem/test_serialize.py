@@ -144,7 +144,7 @@ def test_an_illegal_state_is_refused_and_changes_nothing(tmp_path: Path, maker: 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"\x80\x04N."])
 def test_bytes_that_are_no_state(data: bytes) -> None:
-    with pytest.raises(FileSystemError, match="no serialized state"):
+    with pytest.raises(FileSystemError, match="not a serialized state"):
         InMemoryFileSystem().restore(data)
 
 

@@ -41,10 +41,10 @@ class Authorization:
 
     def decide(self, operation: Operation, path: Path) -> Access:
         """Decide about an operation at a path. For `list` the path may be a prefix."""
-        if self.handle.allows(operation, path):
+        granted = self.handle.scopes if operation == "list" else self.handle.allows
+        if granted(operation, path):
             return Access.ALLOWED
-        known = self.handle.scopes if operation == "list" else self.handle.allows
-        return Access.FORBIDDEN if any(known(other, path) for other in OPERATIONS) else Access.HIDDEN
+        return Access.FORBIDDEN if any(granted(other, path) for other in OPERATIONS) else Access.HIDDEN
 
     def require(self, operation: Operation, path: Path, shown: str) -> None:
         """Raise unless an operation is granted. `shown` is the caller's name for the object at the path.
