@@ -44,10 +44,12 @@ _PATIENCE = 10
 class DiskEntries:
     """Reads the entries and directories below a root. It changes nothing."""
 
-    def __init__(self, root: str | os.PathLike[str] | int, prefix: Path, *, hard_links: bool, private: bool) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str] | int, prefix: Path, *, hard_links: bool, private: bool, durable: bool
+    ) -> None:
         self._prefix = prefix
         self._hard_links = hard_links
-        self._tree = Tree(root, private=private)
+        self._tree = Tree(root, private=private, durable=durable)
 
     def look(self, path: Path) -> EntryMeta:
         """Return the metadata of an entry; raises `NotFoundError`, and `InvalidPathError` for links."""
@@ -203,7 +205,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
         private: bool = False,
     ) -> None:
         FileSystemBase.__init__(self, [prefix])
-        DiskEntries.__init__(self, root, prefix, hard_links=hard_links, private=private)
+        DiskEntries.__init__(self, root, prefix, hard_links=hard_links, private=private, durable=durable)
         self._durable = durable
         self._new_file = 0o600 if private else None
         self._tree.sweep()
@@ -274,6 +276,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
                     status = self._patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=False))
                     self._require_file(path, status)
                     os.unlink(name, dir_fd=directory)
+                    self._settle(directory)
             except (NotFoundError, FileNotFoundError):
                 raise gone from None
 

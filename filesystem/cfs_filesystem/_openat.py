@@ -229,13 +229,14 @@ _DEEPEST = 4_096
 class Tree:
     """A directory and everything below it. `parts` are the components of a path; they must be legal names.
 
-    With `private` all created directories, including the root, are accessible to their owner only.
+    With `private` all created directories, including the root, are accessible to their owner only. With `durable` a
+    root that had to be created is flushed to disk with its name.
     """
 
-    def __init__(self, root: str | os.PathLike[str] | int, *, private: bool = False) -> None:
+    def __init__(self, root: str | os.PathLike[str] | int, *, private: bool = False, durable: bool = False) -> None:
         self.directory_mode = 0o700 if private else 0o777
         if not isinstance(root, int):
-            Path(root).mkdir(mode=self.directory_mode, parents=True, exist_ok=True)
+            _make_root(Path(root), self.directory_mode, durable=durable)
         self._root = open_beneath(root, ())
         self._closed = False
         self._finalize = weakref.finalize(self, os.close, self._root)
@@ -385,6 +386,17 @@ class Tree:
         for names in leftovers:
             with suppress(OSError), self.parent(names) as (directory, name):
                 _remove_unlocked(directory, name)
+
+
+def _make_root(root: Path, mode: int, *, durable: bool) -> None:
+    missing = [each for each in (root, *root.parents) if durable and not each.exists()]
+    root.mkdir(mode=mode, parents=True, exist_ok=True)
+    for each in missing:
+        descriptor = os.open(each.parent, _DIRECTORY & ~os.O_NOFOLLOW)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def open_beneath(

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path as DiskPath
 
 from cfs.errors import StorageFull
@@ -20,11 +21,12 @@ _TRUSTED_SECONDS = 10.0
 class Workspaces(DiskFileSystem):
     """A folder on disk with one folder for each workspace. A workspace is created explicitly or by its first file.
 
-    A workspace has the id of its session. It is neither created nor deleted with the session.
+    A workspace has the id of its session. It is neither created nor deleted with the session. With `durable` a change
+    is on the disk when it returns, so no interface acknowledges what a power loss could take back.
     """
 
-    def __init__(self, root: DiskPath) -> None:
-        super().__init__(root, prefix=WORKSPACES)
+    def __init__(self, root: DiskPath, *, durable: bool = True) -> None:
+        super().__init__(root, prefix=WORKSPACES, durable=durable)
         self.changes = 0
         """The number of writes, deletions and moves so far."""
 
@@ -60,7 +62,7 @@ def _require_in_a_workspace(path: Path) -> None:
 async def open_workspaces(data_dir: DiskPath | None) -> AsyncIterator[Workspaces]:
     """Open the workspaces in the data folder. Without a data folder they are deleted when the server ends."""
     root = data_dir or DiskPath(await asyncio.to_thread(tempfile.mkdtemp, prefix="cfs-"))
-    workspaces = await asyncio.to_thread(Workspaces, root / "workspaces")
+    workspaces = await asyncio.to_thread(partial(Workspaces, root / "workspaces", durable=data_dir is not None))
     try:
         yield workspaces
     finally:

@@ -452,6 +452,7 @@ def test_what_is_durable_is_on_the_disk_when_it_returns(place: Place, monkeypatc
         (lambda: handle.move("/a/x", "/b/x"), {a, b}),
         (lambda: handle.move("/b/x", "/x", overwrite=True), {root, b}),
         (lambda: handle.remove_directory("/b/d"), {b}),
+        (lambda: handle.delete("/x"), {root}),
     ]
     for change, expected in changes:
         synced.clear()

@@ -81,7 +81,7 @@ class FibreAgent:
     def _open(self) -> None:
         self._folder = TreeFolder(self._path, self.session)
         try:
-            self._disk = DiskFileSystem(self._folder.workspace, prefix=f"{WORKSPACE}/")
+            self._disk = DiskFileSystem(self._folder.workspace, prefix=f"{WORKSPACE}/", durable=True)
             self._orchestrator = FibreOrchestrator(
                 self._folder, self._models, self.config, self._backend, self._chunks, build_toolset
             )

@@ -24,7 +24,7 @@ from cfs_agents.events import Finished
 from cfs_agents.fibre.prompts import PromptForm
 from cfs_agents.fibre.report import Report
 from cfs_agents.file_agent.agent import to_the_end
-from cfs_agents.file_agent.run_log import disk_errors
+from cfs_agents.file_agent.run_log import disk_errors, replace_file, sync_folder
 from cfs_agents.messages import Language, catalogue
 from cfs_agents.recorder import NewContext
 from cfs_agents.tools import Ask, CommandMode, Tool, command_mode
@@ -364,9 +364,9 @@ class SubAgentRecord(BaseModel):
 #         ledger.jsonl            the changes of each file, with their agents
 #         sub_sessions/{agent}/   messages.json, session_status.json, agent_workspace -> ../../agent_workspace
 #
-# A file is replaced atomically, so a kill leaves either the old or the new version. The messages are written before the
-# status, which contains their number. Messages beyond this number belong to the last step and are loaded too. Only a
-# crash of the machine, not of the process, can lose the last step.
+# A file is replaced atomically and flushed to the disk, so a kill or a crash of the machine leaves either the old or
+# the new version. The messages are written before the status, which contains their number. Messages beyond this number
+# belong to the last step and are loaded too. A step is sent to the server after it is on the disk.
 
 MESSAGES = "messages.json"
 STATUS = "session_status.json"
@@ -374,6 +374,7 @@ WORKSPACE_FOLDER = "agent_workspace"
 SUB_SESSIONS = "sub_sessions"
 LEDGER = "ledger.jsonl"
 _NEW = ".new"
+"""The end of the name of a draft, which a kill may leave behind."""
 
 
 class SessionFolder:
@@ -402,6 +403,7 @@ class SessionFolder:
         if self._link:
             with suppress(FileExistsError):
                 (self.path / WORKSPACE_FOLDER).symlink_to(Path("..", "..", WORKSPACE_FOLDER))
+        sync_folder(self.path.parent)
 
     def load(self) -> tuple[SubAgentRecord, list[Message]] | None:
         """Read both; None if nothing was saved. Raises `Unavailable` if they are damaged."""
@@ -429,6 +431,8 @@ class TreeFolder:
         with disk_errors(self.path):
             self.workspace.mkdir(parents=True, exist_ok=True)
             (self.path / SUB_SESSIONS).mkdir(exist_ok=True)
+            for folder in (self.path, self.workspace_root, self.workspace_root.parent):
+                sync_folder(folder)
             self._unlock = self._lock()
 
     def _lock(self) -> "weakref.finalize[[int], TreeFolder]":
@@ -466,11 +470,7 @@ def _line(message: Message) -> str:
 
 
 def _replace(path: Path, text: str) -> None:
-    new = path.with_name(path.name + _NEW)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(text.encode("utf-8", "replace"))
-    new.replace(path)
+    replace_file(path, text.encode("utf-8", "replace"))
 
 
 # -- the recorder (B3, B5, B8) ----------------------------------------------------------------------------------------

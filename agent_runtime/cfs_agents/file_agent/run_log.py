@@ -391,7 +391,7 @@ class RunLog:
         """Replace this log by a new one with one message, in one step."""
         with self._lock, disk_errors(self._path):
             lines = [_head(self._generation + 1), {"kind": "item", "item": item.dump(), "broken": {}}]
-            _replace(self._path, b"".join(map(_encoded, lines)))
+            replace_file(self._path, b"".join(map(_encoded, lines)))
             os.close(self._file)
             self._file = _opened(self._path)
             self._lines, self._generation = len(lines), self._generation + 1
@@ -492,7 +492,8 @@ def _write(file: int, data: bytes, *, wait: bool) -> None:
         raise
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file atomically; it is on the disk with its name when this returns. Raises `OSError`."""
     draft = path.with_name(f".{path.name}.new")
     draft.unlink(missing_ok=True)
     file = _opened(draft)
@@ -501,7 +502,12 @@ def _replace(path: Path, data: bytes) -> None:
     finally:
         os.close(file)
     draft.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Flush the names in a folder to the disk. Raises `OSError`."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
     finally:

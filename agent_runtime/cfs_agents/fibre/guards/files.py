@@ -24,7 +24,7 @@ from cfs_filesystem import open_beneath
 #
 # A write by a tool is recorded for its agent. Changes by commands and by people are detected by scanning the disk. They
 # are recorded for the agent whose command was running, if only one was running. An agent's mark is a position in the
-# ledger; the later entries are the changes since. The ledger is a file of lines, so it survives a kill.
+# ledger; the later entries are the changes since. The ledger is a file of lines, each flushed to the disk.
 #
 # In memory a path is the name on disk, as `os.fsdecode` returns it. In the file and in the result of `since` it is
 # escaped (`escaped_name`), because both become JSON.
@@ -354,6 +354,8 @@ class ChangeLog:
         if self._file is not None and lines:
             with self._file.open("a", encoding="utf-8") as file:
                 file.write("".join(lines))
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def _kind(before: str | None, after: str | None) -> ChangeKind | None:

@@ -1,0 +1,60 @@
+"""An acknowledged change of a workspace is on the disk: seen in the server's system calls, not in its own word."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests import disk_trace
+from tests.server.support import CFS, environment
+
+FILES, DAV = "/v1/files/workspaces/main", "/dav/workspaces/main"
+CHANGES = [
+    ("PUT", f"{FILES}/deep/er/note", {}),
+    ("PUT", f"{FILES}/deep/er/note", {}),
+    ("PUT", f"{FILES}/large", {}),
+    ("PUT", f"{FILES}/new", {"If-None-Match": "*"}),
+    ("DELETE", f"{FILES}/new", {}),
+    ("PUT", f"{DAV}/paper", {}),
+    ("PUT", f"{DAV}/paper", {}),
+    ("MKCOL", f"{DAV}/folder", {}),
+    ("COPY", f"{DAV}/paper", {"Destination": f"{DAV}/folder/copy"}),
+    ("MOVE", f"{DAV}/paper", {"Destination": f"{DAV}/folder/moved"}),
+    ("MOVE", f"{DAV}/folder", {"Destination": f"{DAV}/deep/folder"}),
+    ("DELETE", f"{DAV}/deep/folder/copy", {}),
+    ("DELETE", f"{DAV}/deep", {}),
+]
+
+
+@contextmanager
+def traced_server(log: Path, data: Path) -> Iterator[str]:
+    """Run `cfs serve` under strace."""
+    command = [str(CFS), "serve", "--port", "0", "--engine", "scripted", "--data-dir", str(data)]
+    process = subprocess.Popen(
+        disk_trace.traced(log, command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment()
+    )
+    assert process.stdout is not None
+    try:
+        yield process.stdout.readline().removeprefix("listening on ").strip()
+    finally:
+        disk_trace.signal_traced(process.pid, signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+@pytest.mark.skipif(not disk_trace.works(), reason="needs strace")
+def test_no_change_is_acknowledged_before_it_is_on_the_disk(tmp_path: Path) -> None:
+    log, data = tmp_path / "calls", tmp_path / "data"
+    with traced_server(log, data) as url, httpx.Client(base_url=url, timeout=60) as client:
+        for method, path, headers in CHANGES:
+            body = os.urandom(3 << 20) if path.endswith("large") else b"text" if method == "PUT" else b""
+            found = {name: url + value if name == "Destination" else value for name, value in headers.items()}
+            answer = client.request(method, path, content=body, headers=found)
+            assert answer.is_success, (method, path, answer.text)
+    said = disk_trace.acknowledgements(log, data / "workspaces", "HTTP/1.1 2")
+    assert [each.dirty for each in said] == [frozenset()] * len(CHANGES)
+    assert disk_trace.changes(log, data / "workspaces") > 2 * len(CHANGES)
