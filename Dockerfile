@@ -42,7 +42,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --gid 10001 cfs \
     && useradd --uid 10001 --gid cfs --no-log-init --create-home --home-dir /home/cfs cfs \
-    && install -d -o cfs -g cfs /data
+    && install -d -m 0700 -o cfs -g cfs /data
 
 COPY --from=builder /opt/cfs /opt/cfs
 

@@ -326,6 +326,7 @@ class Row:
 def serving(*flags: str) -> Iterator[Target]:
     """Run `cfs serve` for a while."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CFS_")}
+    environment["CFS_DATA_DIR"] = "temporary"
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [CFS, "serve", "--port", "0", "--log-level", "error", *flags],

@@ -255,7 +255,8 @@ class Server:
 
 
 def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("CFS_")}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("CFS_")}
+    return ours | {"CFS_DATA_DIR": "temporary"}
 
 
 # -- agents -----------------------------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ class Checkout:
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """Run `cfs` with arguments, and end it."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("CFS_")}
+        environment["CFS_DATA_DIR"] = "temporary"
         environment["PYTHONPATH"] = os.pathsep.join(map(str, [self.folder, *{p.parent: 0 for p in self._packages}]))
         environment["WALKS_PACKAGES"] = os.pathsep.join(map(str, self._packages))
         with (self.folder / "log").open("ab") as log:

@@ -1,5 +1,6 @@
 """What all tests share: the tiers, and a model that others have trained."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from hypothesis import settings
 import tool_calls
 from tests.tiers import TIERS, PureGuard, Times, tier_of
 
+os.environ["CFS_DATA_DIR"] = "temporary"  # servers that tests start keep nothing in this user's data folder
 settings.register_profile("cfs", deadline=None)  # how long an example takes depends on what else runs
 settings.load_profile("cfs")
 _TIER = pytest.StashKey[str]()

@@ -3,6 +3,7 @@
 Times are seconds since the epoch (UTC), sizes are bytes of the transcript in UTF-8, durations are seconds.
 """
 
+from math import inf
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
@@ -30,6 +31,17 @@ EventType = Literal[
 
 Overflow = Literal["shift", "error", "summarize"]
 """What becomes of a conversation that is longer than the model's context (S8)."""
+
+_SPAN_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+
+Keep = Annotated[str, StringConstraints(pattern=r"^([1-9][0-9]{0,5}[mhdwy]|forever)$")]
+"""How long to keep what does not change: a number of minutes, hours, days, weeks or years, such as `90d`."""
+
+
+def seconds_of(span: str) -> float:
+    """Return a time that is written as a number and a unit, such as `12h`, in seconds; `forever` is infinite."""
+    return inf if span == "forever" else float(int(span[:-1]) * _SPAN_SECONDS[span[-1]])
+
 
 MAX_SESSION_ID_BYTES = 255
 """Longest component of a session id, as for a file name (S1)."""
@@ -98,6 +110,7 @@ class SettingsPatch(TurnSettings):
 
     driver: Literal["model", "agent"] | None = None
     paused: bool | None = None
+    keep: Keep | None = None
 
 
 class Settings(_Wire):
@@ -110,6 +123,8 @@ class Settings(_Wire):
     first token on: the same model, machine and options then give the same text, but more slowly.
     A history that the context does not hold is cut from its oldest messages on in the prompt (`overflow`), never in the
     transcript. An agent in whose session, or in one above it, `paused` is set waits before its next step.
+    A session that has not changed for as long as `keep` says (`90d`, `12h`, or `forever`) is deleted with all below it;
+    null is what the session above says, or the server (`--keep`).
     """  # S8, S9
 
     max_tokens: int = 512
@@ -125,6 +140,7 @@ class Settings(_Wire):
     paused: bool = False
     reproducible: bool = False
     overflow: Overflow = "shift"
+    keep: Keep | None = None
 
     def patched(self, patch: SettingsPatch) -> "Settings":
         """Apply a change: keys set to null go back to their defaults."""

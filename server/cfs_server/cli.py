@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 import typer
 from pydantic import ValidationError
 
+from cfs.wire import seconds_of
 from cfs_server.access import tokens
 from cfs_server.access.tokens import Token, TokenGrant, TokenLimits, TokensError
 from cfs_server.engine.interface import ModelLoadError
@@ -20,8 +21,7 @@ from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, Settings, f
 token_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke access tokens.")
 
 _SHORT: dict[str, list[str]] = {"all": ["list", "file", "read", "write", "delete"], "ro": ["list", "file", "read"]}
-_SPAN = re.compile(r"([0-9]{1,6})([mhdwy])")
-_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
+_SPAN = re.compile(r"[0-9]{1,6}[mhdwy]")
 
 File = Annotated[
     Path, typer.Option("--tokens", envvar="CFS_TOKENS", help="The tokens file.", show_default=False, dir_okay=False)
@@ -100,10 +100,7 @@ def _time(text: str | None) -> datetime | None:
         return None
     now = datetime.now(UTC)
     try:
-        if span := _SPAN.fullmatch(text):
-            moment = now + timedelta(seconds=int(span[1]) * _SECONDS[span[2]])
-        else:
-            moment = datetime.fromisoformat(text)
+        moment = now + timedelta(seconds=seconds_of(text)) if _SPAN.fullmatch(text) else datetime.fromisoformat(text)
         moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise TokensError(f"{text!r} is no time: write 12h, 30d, 1y, or 2027-01-31") from None

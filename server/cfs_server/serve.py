@@ -108,6 +108,8 @@ async def serve(settings: Settings) -> None:
     Raises `ConfigurationError` or `ModelLoadError` before it listens. The address is bound before the model is loaded,
     so that a busy address fails early. No client can connect before the model is loaded.
     """
+    if settings.data_dir is not None:
+        make_data_dir(settings.data_dir)
     with bind(settings.host, settings.port, settings.send_timeout) as listener:
         engine = make_engine(settings)
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -119,6 +121,21 @@ async def serve(settings: Settings) -> None:
             await _serve(settings, engine, model, listener)
         finally:
             await engine.stop()
+
+
+def make_data_dir(folder: Path) -> None:
+    """Create the data folder for this user only. Raises `ConfigurationError` if the server cannot write to it.
+
+    A folder that is there keeps its mode: others may have reasons to read the workspaces.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        usable = os.access(folder, os.R_OK | os.W_OK | os.X_OK)
+        reason = "not writable for this user" if not usable else None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+    if reason:
+        raise ConfigurationError(f"data folder {folder}: {reason}; choose another with --data-dir")
 
 
 def bind(host: str, port: int, send_timeout: float) -> socket.socket:

@@ -9,15 +9,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import platformdirs
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
+from cfs.wire import Keep
 from cfs_server.access.auth import ConnectionLimits, Network, PrincipalLimits
 from cfs_server.engine.interface import UpstreamKind
 from cfs_server.sessions.quotas import Limits
 
 ENV_PREFIX = "CFS_"
 CONFIG_VARIABLE = "CFS_CONFIG"
+TEMPORARY = "temporary"
+"""A data folder of this name is deleted when the server exits."""
 _FILES = ("/dav/", "/v1/files/workspaces/")
 _DAV = "/dav"
 _DAV_BYTES = 64 << 10
@@ -111,7 +115,25 @@ class Settings(BaseSettings):
     scripted_interval: Seconds = Field(0.0, description="Seconds between tokens of the scripted engine.")
     data_dir: Path | None = Field(
         None,
-        description="Folder for workspaces; unless set, they are deleted when the server exits.",
+        description="Folder of sessions and workspaces, created with mode 0700. `temporary` is a new folder that is"
+        " deleted when the server exits. Default: `cfs` in the user's data folder, on Linux `~/.local/share/cfs`.",
+    )
+    store: str = Field(
+        "default",
+        description="Where sessions are kept. `default`: in `sessions.db` in the data folder; what has been"
+        " acknowledged survives a power loss. `fast`: the same file, but a power loss may take the last seconds."
+        " `memory`: nowhere. Anything else is the path of the file. In a temporary data folder the first two are"
+        " `memory`.",
+    )
+    store_repair: bool = Field(
+        False,
+        description="If the file of the sessions is damaged, set it aside, and start with the sessions that can be"
+        " read from it.",
+    )
+    keep: Keep = Field(
+        "forever",
+        description="Delete sessions that have not changed for this long, such as `90d`: a number of minutes (`m`),"
+        " hours (`h`), days (`d`), weeks (`w`) or years (`y`). The setting `keep` of a session wins.",
     )
     ready_file: Path | None = Field(None, description="File to write the server's URL to once it listens.")
     log_format: Literal["auto", "text", "json"] = Field(
@@ -200,6 +222,27 @@ class Settings(BaseSettings):
         _limits.all_event_bytes, description="Maximum bytes of memory for the events of all sessions."
     )
 
+    @field_validator("data_dir", mode="before")
+    @classmethod
+    def _temporary(cls, value: object) -> object:
+        return None if value == TEMPORARY or value == Path(TEMPORARY) else value
+
+    @field_validator("store")
+    @classmethod
+    def _check_store(cls, value: str) -> str:
+        if "://" in value:
+            raise ValueError(f"CFS keeps sessions in a file, or in memory, but not in {value.partition(':')[0]}")
+        return value or "default"
+
+    @property
+    def store_file(self) -> Path | None:
+        """The file of the sessions; None if they are in memory only."""
+        if self.store == "memory":
+            return None
+        if self.store not in ("default", "fast"):
+            return Path(self.store)
+        return self.data_dir and self.data_dir / "sessions.db"
+
     @property
     def host_names(self) -> frozenset[str] | None:
         """Names under which the server may be called; None for any."""
@@ -265,8 +308,16 @@ def flag_of(name: str) -> str:
     return str(given or "--" + name.replace("_", "-"))
 
 
+def user_data_dir() -> Path:
+    """Return the folder in which this user's programs keep data of `cfs`."""
+    return platformdirs.user_data_path("cfs", appauthor=False)
+
+
 def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
-    """Read the settings; raises `ConfigurationError` naming the first one that cannot be used."""
+    """Read the settings; raises `ConfigurationError` naming the first one that cannot be used.
+
+    The data folder is the user's unless it is set. `Settings()` itself has a temporary one.
+    """
     if config is not None and not config.is_file():
         raise ConfigurationError(f"{config}: there is no such configuration file")
 
@@ -283,13 +334,16 @@ def load(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> 
             return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=config)
 
     try:
-        return Configured(**dict(flags or {}))
+        found = Configured(**dict(flags or {}))
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(map(str, first["loc"]))
         raise ConfigurationError(f"setting {name!r}: {first['msg'].lower()}{_given(first)}") from None
     except ValueError as error:  # a file that is no TOML, an unreadable one
         raise ConfigurationError(f"{config}: {error}") from None
+    if "data_dir" in found.model_fields_set:
+        return found
+    return found.model_copy(update={"data_dir": user_data_dir()})
 
 
 def _given(problem: Any) -> str:

@@ -196,6 +196,32 @@ def test_a_flag_goes_before_the_environment_the_environment_before_the_file_the_
     assert settings.limits.sessions == 1
 
 
+@pytest.mark.parametrize(
+    ("store", "folder", "file"),
+    [
+        ("default", "/data", "/data/sessions.db"),
+        ("fast", "/data", "/data/sessions.db"),
+        ("memory", "/data", None),
+        ("/else/where", "/data", "/else/where"),
+        ("default", "temporary", None),
+        ("fast", "temporary", None),
+        ("/else/where", "temporary", "/else/where"),
+    ],
+)
+def test_the_store_and_the_data_folder_say_where_sessions_are_kept(store: str, folder: str, file: str | None) -> None:
+    settings = load({"store": store, "data_dir": folder})
+    assert settings.store_file == (file and Path(file))
+
+
+def test_an_embedded_server_keeps_nothing_and_a_served_one_keeps_sessions_in_the_users_data_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert (Settings().data_dir, Settings().store_file) == (None, None)
+    monkeypatch.delenv("CFS_DATA_DIR")
+    monkeypatch.setenv("XDG_DATA_HOME", "/share")
+    assert load().store_file == Path("/share/cfs/sessions.db")
+
+
 def test_the_same_holds_for_the_program(tmp_path: Path) -> None:
     file = tmp_path / "cfs.toml"
     file.write_text('host = "0.0.0.0"\nengine = "scripted"\nport = 70000\n')
@@ -215,6 +241,8 @@ def test_the_same_holds_for_the_program(tmp_path: Path) -> None:
         ("port = ", "cfs.toml"),
         ("ping = -1", "ping"),
         ("max_streams = 0", "max_streams"),
+        ("keep = '90'", "keep"),
+        ("store = 'postgresql://here'", "postgresql"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_told_by_name(tmp_path: Path, content: str, said: str) -> None:

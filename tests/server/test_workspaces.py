@@ -32,7 +32,7 @@ from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.ids import WORKSPACES
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces import Workspaces, WorkspaceUsage
-from tests.server.support import Process, serving, until
+from tests.server.support import Process, run_cfs, serving, until
 
 SCRIPTED = ("--engine", "scripted")
 NOTE = "/v1/files/workspaces/main/deep/note"
@@ -93,6 +93,24 @@ def test_files_below_the_data_folder_outlive_the_server(tmp_path: Path) -> None:
         stopped(server)
 
 
+def test_unless_said_otherwise_files_are_in_the_users_data_folder_for_this_user_only(tmp_path: Path) -> None:
+    home = {"CFS_DATA_DIR": "", "XDG_DATA_HOME": str(tmp_path)}
+    with serving(*SCRIPTED, **home) as server:
+        put(server, b"kept")
+        stopped(server)
+    assert (tmp_path / "cfs/workspaces/main/deep/note").read_bytes() == b"kept"
+    assert (tmp_path / "cfs").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_data_folder_that_cannot_be_used_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path / "file", tmp_path / "file/below"):
+        refused = run_cfs("serve", *SCRIPTED, "--port", "0", "--data-dir", str(folder))
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert f"data folder {folder}: " in refused.stderr
+        assert "--data-dir" in refused.stderr
+
+
 def test_what_people_put_there_is_seen_and_links_are_not(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret of the house")
@@ -115,7 +133,7 @@ def test_what_people_put_there_is_seen_and_links_are_not(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_without_a_data_folder_nothing_is_left_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_of_a_temporary_data_folder_nothing_is_left_behind(tmp_path: Path, number: signal.Signals) -> None:
     with serving(*SCRIPTED, TMPDIR=str(tmp_path)) as server:
         assert put(server, b"short-lived").status_code == 201
         (folder,) = tmp_path.iterdir()

@@ -9,6 +9,7 @@ const CHOICES = {
   overflow: ["shift", "error", "summarize"],
 };
 const LONG = new Set(["system"]);
+const WORDS = new Set(["keep"]);
 
 /** A form of all settings; an empty field is the default. */
 export class SettingsView {
@@ -95,5 +96,5 @@ function read(field, name, known) {
   const text = field.value;
   if (text === "") return null;
   if (name === "stop") return JSON.parse(text);
-  return typeof known === "string" || name in CHOICES || LONG.has(name) ? text : Number(text);
+  return typeof known === "string" || name in CHOICES || LONG.has(name) || WORDS.has(name) ? text : Number(text);
 }
