@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import takewhile
 from typing import TypeVar, cast
 
+from cfs.api import acting_as
 from cfs.errors import CfsError, ContextTooLong, EngineError
 from cfs.wire import Message, ToolCall, Usage
 from cfs_agents.claims import named_files
@@ -578,7 +579,7 @@ class Agent:
                 await self._recorder.begins(batch)
                 self._begun.update(call.id for call in batch)
                 if len(batch) > 1:
-                    tasks = [asyncio.create_task(tools.call(call)) for call in batch]
+                    tasks = [asyncio.create_task(_run(tools, call)) for call in batch]
             try:
                 for number, call in enumerate(batch):
                     if lost:
@@ -587,7 +588,7 @@ class Agent:
                         text = f"Error: {self._broken[call.id]}. {tools.right_form(call.name)}"
                         result = ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
                     else:
-                        result = await self._interrupts.guard(tasks[number] if tasks else tools.call(call))
+                        result = await self._interrupts.guard(tasks[number] if tasks else _run(tools, call))
                     if lines := await self._finish(call, result):
                         self._syncs += 1
                         self._unsynced = 0
@@ -647,6 +648,12 @@ class Agent:
         """Return the result of a call that was lost: one that had begun, or one that had not."""
         text = (self._say.perhaps_run if call.id in self._begun else self._say.not_run).format(call.name)
         return ToolResult(call.id, call.name, text, ok=False, seconds=0.0)
+
+
+async def _run(tools: Registry, call: ToolCall) -> ToolResult:
+    """Run a call; requests that it sends to a server name it as their author."""
+    with acting_as(call=call.id):
+        return await tools.call(call)
 
 
 class _Written:

@@ -12,6 +12,7 @@ from typing import Generic, Self, TypeVar, get_args
 
 import structlog
 
+from cfs.api import acting_as
 from cfs.cli.app import note, print_error, show, visible
 from cfs.errors import CfsError, InvalidRequest, NotFound, Unreachable, Unverified
 from cfs.transports.async_http import AsyncClient
@@ -86,12 +87,18 @@ class Runner(Generic[AgentT]):
         finally:
             self._runner.close()
 
+    @property
+    def _name(self) -> str:
+        """The agent's name in the server's records."""
+        raise NotImplementedError
+
     def _run(self, work: Coroutine[None, None, None], stop: Callable[[], object] | None = None) -> None:
         """Do the work until it ends or a signal arrives. The signal calls `stop` or cancels the work."""
         self._runner.run(self._until_stopped(work, stop))
 
     async def _until_stopped(self, work: Coroutine[None, None, None], stop: Callable[[], object] | None) -> None:
-        task = asyncio.create_task(work)
+        with acting_as(agent=self._name):
+            task = asyncio.create_task(work)
         with _signals(stop or task.cancel):
             await asyncio.wait([task])
         if task.cancelled():
@@ -136,6 +143,10 @@ class TreeRunner(Runner[FibreAgent]):
         return FibreAgent(
             self._options.root, model, config, session=self._session, client=client, retries=self._retries
         )
+
+    @property
+    def _name(self) -> str:
+        return self._session
 
     def serve(self) -> None:
         """Answer the session until Ctrl-C. An agent that has nothing to do waits out any outage."""
@@ -228,6 +239,10 @@ class AgentSession(Runner[FileSystemAgent]):
     def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> FileSystemAgent:  # noqa: ARG002
         config = replace(self._config, counter=counter)
         return FileSystemAgent(project_root=self._options.root, model=model, config=config)
+
+    @property
+    def _name(self) -> str:
+        return self._agent.name
 
     def greet(self) -> None:
         """Show how a chat begins."""

@@ -6,7 +6,9 @@ Errors are those of `cfs.errors`, as the server raised them.
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
@@ -32,6 +34,12 @@ SESSION = "X-CFS-Session"
 
 LIFE = "X-CFS-Life"
 """Header that identifies one life of a session; a session that is deleted or lost and created again has another."""
+
+AGENT = "X-CFS-Agent"
+"""Header that names the agent which sends a request, percent-encoded, for the records of what it changes."""
+
+TOOL_CALL = "X-CFS-Tool-Call"
+"""Header with the id of the tool call that sends a request, percent-encoded."""
 
 COMPLETION_SECONDS = 600.0
 """Default timeout of a completion, in seconds."""
@@ -136,8 +144,7 @@ class Life:
 
     def saw(self, token: str | None) -> None:
         """Store the life from an event cursor, an ETag or the header."""
-        nonce = (token or "").strip('"').partition("-")[0]
-        self.nonce = self.nonce or nonce
+        self.nonce = self.nonce or life_in(token or "")
 
     def call(self, call: Call[T]) -> Call[T]:
         """Restrict a call to this life, and store the life from its response."""
@@ -156,6 +163,34 @@ class Life:
         if not self.nonce:
             return request
         return dataclasses.replace(request, headers={**request.headers, LIFE: self.nonce})
+
+
+def life_in(token: str) -> str:
+    """Return the life of a session in an ETag, an event cursor (`LIFE.EPOCH-NUMBER`) or the header."""
+    return token.strip('"').partition("-")[0].partition(".")[0]
+
+
+_author: ContextVar[Mapping[str, str]] = ContextVar("author", default={})  # noqa: B039 - it is never changed
+
+
+@contextmanager
+def acting_as(agent: str | None = None, call: str | None = None) -> Iterator[None]:
+    """Let the requests of this block, and of tasks that it starts, name an agent and a tool call as their author.
+
+    None leaves what the block around it says, and an empty text names none.
+    """
+    given = {AGENT: agent, TOOL_CALL: call}
+    names = {**_author.get(), **{key: quote(name) for key, name in given.items() if name is not None}}
+    before = _author.set({key: name for key, name in names.items() if name})
+    try:
+        yield
+    finally:
+        _author.reset(before)
+
+
+def author() -> Mapping[str, str]:
+    """Return the headers that name the author of a request."""
+    return _author.get()
 
 
 def authorization(token: str | None) -> dict[str, str]:

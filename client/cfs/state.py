@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from cfs.api import life_in
 from cfs.errors import Gone, Unavailable
 from cfs.stream import Outcome, StreamEvent, asked_last, end_of_answer
 from cfs.transcript import Turn
@@ -244,4 +245,4 @@ class SessionState:
 
 def life_of(info: SessionInfo) -> str:
     """Return the name of this life of a session, which is a part of its ETag."""
-    return info.etag.strip('"').partition("-")[0]
+    return life_in(info.etag)

@@ -143,7 +143,7 @@ class EventSource:
         resumed = api.events(self.stream.session).request
         headers = dict(resumed.headers) | ({"Last-Event-ID": self._cursor} if self._cursor else {})
         if self._cursor and self.stream.one_turn:  # a turn ends with its session, even if the name is reused
-            headers[api.LIFE] = self._cursor.partition("-")[0]
+            headers[api.LIFE] = api.life_in(self._cursor)
         params = {} if self._cursor else self.stream.request.params
         return replace(resumed, headers=headers, params=params)
 

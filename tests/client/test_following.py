@@ -38,6 +38,21 @@ def test_the_first_request_is_the_streams_own_and_the_next_ones_resume() -> None
     assert list(source.connected()) == []
 
 
+@pytest.mark.parametrize("token", ["abc-7", "abc.e1-7", '"abc-7"', "abc"])
+def test_the_life_of_a_session_is_a_part_of_its_cursors_and_its_etags(token: str) -> None:
+    """A cursor also names the epoch of the store; the life goes on in the next one."""
+    assert api.life_in(token) == "abc"
+
+
+def test_a_turn_is_followed_in_the_same_life_only() -> None:
+    source = EventSource(TURN)
+    list(source.connected())
+    kinds(source, frame(7, "turn.started", turn="t").replace(b"id: n-7", b"id: n.e1-7"))
+    source.lost()
+    headers = source.request.headers
+    assert (headers["Last-Event-ID"], headers[api.LIFE]) == ("n.e1-7", "n")
+
+
 def test_after_resuming_only_events_of_the_turn_are_shown_and_its_last_one_ends_it() -> None:
     source = EventSource(TURN)
     list(source.connected())

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
+from cfs.api import acting_as
 from cfs.errors import CfsError, Conflict, NotFound
 from cfs.ids import check_id
 from cfs.transports.async_http import AsyncClient
@@ -182,7 +183,8 @@ class FibreAgent:
 
     async def attach(self) -> None:
         """Create the session on the server unless it exists, and become its driver. Raises the server's errors."""
-        await self._backend.open(self.session)
+        with acting_as(self.session):
+            await self._backend.open(self.session)
 
     async def serve(self) -> AsyncGenerator[MessageChunk, None]:
         """Answer the messages of the session on the server, one after the other, until closed (B9).
@@ -196,7 +198,8 @@ class FibreAgent:
                 async for chunk in chunks:
                     yield chunk
         while True:
-            turn = await backend.next(self.session, root.turn_lost, _NEXT_SECONDS)
+            with acting_as(self.session):
+                turn = await backend.next(self.session, root.turn_lost, _NEXT_SECONDS)
             if turn is None:
                 continue
             async with aclosing(self._stream(ready(turn))) as chunks:

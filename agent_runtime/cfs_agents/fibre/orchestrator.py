@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import structlog
 
+from cfs.api import acting_as
 from cfs.errors import CfsError, Conflict
 from cfs_agents.fibre.guards.guards import Guards, Limits
 from cfs_agents.fibre.report import ChunkStream, Report
@@ -163,21 +164,22 @@ class FibreOrchestrator:
     # -- starting -------------------------------------------------------------------------------------------------
 
     def _first_turn(self, sub_agent: FibreSubAgent) -> Claim:
+        record = sub_agent.record
+
         async def claim() -> ClaimedTurn | None:
-            await self.backend.open(sub_agent.session_id)
-            return await self.backend.begin(sub_agent.session_id, sub_agent.record.task_goal, sub_agent.turn_lost)
+            with acting_as(record.parent_session_id, (record.spawned_by or "").partition(":")[2]):
+                await self.backend.open(sub_agent.session_id)
+                return await self.backend.begin(sub_agent.session_id, record.task_goal, sub_agent.turn_lost)
 
         return claim
 
     def _interrupted_turn(self, sub_agent: FibreSubAgent) -> Claim:
         lease = sub_agent.record.lease
         if lease is None:
-            return self._turn_of(sub_agent, sub_agent.record.task_goal)
+            goal = sub_agent.record.task_goal
+            return lambda: self.backend.begin(sub_agent.session_id, goal, sub_agent.turn_lost)
         sent = sub_agent.recorder.messages_of_turn()
         return lambda: self.backend.resume(sub_agent.session_id, lease, sent, sub_agent.turn_lost)
-
-    def _turn_of(self, sub_agent: FibreSubAgent, content: str) -> Claim:
-        return lambda: self.backend.begin(sub_agent.session_id, content, sub_agent.turn_lost)
 
     def _start(
         self, sub_agent: FibreSubAgent, claim: Claim, message: InboxMessage | None = None, *, may_be_gone: bool = False
@@ -193,7 +195,8 @@ class FibreOrchestrator:
     def _create_task(self, sub_agent: FibreSubAgent, life: Coroutine[Any, Any, None]) -> None:
         """Run a sub-agent; only this method does."""
         assert self._group is not None  # noqa: S101 - nothing is started when no task of the root is under way
-        sub_agent.task = self._group.create_task(life, name=sub_agent.session_id)
+        with acting_as(sub_agent.session_id, ""):
+            sub_agent.task = self._group.create_task(life, name=sub_agent.session_id)
         sub_agent.task.add_done_callback(lambda _: self._ended(sub_agent))
 
     async def _finishing(self, sub_agent: FibreSubAgent, claim: Claim) -> None:
@@ -306,7 +309,14 @@ class FibreOrchestrator:
         if message is None or sub_agent.busy or not self._at_work:
             return
         text = catalogue(self.config.language).inbox_message.format(message.sender, message.content)
-        self._start(sub_agent, self._turn_of(sub_agent, text), message)
+        sender = self.sub_agents.get(message.sender)
+
+        async def claim() -> ClaimedTurn:
+            author = ("", "") if sender is None else (sender.session_id, message.id.rpartition(":")[2])
+            with acting_as(*author):
+                return await self.backend.begin(sub_agent.session_id, text, sub_agent.turn_lost)
+
+        self._start(sub_agent, claim, message)
 
     # -- requests from outside ------------------------------------------------------------------------------------
 

@@ -247,7 +247,8 @@ class ServerLease:
         self.ended = False
         self._failure: CfsError | None = None
         self._woken = asyncio.Event()
-        self._sender = asyncio.create_task(self._send())
+        with api.acting_as(agent=session, call=""):  # whoever's message it answers
+            self._sender = asyncio.create_task(self._send())
 
     def text(self, piece: str) -> None:
         """Send a piece of a reply."""
@@ -734,7 +735,7 @@ def _has(detail: SessionDetail, content: str) -> bool:
 
 def life_of(etag: str) -> str:
     """Return the part of the ETag that distinguishes a session from later ones of its name."""
-    return etag.strip('"').rpartition("-")[0]
+    return api.life_in(etag)
 
 
 def _transcript(messages: Sequence[Message]) -> str:

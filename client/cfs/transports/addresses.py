@@ -68,12 +68,12 @@ def stream_limits(deadline: Deadline) -> httpx.Timeout:
 
 
 def arguments(request: api.Request, limits: httpx.Timeout) -> dict[str, Any]:
-    """Convert to a timeout of httpx."""
+    """Convert a request to the arguments of httpx; its headers also name the author."""
     return {
         "method": request.method,
         "url": request.path,
         "params": dict(request.params),
-        "headers": dict(request.headers),
+        "headers": {**api.author(), **request.headers},
         "content": request.body,
         "timeout": limits,
     }

@@ -51,7 +51,7 @@ export class Node extends SessionState {
     if (older === undefined || older.created !== this.created) return;
     this.settings = older.settings;
     this.turns = older.turns;
-    this.calls = older.calls;
+    this.calls = older.calls.filter(({ number }) => number <= this.event); // a crash may have taken back the last ones
     this.pastRead = older.pastRead;
     if (this.busy) this.tool = older.tool;
   }
