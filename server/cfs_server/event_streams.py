@@ -117,7 +117,7 @@ def frame(log: EventLog, number: int, kind: str, data: str) -> bytes:
 class View(Protocol):
     """The part of a log that a reader may see at this moment."""
 
-    def stale(self, stale: Stale) -> str | None:
+    async def stale(self, stale: Stale) -> str | None:
         """Return the event about lost events; None if the reader may no longer see the log and the stream ends."""
 
     def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
@@ -131,7 +131,7 @@ async def follow(log: EventLog, after: int, view: View, turn: Turn | None = None
     """
     async for events in log.follow(after):
         if isinstance(events, Stale):
-            said = view.stale(events)
+            said = await view.stale(events)
             if said is None:
                 return
             yield frame(log, events.last, "stale", said)

@@ -93,7 +93,7 @@ METHODS: dict[str, list[Method]] = {
 }
 SILENT = {
     *("may", "page", "children", "visible", "log", "limits", "throughout", "wait_settled", "is_settled"),
-    *("known", "enter", "below", "roots_with_children"),
+    *("known", "loaded", "enter", "below", "roots_with_children"),
 }
 """What raises nothing at once: it answers what may be known, or is about a session that was got before."""
 ANYWHERE = {"require_somewhere", "require_any"}

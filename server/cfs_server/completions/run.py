@@ -210,13 +210,14 @@ class AuthorizedCompletions:
         """The limits of a conversation."""
         return self._sessions.limits
 
-    def begin(self, spec: CompletionSpec, session_id: str | None) -> tuple[Items, Recorded | None]:
+    async def begin(self, spec: CompletionSpec, session_id: str | None) -> tuple[Items, Recorded | None]:
         """Start a completion, in a session if one is named. Return its pieces and where it is recorded."""
         if session_id is None:
             self._sessions.require_somewhere("write")
             self._ephemeral.check(self._owner)
             return self._ephemeral.make(spec, self._owner), None
-        session, turn = submit(self._sessions, session_id, spec)
+        async with self._sessions.loaded(session_id):
+            session, turn = submit(self._sessions, session_id, spec)
         items = follow(session, turn, lambda: self._sessions.require_still(session, session_id, "read_binary"))
         return items, Recorded(session=session.id, turn=turn.id)
 

@@ -7,6 +7,7 @@ state of the session. `Prefer: wait=N` shortens the wait; `wait=0` disables it. 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import nullcontext
 from email.utils import parsedate_to_datetime
 from functools import partial
 
@@ -82,12 +83,13 @@ async def read_session(
             least = _DAVFS_SECONDS if is_davfs2(request.headers.get("user-agent", "")) else 0.0
             settled = partial(gate.wait_settled, session, seconds, "read_binary")
             await attend(request, _lasting(min(least, seconds), settled))
-    history = session.history
-    if not _is_head(request):
-        await rendered(history, session.account.owner)
-    # no await from here on, so that the response shows one state of the session
-    shown = _Shown(session.etag, history.changed_at, MEDIA_TYPE, headers | {"X-CFS-State": session.state})
-    return _answer(request, shown, history.size, lambda: history.text.encode())
+    async with nullcontext() if _is_head(request) else gate.loaded(session):
+        history = session.history
+        if not _is_head(request):
+            await rendered(history, session.account.owner)
+        # no await from here on, so that the response shows one state of the session
+        shown = _Shown(session.etag, history.changed_at, MEDIA_TYPE, headers | {"X-CFS-State": session.state})
+        return _answer(request, shown, history.size, lambda: history.text.encode())
 
 
 async def _lasting(seconds: float, wait: Callable[[], Awaitable[object]]) -> None:

@@ -240,15 +240,16 @@ class Put:
         `InvalidIdentifier`, `PreconditionFailed`, `Conflict`, `UnsupportedMedia`, `TooLarge`, `InvalidTranscript`, and
         the errors for exhausted limits.
         """
-        if self._has_turns and (history := on_loop(self._history)) is not None:
-            rendered_in_thread(history, on_loop)
-        done = on_loop(partial(self._at_once, bound=AT_ONCE_BYTES))
-        for _ in range(_ATTEMPTS):
-            if isinstance(done, str):
-                return done
-            verdict = done.judge(self._body)
-            done = on_loop(partial(self._later, done, verdict, self._read(verdict, done)))
-        return done if isinstance(done, str) else on_loop(self._in_one_piece)
+        with on_loop.within(self._gate.loaded(self._id)):
+            if self._has_turns and (history := on_loop(self._history)) is not None:
+                rendered_in_thread(history, on_loop)
+            done = on_loop(partial(self._at_once, bound=AT_ONCE_BYTES))
+            for _ in range(_ATTEMPTS):
+                if isinstance(done, str):
+                    return done
+                verdict = done.judge(self._body)
+                done = on_loop(partial(self._later, done, verdict, self._read(verdict, done)))
+            return done if isinstance(done, str) else on_loop(self._in_one_piece)
 
     def _read(self, verdict: Verdict, sight: Sight) -> Weighed | None:
         """Parse the transcript of a verdict. Runs in the thread."""

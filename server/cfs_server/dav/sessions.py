@@ -298,7 +298,8 @@ class SessionTree(Tree):
         """Fork a session (S14). A copy to or from a scratch file transfers bytes; a session receives them as a PUT."""
         match self.resolve(path), self.resolve(target):
             case SessionPath(source), SessionPath(new):
-                self._on_loop(partial(self.gate.fork, source, new))
+                with self._on_loop.within(self.gate.loaded(source)):
+                    self._on_loop(partial(self.gate.fork, source, new))
             case ScratchPath(), SessionPath(new):
                 self._publish(path, new)
             case ((SessionPath() | ScratchPath()), ScratchPath()):
@@ -430,7 +431,8 @@ class SessionTree(Tree):
         """Return the bytes at a path, and the ETag of the transcript that they are or were copied from."""
         match self.resolve(path):
             case SessionPath(session_id):
-                text, etag = self._on_loop(partial(self._transcript, session_id))
+                with self._on_loop.within(self.gate.loaded(session_id)):
+                    text, etag = self._on_loop(partial(self._transcript, session_id))
                 return text.encode(), etag
             case ScratchPath():
                 file = self._on_loop(partial(self._scratch.get, self._key(path)))

@@ -89,7 +89,7 @@ async def complete(
     """
     gate = me.completions
     spec = await apart(request, partial(read_spec, asked, gate.limits))
-    found, recorded = gate.begin(spec, session)
+    found, recorded = await gate.begin(spec, session)
     items, writer = _Begun(found), Writer(gate.model.id, recorded)
     try:
         if not asked.stream:

@@ -80,11 +80,12 @@ class SessionView:
         self._session = session
         self._sessions = sessions
 
-    def stale(self, stale: Stale) -> str | None:
+    async def stale(self, stale: Stale) -> str | None:
         """Return the current state of the session, so that a reader that lost events can continue from it."""
-        if not self._sessions.may("read_binary", self._session.id):
-            return None
-        state = detail(self._session, self._sessions).model_dump_json()
+        async with self._sessions.loaded(self._session):
+            if not self._sessions.may("read_binary", self._session.id):
+                return None
+            state = detail(self._session, self._sessions).model_dump_json()
         return f'{{"asked":{stale.asked},"last":{stale.last},"session":{state}}}'
 
     def visible(self, events: list[Event]) -> tuple[list[Event], bool]:
@@ -100,7 +101,7 @@ class AllView:
     def __init__(self, sessions: AuthorizedSessions) -> None:
         self._sessions = sessions
 
-    def stale(self, stale: Stale) -> str:
+    async def stale(self, stale: Stale) -> str:
         """Return the event about lost events. The reader must list the sessions again."""
         return f'{{"asked":{stale.asked},"last":{stale.last}}}'
 

@@ -103,12 +103,13 @@ async def post_message(
     asked = await apart(request, partial(_read, data, request, sessions.limits))
     if asked is not None and asked.tools and (known := sessions.find(id, "write")) and known.settings.driver == "agent":
         raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
-    require_match_of(if_match, id, sessions)
-    require_life(life, id, sessions)  # checked again: the session may have changed while the body was read
-    if asked is None:
-        session = sessions.open(id)
-        return _accepted(session, None, session.log.last, 0)
-    session, turn, event = sessions.submit(id, asked)
+    async with sessions.loaded(id):
+        require_match_of(if_match, id, sessions)
+        require_life(life, id, sessions)  # checked again: the session may have changed while the body was read
+        if asked is None:
+            session = sessions.open(id)
+            return _accepted(session, None, session.log.last, 0)
+        session, turn, event = sessions.submit(id, asked)
     if chosen == media.EVENTS:
         view = SessionView(session, sessions)
         return me.stream(follow(session.log, event.number - 1, view, turn))
@@ -116,9 +117,11 @@ async def post_message(
         seconds = me.wait_limit(None if wait == "true" else float(wait))
         with sessions.throughout(session, "read_binary"):
             result = await attend(request, _finished(session, turn, seconds))
-        if transcript:
+        if not transcript:
+            return as_json(reply(session, turn, result), headers={LIFE: session.nonce})
+        async with sessions.loaded(session):
             await rendered(session.history, session.account.owner)
-        return as_json(reply(session, turn, result, transcript=transcript), headers={LIFE: session.nonce})
+            return as_json(reply(session, turn, result, transcript=True), headers={LIFE: session.nonce})
     return _accepted(session, turn, event.number, len(turn.message.content.encode()))
 
 

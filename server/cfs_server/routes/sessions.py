@@ -121,19 +121,20 @@ async def read_session(
     if wait is not None:
         in_time = await attend(request, me.sessions.wait_settled(session, me.wait_limit(wait), "read_binary"))
         settled = {"X-CFS-Settled": "true" if in_time else "false"}
-    if chosen == media.TEXT:
-        await rendered(session.history, me.principal.name)
-    etag = session.etag if chosen == media.TEXT else view_etag(session, me.sessions)
-    headers = session_headers(session, etag) | settled
-    if unchanged(if_none_match, etag):
-        return Response(status_code=304, headers=headers)
-    if chosen == media.TEXT:
-        text = session.history.text
-        data = await aside(len(text), me.principal.name, text.encode)
-        return LongText(data, headers=headers, media_type="text/plain; charset=utf-8")
-    whole = detail(session, me.sessions)
-    data = await aside(session.history.cost, me.principal.name, partial(detail_json, whole))
-    return LongText(data, headers=headers, media_type="application/json")
+    async with me.sessions.loaded(session):
+        if chosen == media.TEXT:
+            await rendered(session.history, me.principal.name)
+        etag = session.etag if chosen == media.TEXT else view_etag(session, me.sessions)
+        headers = session_headers(session, etag) | settled
+        if unchanged(if_none_match, etag):
+            return Response(status_code=304, headers=headers)
+        if chosen == media.TEXT:
+            text = session.history.text
+            data = await aside(len(text), me.principal.name, text.encode)
+            return LongText(data, headers=headers, media_type="text/plain; charset=utf-8")
+        whole = detail(session, me.sessions)
+        data = await aside(session.history.cost, me.principal.name, partial(detail_json, whole))
+        return LongText(data, headers=headers, media_type="application/json")
 
 
 @router.delete(
@@ -217,12 +218,15 @@ async def replace_transcript(
     text = await read_text(request)
     history: Weighed | None = None
     while history is None:
-        session = sessions.get(id, "write", "delete")
-        if if_match is None:
-            raise PreconditionRequired(f"say which version you edited: If-Match: {session.etag} names the present one")
-        require_match(if_match, session, sessions)
-        session.require_idle("its history cannot be replaced")
-        etag, known = session.etag, session.history.messages
+        async with sessions.loaded(id):
+            session = sessions.get(id, "write", "delete")
+            if if_match is None:
+                raise PreconditionRequired(
+                    f"say which version you edited: If-Match: {session.etag} names the present one"
+                )
+            require_match(if_match, session, sessions)
+            session.require_idle("its history cannot be replaced")
+            etag, known = session.etag, session.history.messages
         history = await apart(request, partial(read_history, text, sessions.limits.messages, known))
         if session.etag != etag:  # it has changed in the meantime, which `If-Match: *` allows
             history = None
@@ -260,7 +264,8 @@ async def fork(
     sessions: Sessions,
 ) -> Response:
     """Copy a session. The copy is independent."""  # S14
-    return _made(sessions.fork(id, how.id, how.at), sessions, 201)
+    async with sessions.loaded(id):
+        return _made(sessions.fork(id, how.id, how.at), sessions, 201)
 
 
 @router.post(

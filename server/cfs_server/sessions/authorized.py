@@ -12,7 +12,7 @@ A grant for a session covers everything below it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier
@@ -83,6 +83,15 @@ class AuthorizedSessions:
         """Return a session for an operation that must be granted; None if there is no session with this id."""
         self.require(operation, session_id)
         return self._store.find(session_id)
+
+    def loaded(self, which: str | Session) -> AbstractAsyncContextManager[None]:
+        """Keep the messages of a session in memory during a block. Whatever uses messages must be in such a block.
+
+        An id without a session, or without any right of the caller, loads nothing.
+        """
+        if isinstance(which, Session):
+            return self._store.histories.loaded(which)
+        return nullcontext() if self.known(which) is None else self._store.loaded(which)
 
     def page(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
         """Return sessions that the caller may list, by id: the roots, or the direct children under the prefix."""

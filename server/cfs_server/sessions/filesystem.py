@@ -48,12 +48,14 @@ class SessionFileSystem(FileSystemBase):
         return _SessionIndex(self._store, self._on_loop)
 
     def _read_binary_impl(self, path: Path) -> bytes:
-        history = self._on_loop(lambda: self._get(path).history)
-        rendered_in_thread(history, self._on_loop)
-        return self._on_loop(lambda: history.text).encode()
+        session = self._on_loop(lambda: self._get(path))
+        with self._on_loop.within(self._store.histories.loaded(session)):
+            rendered_in_thread(session.history, self._on_loop)
+            return self._on_loop(lambda: session.history.text).encode()
 
     def _write_impl(self, path: Path, data: bytes, overwrite: bool) -> EntryMeta:
-        return self._on_loop(lambda: self._append(path, data, overwrite))
+        with self._on_loop.within(self._store.loaded(id_of(path))):
+            return self._on_loop(lambda: self._append(path, data, overwrite))
 
     def _delete_impl(self, path: Path) -> None:
         def delete() -> None:

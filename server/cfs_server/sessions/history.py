@@ -135,6 +135,34 @@ class Window:
     oversized: frozenset[int] = frozenset()
 
 
+_WHOLE = Window()
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryHead:
+    """A history without its messages.
+
+    `begins_at` is the record that contains the first messages. `since` is the version and the number of messages when
+    all messages were replaced. `leading` is the number of system messages at the beginning, `calls_tools` whether the
+    newest message calls tools.
+    """
+
+    count: int
+    size: int
+    cost: int
+    version: int
+    changed_at: float
+    since: tuple[int, int]
+    window: Window = _WHOLE
+    begins_at: int = 0
+    leading: int = 0
+    calls_tools: bool = False
+
+
+class HistoryNotLoaded(Exception):
+    """The messages of a history are used but not in memory: a defect in the server."""
+
+
 class History:
     """A list of messages that knows the size of its transcript without rendering it.
 
@@ -142,28 +170,119 @@ class History:
     A change adds one message or replaces all.
 
     The `window` is the part in prompts. It is reset when the messages are replaced.
+
+    A history can be unloaded: the messages up to then leave the memory, and all other values stay. Messages may be
+    added to it and replaced. What uses messages that are not in memory raises `HistoryNotLoaded`; `HistoryCache` loads
+    them before.
     """
+
+    __slots__ = (
+        "_absent",
+        "_account",
+        "_messages",
+        "_present",
+        "_rendered",
+        "_rendered_size",
+        "_text",
+        "calls_tools",
+        "changed_at",
+        "cost",
+        "leading",
+        "since",
+        "size",
+        "version",
+        "window",
+    )
 
     def __init__(self, account: StorageUsage, history: Weighed | None = None, at: float | None = None) -> None:
         self._account = account
+        self._absent = 0
+        """The number of messages, from the first one on, that are not in memory."""
         self._messages: list[Message] = []
+        self._present = 0
+        """The memory of the messages that are in memory."""
         self.size = self.cost = 0
         self.version = 0
-        self.window = Window()
         self._put(history or Weighed(), time.time() if at is None else at)
 
+    @classmethod
+    def restored(cls, account: StorageUsage, head: HistoryHead) -> Self:
+        """Return the history of a stored head, unloaded."""
+        history = cls(account, at=head.changed_at)
+        history._resized(head.size, head.cost, head.changed_at)
+        history._absent, history.version, history.since = head.count, head.version, head.since
+        history.window, history.leading, history.calls_tools = head.window, head.leading, head.calls_tools
+        return history
+
+    def head(self, begins_at: int) -> HistoryHead:
+        """Return the history without its messages, which begin at a record."""
+        return HistoryHead(
+            len(self),
+            self.size,
+            self.cost,
+            self.version,
+            self.changed_at,
+            self.since,
+            self.window,
+            begins_at,
+            self.leading,
+            self.calls_tools,
+        )
+
     def __len__(self) -> int:
-        return len(self._messages)
+        return self._absent + len(self._messages)
+
+    # -- in memory or not -----------------------------------------------------------------------------------------
+
+    @property
+    def loaded(self) -> bool:
+        """Whether all messages are in memory."""
+        return not self._absent
+
+    @property
+    def memory(self) -> int:
+        """The memory in bytes that unloading frees: of the messages in memory, and of the rendered transcript."""
+        return self._present + (sys.getsizeof(self._text) if self._text else 0)
+
+    def unload(self) -> None:
+        """Remove the messages from memory. The caller has made sure that they can be loaded again."""
+        self._absent, self._present, self._messages = len(self), 0, []
+        self._text, self._rendered, self._rendered_size = "", 0, 0
+
+    def load(self, messages: Sequence[Message], since: tuple[int, int]) -> None:
+        """Add the messages that are not in memory, read when `since` had this value.
+
+        Does nothing if all messages have been replaced or loaded in the meantime. Raises `HistoryNotLoaded` if some are
+        missing.
+        """
+        if not self._absent or self.since != since:
+            return
+        if len(messages) < self._absent:
+            raise HistoryNotLoaded(f"{len(messages)} of {self._absent} messages have been found")
+        self._messages[:0] = messages[: self._absent]
+        self._absent, self._present = 0, self.cost
+
+    def require_loaded(self) -> None:
+        """Raise `HistoryNotLoaded` unless all messages are in memory."""
+        if self._absent:
+            raise HistoryNotLoaded(f"{self._absent} messages of a history are not in memory")
+
+    @property
+    def _all(self) -> list[Message]:
+        self.require_loaded()
+        return self._messages
 
     @property
     def messages(self) -> tuple[Message, ...]:
         """All messages, oldest first."""
-        return tuple(self._messages)
+        return tuple(self._all)
+
+    # -- prompts --------------------------------------------------------------------------------------------------
 
     def prompt(self, window: Window) -> tuple[Message, ...]:
         """Return the messages of a prompt (S8): those of a window, without error replies."""
-        first = self._messages[: leading_systems(self._messages)]
-        kept = islice(enumerate(self._messages), max(window.cut, len(first)), None)
+        first = self._all[: self.leading]
+        kept = islice(enumerate(self._all), max(window.cut, len(first)), None)
         said = [message for at, message in kept if at not in window.oversized and not is_error_reply(message)]
         if window.summary:
             before = f"{first.pop().content}\n\n" if first else ""
@@ -172,14 +291,14 @@ class History:
 
     def exchanges(self, window: Window) -> list[int]:
         """Return where the exchanges of a window begin, without those that are too long for any prompt."""
-        starts = exchanges(self._messages, max(window.cut, leading_systems(self._messages)))
+        starts = exchanges(self._all, max(window.cut, self.leading))
         return [start for start in starts if start not in window.oversized]
 
     def leaving(self, window: Window, cut: int, characters: int) -> list[Message]:
         """Return the newest messages that leave the prompts at a new cut, up to this many characters."""
         found: list[Message] = []
-        for at in range(cut - 1, max(window.cut, leading_systems(self._messages)) - 1, -1):
-            message = self._messages[at]
+        for at in range(cut - 1, max(window.cut, self.leading) - 1, -1):
+            message = self._all[at]
             characters -= len(message.content)
             if characters < 0:
                 break
@@ -189,26 +308,28 @@ class History:
 
     def count_between(self, window: Window, cut: int) -> int:
         """Count the messages that leave the prompts at a new cut."""
-        return cut - max(window.cut, leading_systems(self._messages))
+        return cut - max(window.cut, self.leading)
 
     def bounded(self, window: Window, most: int) -> Window:
         """Cut a window to the maximum number of messages of a prompt, without reading the others."""
-        begin = len(self._messages) - most
-        if begin <= window.cut or begin <= leading_systems(self._messages):
+        begin = len(self) - most
+        if begin <= window.cut or begin <= self.leading:
             return window
-        cut = next((at for at in range(begin, len(self._messages)) if self._messages[at].role == "user"), begin)
+        cut = next((at for at in range(begin, len(self)) if self._all[at].role == "user"), begin)
         return replace(window, cut=cut)
 
     @property
     def last(self) -> Message | None:
         """The newest message."""
-        return self._messages[-1] if self._messages else None
+        return self._all[-1] if self._all else None
+
+    # -- the transcript -------------------------------------------------------------------------------------------
 
     @property
     def text(self) -> str:
         """The transcript. Each message is rendered once, at the first read."""
-        if self._rendered < len(self._messages):
-            self._keep_text(self._text + render(self._messages[self._rendered :]))
+        if self._rendered < len(self._all):
+            self._keep_text(self._text + render(self._all[self._rendered :]))
         return self._text
 
     @property
@@ -218,7 +339,7 @@ class History:
 
     def rendering(self) -> Callable[[], str]:
         """Return a function that renders the current transcript in any thread. Pass its result to `keep`."""
-        text, new = self._text, self._messages[self._rendered :]
+        text, new = self._text, self._all[self._rendered :]
         return lambda: text + render(new)
 
     def keep(self, version: int, text: str) -> bool:
@@ -228,38 +349,46 @@ class History:
         return version == self.version
 
     def _keep_text(self, text: str) -> None:
-        self._text, self._rendered, self._rendered_size = text, len(self._messages), self.size
+        self._text, self._rendered, self._rendered_size = text, len(self._all), self.size
 
     def up_to(self, count: int) -> str:
         """Return the transcript of the first messages."""
-        return self.text if count >= len(self._messages) else render(self._messages[:count])
+        return self.text if count >= len(self) else render(self._all[:count])
 
     def size_at(self, version: int) -> int | None:
         """Return the size of the transcript at an earlier version.
 
         None if the current text does not begin with that version, because all messages were replaced since.
         """
-        since, count = self._since
+        since, count = self.since
         if not since <= version <= self.version:
             return None
-        return self.size - sum(map(_size, self._messages[count + version - since :]))
+        return (
+            self.size if version == self.version else self.size - sum(map(_size, self._all[count + version - since :]))
+        )
 
     def beyond(self, messages: Sequence[Message]) -> Sequence[Message] | None:
         """Return the messages after this history; None if they do not begin with it.
 
         White space around contents is ignored. Thinking may be missing, because most programs do not store it.
         """
-        count = len(self._messages)
-        if count > len(messages) or not all(map(_alike, self._messages, messages)):
+        if len(self) > len(messages) or not all(map(_alike, self._all, messages)):
             return None
-        return messages[count:]
+        return messages[len(self) :]
+
+    # -- changing -------------------------------------------------------------------------------------------------
 
     def append(self, message: Message, at: float) -> int:
         """Add a message at a time in seconds since the epoch. Return its index."""
+        cost = cost_of(message)
+        if self.leading == len(self) and message.role == "system":
+            self.leading += 1
+        self.calls_tools = bool(message.tool_calls)
         self._messages.append(message)
-        self._resized(_size(message), cost_of(message), at)
+        self._present += cost
+        self._resized(_size(message), cost, at)
         self.version += 1
-        return len(self._messages) - 1
+        return len(self) - 1
 
     def replace(self, history: Weighed, at: float) -> None:
         """Replace all messages (S14)."""
@@ -269,13 +398,13 @@ class History:
     def extended(self, messages: Sequence[Message]) -> Weighed:
         """Return this history with more messages after it."""
         more = Weighed.of(messages)
-        return Weighed((*self._messages, *more.messages), self.size + more.size, self.cost + more.cost)
+        return Weighed((*self._all, *more.messages), self.size + more.size, self.cost + more.cost)
 
     def until(self, end: int | None) -> Weighed:
         """Return the first messages; all without `end`."""
-        if end is None or end >= len(self._messages):
+        if end is None or end >= len(self):
             return Weighed(self.messages, self.size, self.cost)
-        return Weighed.of(self._messages[:end])
+        return Weighed.of(self._all[:end])
 
     def release(self, at: float) -> None:
         """Free all memory: the session is deleted."""
@@ -283,9 +412,12 @@ class History:
 
     def _put(self, history: Weighed, at: float) -> None:
         self._messages = list(history.messages)
-        self.window = Window()
+        self._absent, self._present = 0, history.cost
+        self.window = _WHOLE
         self._text, self._rendered, self._rendered_size = "", 0, 0
-        self._since = (self.version, len(self._messages))
+        self.since = (self.version, len(self._messages))
+        self.leading = leading_systems(self._messages)
+        self.calls_tools = bool(self._messages) and bool(self._messages[-1].tool_calls)
         self._resized(history.size - self.size, history.cost - self.cost, at)
 
     def _resized(self, growth: int, cost: int, at: float) -> None:
@@ -296,14 +428,24 @@ class History:
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless the text, its size and the sizes of all versions are correct."""
+        if self.cost < len(self) * MESSAGE_COST:
+            raise AssertionError(f"{len(self)} messages cost {self.cost} bytes")
+        if len(self) - self.since[1] != self.version - self.since[0]:
+            raise AssertionError(f"{len(self)} messages at version {self.version}, and {self.since[1]} before")
+        if bool(self._present) != bool(self._messages) or not self._present <= self.cost:
+            raise AssertionError(f"{self._present} of {self.cost} bytes are counted for the messages in memory")
+        if not self.loaded:
+            return
         if self.text != render(self._messages):
             raise AssertionError("the text kept is not that of the messages")
         if self.size != len(self.text.encode()):
             raise AssertionError(f"size {self.size} of a transcript of {len(self.text.encode())} bytes")
-        if self.cost < len(self) * MESSAGE_COST:
-            raise AssertionError(f"{len(self)} messages cost {self.cost} bytes")
-        if len(self) - self._since[1] != self.version - self._since[0]:
-            raise AssertionError(f"{len(self)} messages at version {self.version}, and {self._since[1]} before")
+        newest = self._messages[-1:]
+        if (self.leading, self.calls_tools) != (
+            leading_systems(self._messages),
+            any(each.tool_calls for each in newest),
+        ):
+            raise AssertionError("the values that stay without the messages are wrong")
 
 
 async def rendered(history: History, owner: str) -> None:

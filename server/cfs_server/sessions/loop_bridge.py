@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
-from typing import TypeVar
+from contextlib import AbstractAsyncContextManager, contextmanager
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from anyio import CapacityLimiter, to_thread
@@ -60,7 +61,40 @@ class LoopBridge:
             self._loop.call_soon_threadsafe(run)
         except RuntimeError:
             raise Unavailable("the server has ended") from None
+        return self._result(done)
+
+    @contextmanager
+    def within(self, block: AbstractAsyncContextManager[_T]) -> Iterator[_T]:
+        """Enter an asynchronous block on the loop, and leave it at the end of this one."""
+        entered = self._await(block.__aenter__())
+        try:
+            yield entered
+        finally:
+            self._await(block.__aexit__(None, None, None))
+
+    def _await(self, work: Coroutine[Any, Any, _T]) -> _T:
+        if threading.get_ident() == self._thread:
+            return _at_once(work)
+        try:
+            done = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise Unavailable("the server has ended") from None
+        return self._result(done)
+
+    def _result(self, done: Future[_T]) -> _T:
         while not wait([done], _LOOK_SECONDS).done:
             if self._loop.is_closed() and not done.done():
                 raise Unavailable("the server has ended")
         return done.result()
+
+
+def _at_once(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that does not wait. Raises `RuntimeError` if it does."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        found: _T = end.value
+        return found
+    work.close()
+    raise RuntimeError("on the loop itself this call cannot wait")

@@ -11,12 +11,16 @@ from cfs.errors import StorageFull, TooLarge, TooMany
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one store. A message and a body are in bytes of UTF-8, their total in bytes of memory."""
+    """Limits of one store. A message and a body are in bytes of UTF-8, their total in bytes of memory.
+
+    `memory` limits the messages of idle sessions that stay in memory, if the store is durable.
+    """
 
     sessions: int = 100_000
     message_bytes: int = 4 << 20
     messages: int = 20_000
     total_bytes: int = 1 << 30
+    memory: int = 512 << 20
     queued_turns: int = 64
     turn_seconds: float = 600.0
     wait_seconds: float = 300.0

@@ -98,6 +98,7 @@ class Session(SessionState):
         self.account = account
         self.changed = Broadcast()
         self.log = services.bus.new_log(created.life)
+        self.begins_at = 0
         self._services = services
         if at is None:
             self.apply(created)
@@ -179,9 +180,12 @@ class Session(SessionState):
         """Accept a message. Return its turn and the event that announces it. The turn starts in the order of the queue
         (S4).
 
+        The history must be loaded; it stays so until the turn has ended.
+
         Raises `TooMany` if the queue is full or the predicted wait for the engine is too long, and `Forbidden` if the
         writer would have to replace the history without the right to do so.
         """
+        self.history.require_loaded()
         if request.generate and self.settings.driver == "model":
             wait = self._services.engine.predicted_wait(self.account.owner, kind_of(self.id))
             self._services.limits.check_wait(wait)

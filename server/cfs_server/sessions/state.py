@@ -46,6 +46,8 @@ class SessionState:
     tokens: int
     created_at: float
     updated_at: float
+    begins_at: int
+    """The sequence number of the record that contains the first messages of the history."""
 
     @property
     def idle(self) -> bool:

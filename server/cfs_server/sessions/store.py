@@ -9,6 +9,7 @@ import uuid
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from itertools import islice
 from types import TracebackType
@@ -20,6 +21,7 @@ from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine, Hint
 from cfs_server.sessions.events import Event, EventBus, new_nonce
 from cfs_server.sessions.history import Weighed, Window, check_content, read_history
+from cfs_server.sessions.history_cache import HistoryCache, MessageSource
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
 from cfs_server.sessions.quotas import Limits, Quota, StorageUsage
 from cfs_server.sessions.session import Services, Session
@@ -109,12 +111,12 @@ class Hints:
 
 
 def _situation(session: Session, *, children_at_work: bool) -> Situation:
-    turn, newest = session.running, session.history.last
+    turn = session.running
     leased = turn is not None and turn.state is TurnState.LEASED
     return Situation(
         answering=turn is not None and not leased,
         at_work=not session.idle,
-        calls_tool=leased and newest is not None and bool(newest.tool_calls),
+        calls_tool=leased and session.history.calls_tools,
         children_at_work=children_at_work,
     )
 
@@ -128,10 +130,12 @@ class SessionStore:
         limits: Limits | None = None,
         defaults: Settings | None = None,
         record: Callable[[Record], None] | None = None,
+        source: MessageSource | None = None,
     ) -> None:
         """Create an empty store. `record` receives each change of each session just before it is applied.
 
-        The shutdown of the store is not recorded.
+        The shutdown of the store is not recorded. If the `source` is durable, histories leave the memory when they are
+        not used, and are read from it again.
         """
         self.limits = limits or Limits()
         self.bus = EventBus(self.limits)
@@ -142,6 +146,7 @@ class SessionStore:
         self._roots: list[str] = []
         self._tasks = asyncio.TaskGroup()
         self.draining = False
+        self.histories = HistoryCache(source, self.limits.memory, self._spawn)
         self._hints = Hints(engine, self.find)
         self._record = record
         self._services = Services(
@@ -179,6 +184,16 @@ class SessionStore:
     def find(self, session_id: str) -> Session | None:
         """Return a session, or None if there is none with this id."""
         return self._sessions.get(session_id)
+
+    def loaded(self, session_id: str) -> AbstractAsyncContextManager[None]:
+        """Keep the messages of the session with this id in memory during a block. There may be none."""
+        return self.histories.loaded_by_id(session_id, self.find)
+
+    async def load_busy(self) -> None:
+        """Load the histories of all sessions with turns, after a start and before the turns go on."""
+        for session in [session for session in self if not session.idle]:
+            async with self.histories.loaded(session):
+                pass
 
     def open(self, session_id: str, account: StorageUsage | None = None) -> Session:
         """Return a session. It is created if it does not exist (S2), and then counts for the account."""
@@ -253,6 +268,7 @@ class SessionStore:
         for session in reversed(self.family(self.get(session_id))):
             self._remove(session.id)
             session.delete()
+            self.histories.forget(session)
             self._hints.forget(session.key)
         self._wake_above(session_id)
 
@@ -320,13 +336,14 @@ class SessionStore:
     def replace(self, session_id: str, transcript: str | Weighed, etag: str) -> Session:
         """Replace the history with an edited transcript if `etag` is the current one (S14)."""
         session = self.get(session_id)
-        history = self.read(transcript, session.history.messages)
+        history = self.read(transcript, () if isinstance(transcript, Weighed) else session.history.messages)
         if etag not in ("*", session.etag):
             raise PreconditionFailed(f"session {session_id!r} has changed: its transcript is {session.etag} now")
         session.require_idle("its history cannot be replaced")
         session.account.require_room(size=history.cost - session.history.cost)
         self._check_unanswered(session_id, history.messages, session.settings, session.account)
         session.replace_history(history)
+        self.histories.touch(session)
         session.answer_last()
         return session
 
@@ -402,6 +419,7 @@ class SessionStore:
             if isinstance(change, Deleted):
                 session.log.close()
         for session in self:
+            self.histories.touch(session)
             self._hints.look(session)
 
     # -- within ---------------------------------------------------------------------------------------------------
@@ -445,6 +463,7 @@ class SessionStore:
 
     def _add(self, session: Session) -> None:
         self._sessions[session.id] = session
+        self.histories.touch(session)
         insort(self._siblings(session.id), session.id)
 
     def _remove(self, session_id: str) -> None:
@@ -464,6 +483,7 @@ class SessionStore:
 
     def _state_changed(self, session: Session) -> None:
         session.changed.fire()
+        self.histories.touch(session)
         self._hints.look(session)
         self._wake_above(session.id)
 
@@ -475,6 +495,7 @@ class SessionStore:
     def check_integrity(self) -> None:
         """Raise `AssertionError` if ids, families or sessions contradict each other."""
         self.bus.check_integrity()
+        self.histories.check_integrity()
         busy = {session.id for session in self if not session.idle}
         self._hints.check_integrity(busy, {session.key for session in self})
         size = sum(session.history.cost + sum(turn.waiting_bytes for turn in session.queue) for session in self)
