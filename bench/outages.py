@@ -157,9 +157,9 @@ class Upstream:
             deltas = [{"content": f"{word} "} for word in ANSWER.split()]
         reason = "tool_calls" if said < len(steps) else "stop"
         for delta in deltas:
-            yield _chunk(delta)
+            yield chunk(delta)
         usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-        yield _chunk({}, reason, usage)
+        yield chunk({}, reason, usage)
         yield b"[DONE]"
 
     def close(self) -> None:
@@ -168,7 +168,8 @@ class Upstream:
         self._server.server_close()
 
 
-def _chunk(delta: dict[str, Any], reason: str | None = None, usage: dict[str, int] | None = None) -> bytes:
+def chunk(delta: dict[str, Any], reason: str | None = None, usage: dict[str, int] | None = None) -> bytes:
+    """Write one event of a streamed reply."""
     choice = {"index": 0, "delta": delta, "finish_reason": reason}
     chunk = {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "scripted", "choices": [choice]}
     return json.dumps(chunk | ({"usage": usage} if usage else {})).encode()

@@ -68,6 +68,16 @@ async def test_one_who_is_cancelled_as_the_place_comes_hands_it_on() -> None:
     assert places.held == 0
 
 
+async def test_a_place_that_comes_free_as_its_next_holder_is_cancelled_goes_to_another() -> None:
+    places = Places(1)
+    async with holder(places) as first, holder(places) as second, holder(places):
+        first.cancel()
+        second.cancel()  # it still stands in the queue when the first one leaves
+        await asyncio.wait([first, second])
+        assert (places.held, places.waiting) == (1, 0)
+    assert places.held == 0
+
+
 async def test_a_crowd_of_one_owner_does_not_keep_out_another() -> None:
     """Who had less comes first, however long the other's queue is."""
     clock = ManualClock()

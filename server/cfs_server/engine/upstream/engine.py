@@ -192,10 +192,11 @@ class Places:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        if not self._waiting:
+        waiting = [entry for entry in self._waiting if not entry[1].cancelled()]  # such a task has not run since
+        if not waiting:
             self.held -= 1
             return
-        entry = min(self._waiting, key=lambda entry: self._fairness.rank(entry[0]))
+        entry = min(waiting, key=lambda entry: self._fairness.rank(entry[0]))
         self._waiting.remove(entry)
         entry[1].set_result(None)
 
