@@ -63,6 +63,9 @@ _START_SECONDS = 30.0
 _SETTLE_SECONDS = 30.0
 _BLOCK = 20
 """Kills with one engine before the next."""
+_WRITES = 80
+_LOAD_SECONDS = 5.0
+"""A kill comes after fewer writes than this, or after this time."""
 _READERS = 5
 _FULL_CHECK = 50
 """Kills between two checks of all sessions that there ever were."""
@@ -218,7 +221,9 @@ class Run:
         world, report = self.world, self.report
         world.stop, world.echo = False, self.engine != "embedded"
         working = [asyncio.create_task(client.run()) for client in self.clients]
-        await asyncio.sleep(self.draw.uniform(0.05, 0.6))
+        done, end = sum(world.counts.values()) + self.draw.randrange(5, _WRITES), time.monotonic() + _LOAD_SECONDS
+        while sum(world.counts.values()) < done and time.monotonic() < end:  # noqa: ASYNC110 - a random moment
+            await asyncio.sleep(self.draw.uniform(0.001, 0.01))
         victim = self._victim()
         report.kills[victim] += 1
         if victim in ("worker", "both"):

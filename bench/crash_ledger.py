@@ -26,6 +26,8 @@ class Part:
 
     said: Said
     outcome: Outcome = "open"
+    request: int = 0
+    """Parts of one request are there together or not at all."""
 
 
 @dataclass(slots=True)
@@ -92,13 +94,13 @@ class Talk:
 
     def check(self, shown: Shown | None) -> list[str]:
         """Compare with what the server shows (None: no session), keep what is true, and return what is wrong."""
-        problems = self._compare(shown)
+        problems = [f"{self.id}: {problem}" for problem in self._compare(shown)]
         if shown is not None:
             self._keep(shown)
         else:
             self.exists, self.writes = {False}, []
         self.touched = self.doubt = False
-        return [f"{self.id}: {problem}" for problem in problems]
+        return problems
 
     def _compare(self, shown: Shown | None) -> list[str]:
         if shown is None:
@@ -215,14 +217,18 @@ def _answers(write: Write, answers: Sequence[Said], agent: bool, ended: bool) ->
 
 def _agent_answers(write: Write, answers: Sequence[Said]) -> Iterable[str]:
     """Yield what is wrong with the messages of an agent: acknowledged ones once and in order, others at most once."""
-    at = 0
+    at, present, absent = 0, set[int](), set[int]()
     for part in write.parts:
-        if at < len(answers) and answers[at] == part.said:
+        there = at < len(answers) and answers[at] == part.said
+        (present if there else absent).add(part.request)
+        if there:
             at += 1
             if part.outcome == "refused":
                 yield f"refused and stored: {part.said} of {write.text!r}"
         elif part.outcome == "acknowledged":
             yield f"an agent's message is lost: {part.said} of {write.text!r}"
+    if present & absent - {0}:
+        yield f"half of an agent's update of {write.text!r} is there: {list(answers)}"
     if at < len(answers):
         yield f"an agent's message was never sent, or is there twice: {answers[at]} of {write.text!r}"
 

@@ -285,7 +285,7 @@ class RestClient(Client):
 
     async def edit(self, talk: Talk) -> None:
         """Replace the history of an idle session by an edited one, if the version is the one that was read."""
-        if not self.settled(talk) or not talk.bases[0]:
+        if not (self.settled(talk) and talk.bases[0] and talk.etag):
             return
         edited = [*talk.bases[0][:-1], Said("assistant", f"edited {self.world.number()}")]
         if talk.bases[0][-1].role == "user":
@@ -595,7 +595,8 @@ class AgentClient(Client):
             text = f"done {self.world.number()}"
             added, what = [Message(role="assistant", content=text)], "finish"
             body["reply"] = text
-        parts = [Part(Said(each.role, shown(each))) for each in added]
+        request = self.world.number()
+        parts = [Part(Said(each.role, shown(each)), request=request) for each in added]
         write.parts += parts
         sent = time.monotonic()
         answer = await self.ask_again("POST", f"{path}/{what}", f"{held['turn']} {parts[0].said.text}", json=body)
