@@ -225,13 +225,17 @@ def list_sessions(prefix: str = "", after: str = "", limit: int = 100) -> Call[w
 
 
 def create(
-    session: str | None = None, settings: wire.SettingsPatch | None = None, transcript: str | None = None
+    session: str | None = None,
+    settings: wire.SettingsPatch | None = None,
+    transcript: str | None = None,
+    messages: tuple[wire.Message, ...] = (),
 ) -> Call[wire.SessionInfo]:
-    """`POST /v1/sessions`: make a session, with a history if a transcript is given (S2, S14)."""
+    """`POST /v1/sessions`: make a session, with a history if a transcript or messages are given (S2, S14)."""
     new = wire.NewSession(
         id=None if session is None else check_id(session),
         settings=settings or wire.SettingsPatch(),
         transcript=transcript,
+        messages=messages,
     )
     return Call(_json("POST", ROOT, new), _model(wire.SessionInfo))
 

@@ -203,11 +203,12 @@ class SessionTree(SessionInfo):
 
 
 class NewSession(_Wire):
-    """Body of `POST /v1/sessions`."""
+    """Body of `POST /v1/sessions`. Its history is a `transcript`, or `messages` with all that a transcript lacks."""
 
     id: Annotated[str | None, _NewId] = None
     settings: SettingsPatch = SettingsPatch()
     transcript: Annotated[str | None, Field(json_schema_extra={"pattern": TRANSCRIPT_PATTERN})] = None
+    messages: tuple[Message, ...] = ()
 
 
 RESPONSE_FORMAT = {

@@ -14,7 +14,7 @@ from tests.client.terminal import cfs
 from tests.server.support import environment, run_cfs
 
 HEAVY = {"httpx", "fastapi", "uvicorn", "llama_cpp", "huggingface_hub", "numpy"}
-COMMANDS = ["send", "chat", "cat", "ls", "rm", "up", "doctor", "serve", "token", "model"]
+COMMANDS = ["send", "chat", "cat", "ls", "rm", "export", "import", "up", "doctor", "serve", "token", "model"]
 
 
 def run(*arguments: str, found: list[EntryPoint]) -> tuple[int, str]:

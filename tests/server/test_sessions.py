@@ -1,6 +1,7 @@
 """Sessions as resources over HTTP (S2, S13, S14, H1)."""
 
 import asyncio
+import json
 from urllib.parse import quote
 
 import pytest
@@ -30,6 +31,37 @@ async def test_a_session_is_made_with_settings_and_a_history_and_without_a_turn(
     assert (await server.client.get("/v1/sessions/a/settings")).json()["stop"] == ["x"]
     assert server.engine.requests == []
     assert (await server.client.post("/v1/sessions", json=body)).json()["type"] == "urn:cfs:error:already-exists"
+
+
+async def test_a_session_is_made_with_messages_and_all_that_a_transcript_lacks(server: ServerHarness) -> None:
+    call = {"id": "c", "name": "look", "arguments": {"at": [1, None]}}
+    messages: list[dict[str, object]] = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "", "tool_calls": [call], "thinking": "Hm."},
+        {"role": "tool", "content": "7", "tool_call_id": "c", "name": "look"},
+        {"role": "assistant", "content": "Seven."},
+    ]
+    assert (await server.client.post("/v1/sessions", json={"id": "a", "messages": messages})).status_code == 201
+    shown = (await server.client.get("/v1/sessions/a")).json()["history"]
+    assert [{key: each[key] for key in message} for each, message in zip(shown, messages, strict=True)] == messages
+    assert server.engine.requests == []
+    both = {"id": "b", "messages": messages, "transcript": "User: hi\n"}
+    refused = await server.client.post("/v1/sessions", json=both)
+    assert (refused.status_code, refused.json()["type"]) == (422, "urn:cfs:error:invalid-parameters")
+    asked = {"id": "b", "messages": messages[:1]}
+    assert (await server.client.post("/v1/sessions", json=asked)).status_code == 201
+    assert await server.text("b") == "User: hi\nAssistant: hi\n"
+    for odd in ({"role": "user", "content": "\ud800"}, {"role": "king", "content": ""}):
+        body = json.dumps({"id": "c", "messages": [odd]})
+        refused = await server.client.post("/v1/sessions", content=body, headers={"Content-Type": "application/json"})
+        assert refused.status_code in (400, 422), refused.text
+
+
+async def test_too_many_messages_are_no_history() -> None:
+    async with running_server(max_messages=2) as server:
+        body = {"id": "a", "messages": [{"role": "user", "content": "hi"}] * 3}
+        refused = await server.client.post("/v1/sessions", json=body)
+        assert (refused.status_code, refused.json()["type"]) == (413, "urn:cfs:error:too-large")
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,16 @@ Sessions = Annotated[
         show_default=False,
     ),
 ]
+OptionalSessions = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SESSIONS",
+        help="Names of sessions.",
+        callback=lambda names: names and _each_checked(names),
+        autocompletion=session_names,
+        show_default=False,
+    ),
+]
 Url = Annotated[str, typer.Option("--url", envvar="CFS_URL", help="URL of the server.")]
 TokenFile = Annotated[
     Path | None,
@@ -224,6 +234,8 @@ _OWN = {
     "cat": _SESSIONS,
     "ls": _SESSIONS,
     "rm": _SESSIONS,
+    "export": _SESSIONS,
+    "import": _SESSIONS,
     "up": _SERVER,
     "doctor": _SERVER,
 }
@@ -281,7 +293,9 @@ class _Commands(TyperGroup):
 def _own_command(name: str) -> Any:
     """Create a command from the function of its name in `cfs.cli.commands`."""
     app = typer.Typer(add_completion=False)
-    app.command(context_settings=_CONTEXTS.get(name))(getattr(import_module("cfs.cli.commands"), name))
+    commands = import_module("cfs.cli.commands")
+    function = getattr(commands, name, None) or getattr(commands, f"{name}_")  # a name may be a keyword of Python
+    app.command(name, context_settings=_CONTEXTS.get(name))(function)
     return get_command(app)
 
 

@@ -10,6 +10,7 @@ from cfs.cli.app import (
     DEFAULT_URL,
     Json,
     OptionalSession,
+    OptionalSessions,
     Session,
     Sessions,
     TokenFile,
@@ -132,6 +133,47 @@ def rm(
 
     with connect(url, token_file) as client:
         delete_sessions(client, sessions, force=force)
+
+
+def export(
+    file: Annotated[
+        Path, typer.Argument(help="The file to write, such as sessions.tar or sessions.tar.gz.", show_default=False)
+    ],
+    sessions: OptionalSessions = None,
+    everything: Annotated[bool, typer.Option("--all", help="Export all sessions that you may list.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Write sessions and their sub-sessions to a tar file: the transcripts as text, and all details as JSON.
+
+    The file can be read without CFS. `cfs import` creates the sessions on another server.
+    """
+    from cfs.cli.archive import export_sessions
+
+    if everything == bool(sessions):
+        raise typer.BadParameter("name the sessions to export, or use --all")
+    with connect(url, token_file) as client:
+        export_sessions(client, file, sessions or None, force=force)
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(help="A file that `cfs export` has written.", show_default=False)],
+    rename: Annotated[
+        bool, typer.Option("--rename", help="Import under a new name (NAME-2) if another conversation has the name.")
+    ] = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Create the sessions of an exported file on a server.
+
+    A session that is there already is left as it is, so the same file can be imported again. If another conversation
+    has the name of a session, nothing is imported. A message that nobody has answered is answered now.
+    """
+    from cfs.cli.archive import import_sessions
+
+    with connect(url, token_file) as client:
+        import_sessions(client, file, rename=rename)
 
 
 def up(

@@ -52,7 +52,7 @@ from cfs_server.routes.http import (
     view_etag,
 )
 from cfs_server.sessions.authorized import AuthorizedSessions
-from cfs_server.sessions.history import Weighed, read_history, rendered
+from cfs_server.sessions.history import Weighed, read_history, rendered, take_messages
 from cfs_server.sessions.loop_bridge import aside
 from cfs_server.sessions.session import Session
 
@@ -91,10 +91,14 @@ async def list_sessions(
 async def create_session(
     request: Request, new: Annotated[wire.NewSession, Depends(json_body(wire.NewSession))], sessions: Sessions
 ) -> Response:
-    """Create a session. A transcript becomes its history."""  # S2, S14
+    """Create a session. A transcript, or messages, become its history."""  # S2, S14
     if new.id is not None:
         sessions.require("write", new.id)
-    history = await apart(request, partial(read_history, new.transcript or "", sessions.limits.messages))
+    if new.messages and new.transcript:
+        raise InvalidParameters("a session begins with `messages` or with a `transcript`, not with both")
+    most = sessions.limits.messages
+    text = partial(read_history, new.transcript or "", most)
+    history = await apart(request, partial(take_messages, new.messages, most) if new.messages else text)
     return _made(sessions.create(new.id, new.settings, history), sessions, 201)
 
 

@@ -108,6 +108,13 @@ def read_history(transcript: str, most: int, known: Iterable[Message] = ()) -> W
     return Weighed.of([message for message, _ in kept] + read)
 
 
+def take_messages(messages: tuple[Message, ...], most: int) -> Weighed:
+    """Weigh the messages of a history that comes from another server. Raises `TooLarge` for more than `most`."""
+    if len(messages) > most:
+        raise TooLarge(f"a session has {most} messages at most; these are {len(messages)}")
+    return Weighed.of(messages)
+
+
 _ERROR = "[Error: "
 _SUMMARY = "Summary of the conversation before this point:\n"
 
