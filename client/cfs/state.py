@@ -208,6 +208,8 @@ class SessionState:
             case "turn.started":
                 self.turn = TurnState(data["turn"])
                 self.state = GENERATING
+            case "turn.interrupted":
+                self.turn = None  # it starts again
             case "token" | "context.shifted":
                 self._turn(event)
             case "turn.finished" | "turn.failed":

@@ -17,6 +17,7 @@ EventType = Literal[
     "session.created",
     "message.added",
     "turn.started",
+    "turn.interrupted",
     "token",
     "turn.finished",
     "turn.failed",

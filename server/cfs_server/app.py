@@ -20,6 +20,8 @@ from cfs_server.metrics import Metrics
 from cfs_server.middleware import RequestMiddleware
 from cfs_server.routes import completions, dashboard, events, files, health, messages, sessions, turns
 from cfs_server.routes.http import ClientLeft, Context, nobody_listens
+from cfs_server.sessions.journal.journal import Journal
+from cfs_server.sessions.journal.memory import MemoryBackend
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
 from cfs_server.workspaces import open_workspaces
@@ -32,7 +34,11 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with SessionStore(engine, settings.limits) as store, open_workspaces(settings.data_dir) as workspaces:
+        async with (
+            open_journal() as journal,
+            SessionStore(engine, settings.limits, journal=journal) as store,
+            open_workspaces(settings.data_dir) as workspaces,
+        ):
             principals = Principals(lambda name: Principal(name, store, workspaces), settings.principal_limits)
             streams = Streams(settings, metrics.streams)
             completions = EphemeralCompletions(engine, settings.limits)
@@ -41,7 +47,8 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
             )
             if settings.tokens is not None:
                 await principals.load(settings.tokens)
-            watches = [metrics.watch(store)]
+            await store.restore(principals.account_of)
+            watches = [metrics.watch(store), store.checkpoints()]
             if settings.tokens is not None:
                 watches.append(principals.watch(settings.tokens))
             with dav.opened():
@@ -67,12 +74,24 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
     app.add_middleware(
         RequestMiddleware,
         metrics=metrics,
+        journal=lambda: app.state.cfs.store.journal,
         authenticate=lambda header: app.state.cfs.principals.authenticate(header),
         body_limit=settings.body_limit,
         allowed_hosts=settings.host_names,
     )
     app.openapi = lambda: openapi.describe(app)  # type: ignore[method-assign]
     return app
+
+
+@asynccontextmanager
+async def open_journal() -> AsyncIterator[Journal]:
+    """Open the journal, and close it after the sessions."""
+    journal = Journal(MemoryBackend())
+    await journal.open()
+    try:
+        yield journal
+    finally:
+        await journal.close()
 
 
 @asynccontextmanager

@@ -22,6 +22,8 @@ from cfs_server.access.auth import Principal
 from cfs_server.access.tokens import masked
 from cfs_server.errors import problem_response
 from cfs_server.metrics import Metrics
+from cfs_server.sessions.journal.journal import Journal
+from cfs_server.sessions.state import Author, author
 
 # Access to a server without tokens: programs of this machine may call, web pages of other sites may not.
 #
@@ -86,6 +88,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _DISCARDED_BODIES = 8
 _DISCARD_SECONDS = 10.0
+_READING = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT"})
+_AUTHOR_CHARACTERS = 256
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 _OPEN = frozenset({"/", "/healthz", "/readyz", "/openapi.json"})
 _OPEN_BELOW = "/dashboard/"
@@ -100,12 +104,14 @@ class RequestMiddleware:
         app: ASGIApp,
         *,
         metrics: Metrics,
+        journal: Callable[[], Journal | None],
         authenticate: Callable[[str | None], Principal | None],
         body_limit: Callable[[str, str], int],
         allowed_hosts: frozenset[str] | None,
     ) -> None:
         self._app = app
         self._metrics = metrics
+        self._journal = journal
         self._authenticate = authenticate
         self._body_limit = body_limit
         self._allowed_hosts = allowed_hosts
@@ -125,6 +131,9 @@ class RequestMiddleware:
             check_caller(headers, self._allowed_hosts, is_page=is_page)
             decode_query(scope["query_string"])
             self._admit(exchange, headers, inner)
+            if scope["method"] not in _READING and (journal := self._journal()) is not None:
+                journal.require_writable()
+                exchange.journal = journal
             body = Body(receive, self._body_limit(scope["method"], inner["path"]))
             await body.check_announced(headers)
             await self._app(inner, body.receive, exchange.send)
@@ -146,6 +155,8 @@ class RequestMiddleware:
             raise Unauthorized("this server wants a token: send it as 'Authorization: Bearer TOKEN'")
         scope["cfs.principal"] = principal
         exchange.principal = principal.name  # set first, so that the log names a caller that exceeds its limit
+        agent, call = headers.get(b"x-cfs-agent"), headers.get(b"x-cfs-tool-call")
+        author.set(Author(principal.name, _given(agent), _given(call)))
         principal.rate.take()
 
     def _done(self, exchange: "Exchange", scope: Scope) -> None:
@@ -164,8 +175,12 @@ class RequestMiddleware:
         )
 
 
+def _given(value: bytes | None) -> str | None:
+    return value.decode("latin-1")[:_AUTHOR_CHARACTERS] if value else None
+
+
 class Exchange:
-    """One request and its response."""
+    """One request and its response. What it has changed is durable before the response begins."""
 
     def __init__(self, scope: Scope, send: Send) -> None:
         self.began_at = time.perf_counter()
@@ -176,11 +191,15 @@ class Exchange:
         self.path = _shown(_raw_path(scope).decode("latin-1"))
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        self.journal: Journal | None = None
         self._send = send
 
     async def send(self, message: Message) -> None:
         """Send a part of the response, with the request id in its headers."""
         if message["type"] == "http.response.start":
+            if (journal := self.journal) is not None:
+                self.journal = None  # an error of the journal is sent without it
+                await journal.durable()
             self.answered_at, self.status = time.perf_counter(), message["status"]
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
         await self._send(message)

@@ -1,10 +1,12 @@
 """A store with a scripted engine, checked when the test is done with it."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from cfs.wire import Message
 from cfs_server.engine.scripted import Script, ScriptedEngine, echo
+from cfs_server.sessions.journal.journal import Journal
+from cfs_server.sessions.journal.memory import MemoryBackend
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.state import Record
@@ -43,14 +45,41 @@ class StoreHarness:
         return [event.type for event in events]
 
 
+class RecordingJournal(Journal):
+    """A journal that adds all records to a list."""
+
+    def __init__(self, records: list[Record]) -> None:
+        super().__init__(MemoryBackend())
+        self.records = records
+
+    def append(self, record: Record) -> int:
+        """Add the record to the list."""
+        self.records.append(record)
+        return len(self.records)
+
+
+@asynccontextmanager
+async def recording(records: list[Record] | None) -> AsyncIterator[Journal | None]:
+    """Open a journal for a list of records, if there is one."""
+    if records is None:
+        yield None
+        return
+    journal = RecordingJournal(records)
+    await journal.open()
+    try:
+        yield journal
+    finally:
+        await journal.close()
+
+
 @asynccontextmanager
 async def running_store(
-    script: Script = echo, limits: Limits | None = None, record: Callable[[Record], None] | None = None
+    script: Script = echo, limits: Limits | None = None, records: list[Record] | None = None
 ) -> AsyncIterator[StoreHarness]:
-    """Open a store; when the block ends it must be sound, and leave nothing behind."""
+    """Open a store; when the block ends it must be sound, and leave nothing behind. Its changes go to `records`."""
     engine = ScriptedEngine(script)
     await engine.start()
-    async with SessionStore(engine, limits, record=record) as store:
+    async with recording(records) as journal, SessionStore(engine, limits, journal=journal) as store:
         yield StoreHarness(store, engine)
         store.check_integrity()
     store.check_integrity()

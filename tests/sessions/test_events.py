@@ -101,20 +101,20 @@ async def test_closing_a_log_ends_who_waits_at_its_end() -> None:
     assert log.goodbye
 
 
-def test_a_cursor_is_a_number_or_a_number_of_this_life_of_the_log() -> None:
+async def test_a_cursor_is_a_number_or_a_number_of_this_life_of_the_log() -> None:
     bus = EventBus()
     log = bus.new_log()
     publish(bus, log, 3)
-    assert log.cursor(None) == log.cursor("") == 3
-    assert log.cursor("2") == 2
-    assert log.cursor(log.token(2)) == 2
-    assert isinstance(log.since(log.cursor("0badcafe-2")), Stale)
+    assert await log.cursor(None) == await log.cursor("") == 3
+    assert await log.cursor("2") == 2
+    assert await log.cursor(log.token(2)) == 2
+    assert isinstance(log.since(await log.cursor("0badcafe-2")), Stale)
 
 
 @pytest.mark.parametrize("token", ["x", "-", "1x", "a-b-", "--", "²", "9" * 30, "1 "])
-def test_anything_else_is_no_cursor(token: str) -> None:
+async def test_anything_else_is_no_cursor(token: str) -> None:
     with pytest.raises(InvalidRequest, match="cursor"):
-        EventBus().new_log().cursor(token)
+        await EventBus().new_log().cursor(token)
 
 
 def test_an_event_is_encoded_once_for_all_readers() -> None:

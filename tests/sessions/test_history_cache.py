@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -11,35 +11,41 @@ from cfs.errors import ServerError, StorageFull, Unavailable
 from cfs.wire import Message, SettingsPatch, Usage
 from cfs_server.engine.scripted import ScriptedEngine, echo
 from cfs_server.sessions.history import HistoryNotLoaded, rendered
+from cfs_server.sessions.journal.journal import Journal
+from cfs_server.sessions.journal.memory import MemoryBackend
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
-from cfs_server.sessions.state import Created, HistoryReplaced, MessageAdded, Record
+from cfs_server.sessions.state import Created, Head, HistoryReplaced, MessageAdded, Record
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import TurnRequest
 from tests.sessions.support import StoreHarness
 
 
-class Messages:
+class Messages(Journal):
     """Keeps the messages of all records, and gives them back when the test allows it."""
 
-    durable_store = True
-
     def __init__(self) -> None:
+        super().__init__(MemoryBackend())
+        self.durable_store = True
         self.messages: dict[str, list[Message]] = defaultdict(list)
         self.reads: list[str] = []
-        self.open = asyncio.Event()
-        self.open.set()
+        self.readable = asyncio.Event()
+        self.readable.set()
         self.safe = asyncio.Event()
         self.safe.set()
         self.error: Exception | None = None
 
-    def record(self, record: Record) -> None:
+    def append(self, record: Record) -> int:
         """Keep the messages of a change."""
         match record.change:
             case Created() | HistoryReplaced() as change:
                 self.messages[record.key] = list(change.history.messages)
             case MessageAdded(message):
                 self.messages[record.key].append(message)
+        return 0
+
+    def checkpoint(self, heads: Iterable[Head]) -> None:
+        """Keep no heads."""
 
     async def durable(self) -> None:
         """Wait until the test lets it be so."""
@@ -52,7 +58,7 @@ class Messages:
         self.reads.append(key)
         found = list(self.messages[key])
         await asyncio.sleep(0)
-        await self.open.wait()
+        await self.readable.wait()
         if self.error is not None:
             raise self.error
         return found
@@ -90,7 +96,7 @@ async def small(memory: int = 0) -> AsyncIterator[Harness]:
     engine, source = ScriptedEngine(echo), Messages()
     await engine.start()
     limits = Limits(memory=memory)
-    async with SessionStore(engine, limits, record=source.record, source=source) as store:
+    async with SessionStore(engine, limits, journal=source) as store:
         yield Harness(store, engine, source)
         store.check_integrity()
     assert (len(store), store.account.bytes, store.histories.bytes) == (0, 0, 0)
@@ -204,12 +210,12 @@ async def test_many_readers_share_one_read() -> None:
 async def test_a_reader_that_leaves_does_not_disturb_the_others() -> None:
     async with small() as h:
         session = await h.make("a")
-        h.source.open.clear()
+        h.source.readable.clear()
         first, second = [asyncio.create_task(h.read(session)) for _ in range(2)]
         await h.calm()
         first.cancel()
         await h.calm()
-        h.source.open.set()
+        h.source.readable.set()
         assert (await second).startswith("User: a 0\n")
         assert first.cancelled()
 
@@ -230,11 +236,11 @@ async def test_a_slow_reader_keeps_what_it_reads() -> None:
 async def test_a_session_that_is_deleted_while_it_loads_is_empty() -> None:
     async with small() as h:
         session = await h.make("a")
-        h.source.open.clear()
+        h.source.readable.clear()
         reading = asyncio.create_task(h.read(session))
         await h.calm()
         h.store.delete("a")
-        h.source.open.set()
+        h.source.readable.set()
         assert await reading == ""
         assert h.store.account.bytes == 0
 
@@ -242,12 +248,12 @@ async def test_a_session_that_is_deleted_while_it_loads_is_empty() -> None:
 async def test_a_history_that_is_replaced_while_it_loads_is_the_new_one() -> None:
     async with small() as h:
         session = await h.make("a")
-        h.source.open.clear()
+        h.source.readable.clear()
         reading = asyncio.create_task(h.read(session))
         await h.calm()
         h.store.replace("a", h.store.read("User: new\nAssistant: yes\n"), "*")
         session.history.unload()
-        h.source.open.set()
+        h.source.readable.set()
         assert await reading == "User: new\nAssistant: yes\n"
         assert len(h.source.reads) == 2
 
@@ -261,14 +267,14 @@ async def test_an_id_is_held_for_whatever_session_has_it() -> None:
             assert other.history.loaded
         await h.calm()
         assert not other.history.loaded
-        h.source.open.clear()
+        h.source.readable.clear()
         async with AsyncExitStack() as stack:
             entering = asyncio.create_task(stack.enter_async_context(h.store.loaded("a")))
             await h.calm()
             h.store.rename("a", "b")
             third = await h.make("a", 2)
             third.history.unload()
-            h.source.open.set()
+            h.source.readable.set()
             await entering
             assert third.history.loaded, "it has the id now"
 

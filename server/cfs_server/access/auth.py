@@ -20,7 +20,7 @@ from cfs_server.access.tokens import Token, TokensError
 from cfs_server.sessions.authorization import Authorization
 from cfs_server.sessions.filesystem import SessionFileSystem
 from cfs_server.sessions.ids import SESSIONS, WORKSPACES
-from cfs_server.sessions.quotas import Quota
+from cfs_server.sessions.quotas import Quota, StorageUsage
 from cfs_server.sessions.store import SessionStore
 from cfs_server.workspaces import Workspaces, WorkspaceUsage
 
@@ -189,6 +189,10 @@ class Principals:
         if name is None or self._tokens[name].expired(datetime.now(UTC)):
             raise Unauthorized("the token is not valid: it is wrong, has expired, or has been revoked")
         return self._principals[name]
+
+    def account_of(self, owner: str) -> StorageUsage:
+        """Return the account of a principal, which may have no token any more."""
+        return self._named(owner).account
 
     async def load(self, path: Path) -> None:
         """Read the tokens file. Raises `TokensError`."""

@@ -108,6 +108,9 @@ export class SessionState {
         this.turn = new TurnState(data.turn);
         this.state = "generating";
         break;
+      case "turn.interrupted":
+        this.turn = null; // it starts again
+        break;
       case "token":
       case "context.shifted":
         this.#turn(event);

@@ -48,7 +48,7 @@ async def session_events(
     """Stream the events of one session."""
     media.choose(accept, (media.EVENTS,))
     session = me.sessions.get(id, "read_binary")
-    cursor = session.log.cursor(last_event_id or after)
+    cursor = await session.log.cursor(last_event_id or after)
     return me.stream(follow(session.log, cursor, SessionView(session, me.sessions)))
 
 
@@ -68,7 +68,8 @@ async def all_events(
     """Stream the events of all sessions, in one order."""
     media.choose(accept, (media.EVENTS,))
     log = me.sessions.log
-    return me.stream(follow(log, log.cursor(last_event_id or after), AllView(me.sessions)))
+    cursor = await log.cursor(last_event_id or after)
+    return me.stream(follow(log, cursor, AllView(me.sessions)))
 
 
 class SessionView:

@@ -54,7 +54,7 @@ async def index(accept: Accept = None, if_none_match: IfNoneMatch = None) -> Res
 @router.get("/healthz", responses={200: {"description": "The server lives", **_OBJECT}, **problems()})
 async def healthz(parts: AppContext) -> Response:
     """Return 200 while the server runs. `store` changes when a restart has lost the sessions."""
-    return JSONResponse({"status": "alive", "store": parts.store.bus.log.nonce})
+    return JSONResponse({"status": "alive", "store": parts.store.bus.log.life})
 
 
 @router.get("/readyz", responses={200: {"description": "A turn would start now", **_OBJECT}, **problems(Unavailable)})

@@ -163,7 +163,7 @@ class SessionIdConvertor(Convertor[str]):
 register_url_convertor("session", SessionIdConvertor())
 
 
-CURSOR_PATTERN = r"^([0-9a-f]{8}-)?[0-9]{1,18}$"
+CURSOR_PATTERN = r"^([0-9a-f]{8}(\.[0-9a-f]{8})?-)?[0-9]{1,18}$"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,12 @@ with a cursor. There are no queues per reader, so a slow reader is cheap and del
 in the log, the reader gets one `Stale` and continues from the present.
 
 Logs are limited in the number and in the bytes of their events. Texts count even if the history of the session still
-contains them, because a log keeps them when the history is replaced or the session is deleted.
+contains them, because a log keeps them when the history is replaced or the session is deleted. Earlier events come from
+the journal.
+
+Numbers go on after a restart. A crash can lose events that readers have seen, and then their numbers are used again.
+Therefore a cursor names the epoch of its number, which is one run of the server. The journal knows the last durable
+number of each epoch: a cursor up to it is exact, and one beyond it is stale.
 """
 
 import json
@@ -13,7 +18,7 @@ import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -75,6 +80,26 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Archive:
+    """The events in the journal. The first argument of the functions is a session's key; None is the common log.
+
+    `events` returns those after a number, up to about some bytes, or None if they are not available. `last_of` returns
+    the last number of an epoch; None for an unknown one. `settled` returns when all published events are durable.
+    """
+
+    epoch: str
+    life: str
+    position: int
+    events: Callable[[str | None, int, int], Awaitable[list[Event] | None]]
+    last_of: Callable[[str, str | None], Awaitable[int | None]]
+    settled: Callable[[], Awaitable[None]]
+
+
+_AT_ONCE: frozenset[EventType] = frozenset({"token", "turn.started", "state.changed", "context.shifted"})
+"""Events that readers get before they are durable."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stale:
     """The reader's cursor is no longer in the log. It continues after `last`."""
 
@@ -90,11 +115,22 @@ def new_nonce() -> str:
 class EventLog:
     """The newest events in order of their numbers: at most `capacity` events and `size` bytes, but at least one event.
 
-    Numbers are valid for one life of one log. `nonce` distinguishes cursors of an earlier log with the same name.
+    `life` distinguishes cursors of an earlier log with the same name. `last` is the number of the event before the
+    first one, and `key` names the log in the archive.
     """
 
-    def __init__(self, capacity: int, size: int, number_of: Callable[[Event], int], nonce: str | None = None) -> None:
-        self.nonce = nonce or new_nonce()
+    def __init__(
+        self,
+        capacity: int,
+        size: int,
+        number_of: Callable[[Event], int],
+        life: str | None = None,
+        *,
+        archive: Archive | None = None,
+        key: str | None = None,
+        last: int = 0,
+    ) -> None:
+        self.life = life or new_nonce()
         self.closed = False
         self.goodbye = False
         self.broadcast = Broadcast()
@@ -103,7 +139,9 @@ class EventLog:
         self._size = size
         self.number_of = number_of
         self._events: deque[Event] = deque()
-        self._first = 1
+        self._first = last + 1
+        self._archive = archive
+        self._key = key
 
     @property
     def last(self) -> int:
@@ -148,36 +186,66 @@ class EventLog:
                 break
         return found
 
-    def cursor(self, token: str | None) -> int:
-        """Parse a reader's cursor: `<nonce>-<number>`, or a plain number of this log.
+    async def cursor(self, token: str | None) -> int:
+        """Parse a reader's cursor: `<life>.<epoch>-<number>`, or a plain number of this epoch.
 
-        A cursor of another life of the log returns -1, which is stale. Raises `InvalidRequest` for anything else.
+        A cursor of another life of the log, or beyond the durable events of an earlier epoch, returns -1, which is
+        stale. Raises `InvalidRequest` for anything else.
         """
         if not token:
             return self.last
-        nonce, dash, number = token.rpartition("-")
-        if not (number.isascii() and number.isdigit() and len(number) <= 18):
+        origin, dash, digits = token.rpartition("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 18):
             raise InvalidRequest("an event cursor is the `id` of an event, or its number")
-        return -1 if dash and nonce != self.nonce else int(number)
+        number, (life, _, epoch) = int(digits), origin.partition(".")
+        if not dash or (life, epoch) == (self.life, self._epoch):
+            return number
+        if life != self.life or self._archive is None:
+            return -1
+        last = await self._archive.last_of(epoch, self._key)
+        return -1 if last is None or number > last else number
+
+    @property
+    def _epoch(self) -> str:
+        return "" if self._archive is None else self._archive.epoch
 
     def token(self, number: int) -> str:
         """Return the cursor that resumes after the event with this number."""
-        return f"{self.nonce}-{number}"
+        return f"{self.life}.{self._epoch}-{number}" if self._epoch else f"{self.life}-{number}"
 
     async def follow(self, after: int) -> AsyncIterator[list[Event] | Stale]:
-        """Yield the events after a number in batches as they arrive, until the log is closed."""
+        """Yield the events after a number in batches as they arrive, until the log is closed.
+
+        Events are durable when they are yielded, except the pieces of a reply.
+        """
         while True:
             events = self.since(after, _BATCH_BYTES)
             if isinstance(events, Stale):
-                yield events
-                after = events.last
+                earlier = await self._earlier(after)
+                if earlier is None:
+                    yield events
+                    after = events.last
+                elif earlier:
+                    yield earlier
+                    after = self.number_of(earlier[-1])
+                else:  # of sessions that have been deleted
+                    after = self._first - 1
             elif events:
+                if self._archive is not None and any(event.type not in _AT_ONCE for event in events):
+                    await self._archive.settled()
                 yield events
                 after += len(events)
             elif self.closed:
                 return
             else:
                 await self.broadcast.wait()
+
+    async def _earlier(self, after: int) -> list[Event] | None:
+        """Return events after a number that have left the memory, or None."""
+        if self._archive is None or not 0 <= after < self._first:
+            return None
+        await self._archive.settled()
+        return await self._archive.events(self._key, after, _BATCH_BYTES)
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless the numbers are consecutive and the byte count is correct."""
@@ -188,6 +256,10 @@ class EventLog:
             raise AssertionError(f"{self.bytes} bytes are counted for {len(numbers)} events")
 
 
+def _number(event: Event) -> int:
+    return event.number
+
+
 class EventBus:
     """All events of all sessions in one order. Assigns the two numbers of each event.
 
@@ -195,16 +267,26 @@ class EventBus:
     may still hold. The oldest ones are also dropped from the log of their session.
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: Limits | None = None, archive: Archive | None = None) -> None:
         self._limits = limits or Limits()
-        self.log = EventLog(self._limits.all_events, self._limits.all_event_bytes, lambda event: event.position)
+        self._archive = archive
+        self.log = EventLog(
+            self._limits.all_events,
+            self._limits.all_event_bytes,
+            lambda event: event.position,
+            None if archive is None else archive.life,
+            archive=archive,
+            last=0 if archive is None else archive.position,
+        )
         self.bytes = 0
         self._held: deque[tuple[ReferenceType[EventLog], Event]] = deque()  # does not keep a deleted session's log
 
-    def new_log(self, nonce: str | None = None) -> EventLog:
-        """Create the log of a session, with an existing nonce if given."""
-        limits = self._limits
-        return EventLog(limits.session_events, limits.session_event_bytes, lambda event: event.number, nonce)
+    def new_log(self, life: str | None = None, key: str | None = None, last: int = 0) -> EventLog:
+        """Create the log of a session, with an existing life if given. `last` is the number of its last event."""
+        limits, archive = self._limits, self._archive
+        return EventLog(
+            limits.session_events, limits.session_event_bytes, _number, life, archive=archive, key=key, last=last
+        )
 
     def publish(
         self, log: EventLog, kind: EventType, session: str, data: dict[str, Any], at: float | None = None

@@ -60,20 +60,20 @@ _VALUE_COST = 64
 
 def cost_of(message: Message) -> int:
     """Return the memory of a message in bytes."""
-    cost = MESSAGE_COST + sys.getsizeof(message.content)
+    cost = MESSAGE_COST + cost_of_value(message.content)
     if message.thinking is not None:
-        cost += sys.getsizeof(message.thinking)
+        cost += cost_of_value(message.thinking)
     for call in message.tool_calls:
         cost += _CALL_COST + len(call.id) + len(call.name) + cost_of_value(call.arguments)
     return cost
 
 
 def cost_of_value(value: Any) -> int:
-    """Return the memory of a JSON value in bytes."""
+    """Return the memory of a JSON value in bytes. Equal values have equal costs."""
     if isinstance(value, str):
-        return sys.getsizeof(value)
+        return sys.getsizeof(value if value.isascii() else value + " ")  # a copy, without a cached UTF-8 form
     if isinstance(value, Mapping):
-        return _VALUE_COST + sum(_VALUE_COST + sys.getsizeof(key) + cost_of_value(value[key]) for key in value)
+        return _VALUE_COST + sum(_VALUE_COST + cost_of_value(key) + cost_of_value(value[key]) for key in value)
     if isinstance(value, list | tuple):
         return _VALUE_COST + sum(map(cost_of_value, value))
     return _VALUE_COST

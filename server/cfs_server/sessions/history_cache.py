@@ -9,25 +9,12 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from cfs.errors import CfsError, ServerError
-from cfs.wire import Message
 from cfs_server.sessions.history import HistoryNotLoaded
+from cfs_server.sessions.journal.journal import Journal
 from cfs_server.sessions.session import Session
-
-
-class MessageSource(Protocol):
-    """The parts of a journal that the cache needs."""
-
-    durable_store: bool
-
-    async def durable(self) -> None:
-        """Wait until all records are durable. Raises `StorageFull` or `Unavailable`."""
-
-    async def history(self, key: str, begins_at: int) -> list[Message]:
-        """Return the durable messages of a history that begins with a record."""
-
 
 _T = TypeVar("_T")
 
@@ -51,7 +38,7 @@ class HistoryCache:
 
     def __init__(
         self,
-        source: MessageSource | None,
+        source: Journal | None,
         budget: int,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
@@ -125,7 +112,7 @@ class HistoryCache:
             if (session := find(session_id)) is not None:
                 self.touch(session)
 
-    async def _load(self, session: Session, source: MessageSource) -> None:
+    async def _load(self, session: Session, source: Journal) -> None:
         """Read the messages of a session, once for all that wait for them."""
         reading = self._loads.get(session)
         if reading is None:
@@ -133,7 +120,7 @@ class HistoryCache:
             self._spawn(self._read(session, source, reading))
         await asyncio.shield(reading)
 
-    async def _read(self, session: Session, source: MessageSource, done: asyncio.Future[None]) -> None:
+    async def _read(self, session: Session, source: Journal, done: asyncio.Future[None]) -> None:
         history = session.history
         since = history.since
         try:

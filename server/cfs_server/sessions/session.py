@@ -10,12 +10,12 @@ manages tasks, timers, the engine and waiters.
 import asyncio
 import contextlib
 import secrets
-import sys
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, Self
 
 import structlog
 
@@ -35,8 +35,8 @@ from cfs.wire import LEASE_SECONDS, FinishReason, Message, SessionInfo, Settings
 from cfs_server.broadcast import Broadcast
 from cfs_server.engine.fitting import TARGET, leading_systems
 from cfs_server.engine.interface import TOO_LONG, Delta, Engine, Finished, GenerationRequest
-from cfs_server.sessions.events import Event, EventBus
-from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, Window, cost_of, error_reply
+from cfs_server.sessions.events import Event, EventBus, EventLog
+from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, Window, cost_of, cost_of_value, error_reply
 from cfs_server.sessions.quotas import Limits, StorageUsage
 from cfs_server.sessions.state import (
     CancelRequested,
@@ -44,6 +44,7 @@ from cfs_server.sessions.state import (
     ContextShifted,
     Created,
     Deleted,
+    Head,
     HistoryReplaced,
     LeaseExpired,
     LeaseRenewed,
@@ -57,8 +58,10 @@ from cfs_server.sessions.state import (
     StateAnnounced,
     TokensSpent,
     TurnEnded,
+    TurnInterrupted,
     TurnQueued,
     TurnStarted,
+    author,
 )
 from cfs_server.sessions.turns import Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
 
@@ -74,7 +77,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a session needs from its store. `record` receives each change just before it is applied."""
+    """What a session needs from its store. `record` receives each change and returns its sequence number."""
 
     engine: Engine
     bus: EventBus
@@ -82,7 +85,7 @@ class Services:
     spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
     state_changed: Callable[["Session"], None]
     tools_changed: Callable[["Session"], None]
-    record: Callable[[Record], None]
+    record: Callable[["Session", Record], int]
 
 
 class Session(SessionState):
@@ -94,32 +97,77 @@ class Session(SessionState):
 
     def __init__(self, created: Created, services: Services, account: StorageUsage, at: float | None = None) -> None:
         """Create a session. `at` is the time of a recorded session."""
-        self.key = created.key
-        self.account = account
-        self.changed = Broadcast()
-        self.log = services.bus.new_log(created.life)
-        self.begins_at = 0
-        self._services = services
+        self._attach(created.key, services, account, services.bus.new_log(created.life, created.key))
         if at is None:
             self.apply(created)
         else:
             self.redo(created, at)
+
+    @classmethod
+    def restored(cls, head: Head, services: Services, account: StorageUsage) -> Self:
+        """Return the session of a stored head, with its turns as they were. The caller resumes them."""
+        session = cls.__new__(cls)
+        session._attach(head.key, services, account, services.bus.new_log(head.life, head.key, head.number))  # noqa: SLF001
+        session.id, session.nonce, session.settings = head.id, head.life, head.settings
+        session.history = History.restored(account, head.history)
+        session.queue = deque(map(Turn.restored, head.queue))
+        session.running = None if head.running is None else Turn.restored(head.running)
+        session.deleted, session.tokens = False, head.tokens
+        session.created_at, session.updated_at = head.created_at, head.updated_at
+        session.seq, session.begins_at = head.seq, head.history.begins_at
+        account.add(sessions=1, size=sum(turn.waiting_bytes for turn in session.queue))
+        return session
+
+    def _attach(self, key: str, services: Services, account: StorageUsage, log: EventLog) -> None:
+        self.key = key
+        self.account = account
+        self.changed = Broadcast()
+        self.log = log
+        self.seq = self.begins_at = 0
+        self._services = services
+
+    def head(self) -> Head:
+        """Return the state without the messages."""
+        return Head(
+            self.seq,
+            self.key,
+            self.id,
+            self.nonce,
+            self.account.owner,
+            self.settings,
+            self.created_at,
+            self.updated_at,
+            self.tokens,
+            self.log.last,
+            self.history.head(self.begins_at),
+            None if self.running is None else self.running.head(),
+            tuple(turn.head() for turn in self.queue),
+        )
 
     # -- changing -------------------------------------------------------------------------------------------------
 
     def apply(self, change: Change) -> Event | None:
         """Apply a change: the only way to change a session's state. Return the last event of the change."""
         at = time.time()
-        self._services.record(Record(self.key, at, change))
-        return self.redo(change, at)
+        events = self.redo(change, at)
+        last, services = self.log.last, self._services
+        record = Record(self.key, at, change, tuple(events), author.get(), last, services.bus.log.last)
+        self.note(services.record(self, record), change)
+        return events[-1] if events else None
 
-    def redo(self, change: Change, at: float) -> Event | None:
+    def redo(self, change: Change, at: float) -> list[Event]:
         """Apply a recorded change with its time. There are no other effects: the engine is not called."""
-        event: Event | None = None
-        for draft in change.apply(self, at):
-            event = self._services.bus.publish(self.log, draft.type, draft.session, draft.data, at)
+        bus = self._services.bus
+        events = [bus.publish(self.log, draft.type, draft.session, draft.data, at) for draft in change.apply(self, at)]
+        if events:
             self.updated_at = at
-        return event
+        return events
+
+    def note(self, seq: int, change: Change) -> None:
+        """Note the sequence number of a change that has been applied."""
+        self.seq = seq
+        if isinstance(change, Created | HistoryReplaced):
+            self.begins_at = seq
 
     def publish_state(self, turn: str | None = None) -> Event:
         """Publish the current state, and wake the waiters for a settled session (S7, S13)."""
@@ -266,6 +314,36 @@ class Session(SessionState):
         self._services.engine.forget(self.key)
         self.log.close()
         self.changed.fire()
+
+    def resume(self) -> str | None:
+        """Continue after a restart: begin the interrupted turn again, or keep the lease of its agent for a while.
+
+        Returns what became of the running turn, for the log.
+        """
+        turn = self.running
+        if turn is None:
+            self.advance()
+            return None
+        if turn.state is TurnState.LEASED:
+            left = _GRACE if turn.lease is None else turn.lease.expires_at - time.time()
+            self._start_timer(turn, max(left, _GRACE))
+            return "leased"
+        if turn.state is TurnState.CANCELLING:
+            self.finish_turn(turn, "cancelled", turn.text)
+            return "cancelled"
+        self.apply(TurnInterrupted(turn.id))
+        self.advance()
+        return "begun again"
+
+    def suspend(self, reason: CfsError) -> None:
+        """Stop all work without a change: the next start resumes it. Waiters get the reason."""
+        for turn in [turn for turn in (self.running, *self.queue) if turn is not None]:
+            if turn.task is not None:
+                turn.task.cancel()
+            _stop_timer(turn)
+            if not turn.result.done():
+                turn.result.set_exception(reason)
+                turn.result.exception()  # mark the exception as retrieved: often there is no waiter
 
     def abandon(self, reason: str) -> None:
         """Fail all running and waiting turns, because the server shuts down."""
@@ -437,7 +515,7 @@ class Session(SessionState):
             self.fail_turn(turn, EngineError(error), usage)
             return turn
         text = turn.text if reply is None else reply
-        self.account.require_room(size=MESSAGE_COST + sys.getsizeof(text))
+        self.account.require_room(size=MESSAGE_COST + cost_of_value(text))
         self.finish_turn(turn, "stop", text, usage)
         return turn
 

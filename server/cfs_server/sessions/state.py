@@ -10,14 +10,16 @@ To add a change, write a class with `apply`, which alters the state and returns 
 
 from collections import deque
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 from cfs.wire import EventType, FinishReason, Message, Settings, State, Usage
 from cfs_server.engine.interface import Delta
-from cfs_server.sessions.history import History, Weighed, Window
+from cfs_server.sessions.events import Event
+from cfs_server.sessions.history import History, HistoryHead, Weighed, Window
 from cfs_server.sessions.quotas import StorageUsage
-from cfs_server.sessions.turns import InvalidTransition, Lease, Turn, TurnRequest, TurnState
+from cfs_server.sessions.turns import InvalidTransition, Lease, Turn, TurnHead, TurnRequest, TurnState
 
 NO_MESSAGES, WHOLE = Weighed(), Window()
 _NO_TOKENS = Usage()
@@ -46,6 +48,8 @@ class SessionState:
     tokens: int
     created_at: float
     updated_at: float
+    seq: int
+    """The sequence number of the session's last record."""
     begins_at: int
     """The sequence number of the record that contains the first messages of the history."""
 
@@ -79,6 +83,25 @@ class SessionState:
         return EventDraft(self.id, "session.created", data)
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A session at the record `seq`, without its messages: a checkpoint. `number` is that of its last event."""
+
+    seq: int
+    key: str
+    id: str
+    life: str
+    owner: str
+    settings: Settings
+    created_at: float
+    updated_at: float
+    tokens: int
+    number: int
+    history: HistoryHead
+    running: TurnHead | None = None
+    queue: tuple[TurnHead, ...] = ()
+
+
 class Change(Protocol):
     """One change of a session."""
 
@@ -86,12 +109,32 @@ class Change(Protocol):
         """Alter the state at a time in seconds since the epoch. Return the events of the change."""
 
 
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who caused a change: a principal, and the agent and its tool call if one acts for it."""
+
+    principal: str
+    agent: str | None = None
+    call: str | None = None
+
+
+author: ContextVar[Author | None] = ContextVar("author", default=None)
+"""The author of the changes that the current task makes."""
+
+
 class Record(NamedTuple):
-    """A change as `record` receives it just before it is applied: the session's key, the time and the change."""
+    """A change with its session's key, its time in seconds since the epoch, the events that it published, its author.
+
+    `number` and `position` are the last ones of the session's log and of the common log after the change.
+    """
 
     key: str
     at: float
     change: Change
+    events: tuple[Event, ...] = ()
+    author: Author | None = None
+    number: int = 0
+    position: int = 0
 
 
 # -- the session itself -----------------------------------------------------------------------------------------------
@@ -349,6 +392,22 @@ class LeaseExpired:
         session.running = None
         session.queue.appendleft(turn)
         return ()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnInterrupted:
+    """The server ended while the model answered the turn. Its partial reply is dropped, and the turn waits again."""
+
+    turn: str
+
+    def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
+        """Put the turn back at the head of the queue."""
+        turn = session.turn(self.turn)
+        turn.enter(TurnState.QUEUED)
+        turn.said.clear()
+        session.running = None
+        session.queue.appendleft(turn)
+        return (EventDraft(session.id, "turn.interrupted", {"turn": self.turn}),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ context manager. Its tasks (one for each running turn) live in one task group an
 """
 
 import asyncio
+import time
 import uuid
 from bisect import bisect_left, insort
 from collections import Counter
@@ -15,18 +16,27 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
+import structlog
+
 from cfs.errors import AlreadyExists, Conflict, Gone, NotFound, PreconditionFailed, Unavailable
 from cfs.ids import check_id
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine, Hint
-from cfs_server.sessions.events import Event, EventBus, new_nonce
+from cfs_server.sessions.events import Archive, Event, EventBus, new_nonce
 from cfs_server.sessions.history import Weighed, Window, check_content, read_history
-from cfs_server.sessions.history_cache import HistoryCache, MessageSource
+from cfs_server.sessions.history_cache import HistoryCache
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
+from cfs_server.sessions.journal.journal import Journal
+from cfs_server.sessions.journal.records import decode
 from cfs_server.sessions.quotas import Limits, Quota, StorageUsage
 from cfs_server.sessions.session import Services, Session
 from cfs_server.sessions.state import NO_MESSAGES, WHOLE, Created, Deleted, Record, Renamed
 from cfs_server.sessions.turns import Turn, TurnRequest, TurnState, kind_of
+
+_CHECKPOINT_SECONDS = 5.0
+_HEADS_AT_ONCE = 200
+
+_log = structlog.get_logger(__name__)
 
 # Hints to the engine about a session's next turn, so that it caches what is needed soon (E3).
 #
@@ -121,6 +131,11 @@ def _situation(session: Session, *, children_at_work: bool) -> Situation:
     )
 
 
+def _archive(journal: Journal) -> Archive:
+    opened = journal.opened
+    return Archive(opened.epoch, opened.life, opened.position, journal.events, journal.last_of, journal.settled)
+
+
 class SessionStore:
     """All sessions of the server. All methods run on the event loop."""
 
@@ -129,16 +144,15 @@ class SessionStore:
         engine: Engine,
         limits: Limits | None = None,
         defaults: Settings | None = None,
-        record: Callable[[Record], None] | None = None,
-        source: MessageSource | None = None,
+        journal: Journal | None = None,
     ) -> None:
-        """Create an empty store. `record` receives each change of each session just before it is applied.
+        """Create an empty store. An opened journal receives each change of each session.
 
-        The shutdown of the store is not recorded. If the `source` is durable, histories leave the memory when they are
+        The shutdown of the store is not recorded. If the journal is durable, histories leave the memory when they are
         not used, and are read from it again.
         """
         self.limits = limits or Limits()
-        self.bus = EventBus(self.limits)
+        self.bus = EventBus(self.limits, None if journal is None else _archive(journal))
         self.account = StorageUsage("the server", Quota(self.limits.sessions, self.limits.total_bytes))
         self._defaults = defaults or Settings()
         self._sessions: dict[str, Session] = {}
@@ -146,9 +160,10 @@ class SessionStore:
         self._roots: list[str] = []
         self._tasks = asyncio.TaskGroup()
         self.draining = False
-        self.histories = HistoryCache(source, self.limits.memory, self._spawn)
+        self.histories = HistoryCache(journal, self.limits.memory, self._spawn)
         self._hints = Hints(engine, self.find)
-        self._record = record
+        self.journal = journal
+        self._changed: dict[str, Session] = {}
         self._services = Services(
             engine, self.bus, self.limits, self._spawn, self._state_changed, self._hints.look, self._recorded
         )
@@ -160,7 +175,8 @@ class SessionStore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._record = None  # the sessions are not deleted: only this store of them ends
+        self._checkpoint(len(self._changed))
+        self.journal = None  # the sessions are not deleted: only this store of them ends
         for root in list(self._roots):
             self.delete(root)
         self.bus.log.close(goodbye=True)
@@ -381,7 +397,10 @@ class SessionStore:
         return True
 
     async def drain(self, grace: float) -> None:
-        """Accept no new messages, let turns finish for `grace` seconds, and fail the rest (P3)."""
+        """Accept no new messages, and let turns finish for `grace` seconds (P3).
+
+        The rest is resumed by the next start, or fails if the sessions end with the process.
+        """
         self.draining = True
         busy = [session for session in self if not session.idle]
         try:
@@ -391,27 +410,61 @@ class SessionStore:
                         await session.changed.wait()
         except TimeoutError:
             for session in busy:
-                session.abandon("the server was shut down")
+                if self.durable:
+                    session.suspend(Unavailable("the server is shutting down; the turn goes on when it is back"))
+                else:
+                    session.abandon("the server was shut down")
         for session in self:
             session.log.close(goodbye=True)
         self.bus.log.close(goodbye=True)
 
-    # -- replaying ------------------------------------------------------------------------------------------------
+    # -- the journal ----------------------------------------------------------------------------------------------
 
-    def replay(self, records: Iterable[Record], account_of: Callable[[str], StorageUsage]) -> None:
-        """Apply recorded changes in order to an empty store. Nothing is recorded, and the engine is not called.
+    @property
+    def durable(self) -> bool:
+        """Whether the sessions outlive the process."""
+        return self.journal is not None and self.journal.durable_store
 
-        `account_of` returns the account of an owner. The sessions, their turns and all events are restored as recorded.
-        Turns that were running are restored as running, without a task or a timer.
+    async def restore(self, account_of: Callable[[str], StorageUsage]) -> None:
+        """Restore the sessions of the journal, and resume their turns. `account_of` returns the account of an owner."""
+        if self.journal is None:
+            return
+        began, opened = time.monotonic(), self.journal.opened
+        for head in opened.heads:
+            self._add(Session.restored(head, self._services, account_of(head.owner)))
+        self.replay(((row.seq, decode(row)) for row in opened.rows), account_of)
+        await self.load_busy()
+        resumed = Counter(filter(None, [session.resume() for session in list(self)]))
+        _log.info(
+            "sessions.restored",
+            sessions=len(self),
+            records=len(opened.rows),
+            turns=dict(resumed),
+            repairs=list(opened.repairs),
+            seconds=round(time.monotonic() - began, 3),
+        )
+
+    def replay(self, records: Iterable[tuple[int, Record]], account_of: Callable[[str], StorageUsage]) -> None:
+        """Apply recorded changes in order. Nothing is recorded, and the engine is not called.
+
+        The records have their sequence numbers; those that a restored session includes are skipped. The sessions, their
+        turns and all events are restored as recorded. Turns that were running are restored as running, without a task
+        or a timer.
         """
-        sessions: dict[str, Session] = {}
-        for key, at, change in records:
-            if isinstance(change, Created):
+        sessions = {session.key: session for session in self}
+        for seq, record in records:
+            key, at, change, *_ = record
+            if isinstance(change, Created) and key not in sessions:
                 session = sessions[key] = Session(change, self._services, account_of(change.owner), at)
+                session.note(seq, change)
                 self._add(session)
                 continue
-            session, name = sessions[key], sessions[key].id
+            session = sessions[key]
+            if seq <= session.seq:
+                continue
+            name = session.id
             session.redo(change, at)
+            session.note(seq, change)
             if isinstance(change, Renamed | Deleted):
                 self._remove(name)
             if isinstance(change, Renamed):
@@ -421,6 +474,20 @@ class SessionStore:
         for session in self:
             self.histories.touch(session)
             self._hints.look(session)
+
+    async def checkpoints(self) -> None:
+        """Store the heads of changed sessions now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(_CHECKPOINT_SECONDS)
+            while self._changed:
+                self._checkpoint(_HEADS_AT_ONCE)
+                await asyncio.sleep(0)
+
+    def _checkpoint(self, most: int) -> None:
+        if self.journal is None:
+            return
+        taken = [self._changed.pop(key) for key in list(islice(self._changed, most))]
+        self.journal.checkpoint(session.head() for session in taken)
 
     # -- within ---------------------------------------------------------------------------------------------------
 
@@ -477,9 +544,14 @@ class SessionStore:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._tasks.create_task(work)
 
-    def _recorded(self, record: Record) -> None:
-        if self._record is not None:
-            self._record(record)
+    def _recorded(self, session: Session, record: Record) -> int:
+        if self.journal is None:
+            return 0
+        if session.deleted:
+            self._changed.pop(session.key, None)
+        else:
+            self._changed[session.key] = session
+        return self.journal.append(record)
 
     def _state_changed(self, session: Session) -> None:
         session.changed.fire()

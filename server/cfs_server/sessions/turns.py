@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from cfs.completions import UNREADABLE, read_arguments
 from cfs.errors import CfsError
@@ -40,7 +40,15 @@ TRANSITIONS: Mapping[TurnState, frozenset[TurnState]] = MappingProxyType(
         TurnState.QUEUED: frozenset(
             {TurnState.RUNNING, TurnState.LEASED, TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}
         ),
-        TurnState.RUNNING: frozenset({TurnState.CANCELLING, TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}),
+        TurnState.RUNNING: frozenset(
+            {  # queued: the server was restarted
+                TurnState.QUEUED,
+                TurnState.CANCELLING,
+                TurnState.FINISHED,
+                TurnState.FAILED,
+                TurnState.CANCELLED,
+            }
+        ),
         TurnState.CANCELLING: frozenset({TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}),
         TurnState.LEASED: frozenset(
             {TurnState.QUEUED, TurnState.FINISHED, TurnState.FAILED, TurnState.CANCELLED}  # queued: the lease expired
@@ -117,6 +125,17 @@ class Lease:
         return secrets.token_urlsafe(16)
 
 
+@dataclass(frozen=True, slots=True)
+class TurnHead:
+    """A running or waiting turn as stored."""
+
+    request: TurnRequest
+    base: int | None = None
+    state: TurnState = TurnState.QUEUED
+    said: tuple[Delta, ...] = ()
+    lease: Lease | None = None
+
+
 @dataclass(eq=False, slots=True)
 class Turn:
     """A request that a session has accepted, and its progress.
@@ -134,6 +153,15 @@ class Turn:
     task: asyncio.Task[None] | None = None
     timer: asyncio.TimerHandle | None = None
     result: asyncio.Future[TurnResult] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @classmethod
+    def restored(cls, head: TurnHead) -> Self:
+        """Return the turn of a stored head."""
+        return cls(head.request, head.base, head.state, list(head.said), head.lease)
+
+    def head(self) -> TurnHead:
+        """Return the turn as stored."""
+        return TurnHead(self.request, self.base, self.state, tuple(self.said), self.lease)
 
     def enter(self, state: TurnState) -> None:
         """Enter a state. Raises `InvalidTransition` if the current state does not allow it."""

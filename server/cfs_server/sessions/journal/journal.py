@@ -1,0 +1,361 @@
+"""Writes records to a backend in groups, and reads them back.
+
+All methods of `Journal` run on the event loop. The backend is used by one thread only. What is appended during one
+callback of the loop becomes durable together or not at all. What arrives during a commit is written by the next one, so
+the number of commits does not grow with the number of writers.
+
+A full disk can get room: the journal keeps what it could not write, tries again, and refuses new writes until then. Any
+other error is final: no more is written, because after a failed `fsync` it is unknown what is on the disk.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import structlog
+
+from cfs.errors import StorageFull, Unavailable
+from cfs.wire import Message
+from cfs_server.sessions.events import Event
+from cfs_server.sessions.journal.records import (
+    HISTORY,
+    Row,
+    decode_events,
+    decode_messages,
+    encode,
+    encode_head,
+)
+from cfs_server.sessions.state import Head, Record
+
+_T = TypeVar("_T")
+_DELAY_SECONDS = 0.05
+"""The longest time in seconds until a commit for which no request waits."""
+_RETRY_SECONDS = 1.0
+
+_log = structlog.get_logger(__name__)
+
+
+class Kept(NamedTuple):
+    """A small document that outlives the process; `value` None deletes it."""
+
+    space: str
+    name: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What becomes durable together, in this order."""
+
+    rows: Sequence[Row] = ()
+    kept: Sequence[Kept] = ()
+    heads: Sequence[tuple[str, int, str]] = ()
+    """Key, sequence number and JSON of the heads that replace the stored ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a backend contains when it is opened.
+
+    `epoch` is a new random label, `life` the name of the store's common log. `rows` are those that no head includes,
+    and `position` is the last one of the common log.
+    """
+
+    epoch: str
+    life: str
+    seq: int = 0
+    position: int = 0
+    heads: Sequence[Head] = ()
+    rows: Sequence[Row] = ()
+    kept: dict[str, dict[str, str]] = field(default_factory=dict)
+    repairs: Sequence[str] = ()
+
+
+class StoreFull(Exception):
+    """The backend has no space. Nothing of the batch has been written."""
+
+
+class StoreFailed(Exception):
+    """The backend cannot be used any more, or not at all; the text is for the operator."""
+
+
+class Backend(Protocol):
+    """Where rows are stored. All methods are called in one thread, `open` first."""
+
+    durable: bool
+    """Whether the backend stores anything."""
+
+    def open(self) -> Opened:
+        """Open the store, begin a new epoch and return the content. Raises `StoreFailed`."""
+        ...
+
+    def commit(self, batch: Batch) -> None:
+        """Store a batch completely or not at all. Raises `StoreFull` or `StoreFailed`.
+
+        A row of the kind `DELETED` also deletes the head and all other rows of its session.
+        """
+        ...
+
+    def rows(self, session: str, begins_at: int, kinds: Iterable[str]) -> list[Row]:
+        """Return the rows of a session of these kinds, from a sequence number on, in order."""
+        ...
+
+    def events(self, session: str | None, after: int, most: int) -> list[Row] | None:
+        """Return rows with events after a number of a session's log, or after a position of the common log.
+
+        Stops after about `most` bytes. None if some of these events have been pruned.
+        """
+        ...
+
+    def last_of(self, epoch: str, session: str | None) -> int | None:
+        """Return the last durable number of a log in an epoch; None if the epoch is unknown."""
+        ...
+
+    def close(self) -> None:
+        """Close the store."""
+        ...
+
+
+class Journal:
+    """The journal of one store."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.durable_store = backend.durable
+        self.opened = Opened("", "")
+        self.problem: str | None = None
+        """Why nothing can be written now."""
+        self._failed = False
+        self._kept: dict[str, dict[str, str]] = {}
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._pending: list[tuple[int, Record | Kept | Head]] = []
+        self._seq = self._durable = 0
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._committing = False
+        self._timer: asyncio.Handle | None = None
+        self._urgent = False
+
+    # -- opening and closing --------------------------------------------------------------------------------------
+
+    async def open(self) -> Opened:
+        """Start the thread and open the backend. Raises `StoreFailed`."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+        try:
+            self.opened = await self.call(lambda backend: backend.open())
+        except BaseException:
+            await self._end()
+            raise
+        self._seq = self._durable = self.opened.seq
+        self._kept = {space: dict(names) for space, names in self.opened.kept.items()}
+        return self.opened
+
+    async def close(self) -> None:
+        """Write what is pending, and close the backend. Raises nothing: what could not be written is logged."""
+        try:
+            await self.durable()
+        except (StorageFull, Unavailable) as error:
+            _log.error("journal.incomplete", records=len(self._pending), reason=error.detail)
+        if self._timer is not None:
+            self._timer.cancel()
+        await self.call(lambda backend: backend.close())
+        await self._end()
+
+    async def _end(self) -> None:
+        self._work.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
+
+    async def call(self, work: Callable[[Backend], _T]) -> _T:
+        """Run other work in the journal's thread, between two commits. Long work must be divided."""
+        done: asyncio.Future[_T] = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                result = work(self._backend)
+            except BaseException as error:  # noqa: BLE001 - passed on to the caller
+                self._loop.call_soon_threadsafe(_fail, done, error)
+            else:
+                self._loop.call_soon_threadsafe(_resolve, done, result)
+
+        self._work.put(run)
+        return await done
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def append(self, record: Record) -> int:
+        """Add a record. Returns its sequence number. It is durable within 50 ms, or when somebody waits for it."""
+        self._add(record)
+        return self._seq
+
+    def keep(self, space: str, name: str, value: str | None) -> None:
+        """Store a small document, or delete it with None."""
+        names = self._kept.setdefault(space, {})
+        if value is None:
+            names.pop(name, None)
+        else:
+            names[name] = value
+        self._add(Kept(space, name, value))
+
+    def kept(self, space: str) -> dict[str, str]:
+        """Return the documents of a space."""
+        return dict(self._kept.get(space, {}))
+
+    def checkpoint(self, heads: Iterable[Head]) -> None:
+        """Replace the stored heads of some sessions."""
+        for head in heads:
+            self._add(head)
+
+    def require_writable(self) -> None:
+        """Raise `StorageFull` or `Unavailable` while nothing can be written."""
+        if self.problem is not None:
+            raise self._error()
+
+    async def durable(self) -> None:
+        """Wait until all that has been appended is durable. Raises `StorageFull` or `Unavailable`."""
+        if self.problem is not None:
+            raise self._error()
+        if self._durable == self._seq:
+            return
+        done: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append((self._seq, done))
+        self._schedule(urgent=True)
+        await done
+
+    async def settled(self) -> None:
+        """Wait until all that has been appended is durable, also until a full disk has room. Raises `Unavailable`."""
+        while True:
+            try:
+                await self.durable()
+            except StorageFull:
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return
+
+    def _error(self) -> StorageFull | Unavailable:
+        text = self.problem or ""
+        return Unavailable(text) if self._failed else StorageFull(text)
+
+    def _add(self, item: Record | Kept | Head) -> None:
+        self._seq += 1
+        if not self.durable_store:
+            self._durable = self._seq
+            return
+        self._pending.append((self._seq, item))
+        self._schedule(urgent=False)
+
+    def _schedule(self, *, urgent: bool) -> None:
+        """Begin a commit after the current callback, or soon."""
+        if self._committing or self.problem is not None or (self._timer is not None and (self._urgent or not urgent)):
+            self._urgent = self._urgent or urgent
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._urgent = urgent
+        self._timer = (
+            self._loop.call_soon(self._commit) if urgent else self._loop.call_later(_DELAY_SECONDS, self._commit)
+        )
+
+    def _commit(self) -> None:
+        self._timer, self._urgent = None, False
+        pending, self._pending = self._pending, []
+        if not pending or self._failed:
+            return
+        self._committing = True
+        self._work.put(lambda: self._write(pending))
+
+    def _write(self, pending: list[tuple[int, Record | Kept | Head]]) -> None:
+        """Commit in the thread, and report the result to the loop."""
+        problem: Exception | None = None
+        try:
+            self._backend.commit(_batch(pending))
+        except Exception as error:  # noqa: BLE001 - the loop decides
+            problem = error
+        self._loop.call_soon_threadsafe(self._committed, pending, problem)
+
+    def _committed(self, pending: list[tuple[int, Record | Kept | Head]], problem: Exception | None) -> None:
+        self._committing = False
+        if problem is None:
+            self._durable, self.problem = pending[-1][0], None
+            ready = [done for seq, done in self._waiters if seq <= self._durable]
+            self._waiters = [(seq, done) for seq, done in self._waiters if seq > self._durable]
+            for done in ready:
+                _resolve(done, None)
+            if self._pending:
+                urgent = self._urgent or bool(self._waiters)
+                self._urgent = False
+                self._schedule(urgent=urgent)
+            return
+        self._pending[:0] = pending
+        if isinstance(problem, StoreFull):
+            self.problem = f"the disk of the server is full, and nothing can be stored: {problem}"
+            self._timer = self._loop.call_later(_RETRY_SECONDS, self._commit)
+        else:
+            self._failed = True
+            self.problem = f"the store of the server has failed, so it only answers reads; restart it: {problem}"
+        unknown = None if isinstance(problem, StoreFull | StoreFailed) else problem
+        _log.error("journal.failed", reason=str(problem), final=self._failed, exc_info=unknown)
+        waiters, self._waiters = self._waiters, []
+        for _, done in waiters:
+            _fail(done, self._error())
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def history(self, key: str, begins_at: int) -> list[Message]:
+        """Return the messages of a session's history, which begins at a row. The rest must be durable."""
+
+        def read(backend: Backend) -> list[Message]:
+            rows = backend.rows(key, begins_at, HISTORY)
+            return [message for row in rows for message in decode_messages(row)]
+
+        return await self.call(read)
+
+    async def events(self, key: str | None, after: int, most: int) -> list[Event] | None:
+        """Return stored events after a number of a session's log, or after a position of the common log.
+
+        Stops after about `most` bytes. None if some of these events have been pruned.
+        """
+
+        def read(backend: Backend) -> list[Event] | None:
+            rows = backend.events(key, after, most)
+            if rows is None:
+                return None
+            found = [event for row in rows for event in decode_events(row)]
+            return [event for event in found if (event.position if key is None else event.number) > after]
+
+        return await self.call(read)
+
+    async def last_of(self, epoch: str, key: str | None) -> int | None:
+        """Return the last durable number of a log in an epoch; None if the epoch is unknown."""
+        return await self.call(lambda backend: backend.last_of(epoch, key))
+
+
+def _batch(pending: Iterable[tuple[int, Record | Kept | Head]]) -> Batch:
+    rows: list[Row] = []
+    kept: dict[tuple[str, str], Kept] = {}
+    heads: dict[str, tuple[str, int, str]] = {}
+    for seq, item in pending:
+        if isinstance(item, Record):
+            rows.append(encode(seq, item))
+        elif isinstance(item, Kept):
+            kept[item.space, item.name] = item
+        else:
+            heads[item.key] = (item.key, item.seq, encode_head(item))
+    return Batch(rows, list(kept.values()), list(heads.values()))
+
+
+def _resolve(done: "asyncio.Future[Any]", result: Any) -> None:
+    if not done.done():
+        done.set_result(result)
+
+
+def _fail(done: "asyncio.Future[Any]", error: BaseException) -> None:
+    if not done.done():
+        done.set_exception(error)

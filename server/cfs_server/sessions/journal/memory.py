@@ -1,0 +1,35 @@
+"""The backend that stores nothing (`--store memory`): all sessions end with the process."""
+
+import secrets
+from collections.abc import Iterable
+
+from cfs_server.sessions.journal.journal import Batch, Opened
+from cfs_server.sessions.journal.records import Row
+
+
+class MemoryBackend:
+    """Forgets everything it is given. The history and the events are in the memory of the sessions."""
+
+    durable = False
+
+    def open(self) -> Opened:
+        """Return an empty store."""
+        return Opened(secrets.token_hex(4), secrets.token_hex(4))
+
+    def commit(self, batch: Batch) -> None:
+        """Do nothing."""
+
+    def rows(self, session: str, begins_at: int, kinds: Iterable[str]) -> list[Row]:  # noqa: ARG002
+        """Return nothing."""
+        return []
+
+    def events(self, session: str | None, after: int, most: int) -> list[Row] | None:  # noqa: ARG002
+        """Return None: earlier events do not exist."""
+        return None
+
+    def last_of(self, epoch: str, session: str | None) -> int | None:  # noqa: ARG002
+        """Return None: there is no earlier epoch."""
+        return None
+
+    def close(self) -> None:
+        """Do nothing."""
