@@ -41,6 +41,8 @@ _SECONDS = 240.0
 """How long a task may take in all."""
 
 Kind = Literal["run", "serve"]
+Fault = Literal["outage", "kill -9", "SIGTERM", "upstream"]
+"""What goes away: the network, the server by a signal, or the model behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Case:
     """What happens to one task. `at` counts from its first reply on; times are in seconds."""
 
     name: str
-    fault: Literal["outage", "kill -9", "SIGTERM"]
+    fault: Fault
     kind: Kind
     at: float
     length: float
@@ -119,6 +121,8 @@ class Upstream:
                 self.end_headers()
                 with suppress(OSError):  # the reader has left
                     for piece in upstream.reply(body["messages"]):
+                        if upstream.away:
+                            break
                         self.wfile.write(b"data: " + piece + b"\n\n")
                         self.wfile.flush()
                         time.sleep(pause)
@@ -134,9 +138,22 @@ class Upstream:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._handler = Handler
+        self._port = 0
+        self.mend()
+        self.url = f"http://127.0.0.1:{self._port}/v1"
+
+    def cut(self) -> None:
+        """Break off all replies, and refuse connections."""
+        self.away = True
+        self.close()
+
+    def mend(self) -> None:
+        """Answer again."""
+        self._server = ThreadingHTTPServer(("127.0.0.1", self._port), self._handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
+        self._port = self._server.server_port
+        self.away = False
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def reply(self, messages: Sequence[dict[str, Any]]) -> Iterator[bytes]:
@@ -316,6 +333,8 @@ def play(case: Case, upstream: Upstream, server: Server, folder: Path) -> Result
         time.sleep(case.at)
         if proxy:
             proxy.cut()
+        elif case.fault == "upstream":
+            upstream.cut()
         else:
             server.stop(signal.SIGKILL if case.fault == "kill -9" else signal.SIGTERM)
         time.sleep(case.length / 2)
@@ -325,6 +344,8 @@ def play(case: Case, upstream: Upstream, server: Server, folder: Path) -> Result
         time.sleep(case.length / 2)
         if proxy:
             proxy.mend()
+        elif case.fault == "upstream":
+            upstream.mend()
         else:
             server.start()
         finished = _finished(case, agent, server)

@@ -290,6 +290,11 @@ class Agent:
         self.context.context = context
         self._begun, self._broken, self._failed_call = set(begun), broken or {}, failed_call
 
+    @property
+    def task(self) -> str:
+        """The text of the last task; empty before the first."""
+        return self._doubted()[0]
+
     def interrupt(self) -> None:
         """Stop the running task at the next place where it waits; from the thread of its event loop."""
         self._interrupts.request()

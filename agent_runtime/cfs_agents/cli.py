@@ -95,11 +95,11 @@ Patience = Annotated[
         "--patience",
         parser=_seconds,
         metavar="TIME",
-        help="How long to wait for a server that does not answer, such as 90s or 2h. With 0 each request is tried three"
-        " times.",
+        help="How long to wait for a server or model that is away: forever, or a time such as 90s or 2h. With 0 each"
+        " request is tried three times.",
     ),
 ]
-USUAL_PATIENCE: Any = "15m"
+USUAL_PATIENCE: Any = "forever"
 """As a user writes it; the option's parser converts it to seconds."""
 Tree = Annotated[str, typer.Argument(help="Session of the root agent (default: main).", show_default=False)]
 
@@ -123,8 +123,8 @@ def serve(
     """Attach an agent to a session until Ctrl-C: it answers messages and may start sub-agents (Fibre).
 
     Each sub-agent has a session below this one. Write to any of these sessions, over any interface, to steer its agent.
-    Interrupted work is resumed first. If the server stops answering, an agent with work waits up to --patience, an idle
-    one indefinitely.
+    Interrupted work is resumed first, so after any end it is enough to start this again. A server or model that is away
+    is waited for; --patience limits that while there is work.
     """
     questions = questions_of(commands)
     config = _tree_config(instruction, lang, commands, questions, env, budget)
@@ -335,7 +335,7 @@ def run(
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
-    """Let an agent do a task. Without a task, or with --resume, it resumes the interrupted one.
+    """Let an agent do a task; without a task, with --resume, or with the same task, resume the interrupted one.
 
     All state of the agent is in its directory, which can be moved. Ctrl-C stops the task and keeps its state, and so
     does anything else that ends the program.

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from cfs.errors import (
     InvalidRequest,
     SchemaRefused,
     ServerError,
+    StorageFull,
     Timeout,
     TooMany,
     Unavailable,
@@ -48,13 +50,13 @@ from cfs.wire import FinishReason, Message, ToolCall, Usage
 # Retries: a few after a fault, and during an outage for as long as the patience lasts.
 
 PATIENCE = 900.0
-"""Default time in seconds to wait for the end of an outage."""
+"""Default time in seconds to wait for the end of an outage; the commands wait without a limit."""
 
 _PASSING = (TooMany, Unavailable, Timeout, ServerError)
 _HOPELESS = (ContextTooLong, SchemaRefused)
 _SLOWEST = 10.0
 """Longest pause between two requests in an outage."""
-_MOST_BREAKS = 10
+_MOST_BREAKS = 30
 """How often one reply may break off after its beginning, or crash the worker: the prompt may be the cause."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(s|m|h|)")
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -64,22 +66,24 @@ T = TypeVar("T")
 
 def is_passing(error: BaseException) -> bool:
     """Return whether the same request may succeed later: the server failed, not the request."""
-    return isinstance(error, _PASSING) and not isinstance(error, _HOPELESS)
+    return (isinstance(error, _PASSING) and not isinstance(error, _HOPELESS)) or is_outage(error)
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return whether an error means an outage: no connection, or a server or engine that restarts or asks to wait."""
+    """Return whether an error means an outage: no connection, or a server, disk or engine that asks to wait."""
     if type(error) in (Unavailable, Unreachable, WorkerCrashed, Timeout):
         return True
-    waits = isinstance(error, TooMany | EngineError) and error.retry_after is not None
+    waits = isinstance(error, TooMany | EngineError | StorageFull) and error.retry_after is not None
     return waits and not isinstance(error, _HOPELESS)
 
 
 def seconds_of(text: str) -> float:
-    """Read a duration such as `90s`, `15m`, `2h` or `0`; a bare number is in seconds. Raises `InvalidRequest`."""
+    """Read a duration: `90s`, `15m`, `2h`, `0`, a number of seconds, or `forever`. Raises `InvalidRequest`."""
+    if text.strip() == "forever":
+        return math.inf
     found = _DURATION.fullmatch(text.strip())
     if found is None:
-        raise InvalidRequest(f"{text!r} is not a duration: write it like 90s, 15m or 2h")
+        raise InvalidRequest(f"{text!r} is not a duration: write it like 90s, 15m, 2h or forever")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -201,7 +205,7 @@ class Request:
         """Count a failure, and say whether it is the last."""
         error, pause, now = _error_of(state), state.upcoming_sleep, time.monotonic()
         outage, soon = is_outage(error), pause <= self._retries.longest
-        self._breaks += self._spoke or isinstance(error, WorkerCrashed)
+        self._breaks += self._spoke or (isinstance(error, WorkerCrashed) and error.retry_after is None)
         if self._since is None or self._spoke:
             self._since, self._waited, self._spoke = now, 0.0, False
         self._failures += 1

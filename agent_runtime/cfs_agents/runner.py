@@ -251,10 +251,15 @@ class AgentSession(Runner[FileSystemAgent]):
             note("[a task was interrupted; /resume continues it]")
 
     def work(self, task: str) -> None:
-        """Run a task with the agent."""
-        if self._agent.unfinished:
+        """Run a task with the agent, or continue it if it is the one that was interrupted."""
+        if not self._agent.unfinished:
+            self._do(self._agent.run_stream(task))
+        elif task == self._agent.task:
+            note("[this task was interrupted before; it continues]")
+            self.resume()
+        else:
             note("[a task was interrupted before; this one follows it in the same conversation]")
-        self._do(self._agent.run_stream(task))
+            self._do(self._agent.run_stream(task))
 
     def resume(self) -> None:
         """Resume the task that was interrupted; raises `NotFound` if there is none."""

@@ -11,7 +11,7 @@ import pytest
 
 from cfs_agents.model import Outages, Retries
 from cfs_agents.testing import says
-from outages import ANSWER, Case, Proxy, Result, Upstream, cases, measure, serving
+from outages import ANSWER, Case, Kind, Proxy, Result, Upstream, cases, measure, serving
 from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, tree, wait
 from tests.client.terminal import Running
 from tests.server.support import CFS, ServerHarness, environment
@@ -37,6 +37,16 @@ def test_tasks_finish_through_outages_and_restarts_of_the_server() -> None:
     results = measure(cases(3, 2, 4.0, seed=3), parallel=3)
     assert [wrong(result) for result in results] == [[]] * 5
     assert all(result.finished for result in results)
+
+
+@pytest.mark.external
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", ["run", "serve"])
+def test_a_model_that_is_away_is_waited_for(kind: Kind) -> None:
+    """Longer than all retries of the server and the agent together take, where none is an outage."""
+    (result,) = measure([Case(f"model-{kind}", "upstream", kind, 0.5, 40.0, killed=False)], parallel=1)
+    assert (wrong(result), result.finished) == ([], True)
 
 
 @pytest.mark.external

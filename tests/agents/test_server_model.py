@@ -1,6 +1,7 @@
 """The model behind a server: real servers that answer, refuse, break off and garble (A7, H4)."""
 
 import asyncio
+import math
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -390,14 +391,15 @@ async def test_a_fault_is_no_outage_however_long_patience_is() -> None:
 
 
 async def test_a_reply_that_breaks_off_again_and_again_is_given_up() -> None:
-    async with misbehaving(*[Speech(("never", " heard"), cut=2, how="hard")] * 20) as (stub, model, _clock):
+    async with misbehaving(*[Speech(("never", " heard"), cut=2, how="hard")] * 40) as (stub, model, _clock):
         with pytest.raises(Unreachable):
             await answer(model)
-    assert len(stub.bodies) == 11
+    assert len(stub.bodies) == 31
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("15m", 900), ("2h", 7200), ("0", 0), ("2.5", 2.5), (" 3 ", 3)]
+    ("text", "seconds"),
+    [("90s", 90), ("15m", 900), ("2h", 7200), ("0", 0), ("2.5", 2.5), (" 3 ", 3), ("forever", math.inf)],
 )
 def test_durations(text: str, seconds: float) -> None:
     assert seconds_of(text) == seconds

@@ -37,6 +37,18 @@ async def test_patience_has_an_end(kind: UpstreamKind) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize(("status", "outage"), [(500, False), (502, True), (503, True), (529, True)])
+async def test_an_upstream_that_stays_away_says_when_to_ask_again(
+    kind: UpstreamKind, status: int, outage: bool
+) -> None:
+    """So that an agent waits for it instead of failing; an upstream that fails at this request is no outage."""
+    async with pair(kind, *[Refusal(status, "overloaded_error")] * 4) as both:
+        with pytest.raises(EngineError) as failure:
+            await ask(both.engine, "hello")
+        assert (failure.value.retry_after is not None) is outage
+
+
+@BOTH
 async def test_an_upstream_that_asks_for_an_hour_is_not_waited_for(kind: UpstreamKind) -> None:
     async with pair(kind, Refusal(429, headers={"retry-after": "3600"})) as both:
         with pytest.raises(EngineError, match="no more requests now"):

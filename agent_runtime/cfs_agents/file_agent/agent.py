@@ -595,6 +595,11 @@ class FileSystemAgent:
         return self._agent.context
 
     @property
+    def task(self) -> str:
+        """The text of the last task; empty before the first."""
+        return self._agent.task
+
+    @property
     def unfinished(self) -> bool:
         """Whether the last task was interrupted before the model had answered."""
         return self._unfinished

@@ -376,7 +376,7 @@ class LlamaEngine:
         if self._state == "stopped" or self._load is None:
             raise EngineError("the engine is not running")
         if self._broken is not None:
-            raise WorkerCrashed(self._broken)
+            raise WorkerCrashed(self._broken, retry_after=RETRY_AFTER)
         if request.id in self._streams:
             raise EngineError(f"a turn with the id {request.id} is already running")
         check_bound(request.messages, request.settings.system, *self._context)
@@ -468,7 +468,7 @@ class LlamaEngine:
                 _log.error("engine worker cannot be started", reason=str(error), attempt=attempt)
                 if attempt >= GIVE_UP_AFTER:
                     self._broken = f"the engine's worker process cannot be started again: {error}"
-                    self._fail_all(WorkerCrashed(self._broken))
+                    self._fail_all(WorkerCrashed(self._broken, retry_after=RETRY_AFTER))
                 continue
             self._restarts[self._why] += 1
             self._broken = None

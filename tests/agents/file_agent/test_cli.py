@@ -127,15 +127,17 @@ def test_an_interrupted_task_is_kept_and_goes_on(url: str, tmp_path: Path, numbe
     assert not (tmp_path / "workspace/over").exists()
 
 
-def test_a_killed_program_goes_on_where_it_was(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("again", [(), (SLEEP, *HOST)], ids=["without a task", "with the same command"])
+def test_a_killed_program_goes_on_where_it_was(url: str, tmp_path: Path, again: tuple[str, ...]) -> None:
     """Without any saving: what was on the disk before the kill is enough."""
     with Running(url, "agent", "run", SLEEP, *HOST, "--root", str(tmp_path)) as running:
         wait_for(tmp_path / "workspace/begun")
         running.process.kill()
     (tmp_path / "workspace/end").touch()
-    code, output, _ = ended(cfs(url, "agent", "run", "--root", str(tmp_path)))
+    code, output, _ = ended(cfs(url, "agent", "run", *again, "--root", str(tmp_path)))
     assert code == 1
     assert "may or may not have happened" in output
+    assert len(operations(tmp_path, "task")) == 1
 
 
 def test_two_programs_cannot_be_the_same_agent(url: str, tmp_path: Path) -> None:

@@ -351,7 +351,7 @@ class UpstreamEngine:
                         await self._ask(turn)
         except Failure as failure:
             self._seen(lost=failure.lost)
-            turn.fail(failure.error)
+            turn.fail(failure.final)
         except EngineError as error:
             turn.fail(error)
         except TimeoutError:

@@ -24,6 +24,9 @@ _TOO_LONG = re.compile(
     r"|exceeds? (the )?context|request_too_large",
     re.IGNORECASE,
 )
+_AWAY = frozenset({408, 429, 502, 503, 504, 529})
+"""The status of an upstream that is down, restarts or is overloaded; it is worth waiting for."""
+_LATER_SECONDS = 5.0
 _LONGEST = 300
 
 
@@ -41,6 +44,13 @@ class Failure(Exception):
     lost: bool = False
     said: str = ""
     status: int | None = None
+
+    @property
+    def final(self) -> EngineError:
+        """The error when no retry is left; an outage of the upstream tells the client when to ask again."""
+        if self.repeat and self.error.retry_after is None and (self.status is None or self.status in _AWAY):
+            self.error.retry_after = _LATER_SECONDS
+        return self.error
 
 
 @dataclass(frozen=True, slots=True)
