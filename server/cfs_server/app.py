@@ -22,6 +22,7 @@ from cfs_server.routes import completions, dashboard, events, files, health, mes
 from cfs_server.routes.http import ClientLeft, Context, nobody_listens
 from cfs_server.sessions.journal.journal import Journal
 from cfs_server.sessions.journal.memory import MemoryBackend
+from cfs_server.sessions.retention import Retention
 from cfs_server.sessions.store import SessionStore
 from cfs_server.settings import Settings
 from cfs_server.workspaces import open_workspaces
@@ -48,7 +49,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
             if settings.tokens is not None:
                 await principals.load(settings.tokens)
             await store.restore(principals.account_of)
-            watches = [metrics.watch(store), store.checkpoints()]
+            watches = [metrics.watch(store), store.checkpoints(), Retention(store, settings.keep).run()]
             if settings.tokens is not None:
                 watches.append(principals.watch(settings.tokens))
             with dav.opened():
