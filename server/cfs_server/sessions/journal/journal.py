@@ -99,6 +99,13 @@ class Backend(Protocol):
         """
         ...
 
+    def tidy(self) -> bool:
+        """Do one step of maintenance, and return whether there is more to do. Raises `StoreFailed`.
+
+        Called after commits, when those who wait for them go on.
+        """
+        ...
+
     def rows(self, session: str, begins_at: int, kinds: Iterable[str]) -> list[Row]:
         """Return the rows of a session of these kinds, from a sequence number on, in order."""
         ...
@@ -279,6 +286,16 @@ class Journal:
         except Exception as error:  # noqa: BLE001 - the loop decides
             problem = error
         self._loop.call_soon_threadsafe(self._committed, pending, problem)
+        if problem is None:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Maintain the store while nothing else is to be done, but at least one step after each commit."""
+        try:
+            while self._backend.tidy() and self._work.empty():
+                pass
+        except StoreFailed as error:
+            self._loop.call_soon_threadsafe(self._committed, [], error)
 
     def _committed(self, pending: list[tuple[int, Record | Kept | Head]], problem: Exception | None) -> None:
         self._committing = False

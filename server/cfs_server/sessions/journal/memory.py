@@ -19,6 +19,10 @@ class MemoryBackend:
     def commit(self, batch: Batch) -> None:
         """Do nothing."""
 
+    def tidy(self) -> bool:
+        """Do nothing."""
+        return False
+
     def rows(self, session: str, begins_at: int, kinds: Iterable[str]) -> list[Row]:  # noqa: ARG002
         """Return nothing."""
         return []

@@ -1,0 +1,457 @@
+"""Stores the journal in one SQLite file: one process, one connection, one thread.
+
+The file is locked as long as it is open, and the kernel releases the lock with the process, however it ends. The
+write-ahead log (WAL) is copied into the file between commits, never by SQLite itself, which ignores the errors of that.
+
+A write error is final for this connection: after a failed `fsync` the kernel forgets which pages it could not write, so
+a second one would succeed without reason. Only a full disk is tried again.
+"""
+
+import ctypes
+import errno
+import os
+import secrets
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from cfs_server.sessions.journal.journal import Batch, Opened, StoreFailed, StoreFull
+from cfs_server.sessions.journal.records import DELETED, HISTORY, TOKENS, Row, decode_head
+from cfs_server.sessions.journal.salvage import salvage
+from cfs_server.sessions.journal.sqlite_file import (
+    ROW,
+    StoreDamaged,
+    checksum,
+    connect,
+    copy_file,
+    make_private,
+    opening,
+    prepare,
+    problems,
+    read_row,
+    require_local,
+    require_whole_wal,
+)
+from cfs_server.sessions.state import Head
+
+EVENT_WINDOW = 65_536
+"""Tokens are pruned when there are this many newer events. The messages that contain their text are not."""
+_CREATED = HISTORY[0]
+_CHECKED_BYTES = 32 << 20
+"""A file up to this size is checked completely at each start."""
+_WAL_PAGES = 4_000
+"""Pages in the WAL after which it is copied into the file."""
+_CHUNK = 1_000
+"""Records, or pages, that one step of maintenance touches. A step delays the next commit by some milliseconds."""
+_INSERT = (
+    "INSERT INTO records (seq, session, at, kind, version, author, body, events, number, position, sum)"
+    " VALUES (?, (SELECT id FROM sessions WHERE key = ?), ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_open_files: set[tuple[int, int]] = set()
+"""Devices and inodes that this process has open. SQLite's locks do not exclude the process itself."""
+
+
+class SqliteBackend:
+    """A file of sessions. `fast` survives a crash of the process, but may lose the last seconds at a power failure.
+
+    With `repair`, a damaged file is set aside and what can be read of it is copied into a new one.
+    """
+
+    durable = True
+
+    def __init__(
+        self, path: Path, *, fast: bool = False, repair: bool = False, event_window: int = EVENT_WINDOW
+    ) -> None:
+        self.path = path
+        self._fast = fast
+        self._repair = repair
+        self._window = event_window
+        self._connection: sqlite3.Connection | None = None
+        self._inode: tuple[int, int] | None = None
+        self._failure: str | None = None
+        self._epoch: tuple[str, int, int, float] | None = None
+        self._position = 0
+        self._wal_pages, self._wal_limit = 0, _WAL_PAGES
+        """An estimate of the pages in the WAL, and at which estimate it is copied: SQLite tells only then."""
+        self._removing: dict[int, int] = {}
+        """Deleted sessions that still have records, and the record of the deletion, which stays."""
+        self._removed = False
+        self._pruned = self._prune_at = 0
+
+    # -- opening and closing --------------------------------------------------------------------------------------
+
+    def open(self) -> Opened:
+        """Open or create the file, begin a new epoch and return the content. Raises `StoreFailed`."""
+        require_local(self.path)
+        try:
+            return self._open()
+        except StoreDamaged as error:
+            if not self._repair:
+                raise StoreDamaged(
+                    f"{self.path} is damaged: {error}. Start with --store-repair to set the file aside and keep what"
+                    " can be read of it, or restore a backup. Nothing has been removed"
+                ) from error
+            with opening(self.path):
+                repairs = salvage(self.path, str(error))
+            return self._open(repairs)
+
+    def _open(self, repairs: Sequence[str] = ()) -> Opened:
+        with opening(self.path):
+            connection = self._lock()
+        try:
+            with opening(self.path):
+                opened = self._load(connection, repairs)
+        except BaseException as error:
+            if isinstance(error, StoreDamaged):
+                self._leave_open()
+            else:
+                self._close()
+            raise
+        self._epoch = opened.epoch, opened.seq, opened.position, time.time()
+        with suppress(StoreFull):  # then the first commit writes the epoch
+            self.commit(Batch())
+        return opened
+
+    def _lock(self) -> sqlite3.Connection:
+        make_private(self.path)
+        state = self.path.stat()
+        inode = state.st_dev, state.st_ino
+        if inode in _open_files:
+            raise StoreFailed(f"{self.path} is open in this process already")
+        self._connection, self._inode = connect(self.path), inode
+        _open_files.add(inode)
+        return self._connection
+
+    def _load(self, connection: sqlite3.Connection, repairs: Sequence[str]) -> Opened:
+        prepare(connection, self.path)
+        connection.execute(f"PRAGMA synchronous = {'NORMAL' if self._fast else 'FULL'}")
+        ((_, used, _),) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        if not self._fast:
+            require_whole_wal(self.path, used)
+        if self.path.stat().st_size <= _CHECKED_BYTES and (found := problems(connection)):
+            raise StoreDamaged(found[0])
+        meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
+        heads, rows, kept = _heads(connection), _tail(connection), _kept(connection)
+        marks = [
+            *connection.execute("SELECT seq, position FROM epochs"),
+            *connection.execute("SELECT seq, position FROM records ORDER BY seq DESC LIMIT 1"),
+            *((head.seq, 0) for head in heads),
+        ]
+        seq, self._position = (max(column) for column in zip((0, 0), *marks, strict=True))
+        self._pruned = int(meta.get("pruned", 0))
+        self._removing = dict(
+            connection.execute(
+                "SELECT id, deleted FROM sessions WHERE deleted IS NOT NULL AND EXISTS"
+                " (SELECT 1 FROM records WHERE session = id AND records.seq <> deleted)"
+            )
+        )
+        return Opened(secrets.token_hex(4), meta["life"], seq, self._position, heads, rows, kept, repairs)
+
+    def close(self) -> None:
+        """Finish the maintenance and close the file. After a failure it stays open until the process ends."""
+        if self._connection is None or self._failure is not None:
+            return
+        with suppress(StoreFailed, StoreFull):
+            while self.tidy():
+                pass
+            self._checkpoint("TRUNCATE")
+        if self._failure is None:
+            self._close()
+
+    def _close(self) -> None:
+        if self._connection is not None and self._inode is not None:
+            self._connection.close()
+            _open_files.discard(self._inode)
+            self._connection = self._inode = None
+
+    def _leave_open(self) -> None:
+        """Never close the connection, because that writes and synchronizes. The lock ends with the process."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The only connection to the file, for use in the thread that opened it."""
+        if self._connection is None:
+            raise StoreFailed(f"{self.path} is not open")
+        return self._connection
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    def commit(self, batch: Batch) -> None:
+        """Store a batch completely or not at all. Raises `StoreFull` or `StoreFailed`.
+
+        The records of a deleted session are invisible at once; `tidy` removes them.
+        """
+        rows = batch.rows
+        deleted: list[tuple[int, int]] = []
+        with self._transaction() as connection:
+            if self._epoch is not None:
+                connection.execute("INSERT INTO epochs (label, seq, position, at) VALUES (?, ?, ?, ?)", self._epoch)
+            connection.executemany(
+                "INSERT INTO sessions (key) VALUES (?)", [(row.session,) for row in rows if row.kind == _CREATED]
+            )
+            connection.executemany(_INSERT, [(*row, checksum(*row)) for row in rows])
+            connection.executemany(
+                "UPDATE sessions SET seq = ?, head = ?, sum = ? WHERE key = ? AND deleted IS NULL",
+                [(seq, head, checksum(key, seq, head), key) for key, seq, head in batch.heads],
+            )
+            for row in rows:
+                if row.kind == DELETED:
+                    mark = "UPDATE sessions SET deleted = ?, head = NULL WHERE key = ?"
+                    connection.execute(mark, (row.seq, row.session))
+                    deleted += connection.execute("SELECT id, deleted FROM sessions WHERE key = ?", (row.session,))
+            connection.executemany(
+                "DELETE FROM kept WHERE space = ? AND name = ?", [(each.space, each.name) for each in batch.kept]
+            )
+            connection.executemany(
+                "INSERT INTO kept VALUES (?, ?, ?, ?)",
+                [(*each, checksum(*each)) for each in batch.kept if each.value is not None],
+            )
+        self._epoch = None
+        self._removing.update(deleted)
+        if rows:
+            self._position = rows[-1].position
+        self._wal_pages += 4 + 2 * len(batch.heads) + sum(1 + _size(row) // 4_000 for row in rows)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Run a block as one transaction. An error of SQLite ends all writing, unless the disk is full."""
+        if self._failure is not None:
+            raise StoreFailed(self._failure)
+        connection = self.connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise self._failed(error) from error
+            raise
+
+    def _failed(self, error: sqlite3.Error) -> StoreFull | StoreFailed:
+        code, name = getattr(error, "sqlite_errorcode", 0), getattr(error, "sqlite_errorname", "unknown")
+        if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR_WRITE and _has_no_room(self.path.parent)):
+            return StoreFull(f"{self.path}: {error}")
+        self._failure = f"{self.path}: {error} ({name})"
+        self._leave_open()
+        return StoreFailed(self._failure)
+
+    # -- maintenance ----------------------------------------------------------------------------------------------
+
+    def tidy(self) -> bool:
+        """Do one step of maintenance, and return whether there is more to do. Raises `StoreFailed`.
+
+        Copies the WAL into the file, removes the records of deleted sessions, frees space, and prunes old tokens.
+        """
+        if self._failure is not None:
+            return False
+        try:
+            if self._wal_pages >= self._wal_limit:
+                self._checkpoint("PASSIVE")
+            elif self._removing:
+                self._remove(*next(iter(self._removing.items())))
+            elif self._removed:
+                self._free()
+            elif self._position > max(self._window, self._prune_at):
+                self._prune()
+            else:
+                return False
+        except StoreFull:
+            return False
+        return True
+
+    def _checkpoint(self, mode: str) -> None:
+        estimate, self._wal_pages = self._wal_pages, 0
+        ((_, used, _),) = self._run(f"PRAGMA wal_checkpoint({mode})")
+        if used > 0:
+            self._wal_limit = min(max(_WAL_PAGES, _WAL_PAGES * estimate // used), 16 * _WAL_PAGES)
+
+    def _run(self, statement: str) -> list[tuple[int, ...]]:
+        try:
+            return self.connection.execute(statement).fetchall()
+        except sqlite3.Error as error:
+            raise self._failed(error) from error
+
+    def _remove(self, session: int, tombstone: int) -> None:
+        with self._transaction() as connection:
+            removed = connection.execute(
+                "DELETE FROM records WHERE seq IN"
+                " (SELECT seq FROM records WHERE session = ? AND seq <> ? ORDER BY seq LIMIT ?)",
+                (session, tombstone, _CHUNK),
+            ).rowcount
+        self._wal_pages += 4 + removed
+        if removed < _CHUNK:
+            del self._removing[session]
+            self._removed = True
+
+    def _free(self) -> None:
+        """Return free pages to the file system, and finally empty the WAL, which contains what was removed."""
+        self._run(f"PRAGMA incremental_vacuum({_CHUNK})")
+        if not self._run("PRAGMA freelist_count")[0][0]:
+            self._checkpoint("TRUNCATE")
+            self._removed = False
+
+    def _prune(self) -> None:
+        """Remove tokens that are older than the newest events and included in the head of their session."""
+        with self._transaction() as connection:
+            (end,) = connection.execute(
+                "SELECT max(seq) FROM (SELECT seq, position FROM records WHERE seq > ? ORDER BY seq LIMIT ?)"
+                " WHERE position <= ?",
+                (self._pruned, _CHUNK, self._position - self._window),
+            ).fetchone()
+            tokens = (self._pruned, end, TOKENS)
+            (needed,) = connection.execute(
+                "SELECT min(records.seq) FROM records JOIN sessions ON session = id"
+                " WHERE records.seq > ? AND records.seq <= ? AND kind = ? AND records.seq > sessions.seq",
+                tokens,
+            ).fetchone()
+            connection.execute(
+                "DELETE FROM records WHERE seq > ? AND seq <= ? AND kind = ?"
+                " AND seq <= (SELECT seq FROM sessions WHERE id = session)",
+                tokens,
+            )
+            if end is None or needed is not None:
+                self._prune_at = self._position + _CHUNK
+            if end is not None:
+                self._pruned = end if needed is None else needed - 1
+                connection.execute("INSERT OR REPLACE INTO meta VALUES ('pruned', ?)", (str(self._pruned),))
+        self._wal_pages += _CHUNK // 4
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def rows(self, session: str, begins_at: int, kinds: Iterable[str]) -> list[Row]:
+        """Return the rows of a session of these kinds, from a sequence number on, in order."""
+        names = tuple(kinds)
+        with self._reading() as connection:
+            found = connection.execute(
+                f"SELECT {ROW} FROM sessions JOIN records ON session = id WHERE key = ? AND deleted IS NULL"  # noqa: S608
+                f" AND records.seq >= ? AND kind IN ({', '.join('?' * len(names))}) ORDER BY records.seq",
+                (session, begins_at, *names),
+            )
+            return [read_row(values) for values in found]
+
+    def events(self, session: str | None, after: int, most: int) -> list[Row] | None:
+        """Return rows with events after a number of a session's log, or after a position of the common log.
+
+        Stops after about `most` bytes. None if some of these events have been pruned or belong to deleted sessions.
+        """
+        which, key = ("true", ()) if session is None else ("key = ? AND deleted IS NULL", (session,))
+        query = (
+            f"SELECT CASE events WHEN '' THEN 0 ELSE json_array_length(events) END, {ROW}"  # noqa: S608
+            f" FROM records JOIN sessions ON session = id WHERE {which} AND records.seq >= ?"
+            " AND (deleted IS NULL OR records.seq = deleted) ORDER BY records.seq"
+        )
+        found: list[Row] = []
+        size = 0
+        with self._reading() as connection, closing(connection.cursor()) as cursor:
+            for count, *values in cursor.execute(query, (*key, _first(connection, session, after))):
+                row = read_row(values)
+                last = row.position if session is None else row.number
+                if last - count > after:
+                    return None
+                if count:
+                    found.append(row)
+                    after, size = last, size + _size(row)
+                    if size >= most:
+                        break
+        return found
+
+    def last_of(self, epoch: str, session: str | None) -> int | None:
+        """Return the last durable number of a log in an epoch; None if the epoch is unknown."""
+        with self._reading() as connection:
+            began = connection.execute("SELECT rowid FROM epochs WHERE label = ?", (epoch,)).fetchone()
+            if began is None:
+                return None
+            following = "SELECT seq, position FROM epochs WHERE rowid > ? ORDER BY rowid LIMIT 1"
+            seq, position = connection.execute(following, began).fetchone() or (sys.maxsize, self._position)
+            if session is None:
+                return int(position)
+            found = connection.execute(
+                "SELECT number FROM records WHERE session = (SELECT id FROM sessions WHERE key = ?) AND seq <= ?"
+                " ORDER BY seq DESC LIMIT 1",
+                (session, seq),
+            ).fetchone()
+            return 0 if found is None else int(found[0])
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """Translate errors of reading. They do not end the writing."""
+        try:
+            yield self.connection
+        except sqlite3.Error as error:
+            raise StoreDamaged(f"{self.path} cannot be read: {error}") from error
+
+    def backup(self, target: Path, between: Callable[[], None] = lambda: None) -> None:
+        """Copy the store to a new file while it is in use; see `copy_file`. Raises `StoreFailed`."""
+        copy_file(self.connection, target, between)
+
+
+# -- reading the content ----------------------------------------------------------------------------------------------
+
+
+def _heads(connection: sqlite3.Connection) -> list[Head]:
+    found = []
+    query = "SELECT key, seq, head, sum FROM sessions WHERE head IS NOT NULL AND deleted IS NULL"
+    for key, seq, head, total in connection.execute(query):
+        if checksum(key, seq, head) != total:
+            raise StoreDamaged(f"the head of session {key} does not match its checksum")
+        found.append(decode_head(head))
+    return found
+
+
+def _tail(connection: sqlite3.Connection) -> list[Row]:
+    """Return the rows that no head includes. A look at the index for each session is faster than a scan."""
+    found = connection.execute(
+        f"SELECT {ROW} FROM sessions CROSS JOIN records INDEXED BY records_of_session"  # noqa: S608
+        " ON session = id AND records.seq > sessions.seq WHERE deleted IS NULL"
+    )
+    return sorted(map(read_row, found), key=lambda row: row.seq)
+
+
+def _kept(connection: sqlite3.Connection) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for space, name, value, total in connection.execute("SELECT space, name, value, sum FROM kept"):
+        if checksum(space, name, value) != total:
+            raise StoreDamaged(f"the document {space}/{name} does not match its checksum")
+        found.setdefault(space, {})[name] = value
+    return found
+
+
+def _first(connection: sqlite3.Connection, session: str | None, after: int) -> int:
+    """Return the first sequence number in a log after a number, by bisection: the numbers grow with it."""
+    query, key = "SELECT seq, position FROM records WHERE seq >= ? ORDER BY seq LIMIT 1", []
+    if session is not None:
+        key = [connection.execute("SELECT id FROM sessions WHERE key = ?", (session,)).fetchone()[0]]
+        query = "SELECT seq, number FROM records WHERE session = ? AND seq >= ? ORDER BY seq LIMIT 1"
+    low, high = 0, connection.execute("SELECT ifnull(max(seq), 0) + 1 FROM records").fetchone()[0]
+    while low < high:
+        middle = (low + high) // 2
+        found = connection.execute(query, (*key, middle)).fetchone()
+        if found is None or found[1] > after:
+            high = middle
+        else:
+            low = found[0] + 1
+    return int(low)
+
+
+def _size(row: Row) -> int:
+    return len(row.body) + len(row.events)
+
+
+def _has_no_room(folder: Path) -> bool:
+    """Return whether a small file cannot be written, because the disk or the owner's part of it is full."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False

@@ -1,0 +1,38 @@
+"""All backends of the journal pass the same tests."""
+
+from pathlib import Path
+
+import pytest
+
+from cfs_server.sessions.journal.journal import Backend
+from cfs_server.sessions.journal.memory import MemoryBackend
+from cfs_server.sessions.journal.sqlite import SqliteBackend
+from tests.sessions.journal.conformance import BackendConformance
+
+
+class TestMemory(BackendConformance):
+    """`--store memory`."""
+
+    keeps = False
+
+    def make(self) -> Backend:
+        return MemoryBackend()
+
+
+class TestSqlite(BackendConformance):
+    """`--store PATH`, the default."""
+
+    fast = False
+
+    @pytest.fixture(autouse=True)
+    def _place(self, tmp_path: Path) -> None:
+        self.path = tmp_path / "data" / "sessions.db"
+
+    def make(self) -> Backend:
+        return SqliteBackend(self.path, fast=self.fast)
+
+
+class TestFastSqlite(TestSqlite):
+    """`--store fast`."""
+
+    fast = True

@@ -1,0 +1,348 @@
+"""Full, failing, read-only and damaged disks: each is a clear error, reads go on, and nothing that was stored is lost.
+
+The disks are real: a small tmpfs, ext4 on a loop device, and a loop device whose own disk has no space.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cfs_server.sessions.journal.journal import Batch, Kept, StoreFailed, StoreFull
+from cfs_server.sessions.journal.records import HISTORY
+from cfs_server.sessions.journal.sqlite import SqliteBackend
+from cfs_server.sessions.journal.sqlite_file import StoreDamaged, check_file
+from tests.sessions.journal.conformance import Writer, contents, conversation
+from tests.sessions.journal.test_sqlite import finish, opened
+
+Mount = Callable[..., Path]
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Mount]:
+    """Mounts file systems for the test."""
+    if os.geteuid() != 0 or shutil.which("mount") is None or shutil.which("mkfs.ext4") is None:
+        pytest.skip("making a disk needs root, mount and mkfs.ext4")
+    places: list[Path] = []
+
+    def make(name: str, *arguments: str | Path) -> Path:
+        place = tmp_path / name
+        place.mkdir()
+        made = subprocess.run(["mount", *arguments, place], capture_output=True, check=False)
+        if made.returncode != 0:
+            pytest.skip(f"no disk can be mounted here: {made.stderr.decode().strip()}")
+        places.append(place)
+        return place
+
+    yield make
+    for place in reversed(places):
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def ext4(mount: Mount, image: Path, megabytes: int) -> Path:
+    """Mount a new ext4 file system in a sparse file."""
+    with image.open("wb") as file:
+        file.truncate(megabytes << 20)
+    subprocess.run(["mkfs.ext4", "-q", "-E", "nodiscard", image], check=True)
+    return mount("ext4", "-o", "loop,errors=remount-ro", image)
+
+
+def fill(folder: Path) -> Path:
+    """Use all space of a disk."""
+    filler = folder / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                pass
+    return filler
+
+
+# -- a full disk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_a_full_disk_loses_nothing_and_is_over_when_there_is_room(mount: Mount, fast: bool) -> None:
+    """H7: the batch that did not fit is written when it is tried again; reads go on meanwhile."""
+    disk = mount("disk", "-t", "tmpfs", "-o", "size=4m", "tmpfs")
+    backend = SqliteBackend(disk / "sessions.db", fast=fast)
+    writer = Writer(backend.open())
+    backend.commit(Batch([writer.created("a")]))
+    filler = fill(disk)
+    filler.write_bytes(b"")
+    with filler.open("ab") as file:
+        file.write(bytes(2 << 20))
+    stored = -1
+    with suppress(StoreFull):
+        while True:
+            stored += 1
+            batch = Batch([writer.message("a", f"{stored} {'x' * 50_000}"), writer.message("a", f"{stored}")])
+            backend.commit(batch)
+            backend.tidy()
+    assert stored > 3
+    for _ in range(3):
+        with pytest.raises(StoreFull):
+            backend.commit(batch)
+        backend.tidy()
+        assert len(contents(backend.rows("a", 0, HISTORY))) == 2 * stored
+    filler.unlink()
+    backend.commit(batch)
+    backend.commit(Batch([writer.message("a", "later")]))
+    backend.close()
+    with opened(disk / "sessions.db") as (backend, _):
+        texts = contents(backend.rows("a", 0, HISTORY))
+        assert [text.split()[0] for text in texts] == [f"{n}" for n in range(stored + 1) for _ in range(2)] + ["later"]
+
+
+def test_a_store_can_be_read_on_a_disk_that_is_full_at_the_start(mount: Mount) -> None:
+    """The epoch is stored with the first commit that fits."""
+    disk = mount("disk", "-t", "tmpfs", "-o", "size=2m", "tmpfs")
+    with opened(disk / "sessions.db") as (backend, found):
+        writer = Writer(found)
+        backend.commit(Batch(conversation(writer, "a")))
+    filler = fill(disk)
+    backend = SqliteBackend(disk / "sessions.db")
+    found = backend.open()
+    assert len(contents(backend.rows("a", 0, HISTORY))) == 6
+    with pytest.raises(StoreFull):
+        backend.commit(Batch([writer.message("a")]))
+    assert backend.last_of(found.epoch, None) is None
+    filler.unlink()
+    backend.commit(Batch([writer.message("a")]))
+    assert backend.last_of(found.epoch, None) == writer.position
+    backend.close()
+
+
+def test_a_new_store_is_refused_on_a_full_disk(mount: Mount) -> None:
+    disk = mount("disk", "-t", "tmpfs", "-o", "size=1m", "tmpfs")
+    fill(disk)
+    with pytest.raises(StoreFailed, match="full"):
+        SqliteBackend(disk / "sessions.db").open()
+
+
+# -- a failing disk ---------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_fails_ends_all_writing(mount: Mount) -> None:
+    """The disk below has less space than it claims, so that the kernel cannot write what it has accepted."""
+    below = mount("below", "-t", "tmpfs", "-o", "size=3m", "tmpfs")
+    disk = ext4(mount, below / "image", 32)
+    backend = SqliteBackend(disk / "sessions.db")
+    writer = Writer(backend.open())
+    backend.commit(Batch([writer.created("a"), writer.message("a", "kept")]))
+    with suppress(StoreFailed):
+        for _ in range(1_000):
+            backend.commit(Batch([writer.message("a", os.urandom(50_000).hex())]))
+    for _ in range(3):
+        with pytest.raises(StoreFailed, match="disk I/O error"):
+            backend.commit(Batch())
+    assert not backend.tidy()
+    assert contents(backend.rows("a", 0, HISTORY))[0] == "kept"
+    backend.close()
+
+
+SYNC = """
+import sys
+from pathlib import Path
+from cfs_server.sessions.journal.journal import Batch, StoreFailed
+from cfs_server.sessions.journal.sqlite import SqliteBackend
+from tests.sessions.journal.conformance import Writer
+path, trigger = map(Path, sys.argv[1:3])
+backend = SqliteBackend(path, fast=sys.argv[3] == "fast")
+writer = Writer(backend.open())
+backend.commit(Batch([writer.created("a"), writer.message("a", "kept")]))
+trigger.touch()
+try:
+    backend.commit(Batch([writer.message("a", "lost?")]))
+    backend._checkpoint("PASSIVE")
+    print("no error")
+except StoreFailed as error:
+    print(error)
+trigger.unlink()
+for _ in range(3):
+    try:
+        backend.commit(Batch([writer.message("a", "never")]))
+        print("no error")
+    except StoreFailed as error:
+        print(error)
+print(backend.tidy(), len(backend.rows("a", 0, ["message.added"])))
+backend.close()
+"""
+
+
+@pytest.mark.parametrize("mode", ["full", "fast"])
+def test_after_a_failed_fsync_there_is_no_second_one(tmp_path: Path, mode: str) -> None:
+    """The kernel marks pages that it could not write as clean: a second fsync would succeed, and the data be lost.
+
+    That includes the checkpoint when the connection is closed, and the end of the process.
+    """
+    if shutil.which("cc") is None:
+        pytest.skip("the failing fsync is written in C")
+    shim, log = tmp_path / "shim.so", tmp_path / "log"
+    source = Path(__file__).parent / "shim.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", shim, source, "-ldl"], check=True)
+    store, trigger = tmp_path / "sessions.db", tmp_path / "trigger"
+    environment = {**os.environ, "LD_PRELOAD": f"{shim}", "STORE": "sessions.db", "TRIGGER": f"{trigger}"}
+    script: list[str | Path] = [sys.executable, "-c", SYNC, store, trigger, mode]
+    ran = subprocess.run(script, env=environment | {"LOG": f"{log}"}, capture_output=True, text=True, check=True)
+    first, *others, last = ran.stdout.splitlines()
+    assert "disk I/O error (SQLITE_IOERR_FSYNC)" in first
+    assert others == [first] * 3
+    assert last == f"False {2 if mode == 'fast' else 1}"
+    synced = [line.split()[0] for line in log.read_text().splitlines()]
+    assert synced[-1] == "failed"
+    assert synced.count("failed") == 1
+    with opened(store) as (backend, _):
+        assert contents(backend.rows("a", 0, HISTORY))[0] == "kept"
+
+
+# -- a read-only disk -------------------------------------------------------------------------------------------------
+
+
+def test_a_read_only_store_is_refused(mount: Mount, tmp_path: Path) -> None:
+    with opened(tmp_path / "data" / "sessions.db") as (backend, found):
+        backend.commit(Batch(conversation(Writer(found), "a")))
+    place = mount("readonly", "-o", "bind,ro", tmp_path / "data")
+    subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
+    with pytest.raises(StoreFailed, match=r"sessions.db cannot be opened: it is read-only"):
+        SqliteBackend(place / "sessions.db").open()
+
+
+def test_a_disk_that_becomes_read_only_ends_all_writing(mount: Mount, tmp_path: Path) -> None:
+    """As ext4 does after an error: what is stored can be read, and is there after a repair of the disk."""
+    disk = ext4(mount, tmp_path / "image", 16)
+    device = subprocess.run(["findmnt", "-n", "-o", "SOURCE", disk], capture_output=True, text=True, check=True)
+    trigger = Path("/sys/fs/ext4") / Path(device.stdout.strip()).name / "trigger_fs_error"
+    if not trigger.exists():
+        pytest.skip("the kernel cannot simulate an error of ext4")
+    backend = SqliteBackend(disk / "sessions.db")
+    writer = Writer(backend.open())
+    backend.commit(Batch(conversation(writer, "a")))
+    trigger.write_text("1")
+    with pytest.raises(StoreFailed):
+        backend.commit(Batch([writer.message("a")]))
+    assert len(contents(backend.rows("a", 0, HISTORY))) == 6
+    copy = tmp_path / "sessions.db"
+    for part in disk.glob("sessions.db*"):
+        shutil.copy(part, tmp_path)
+    with opened(copy) as (other, _):
+        assert len(contents(other.rows("a", 0, HISTORY))) == 6
+    backend.close()
+
+
+# -- a damaged file ---------------------------------------------------------------------------------------------------
+
+
+def crashed_store(folder: Path, *, commits: int = 12) -> Path:
+    """Return a store as a crash leaves it, with records in the file and in its WAL."""
+    source = folder / "source" / "sessions.db"
+    backend = SqliteBackend(source)
+    writer = Writer(backend.open())
+    for number in range(commits):
+        rows = conversation(writer, f"s{number}", 6)
+        backend.commit(Batch(rows, [Kept("locks", f"{number}", "x" * 50)], [writer.head(f"s{number}", rows[-5].seq)]))
+        if number == 6:
+            backend._checkpoint("TRUNCATE")
+    image = folder / f"image{commits}"
+    shutil.copytree(source.parent, image)
+    backend.close()
+    shutil.rmtree(source.parent)
+    return image / "sessions.db"
+
+
+def everything(path: Path) -> object:
+    """Return all that a store contains."""
+    with opened(path) as (backend, found):
+        histories = [backend.rows(f"s{number}", 0, HISTORY) for number in range(12)]
+        events = backend.events(None, 0, 1 << 30)
+        return found.heads, found.rows, found.kept, histories, events, found.seq, found.position
+
+
+@pytest.mark.parametrize("part", ["sessions.db", "sessions.db-wal"])
+def test_damage_at_a_random_place_is_noticed_or_does_no_harm(tmp_path: Path, part: str) -> None:
+    """A start refuses the file with a reason and removes nothing, or it reads all that was written.
+
+    Only damage to the last commit in the WAL looks like a power failure during that commit.
+    """
+    image = crashed_store(tmp_path)
+    complete = []
+    for commits in (12, 11):
+        shutil.copytree(crashed_store(tmp_path / f"{commits}", commits=commits).parent, tmp_path / f"intact{commits}")
+        complete.append(everything(tmp_path / f"intact{commits}" / "sessions.db"))
+    chance = random.Random(1)
+    refused = 0
+    for attempt in range(60):
+        copy = tmp_path / f"copy{attempt}"
+        shutil.copytree(image.parent, copy)
+        data = bytearray((copy / part).read_bytes())
+        at, length = chance.randrange(len(data)), chance.choice([1, 4, 64, 4096])
+        data[at : at + length] = chance.randbytes(len(data[at : at + length]))
+        (copy / part).write_bytes(data)
+        try:
+            found = everything(copy / "sessions.db")
+        except StoreDamaged:
+            refused += 1
+            assert (copy / "sessions.db").exists()
+        else:
+            assert found in (complete if part.endswith("wal") else complete[:1]), f"{length} bytes at {at} are lost"
+    assert refused > 20
+
+
+def test_a_torn_last_commit_is_no_damage(tmp_path: Path) -> None:
+    """A power failure can leave a part of the commit that was being written: it was not acknowledged."""
+    image = crashed_store(tmp_path)
+    wal = image.with_name("sessions.db-wal")
+    data = wal.read_bytes()
+    for cut in (1, 20, 4_000, 5_000):
+        copy = tmp_path / f"{cut}" / "sessions.db"
+        shutil.copytree(image.parent, copy.parent)
+        copy.with_name(wal.name).write_bytes(data[:-cut])
+        with opened(copy) as (backend, found):
+            assert backend.rows("s10", 0, HISTORY)
+            assert backend.rows("s11", 0, HISTORY) == []
+            assert found.rows
+        assert check_file(copy) == []
+
+
+def test_a_killed_server_leaves_a_store_that_opens(tmp_path: Path) -> None:
+    """What was acknowledged is there, in order and without gaps."""
+    path = tmp_path / "sessions.db"
+    script = """
+import sys
+from pathlib import Path
+from cfs_server.sessions.journal.journal import Batch
+from cfs_server.sessions.journal.sqlite import SqliteBackend
+from tests.sessions.journal.conformance import Writer
+backend = SqliteBackend(Path(sys.argv[1]))
+opened = backend.open()
+writer = Writer(opened)
+key = str(opened.seq)
+backend.commit(Batch([writer.created(key)]))
+while True:
+    backend.commit(Batch([writer.message(key), writer.message(key)]))
+    backend.tidy()
+    print(writer.seq, flush=True)
+"""
+    chance = random.Random(2)
+    acknowledged = 0
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-c", script, path], stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            for _ in range(chance.randrange(1, 200)):
+                acknowledged = int(child.stdout.readline())
+            os.kill(child.pid, signal.SIGKILL)
+        with opened(path) as (backend, found):
+            seqs = [row.seq for row in found.rows]
+            assert seqs == list(range(1, len(seqs) + 1))
+            assert found.seq >= acknowledged
+            finish(backend)
+        assert check_file(path) == []
