@@ -56,7 +56,7 @@ FILES = checked_in()
 TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in FILES
-    if path.suffix not in (".gguf", ".png")
+    if path.suffix not in (".db", ".gguf", ".png")
 }
 PAGES = [name for name in TEXTS if name.endswith(".md")]
 

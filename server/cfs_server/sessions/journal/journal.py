@@ -205,7 +205,8 @@ class Journal:
         return self._seq
 
     def keep(self, space: str, name: str, value: str | None) -> None:
-        """Store a small document, or delete it with None."""
+        """Store a small document, or delete it with None. Raises `UnicodeEncodeError` for a lone surrogate."""
+        f"{space}{name}{value}".encode()
         names = self._kept.setdefault(space, {})
         if value is None:
             names.pop(name, None)

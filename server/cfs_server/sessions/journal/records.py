@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from cfs.wire import EventType, Message, Settings, TurnSettings
 from cfs_server.sessions import state
@@ -116,7 +116,7 @@ def _reference(key: str, shared: Mapping[str, tuple[str, ...]]) -> dict[str, str
 def decode(row: Row) -> Record:
     """Return the record of a row, with its events. Raises `UnknownRecord` or `ValueError`."""
     change = decode_change(row)
-    author = _ADAPTERS[Author].validate_json(row.author) if row.author else None
+    author = _read(Author, row.author) if row.author else None
     return Record(row.session, row.at, change, tuple(decode_events(row)), author, row.number, row.position)
 
 
@@ -127,8 +127,17 @@ def decode_change(row: Row) -> Change:
         raise UnknownRecord(
             f"record {row.seq} is a {row.kind!r} of version {row.version}, which a newer CFS has written"
         )
-    change: Change = _ADAPTERS[known].validate_json(row.body)
+    change: Change = _read(known, row.body)
     return change
+
+
+def _read(kind: type[Any], text: str) -> Any:
+    try:
+        return _ADAPTERS[kind].validate_json(text)
+    except ValidationError as error:
+        if error.errors(include_url=False)[0]["type"] != "json_invalid":
+            raise
+        return _ADAPTERS[kind].validate_python(json.loads(text))  # pydantic's parser refuses lone surrogates
 
 
 def decode_events(row: Row) -> list[Event]:
@@ -192,7 +201,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, BaseModel):
         patch, settings = isinstance(value, TurnSettings), isinstance(value, Settings)
-        return value.model_dump(mode="json", exclude_unset=patch, exclude_defaults=not (patch or settings))
+        return value.model_dump(exclude_unset=patch, exclude_defaults=not (patch or settings))
     if is_dataclass(kind):
         given = ((name, getattr(value, name), default) for name, default in _defaults(kind))
         return {name: plain(found) for name, found, default in given if default is MISSING or found != default}
