@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import platformdirs
-from pydantic import Field, ValidationError, field_validator
+from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from cfs.wire import Keep
@@ -135,6 +135,13 @@ class Settings(BaseSettings):
         description="Delete sessions that have not changed for this long, such as `90d`: a number of minutes (`m`),"
         " hours (`h`), days (`d`), weeks (`w`) or years (`y`). The setting `keep` of a session wins.",
     )
+    memory: ByteSize = Field(
+        "512MiB",
+        validate_default=True,
+        description="Memory for the messages of idle sessions, such as `2GiB`. Beyond it, those of the sessions that"
+        " were not used for longest are read from the store when they are needed. Nothing leaves the memory with the"
+        " store `memory`.",
+    )
     ready_file: Path | None = Field(None, description="File to write the server's URL to once it listens.")
     log_format: Literal["auto", "text", "json"] = Field(
         "auto", description="`text` for people, `json` for programs; `auto` is `text`, coloured on a terminal."
@@ -155,7 +162,8 @@ class Settings(BaseSettings):
     token_bytes: int | None = Field(
         None,
         ge=0,
-        description="Maximum bytes of messages in memory, and of files in workspaces, of one token (507).",
+        description="Maximum bytes of messages, as they take in memory, and of files in workspaces, of one token"
+        " (507).",
     )
     token_streams: int | None = Field(None, ge=0, description="Maximum number of open streams of one token (429).")
     token_requests: float | None = Field(
@@ -199,7 +207,10 @@ class Settings(BaseSettings):
         description="Maximum bytes of an upstream's reply, including thinking and tool calls; longer ones fail.",
     )
     max_sessions: Count = Field(_limits.sessions, description="Maximum number of sessions (507).")
-    max_total_bytes: Count = Field(_limits.total_bytes, description="Maximum bytes of memory for all messages (507).")
+    max_total_bytes: Count = Field(
+        _limits.total_bytes,
+        description="Maximum bytes of all messages, as they take in memory, whether they are there or not (507).",
+    )
     max_queued_turns: Count = Field(
         _limits.queued_turns, description="Maximum number of turns that wait in a session (429)."
     )
@@ -281,6 +292,7 @@ class Settings(BaseSettings):
             message_bytes=self.max_message_bytes,
             messages=self.max_messages,
             total_bytes=self.max_total_bytes,
+            memory=self.memory,
             queued_turns=self.max_queued_turns,
             turn_seconds=self.turn_seconds,
             wait_seconds=self.max_wait_seconds,

@@ -112,12 +112,32 @@ def new_nonce() -> str:
     return secrets.token_hex(4)
 
 
+_NO_EVENTS: deque[Event] = deque(maxlen=0)
+"""The events of all empty logs. A deque of its own costs 760 bytes."""
+
+
 class EventLog:
     """The newest events in order of their numbers: at most `capacity` events and `size` bytes, but at least one event.
 
     `life` distinguishes cursors of an earlier log with the same name. `last` is the number of the event before the
     first one, and `key` names the log in the archive.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_archive",
+        "_capacity",
+        "_events",
+        "_first",
+        "_key",
+        "_size",
+        "broadcast",
+        "bytes",
+        "closed",
+        "goodbye",
+        "life",
+        "number_of",
+    )
 
     def __init__(
         self,
@@ -138,7 +158,7 @@ class EventLog:
         self._capacity = capacity
         self._size = size
         self.number_of = number_of
-        self._events: deque[Event] = deque()
+        self._events = _NO_EVENTS
         self._first = last + 1
         self._archive = archive
         self._key = key
@@ -150,6 +170,8 @@ class EventLog:
 
     def append(self, event: Event) -> None:
         """Add the event with the next number and wake the readers."""
+        if not self._events:
+            self._events = deque()
         self._events.append(event)
         self.bytes += event.cost
         while len(self._events) > 1 and (len(self._events) > self._capacity or self.bytes > self._size):
@@ -164,6 +186,8 @@ class EventLog:
     def _drop_first(self) -> None:
         self.bytes -= self._events.popleft().cost
         self._first += 1
+        if not self._events:
+            self._events = _NO_EVENTS
 
     def close(self, *, goodbye: bool = False) -> None:
         """End the readers after the last event. `goodbye` means that the server shuts down."""

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -62,6 +61,7 @@ from cfs_server.sessions.state import (
     TurnQueued,
     TurnStarted,
     author,
+    shared,
 )
 from cfs_server.sessions.turns import Lease, Turn, TurnRequest, TurnResult, TurnState, kind_of
 
@@ -95,6 +95,8 @@ class Session(SessionState):
     of the nonce and the version of the history (H3).
     """
 
+    __slots__ = ("_services", "changed", "log")
+
     def __init__(self, created: Created, services: Services, account: StorageUsage, at: float | None = None) -> None:
         """Create a session. `at` is the time of a recorded session."""
         self._attach(created.key, services, account, services.bus.new_log(created.life, created.key))
@@ -108,9 +110,9 @@ class Session(SessionState):
         """Return the session of a stored head, with its turns as they were. The caller resumes them."""
         session = cls.__new__(cls)
         session._attach(head.key, services, account, services.bus.new_log(head.life, head.key, head.number))  # noqa: SLF001
-        session.id, session.nonce, session.settings = head.id, head.life, head.settings
+        session.id, session.nonce, session.settings = head.id, head.life, shared(head.settings)
         session.history = History.restored(account, head.history)
-        session.queue = deque(map(Turn.restored, head.queue))
+        session.queue = [Turn.restored(turn) for turn in head.queue]
         session.running = None if head.running is None else Turn.restored(head.running)
         session.deleted, session.tokens = False, head.tokens
         session.created_at, session.updated_at = head.created_at, head.updated_at

@@ -8,10 +8,10 @@ clients are derived from changes and may be smaller: `history.replaced` contains
 To add a change, write a class with `apply`, which alters the state and returns the events to publish.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from cfs.wire import EventType, FinishReason, Message, Settings, State, Usage
@@ -25,6 +25,12 @@ NO_MESSAGES, WHOLE = Weighed(), Window()
 _NO_TOKENS = Usage()
 
 
+@lru_cache(maxsize=256)
+def shared(settings: Settings) -> Settings:
+    """Return the first of equal settings: most sessions have the same, and each costs 1.2 KB."""
+    return settings
+
+
 class EventDraft(NamedTuple):
     """An event before it is numbered."""
 
@@ -36,13 +42,30 @@ class EventDraft(NamedTuple):
 class SessionState:
     """The state of a session. Anyone may read it; only changes alter it."""
 
+    __slots__ = (
+        "account",
+        "begins_at",
+        "created_at",
+        "deleted",
+        "history",
+        "id",
+        "key",
+        "nonce",
+        "queue",
+        "running",
+        "seq",
+        "settings",
+        "tokens",
+        "updated_at",
+    )
+
     id: str
     key: str
     nonce: str
     account: StorageUsage
     settings: Settings
     history: History
-    queue: deque[Turn]
+    queue: list[Turn]
     running: Turn | None
     deleted: bool
     tokens: int
@@ -159,10 +182,10 @@ class Created:
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
         """Initialize an empty state."""
-        session.id, session.key, session.nonce, session.settings = self.id, self.key, self.life, self.settings
+        session.id, session.key, session.nonce, session.settings = self.id, self.key, self.life, shared(self.settings)
         session.history = History(session.account, self.history, at)
         session.history.window = self.window
-        session.queue, session.running, session.deleted, session.tokens = deque(), None, False, 0
+        session.queue, session.running, session.deleted, session.tokens = [], None, False, 0
         session.created_at = session.updated_at = at
         session.account.add(sessions=1)
         return (session.created_event(**({} if self.forked_from is None else {"forked_from": self.forked_from})),)
@@ -206,7 +229,7 @@ class SettingsChanged:
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
         """Replace the settings."""
-        session.settings = self.settings
+        session.settings = shared(self.settings)
         return (EventDraft(session.id, "settings.changed", {"settings": self.settings.model_dump()}),)
 
 
@@ -390,7 +413,7 @@ class LeaseExpired:
         turn.enter(TurnState.QUEUED)
         turn.said.clear()
         session.running = None
-        session.queue.appendleft(turn)
+        session.queue.insert(0, turn)
         return ()
 
 
@@ -406,7 +429,7 @@ class TurnInterrupted:
         turn.enter(TurnState.QUEUED)
         turn.said.clear()
         session.running = None
-        session.queue.appendleft(turn)
+        session.queue.insert(0, turn)
         return (EventDraft(session.id, "turn.interrupted", {"turn": self.turn}),)
 
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import structlog
 
-from cfs.errors import AlreadyExists, Conflict, Gone, NotFound, PreconditionFailed, Unavailable
+from cfs.errors import AlreadyExists, CfsError, Conflict, Gone, NotFound, PreconditionFailed, Unavailable
 from cfs.ids import check_id
 from cfs.wire import Message, Settings, SettingsPatch
 from cfs_server.engine.interface import Engine, Hint
@@ -206,10 +206,16 @@ class SessionStore:
         return self.histories.loaded_by_id(session_id, self.find)
 
     async def load_busy(self) -> None:
-        """Load the histories of all sessions with turns, after a start and before the turns go on."""
+        """Load the histories of all sessions with turns, after a start and before the turns go on.
+
+        Turns whose history cannot be read fail.
+        """
         for session in [session for session in self if not session.idle]:
-            async with self.histories.loaded(session):
-                pass
+            try:
+                async with self.histories.loaded(session):
+                    pass
+            except CfsError as error:
+                session.abandon(error.detail)
 
     def open(self, session_id: str, account: StorageUsage | None = None) -> Session:
         """Return a session. It is created if it does not exist (S2), and then counts for the account."""
@@ -284,7 +290,6 @@ class SessionStore:
         for session in reversed(self.family(self.get(session_id))):
             self._remove(session.id)
             session.delete()
-            self.histories.forget(session)
             self._hints.forget(session.key)
         self._wake_above(session_id)
 
@@ -430,7 +435,7 @@ class SessionStore:
         if self.journal is None:
             return
         began, opened = time.monotonic(), self.journal.opened
-        for head in opened.heads:
+        for head in sorted(opened.heads, key=lambda head: head.id):  # so that each is added at the end of a list
             self._add(Session.restored(head, self._services, account_of(head.owner)))
         self.replay(((row.seq, decode(row)) for row in opened.rows), account_of)
         await self.load_busy()
@@ -473,7 +478,8 @@ class SessionStore:
                 session.log.close()
         for session in self:
             self.histories.touch(session)
-            self._hints.look(session)
+            if not session.idle:  # the engine has nothing of the others
+                self._hints.look(session)
 
     async def checkpoints(self) -> None:
         """Store the heads of changed sessions now and then, until cancelled."""
@@ -534,7 +540,7 @@ class SessionStore:
         insort(self._siblings(session.id), session.id)
 
     def _remove(self, session_id: str) -> None:
-        del self._sessions[session_id]
+        self.histories.forget(self._sessions.pop(session_id))
         self._hints.taken_away(session_id)
         siblings = self._siblings(session_id)
         del siblings[bisect_left(siblings, session_id)]
