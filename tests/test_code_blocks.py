@@ -281,6 +281,13 @@ def test_the_demonstration_is_the_recorded_one() -> None:
     assert block("docs/agents.md", "demo").strip() == (ROOT / "examples/agent-demo.txt").read_text().strip()
 
 
+@runs("docs/api.md", "keys")
+def test_a_repeated_message_is_one(shell: Shell) -> None:
+    shown = shell.run(block("docs/api.md", "keys").replace("uuidgen", "cat /proc/sys/kernel/random/uuid"))
+    assert len(set(re.findall(r'"turn":"(.+?)"', shown))) == 1
+    assert shown.lower().count("idempotency-replayed: true") == 1
+
+
 @runs("docs/api.md", "files")
 def test_files_by_rest(shell: Shell) -> None:
     (shell.server / "plan.md").write_text("# Plan\n")

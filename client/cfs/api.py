@@ -6,6 +6,7 @@ Errors are those of `cfs.errors`, as the server raised them.
 
 import dataclasses
 import json
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -41,9 +42,16 @@ AGENT = "X-CFS-Agent"
 TOOL_CALL = "X-CFS-Tool-Call"
 """Header with the id of the tool call that sends a request, percent-encoded."""
 
+KEY = "Idempotency-Key"
+"""Header that identifies a write: the server carries out requests with the same key once."""
+
+REPLAYED = "Idempotency-Replayed"
+"""Header of the answer to a request that the server had carried out before."""
+
 COMPLETION_SECONDS = 600.0
 """Default timeout of a completion, in seconds."""
 
+_COMPLETIONS = "/v1/chat/completions"
 _LONGEST_WAIT = 86_400.0
 """Maximum wait that a server accepts, in seconds; it may wait for a shorter time."""
 
@@ -72,6 +80,21 @@ class Request:
     def safe(self) -> bool:
         """Whether the method is safe, so that the request can be repeated (RFC 9110, 9.2.1)."""
         return self.method == "GET"
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the request can be sent again without a second effect: it only reads, or it has a key."""
+        return self.safe or KEY in self.headers
+
+    def keyed(self, key: str | None = None) -> "Request":
+        """Return the request with an idempotency key: this one, or a new one unless it has one.
+
+        Requests that change nothing stay as they are: those that are safe, and completions that no session records.
+        """
+        ephemeral = self.path == _COMPLETIONS and SESSION not in self.headers
+        if self.safe or ephemeral or (key is None and KEY in self.headers):
+            return self
+        return dataclasses.replace(self, headers={**self.headers, KEY: uuid.uuid4().hex if key is None else key})
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +427,7 @@ def _completion(
     if session is not None:
         headers[SESSION] = quote(check_id(session))
     body = json.dumps(request.model_dump(mode="json", exclude_none=True) | how, ensure_ascii=False).encode()
-    return Request("POST", "/v1/chat/completions", headers=headers, body=body, wait_seconds=wait_seconds)
+    return Request("POST", _COMPLETIONS, headers=headers, body=body, wait_seconds=wait_seconds)
 
 
 # -- the server ------------------------------------------------------------------------------------------------------

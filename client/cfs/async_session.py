@@ -5,8 +5,9 @@ There is an async and a sync version; tools/unasync.py generates the sync one.
 
 import os
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -23,6 +24,7 @@ from cfs.wire import NewMessage, Settings, SettingsPatch, TurnSettings
 
 Model = TypeVar("Model", bound=BaseModel)
 T = TypeVar("T")
+Keys = Iterator[str | None]
 
 TIMEOUT = 900.0
 """Default timeout of a reply in seconds; the server's limit for a turn is ten minutes."""
@@ -130,6 +132,7 @@ class AsyncSession:
         max_rounds: int = MAX_ROUNDS,
         settings: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        idempotency_key: str | None = None,
     ) -> Response: ...
 
     @overload
@@ -143,6 +146,7 @@ class AsyncSession:
         max_rounds: int = MAX_ROUNDS,
         settings: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        idempotency_key: str | None = None,
     ) -> Response[Model]: ...
 
     async def send(
@@ -155,6 +159,7 @@ class AsyncSession:
         max_rounds: int = MAX_ROUNDS,
         settings: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        idempotency_key: str | None = None,
     ) -> Response | Response[Model]:
         """Write a message and return the reply, once it is complete (C3).
 
@@ -165,6 +170,9 @@ class AsyncSession:
         handles them; after `max_rounds` rounds `TooManyRounds` is raised. A failed turn does not raise:
         `Response.error` has the reason. `timeout` applies to the whole call.
 
+        A message whose answer was lost is sent again and stored once. To repeat the call yourself, also in another
+        process, give it an `idempotency_key` of its own (over HTTP).
+
         As a file: append, then read until the reply is there. Over HTTP:
         `POST /v1/sessions/{id}/messages?wait=&transcript=true`; for a slow reply then `GET /v1/sessions/{id}/events`
         and `GET /v1/sessions/{id}`.
@@ -172,14 +180,16 @@ class AsyncSession:
         deadline = self._deadline(timeout)
         box = Toolbox(tools)
         turn = _turn_settings(settings)
+        keys = _keys(idempotency_key)
         if response_format is None:
-            outcome = await self._converse(self._new(message, turn, box), box, auto_tool, max_rounds, deadline)
+            new = self._new(message, turn, box)
+            outcome = await self._converse(new, box, auto_tool, max_rounds, deadline, keys)
             return respond(self._id, outcome, None)
         form = Form(response_format)
         text = form.ask(message)
         for _ in range(TRIES):
             new = self._new(text, turn, box, form.response_format)
-            outcome = await self._converse(new, box, auto_tool, max_rounds, deadline)
+            outcome = await self._converse(new, box, auto_tool, max_rounds, deadline, keys)
             if outcome.error is not None:
                 raise EngineError(outcome.error)
             try:
@@ -197,18 +207,21 @@ class AsyncSession:
         max_rounds: int = MAX_ROUNDS,
         settings: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        idempotency_key: str | None = None,
     ) -> AsyncChatIterator:
         """Write a message and yield its reply as it is generated (C4); raises `EngineError` if the turn fails.
 
         The message is written when the loop begins. Leaving the loop early does not stop the turn; its reply will be in
-        the history. With `tools` calls are run and their results returned to the model, as in `send`.
+        the history. With `tools` calls are run and their results returned to the model, as in `send`. With the same
+        `idempotency_key` the message is written once, and each call yields its reply from the beginning.
 
         As a file: append, then read `.live/{id}`, or where there is none watch the file grow. Over HTTP:
         `POST /v1/sessions/{id}/messages` with `Accept: text/event-stream`.
         """
         box = Toolbox(tools)
         new = self._new(message, _turn_settings(settings), box)
-        return AsyncChatIterator(self._stream(new, box, max_rounds, self._deadline(timeout)))
+        keys = _keys(idempotency_key)
+        return AsyncChatIterator(self._stream(new, box, max_rounds, self._deadline(timeout), keys))
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -263,13 +276,14 @@ class AsyncSession:
         """
         await self._use(lambda: self._transport.wait(self._deadline(timeout)))
 
-    async def fork(self, path: str | None = None, *, at: int | None = None) -> Self:
+    async def fork(self, path: str | None = None, *, at: int | None = None, idempotency_key: str | None = None) -> Self:
         """Copy the history, or its first `at` messages, to an independent session and return it (S14).
 
-        Without a `path` the copy gets a new name; raises `AlreadyExists` if the name is taken. As a file: read and
+        Without a `path` the copy gets a new name; raises `AlreadyExists` if the name is taken. Calls with the same
+        `idempotency_key` make one copy. As a file: read and
         write a new one. Over HTTP: `POST /v1/sessions/{id}/fork`.
         """
-        copy = await self._use(lambda: self._transport.fork(path, at, self._deadline(None)))
+        copy = await self._use(lambda: self._transport.fork(path, at, self._deadline(None), idempotency_key))
         return type(self)(copy, **self._place, timeout=self._timeout)
 
     async def delete(self) -> None:
@@ -346,25 +360,28 @@ class AsyncSession:
         return _checked(NewMessage, {"content": text, "settings": settings, **extra})
 
     async def _converse(
-        self, new: NewMessage, box: Toolbox, auto_tool: bool, max_rounds: int, deadline: Deadline
+        self, new: NewMessage, box: Toolbox, auto_tool: bool, max_rounds: int, deadline: Deadline, keys: Keys
     ) -> Outcome:
         """Send a message, and then results of tools until the model makes no more calls."""
-        outcome = await self._transport.send(new, deadline)
+        outcome = await self._transport.send(new, deadline, next(keys))
         self._exists = True
         rounds = 0
         while auto_tool and outcome.error is None and (calls := box.calls(outcome)):
             _check_rounds(rounds, max_rounds, outcome)
             rounds += 1
-            outcome = await self._transport.send(await self._answer(new, box, calls, deadline), deadline)
+            answer = await self._answer(new, box, calls, deadline, keys)
+            outcome = await self._transport.send(answer, deadline, next(keys))
         return outcome
 
-    async def _stream(self, new: NewMessage, box: Toolbox, max_rounds: int, deadline: Deadline) -> AsyncGenerator[str]:
+    async def _stream(
+        self, new: NewMessage, box: Toolbox, max_rounds: int, deadline: Deadline, keys: Keys
+    ) -> AsyncGenerator[str]:
         """Yield the replies to a message and to results of tools until the model makes no more calls."""
         rounds = 0
         message: NewMessage | None = new
         while message is not None:
             calls: list[ToolRequest] = []
-            async with aclosing(self._transport.stream(message, deadline)) as pieces:
+            async with aclosing(self._transport.stream(message, deadline, next(keys))) as pieces:
                 async for piece in pieces:
                     self._exists = True
                     if isinstance(piece, str):
@@ -372,7 +389,7 @@ class AsyncSession:
                     elif calls := box.calls(piece):
                         _check_rounds(rounds, max_rounds, piece)
             rounds += 1
-            message = await self._answer(new, box, calls, deadline) if calls else None
+            message = await self._answer(new, box, calls, deadline, keys) if calls else None
 
     async def _answer(
         self,
@@ -380,15 +397,21 @@ class AsyncSession:
         box: Toolbox,
         calls: Sequence[ToolRequest],
         deadline: Deadline,
+        keys: Keys,
     ) -> NewMessage:
         """Run calls and write all results but the last; the last one is returned, to be sent for the next reply."""
         *earlier, last = await box.async_run(calls)
         for result in earlier:
             message = NewMessage(role="tool", content=result.content, tool_call_id=result.call_id)
-            await self._transport.send(message, deadline)
+            await self._transport.send(message, deadline, next(keys))
         return new.model_copy(
             update={"role": "tool", "content": last.content, "tool_call_id": last.call_id, "generate": True}
         )
+
+
+def _keys(key: str | None) -> Keys:
+    """Yield the idempotency keys of the messages that one call sends: the caller's, then some made from it."""
+    return (key if key is None or number == 1 else f"{key}/{number}" for number in count(1))
 
 
 def _name(path: str | os.PathLike[str] | None, place: str) -> str:

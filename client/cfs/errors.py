@@ -6,7 +6,8 @@
     │   ├── InvalidPath         not a legal path of a file (G1)
     │   ├── InvalidSettings     a setting that cannot be set here (S9)
     │   ├── InvalidTranscript   text that does not read as turns (S6)
-    │   └── InvalidParameters   a parameter or a member of the body is not what the API takes (H5)
+    │   ├── InvalidParameters   a parameter or a member of the body is not what the API takes (H5)
+    │   └── KeyReused           the idempotency key belongs to another request
     ├── UnsupportedMedia        body is not UTF-8, or of a type we do not read
     ├── Unauthorized            no valid credentials
     ├── Forbidden               valid credentials, but not for this
@@ -17,7 +18,8 @@
     ├── NotAcceptable
     ├── Conflict                the state does not allow it now
     │   ├── AlreadyExists
-    │   └── PreconditionFailed  If-Match names another version (H3)
+    │   ├── PreconditionFailed  If-Match names another version (H3)
+    │   └── InProgress          the first request with this idempotency key is still running
     ├── PreconditionRequired    If-Match is missing where it is needed
     ├── RangeNotSatisfiable     the range lies outside of the file
     ├── TooLarge                one message, body or id is over its limit (H7)
@@ -113,6 +115,12 @@ class InvalidParameters(InvalidRequest):
     title = "Invalid parameters"
 
 
+class KeyReused(InvalidRequest):
+    """The idempotency key was sent before, with another request; a new request needs a new key."""
+
+    title = "Idempotency key reused"
+
+
 class UnsupportedMedia(CfsError):
     """The body is not valid UTF-8 or of a media type that is not read here."""
 
@@ -177,6 +185,12 @@ class PreconditionFailed(Conflict):
     """`If-Match` names another version than the current one (RFC 9110, 13.1.1)."""
 
     title = "Precondition failed"
+
+
+class InProgress(Conflict):
+    """The first request with this idempotency key is still running; try again later."""
+
+    title = "In progress"
 
 
 class PreconditionRequired(CfsError):
@@ -324,6 +338,7 @@ TABLE: dict[type[CfsError], Row] = {
     InvalidSettings: Row("invalid-settings", 422, errno.EINVAL),
     InvalidTranscript: Row("invalid-transcript", 422, errno.EINVAL),
     InvalidParameters: Row("invalid-parameters", 422, errno.EINVAL),
+    KeyReused: Row("key-reused", 422, errno.EINVAL),
     UnsupportedMedia: Row("unsupported-media", 415, errno.EILSEQ),
     Unauthorized: Row("unauthorized", 401, errno.EACCES),
     Forbidden: Row("forbidden", 403, errno.EACCES),
@@ -335,6 +350,7 @@ TABLE: dict[type[CfsError], Row] = {
     Conflict: Row("conflict", 409, errno.EPERM),
     AlreadyExists: Row("already-exists", 409, errno.EEXIST),
     PreconditionFailed: Row("precondition-failed", 412, errno.ESTALE),
+    InProgress: Row("in-progress", 409, errno.EBUSY),
     PreconditionRequired: Row("precondition-required", 428, errno.EPERM),
     TooLarge: Row("too-large", 413, errno.EFBIG),
     RangeNotSatisfiable: Row("range-not-satisfiable", 416, errno.EINVAL),

@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -24,6 +25,7 @@ from cfs.wire import NewMessage, Settings, SettingsPatch, TurnSettings
 
 Model = TypeVar("Model", bound=BaseModel)
 T = TypeVar("T")
+Keys = Iterator[str | None]
 
 TIMEOUT = 900.0
 """Default timeout of a reply in seconds; the server's limit for a turn is ten minutes."""
@@ -131,6 +133,7 @@ class Session:
         max_rounds: int = MAX_ROUNDS,
         settings: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        idempotency_key: str | None = None,
     ) -> Response: ...
 
     @overload
@@ -144,6 +147,7 @@ class Session:
         max_rounds: int = MAX_ROUNDS,
         settings: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        idempotency_key: str | None = None,
     ) -> Response[Model]: ...
 
     def send(
@@ -156,6 +160,7 @@ class Session:
         max_rounds: int = MAX_ROUNDS,
         settings: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        idempotency_key: str | None = None,
     ) -> Response | Response[Model]:
         """Write a message and return the reply, once it is complete (C3).
 
@@ -166,6 +171,9 @@ class Session:
         handles them; after `max_rounds` rounds `TooManyRounds` is raised. A failed turn does not raise:
         `Response.error` has the reason. `timeout` applies to the whole call.
 
+        A message whose answer was lost is sent again and stored once. To repeat the call yourself, also in another
+        process, give it an `idempotency_key` of its own (over HTTP).
+
         As a file: append, then read until the reply is there. Over HTTP:
         `POST /v1/sessions/{id}/messages?wait=&transcript=true`; for a slow reply then `GET /v1/sessions/{id}/events`
         and `GET /v1/sessions/{id}`.
@@ -173,14 +181,16 @@ class Session:
         deadline = self._deadline(timeout)
         box = Toolbox(tools)
         turn = _turn_settings(settings)
+        keys = _keys(idempotency_key)
         if response_format is None:
-            outcome = self._converse(self._new(message, turn, box), box, auto_tool, max_rounds, deadline)
+            new = self._new(message, turn, box)
+            outcome = self._converse(new, box, auto_tool, max_rounds, deadline, keys)
             return respond(self._id, outcome, None)
         form = Form(response_format)
         text = form.ask(message)
         for _ in range(TRIES):
             new = self._new(text, turn, box, form.response_format)
-            outcome = self._converse(new, box, auto_tool, max_rounds, deadline)
+            outcome = self._converse(new, box, auto_tool, max_rounds, deadline, keys)
             if outcome.error is not None:
                 raise EngineError(outcome.error)
             try:
@@ -198,18 +208,21 @@ class Session:
         max_rounds: int = MAX_ROUNDS,
         settings: Mapping[str, Any] | None = None,
         timeout: float | None = None,
+        idempotency_key: str | None = None,
     ) -> ChatIterator:
         """Write a message and yield its reply as it is generated (C4); raises `EngineError` if the turn fails.
 
         The message is written when the loop begins. Leaving the loop early does not stop the turn; its reply will be in
-        the history. With `tools` calls are run and their results returned to the model, as in `send`.
+        the history. With `tools` calls are run and their results returned to the model, as in `send`. With the same
+        `idempotency_key` the message is written once, and each call yields its reply from the beginning.
 
         As a file: append, then read `.live/{id}`, or where there is none watch the file grow. Over HTTP:
         `POST /v1/sessions/{id}/messages` with `Accept: text/event-stream`.
         """
         box = Toolbox(tools)
         new = self._new(message, _turn_settings(settings), box)
-        return ChatIterator(self._stream(new, box, max_rounds, self._deadline(timeout)))
+        keys = _keys(idempotency_key)
+        return ChatIterator(self._stream(new, box, max_rounds, self._deadline(timeout), keys))
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -264,13 +277,14 @@ class Session:
         """
         self._use(lambda: self._transport.wait(self._deadline(timeout)))
 
-    def fork(self, path: str | None = None, *, at: int | None = None) -> Self:
+    def fork(self, path: str | None = None, *, at: int | None = None, idempotency_key: str | None = None) -> Self:
         """Copy the history, or its first `at` messages, to an independent session and return it (S14).
 
-        Without a `path` the copy gets a new name; raises `AlreadyExists` if the name is taken. As a file: read and
+        Without a `path` the copy gets a new name; raises `AlreadyExists` if the name is taken. Calls with the same
+        `idempotency_key` make one copy. As a file: read and
         write a new one. Over HTTP: `POST /v1/sessions/{id}/fork`.
         """
-        copy = self._use(lambda: self._transport.fork(path, at, self._deadline(None)))
+        copy = self._use(lambda: self._transport.fork(path, at, self._deadline(None), idempotency_key))
         return type(self)(copy, **self._place, timeout=self._timeout)
 
     def delete(self) -> None:
@@ -346,24 +360,27 @@ class Session:
         extra = {"response_format": response_format, "tools": box.specs()}
         return _checked(NewMessage, {"content": text, "settings": settings, **extra})
 
-    def _converse(self, new: NewMessage, box: Toolbox, auto_tool: bool, max_rounds: int, deadline: Deadline) -> Outcome:
+    def _converse(
+        self, new: NewMessage, box: Toolbox, auto_tool: bool, max_rounds: int, deadline: Deadline, keys: Keys
+    ) -> Outcome:
         """Send a message, and then results of tools until the model makes no more calls."""
-        outcome = self._transport.send(new, deadline)
+        outcome = self._transport.send(new, deadline, next(keys))
         self._exists = True
         rounds = 0
         while auto_tool and outcome.error is None and (calls := box.calls(outcome)):
             _check_rounds(rounds, max_rounds, outcome)
             rounds += 1
-            outcome = self._transport.send(self._answer(new, box, calls, deadline), deadline)
+            answer = self._answer(new, box, calls, deadline, keys)
+            outcome = self._transport.send(answer, deadline, next(keys))
         return outcome
 
-    def _stream(self, new: NewMessage, box: Toolbox, max_rounds: int, deadline: Deadline) -> Generator[str]:
+    def _stream(self, new: NewMessage, box: Toolbox, max_rounds: int, deadline: Deadline, keys: Keys) -> Generator[str]:
         """Yield the replies to a message and to results of tools until the model makes no more calls."""
         rounds = 0
         message: NewMessage | None = new
         while message is not None:
             calls: list[ToolRequest] = []
-            with closing(self._transport.stream(message, deadline)) as pieces:
+            with closing(self._transport.stream(message, deadline, next(keys))) as pieces:
                 for piece in pieces:
                     self._exists = True
                     if isinstance(piece, str):
@@ -371,7 +388,7 @@ class Session:
                     elif calls := box.calls(piece):
                         _check_rounds(rounds, max_rounds, piece)
             rounds += 1
-            message = self._answer(new, box, calls, deadline) if calls else None
+            message = self._answer(new, box, calls, deadline, keys) if calls else None
 
     def _answer(
         self,
@@ -379,15 +396,21 @@ class Session:
         box: Toolbox,
         calls: Sequence[ToolRequest],
         deadline: Deadline,
+        keys: Keys,
     ) -> NewMessage:
         """Run calls and write all results but the last; the last one is returned, to be sent for the next reply."""
         *earlier, last = box.run(calls)
         for result in earlier:
             message = NewMessage(role="tool", content=result.content, tool_call_id=result.call_id)
-            self._transport.send(message, deadline)
+            self._transport.send(message, deadline, next(keys))
         return new.model_copy(
             update={"role": "tool", "content": last.content, "tool_call_id": last.call_id, "generate": True}
         )
+
+
+def _keys(key: str | None) -> Keys:
+    """Yield the idempotency keys of the messages that one call sends: the caller's, then some made from it."""
+    return (key if key is None or number == 1 else f"{key}/{number}" for number in count(1))
 
 
 def _name(path: str | os.PathLike[str] | None, place: str) -> str:

@@ -128,6 +128,7 @@ class EventSource:
     _turn: str | None = field(init=False)
     _failures: int = 0
     _again: bool = False
+    _sent: bool = False
     _reached: bool = field(init=False)
     _decoder: SSEDecoder = field(default_factory=SSEDecoder)
 
@@ -180,24 +181,25 @@ class EventSource:
         """Whether the client has to close the connection: the stream is over, but the server does not close it."""
         return self.ended and (self._again or self.stream.request.method != "POST")
 
-    def lost(self, reason: CfsError | None = None) -> None:
+    def lost(self, reason: CfsError | None = None, *, sent: bool = True) -> None:
         """Prepare to reconnect; raises the reason if that is impossible or useless.
 
-        Without a reason the server has closed the connection. Does nothing if the stream has ended.
+        Without a reason the server has closed the connection. `sent` is whether the server may have received the
+        request. Does nothing if the stream has ended.
         """
         if self.ended:
             return
         reason = reason or Unreachable("the stream of events ended before its end")
         if not isinstance(reason, Unavailable | TooMany):
             raise reason
-        if not self._reached:
+        self._sent = self._sent or sent
+        unknown = self.stream.one_turn and self._turn is None  # the message may have been stored
+        if not (self._sent and self.stream.request.repeatable if unknown else self._reached):
             raise reason
-        if self.stream.one_turn and self._turn is None:
-            raise reason  # the message may have been stored: sending it again could store it twice
         self._failures += 1
         if self._failures > self.attempts:
             raise reason
-        self._again = True
+        self._again = not unknown  # else the same request, which the server carries out once
 
     def _wanted(self, event: StreamEvent) -> bool:
         if not self.stream.one_turn or event.type in ("stale", "session.deleted"):

@@ -16,6 +16,7 @@ from cfs_server.dav import ROOT
 from cfs_server.dav.optional import make_dav
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.event_streams import Streams
+from cfs_server.idempotency import IdempotencyMiddleware, Requests
 from cfs_server.metrics import Metrics
 from cfs_server.middleware import RequestMiddleware
 from cfs_server.routes import completions, dashboard, events, files, health, messages, sessions, turns
@@ -44,7 +45,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
             streams = Streams(settings, metrics.streams)
             completions = EphemeralCompletions(engine, settings.limits)
             app.state.cfs = Context(
-                settings, engine, model, store, workspaces, principals, metrics, streams, completions
+                settings, engine, model, store, workspaces, principals, metrics, streams, completions, Requests(journal)
             )
             if settings.tokens is not None:
                 await principals.load(settings.tokens)
@@ -72,6 +73,7 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
     errors.install(app)
     for left in (ClientLeft, ClientDisconnect):  # during a wait for the answer, or while the body is read
         app.add_exception_handler(left, nobody_listens)
+    app.add_middleware(IdempotencyMiddleware, requests=lambda: app.state.cfs.requests, patience=settings.max_wait)
     app.add_middleware(
         RequestMiddleware,
         metrics=metrics,

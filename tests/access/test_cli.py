@@ -186,6 +186,7 @@ def parameters() -> Iterator[tuple[str, Any]]:
 
 NO_SECRETS = {
     "allow_remote_without_tokens",  # yes or no
+    "idempotency_key",  # identifies a message
     "max_tokens",  # numbers
     "token_bytes",
     "token_requests",

@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
@@ -17,7 +17,9 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.accepted = 0
+        self.swallowed = 0
         self._drops = 0
+        self._swallows = 0
         self._open: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, name="relay")]
         self._threads[0].start()
@@ -25,6 +27,10 @@ class Relay:
     def drop(self, connections: int) -> None:
         """Close the next connections as soon as they are made."""
         self._drops = connections
+
+    def swallow(self, answers: int) -> None:
+        """Lose the next answers: the server has done what was asked, and the connection ends without a byte of it."""
+        self._swallows = answers
 
     def cut(self) -> None:
         """Close all connections that there are."""
@@ -55,17 +61,33 @@ class Relay:
                 self._drops -= 1
                 client.close()
                 continue
-            server = socket.create_connection(self._target)
+            try:
+                server = socket.create_connection(self._target)
+            except OSError:
+                client.close()
+                continue
             self._open += [client, server]
-            for ends in ((client, server), (server, client)):
-                thread = threading.Thread(target=_pump, args=ends, name="relay")
+            for target, ends in ((_pump, (client, server)), (self._pump_answers, (server, client))):
+                thread = threading.Thread(target=target, args=ends, name="relay")
                 self._threads.append(thread)
                 thread.start()
 
+    def _pump_answers(self, server: socket.socket, client: socket.socket) -> None:
+        _pump(server, client, self._is_lost)
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+    def _is_lost(self) -> bool:
+        if not self._swallows:
+            return False
+        self._swallows -= 1
+        self.swallowed += 1
+        return True
+
+
+def _pump(source: socket.socket, target: socket.socket, is_lost: Callable[[], bool] = lambda: False) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
+            if is_lost():
+                break
             target.sendall(data)
     for end in (source, target):
         with contextlib.suppress(OSError):

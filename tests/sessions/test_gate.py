@@ -70,6 +70,7 @@ METHODS: dict[str, list[Method]] = {
         Method({"read_binary"}, lambda gate: gate.get("a", "read_binary")),
         Method({"list", "delete"}, lambda gate: gate.get("a", "list", "delete")),
     ],
+    "with_key": [Method({"file"}, lambda gate: gate.with_key(gate._store.get("a").key, "file"))],
     "find": [Method({"file"}, lambda gate: gate.find("a", "file"))],
     "require": [Method({"read_re"}, lambda gate: gate.require("read_re", "a"))],
     "create": [Method(WRITE, lambda gate: gate.create("a/new"))],
@@ -93,7 +94,7 @@ METHODS: dict[str, list[Method]] = {
 }
 SILENT = {
     *("may", "page", "children", "visible", "log", "limits", "throughout", "wait_settled", "is_settled"),
-    *("known", "loaded", "enter", "below", "roots_with_children"),
+    *("known", "loaded", "enter", "below", "roots_with_children", "turn"),
 }
 """What raises nothing at once: it answers what may be known, or is about a session that was got before."""
 ANYWHERE = {"require_somewhere", "require_any"}
@@ -118,7 +119,7 @@ async def test_a_right_at_one_session_is_one_somewhere() -> None:
 
 
 EACH = [pytest.param(method, id=f"{name} {n}") for name in METHODS for n, method in enumerate(METHODS[name])]
-ASKED = [each for each in EACH if each.id != "require_still 0"]
+ASKED = [each for each in EACH if each.id not in ("require_still 0", "with_key 0")]
 """All that may be about a session that does not exist."""
 
 

@@ -41,6 +41,16 @@ def send(
             show_default=False,
         ),
     ] = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option(
+            "--idempotency-key",
+            metavar="KEY",
+            help="Any text that identifies this message. If the command is repeated with it, the message is not sent"
+            " again, and the reply to the first one is printed.",
+            show_default=False,
+        ),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait for the reply, or exit once the message is accepted.")
     ] = True,
@@ -56,7 +66,7 @@ def send(
 
     message = read_message(text or [], settings or [])
     with connect(url, token_file) as client:
-        run(client, session, message, wait=wait, as_json=as_json)
+        run(client, session, message, wait=wait, as_json=as_json, idempotency_key=idempotency_key)
 
 
 def chat(session: OptionalSession = None, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:

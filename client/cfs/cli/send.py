@@ -23,11 +23,19 @@ Patch = TypeVar("Patch", bound=TurnSettings)
 _TEXTS = frozenset({"system", "prompt_style", "driver", "overflow"})
 
 
-def run(client: Client, session: str, message: NewMessage, *, wait: bool, as_json: bool) -> None:
+def run(
+    client: Client,
+    session: str,
+    message: NewMessage,
+    *,
+    wait: bool,
+    as_json: bool,
+    idempotency_key: str | None = None,
+) -> None:
     """Send a message and print the reply; exits with `REFUSED` if the turn failed or was cancelled."""
     streaming = is_terminal(sys.stdout) and not as_json
     if not wait:
-        accepted = client.call(api.post(session, message))
+        accepted = client.call(api.post(session, message), idempotency_key=idempotency_key)
         show(accepted.model_dump_json() + "\n" if as_json else "")
         return
     try:
@@ -37,6 +45,7 @@ def run(client: Client, session: str, message: NewMessage, *, wait: bool, as_jso
             message,
             show if streaming else lambda _: None,
             lambda event: note(text) if streaming and (text := remark(event)) else None,
+            idempotency_key=idempotency_key,
         )
     except KeyboardInterrupt:
         note(f"\nThe turn continues: cfs cat {session}")
@@ -91,6 +100,7 @@ def answer(
     show: Callable[[str], None],
     watch: Callable[[StreamEvent], None] = lambda _: None,
     life: api.Life | None = None,
+    idempotency_key: str | None = None,
 ) -> Reply:
     """Send a message and follow its turn: `show` gets the text as it comes, `watch` every event.
 
@@ -101,7 +111,8 @@ def answer(
     last = StreamEvent("", {})
     turn = None
     life = life or api.Life()
-    with closing(client.events(life.stream(api.converse(session, message)))) as events:
+    stream = life.stream(api.converse(session, message))
+    with closing(client.events(stream, idempotency_key=idempotency_key)) as events:
         for last in events:
             life.saw(last.id)
             turn = turn or last.turn

@@ -11,6 +11,7 @@ import httpx
 
 from cfs import api
 from cfs.errors import CfsError, InvalidRequest, Timeout, Unreachable
+from cfs.stream import FIRST_PAUSE, LONGEST_PAUSE
 from cfs.transports.base import TOKEN_VARIABLE, URL_VARIABLE, Deadline
 
 CONNECT_SECONDS = 5.0
@@ -19,6 +20,9 @@ HEARTBEAT_SECONDS = 60.0
 """Maximum silence of a stream: the server sends a comment every few seconds, so the connection is dead after that."""
 
 RETRIES = 3
+LOST_RETRIES = 10
+"""Attempts in all after the answer to a write was lost; together they take nine seconds."""
+_NOT_READY = 503
 _SHORTEST = 0.01
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
@@ -79,11 +83,47 @@ def arguments(request: api.Request, limits: httpx.Timeout) -> dict[str, Any]:
     }
 
 
-def may_repeat(request: api.Request, error: Exception) -> bool:
-    """Return whether a failed request can be retried without repeating its effect (C9)."""
-    if isinstance(error, _NOT_SENT):
-        return True
-    return request.safe and isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+def was_sent(error: Exception) -> bool:
+    """Return whether the server may have received the request that failed with this error."""
+    return not isinstance(error, _NOT_SENT)
+
+
+class Attempts:
+    """Decides whether a failed request is sent again, and after which pause (C9).
+
+    A request that did not reach a server, or only reads, is sent a few times. A write with a key whose answer was lost
+    is sent for longer, until a server says what came of it: the first one may have been restarted.
+    """
+
+    def __init__(self, request: api.Request) -> None:
+        self._request = request
+        self._failures = 0
+        self._lost: httpx.HTTPError | None = None
+
+    def pause(self, error: httpx.HTTPError | httpx.InvalidURL) -> float | None:
+        """Return the seconds to wait before the next attempt; None if the error is final."""
+        lost = was_sent(error)
+        if lost and not (
+            self._request.repeatable and isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+        ):
+            return None
+        if lost and not self._request.safe and isinstance(error, httpx.HTTPError):
+            self._lost = error
+        return self._next()
+
+    def pause_after(self, status: int) -> float | None:
+        """Return the same for a response. Only a server that is not ready, after a lost answer, is asked again."""
+        return self._next() if status == _NOT_READY and self._lost is not None else None
+
+    def cause(self, error: httpx.HTTPError | httpx.InvalidURL) -> httpx.HTTPError | httpx.InvalidURL:
+        """Return the error to report: the lost answer if there was one, because the effect is not known."""
+        return self._lost or error
+
+    def _next(self) -> float | None:
+        self._failures += 1
+        if self._failures >= (RETRIES if self._lost is None else LOST_RETRIES):
+            return None
+        return min(FIRST_PAUSE * 2.0 ** (self._failures - 1), LONGEST_PAUSE)
 
 
 def error_from(error: httpx.HTTPError | httpx.InvalidURL, request: api.Request, url: str) -> CfsError:

@@ -63,8 +63,9 @@ class AsyncFileTransport:
     async def close(self) -> None:
         """Do nothing: no file stays open."""
 
-    async def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
+    async def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
         """Append a message; read the file until its reply is there."""
+        _refuse(key)
         await self._write(message)
         async with aclosing(self._texts(deadline, _LATE_REPLY)) as texts:
             async for text in texts:
@@ -74,8 +75,9 @@ class AsyncFileTransport:
                     return Outcome(found.text, turns[: found.end], error_in(found.text))
         raise AssertionError("the texts have no end")  # pragma: no cover
 
-    async def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str | Outcome]:
+    async def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> AsyncGenerator[str | Outcome]:
         """Append a message; read `.live`, or else poll the growing file. Finally yield the outcome."""
+        _refuse(key)
         said = ""
         async with aclosing(self._live(message, deadline)) as pieces:
             async for piece in pieces:
@@ -133,8 +135,9 @@ class AsyncFileTransport:
             await self._disk.remove(self._path)
         self._life = None
 
-    async def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:
+    async def fork(self, copy: str | None, at: int | None, deadline: Deadline, key: str | None) -> str:
         """Copy the file with its attributes, which needs one read and one write."""
+        _refuse(key)
         copy = copy or str(uuid.uuid4())
         path = file_of(self._mount, copy)
         text = await self.read(deadline)
@@ -260,3 +263,8 @@ def _beyond(said: str, reply: str) -> str:
         if reply.startswith(known):
             return reply[len(known) :]
     return ""
+
+
+def _refuse(key: str | None) -> None:
+    if key is not None:
+        raise Unsupported("a write to a file carries no idempotency key: use the session over HTTP, by url=...")

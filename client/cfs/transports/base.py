@@ -108,11 +108,11 @@ class Transport(Protocol):
         """Let go of connections; the session stays."""
         ...
 
-    def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
-        """Write a message and wait for what comes of it."""
+    def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
+        """Write a message and wait for what comes of it. `key` is the caller's idempotency key."""
         ...
 
-    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str | Outcome]:
+    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | Outcome]:
         """Write a message and yield its reply as it is generated, then what came of it.
 
         Raises `EngineError` when the turn fails.
@@ -139,7 +139,7 @@ class Transport(Protocol):
         """Delete the session."""
         ...
 
-    def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:
+    def fork(self, copy: str | None, at: int | None, deadline: Deadline, key: str | None) -> str:
         """Copy the first `at` messages, or all; return the copy's id."""
         ...
 
@@ -174,11 +174,11 @@ class AsyncTransport(Protocol):
         """Let go of connections; the session stays."""
         ...
 
-    async def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
-        """Write a message and wait for what comes of it."""
+    async def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
+        """Write a message and wait for what comes of it. `key` is the caller's idempotency key."""
         ...
 
-    def stream(self, message: NewMessage, deadline: Deadline) -> AsyncGenerator[str | Outcome]:
+    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> AsyncGenerator[str | Outcome]:
         """Write a message and yield its reply as it is generated, then what came of it.
 
         Raises `EngineError` when the turn fails.
@@ -205,7 +205,7 @@ class AsyncTransport(Protocol):
         """Delete the session."""
         ...
 
-    async def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:
+    async def fork(self, copy: str | None, at: int | None, deadline: Deadline, key: str | None) -> str:
         """Copy the first `at` messages, or all; return the copy's id."""
         ...
 

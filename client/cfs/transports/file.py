@@ -64,8 +64,9 @@ class FileTransport:
     def close(self) -> None:
         """Do nothing: no file stays open."""
 
-    def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
+    def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
         """Append a message; read the file until its reply is there."""
+        _refuse(key)
         self._write(message)
         with closing(self._texts(deadline, _LATE_REPLY)) as texts:
             for text in texts:
@@ -75,8 +76,9 @@ class FileTransport:
                     return Outcome(found.text, turns[: found.end], error_in(found.text))
         raise AssertionError("the texts have no end")  # pragma: no cover
 
-    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str | Outcome]:
+    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | Outcome]:
         """Append a message; read `.live`, or else poll the growing file. Finally yield the outcome."""
+        _refuse(key)
         said = ""
         with closing(self._live(message, deadline)) as pieces:
             for piece in pieces:
@@ -134,8 +136,9 @@ class FileTransport:
             self._disk.remove(self._path)
         self._life = None
 
-    def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:
+    def fork(self, copy: str | None, at: int | None, deadline: Deadline, key: str | None) -> str:
         """Copy the file with its attributes, which needs one read and one write."""
+        _refuse(key)
         copy = copy or str(uuid.uuid4())
         path = file_of(self._mount, copy)
         text = self.read(deadline)
@@ -261,3 +264,8 @@ def _beyond(said: str, reply: str) -> str:
         if reply.startswith(known):
             return reply[len(known) :]
     return ""
+
+
+def _refuse(key: str | None) -> None:
+    if key is not None:
+        raise Unsupported("a write to a file carries no idempotency key: use the session over HTTP, by url=...")

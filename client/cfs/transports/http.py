@@ -7,6 +7,7 @@ There is an async and a sync version; tools/unasync.py generates the sync one.
 import time
 from collections.abc import Generator
 from contextlib import closing
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -15,18 +16,18 @@ import httpx
 from cfs import api
 from cfs.errors import AlreadyExists, Busy, CfsError, EngineError, Timeout, Unreachable
 from cfs.state import TurnReader
-from cfs.stream import FIRST_PAUSE, EventSource, Outcome, StreamEvent
+from cfs.stream import EventSource, Outcome, StreamEvent
 from cfs.transcript import Turn, parse
 from cfs.transports.addresses import (
     ANSWER_SECONDS,
-    RETRIES,
+    Attempts,
     address_of,
     arguments,
     error_from,
     lost_stream,
-    may_repeat,
     stream_limits,
     time_limits,
+    was_sent,
 )
 from cfs.transports.base import Deadline
 from cfs.wire import NewMessage, Settings, SettingsPatch
@@ -59,35 +60,44 @@ class Client:
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
 
-    def call(self, call: api.Call[T]) -> T:
+    def call(self, call: api.Call[T], *, idempotency_key: str | None = None) -> T:
         """Send a call and return its parsed response.
 
-        After a failure only calls that read, and calls that were never sent, are retried (C9). Raises the server's
-        error, `Unreachable` if there is no server, and `Timeout` if it does not respond.
+        After a lost connection the call is sent again (C9). A write has an idempotency key, so that the server carries
+        it out once; give one to repeat a call yourself, also from another process. Raises the server's error,
+        `Unreachable` if there is no server, and `Timeout` if it does not respond.
         """
-        request = call.request
-        for attempt in range(RETRIES):
+        request = call.request.keyed(idempotency_key)
+        attempts = Attempts(request)
+        while True:
             try:
                 answer = self._http.request(**arguments(request, time_limits(request, self._timeout)))
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                if attempt == RETRIES - 1 or not may_repeat(request, error):
-                    raise error_from(error, request, self.url) from error
-                time.sleep(FIRST_PAUSE * 2**attempt)
+                if (pause := attempts.pause(error)) is None:
+                    raise error_from(attempts.cause(error), request, self.url) from error
             else:
-                return call.result(api.ApiResponse(answer.status_code, answer.headers, answer.content))
-        raise AssertionError("unreachable")  # pragma: no cover
+                if (pause := attempts.pause_after(answer.status_code)) is None:
+                    return call.result(api.ApiResponse(answer.status_code, answer.headers, answer.content))
+            time.sleep(pause)
 
     def events(
-        self, stream: api.Stream, *, attempts: float = 8, deadline: Deadline | None = None, late: str = _LATE_STREAM
+        self,
+        stream: api.Stream,
+        *,
+        attempts: float = 8,
+        deadline: Deadline | None = None,
+        late: str = _LATE_STREAM,
+        idempotency_key: str | None = None,
     ) -> Generator[StreamEvent]:
         """Yield the events of a stream, reconnecting as necessary, until the stream ends.
 
         A lost connection is retried up to `attempts` times in a row with growing pauses; then `Unreachable` is raised.
-        A `stale` event reports missed events. A message is never sent twice. After the deadline `Timeout` is raised,
+        A `stale` event reports missed events. A message is never stored twice: a lost request is sent again with its
+        idempotency key, which you may give to repeat the call yourself. After the deadline `Timeout` is raised,
         at the latest with the next heartbeat, and names what is `late`. Use `contextlib.closing` to close the
         connection at once when you leave the stream; this cancels nothing on the server.
         """
-        source = EventSource(stream, attempts)
+        source = EventSource(replace(stream, request=stream.request.keyed(idempotency_key)), attempts)
         deadline = deadline or Deadline(None)
         while True:
             try:
@@ -105,32 +115,32 @@ class Client:
                 source.lost()
             except (httpx.HTTPError, httpx.InvalidURL) as error:
                 deadline.check(late)
-                source.lost(lost_stream(error, source.request, self.url))
+                source.lost(lost_stream(error, source.request, self.url), sent=was_sent(error))
             except CfsError as error:
-                source.lost(error)
+                source.lost(error, sent=False)
             if source.ended:
                 return
             time.sleep(source.pause)
 
-    def chunks(self, stream: api.ChunkStream) -> "Generator[ChatChunk]":
+    def chunks(self, stream: api.ChunkStream, *, idempotency_key: str | None = None) -> "Generator[ChatChunk]":
         """Yield the chunks of a completion (H4).
 
         Leaving it early cancels the completion, unless a session records it; use `contextlib.closing` to do so at
-        once. The request is never repeated: a lost connection raises `Unreachable`. Errors of the server are raised,
-        also in the middle.
+        once. The request is never repeated: a lost connection raises `Unreachable`. With the same `idempotency_key` you
+        may repeat a completion that a session records. Errors of the server are raised, also in the middle.
         """
         from cfs.completions import CompletionReader  # late: most programs do not need it
 
-        reader = CompletionReader()
+        reader, request = CompletionReader(), stream.request.keyed(idempotency_key)
         try:
-            with self._http.stream(**arguments(stream.request, stream_limits(Deadline(None)))) as response:
+            with self._http.stream(**arguments(request, stream_limits(Deadline(None)))) as response:
                 if response.status_code >= 400:
                     raise api.error_of(api.ApiResponse(response.status_code, response.headers, response.read()))
                 for data in response.iter_bytes():
                     for chunk in reader.feed(data):
                         yield chunk
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise lost_stream(error, stream.request, self.url) from error
+            raise lost_stream(error, request, self.url) from error
         if not reader.ended:
             raise Unreachable("the completion's stream ended before its end")
 
@@ -189,14 +199,10 @@ class HttpTransport:
         """Close the connections."""
         self._client.close()
 
-    def send(self, message: NewMessage, deadline: Deadline) -> Outcome:
-        """Post a message and wait for its reply: first in the same request, then through events.
-
-        If the connection is lost in the first seconds, it is unknown whether the message has arrived. Afterwards the
-        id of the turn is known and lost connections are restored.
-        """
+    def send(self, message: NewMessage, deadline: Deadline, key: str | None) -> Outcome:
+        """Post a message and wait for its reply: first in the same request, then through events."""
         try:
-            said = self._call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)))
+            said = self._call(api.say(self._id, message, min(deadline.left, QUICK_SECONDS)), key)
         except Timeout as late:
             if "turn" not in late.extra:
                 raise
@@ -206,10 +212,10 @@ class HttpTransport:
             said.reply, parse(said.transcript or ""), said.error, said.finish_reason, said.usage, said.tool_calls
         )
 
-    def stream(self, message: NewMessage, deadline: Deadline) -> Generator[str | Outcome]:
+    def stream(self, message: NewMessage, deadline: Deadline, key: str | None) -> Generator[str | Outcome]:
         """Post a message and yield the text of its turn's events, then what came of it."""
         reader = TurnReader(self._id, _turn(message))
-        with closing(self._events(api.converse(self._id, message), deadline)) as events:
+        with closing(self._events(api.converse(self._id, message), deadline, key)) as events:
             for event in events:
                 if text := reader.feed(event):
                     yield text
@@ -228,8 +234,9 @@ class HttpTransport:
                     break
         return reader.outcome(self._turns())
 
-    def _events(self, stream: api.Stream, deadline: Deadline) -> Generator[StreamEvent]:
-        return self._seen(self._client.events(self._life.stream(stream), deadline=deadline, late=_LATE_REPLY))
+    def _events(self, stream: api.Stream, deadline: Deadline, key: str | None = None) -> Generator[StreamEvent]:
+        stream = self._life.stream(stream)
+        return self._seen(self._client.events(stream, deadline=deadline, late=_LATE_REPLY, idempotency_key=key))
 
     def _seen(self, events: Generator[StreamEvent]) -> Generator[StreamEvent]:
         with closing(events):
@@ -237,9 +244,9 @@ class HttpTransport:
                 self._life.saw(event.id)
                 yield event
 
-    def _call(self, call: api.Call[T]) -> T:
+    def _call(self, call: api.Call[T], key: str | None = None) -> T:
         """Send a call for the session that was seen first; raises `Gone` if it was deleted or replaced."""
-        return self._client.call(self._life.call(call))
+        return self._client.call(self._life.call(call), idempotency_key=key)
 
     def _turns(self) -> list[Turn]:
         return parse((self._call(api.transcript(self._id))).text)
@@ -272,9 +279,9 @@ class HttpTransport:
         self._call(api.delete(self._id))
         self._life.forget()
 
-    def fork(self, copy: str | None, at: int | None, deadline: Deadline) -> str:  # noqa: ARG002 - it never waits
+    def fork(self, copy: str | None, at: int | None, deadline: Deadline, key: str | None) -> str:  # noqa: ARG002 - it never waits
         """Copy the session on the server."""
-        return (self._call(api.fork(self._id, copy, at))).id
+        return (self._call(api.fork(self._id, copy, at), key)).id
 
     def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""

@@ -17,6 +17,7 @@ from cfs_server.broadcast import Broadcast
 from cfs_server.completions.requests import DEFAULT_TOKENS, CompletionSpec, Conversations
 from cfs_server.engine.interface import CountsTokens, Delta, Engine, Finished, GenerationRequest, Kind
 from cfs_server.sessions.authorized import AuthorizedSessions
+from cfs_server.sessions.events import Event
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.turns import Turn, TurnRequest
@@ -24,7 +25,7 @@ from cfs_server.sessions.turns import Turn, TurnRequest
 # Completions that a session records are normal turns. They continue without a reader (S4, H4).
 
 
-def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) -> tuple[Session, Turn]:
+def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) -> tuple[Session, Turn, Event]:
     """Send the last message to a session as a turn. The other messages are the conversation before it.
 
     Requires the rights to write and to read. To replace a different history, the right to delete is also required.
@@ -45,8 +46,7 @@ def submit(sessions: AuthorizedSessions, session_id: str, spec: CompletionSpec) 
         tool_choice=spec.tool_choice,
         parallel_calls=spec.parallel_calls,
     )
-    session, turn, _ = sessions.submit(session_id, request)
-    return session, turn
+    return sessions.submit(session_id, request)
 
 
 async def follow(session: Session, turn: Turn, check: Callable[[], None]) -> AsyncIterator[Delta | Finished]:
@@ -210,15 +210,30 @@ class AuthorizedCompletions:
         """The limits of a conversation."""
         return self._sessions.limits
 
-    async def begin(self, spec: CompletionSpec, session_id: str | None) -> tuple[Items, Recorded | None]:
-        """Start a completion, in a session if one is named. Return its pieces and where it is recorded."""
+    async def begin(
+        self, spec: CompletionSpec, session_id: str | None, submitted: Callable[[Session, Turn, Event], None]
+    ) -> tuple[Items, Recorded | None]:
+        """Start a completion, in a session if one is named. Return its pieces and where it is recorded.
+
+        `submitted` gets the turn, in the callback of the event loop that starts it.
+        """
         if session_id is None:
             self._sessions.require_somewhere("write")
             self._ephemeral.check(self._owner)
             return self._ephemeral.make(spec, self._owner), None
         async with self._sessions.loaded(session_id):
-            session, turn = submit(self._sessions, session_id, spec)
-        items = follow(session, turn, lambda: self._sessions.require_still(session, session_id, "read_binary"))
+            session, turn, event = submit(self._sessions, session_id, spec)
+            submitted(session, turn, event)
+        return self._follow(session, turn)
+
+    async def resume(self, key: str, turn_id: str, after: int) -> tuple[Items, Recorded | None]:
+        """Return all pieces of a completion that was started earlier in a session; see `AuthorizedSessions.turn`."""
+        session = self._sessions.with_key(key, "write", "read_binary")
+        return self._follow(session, await self._sessions.turn(session, turn_id, after))
+
+    def _follow(self, session: Session, turn: Turn) -> tuple[Items, Recorded | None]:
+        asked = session.id
+        items = follow(session, turn, lambda: self._sessions.require_still(session, asked, "read_binary"))
         return items, Recorded(session=session.id, turn=turn.id)
 
     def counting(self) -> AbstractContextManager[None]:

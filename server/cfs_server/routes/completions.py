@@ -31,6 +31,7 @@ from cfs_server.completions.responses import Writer, chunk_json, completion_json
 from cfs_server.completions.run import Items
 from cfs_server.engine.interface import Delta, Finished
 from cfs_server.event_streams import Frames
+from cfs_server.idempotency import Bound, Idempotency
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.http import Me, apart, as_json, attend, json_body
 
@@ -82,14 +83,20 @@ async def complete(
     asked: Annotated[wire.ChatRequest, Depends(json_body(wire.ChatRequest))],
     session: Annotated[str | None, Depends(_session)],
     me: Me,
+    ticket: Idempotency,
 ) -> Response:
     """Complete a conversation. With `X-CFS-Session`, that session records it as a turn.
 
     A completion is cancelled when its client disconnects. A turn of a session continues.
     """
     gate = me.completions
-    spec = await apart(request, partial(read_spec, asked, gate.limits))
-    found, recorded = await gate.begin(spec, session)
+    if (bound := ticket.bound) is not None:
+        found, recorded = await gate.resume(bound.session, bound.turn, bound.event - 1)
+    else:
+        spec = await apart(request, partial(read_spec, asked, gate.limits))
+        found, recorded = await gate.begin(
+            spec, session, lambda at, turn, event: ticket.bind(Bound(at.key, turn.id, event.number))
+        )
     items, writer = _Begun(found), Writer(gate.model.id, recorded)
     try:
         if not asked.stream:

@@ -39,6 +39,7 @@ from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.errors import invalid
 from cfs_server.event_streams import EventStream, Frames, Streams
 from cfs_server.file_service import Files
+from cfs_server.idempotency import Idempotency, Requests
 from cfs_server.metrics import Metrics
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, aside
@@ -179,6 +180,7 @@ class Context:
     metrics: Metrics
     streams: Streams
     completions: EphemeralCompletions
+    requests: Requests
     started_at: float = field(default_factory=time.time)
 
     @property
@@ -237,6 +239,7 @@ async def _sessions(request: Request) -> AuthorizedSessions:
 
 async def _session_id(
     sessions: Annotated[AuthorizedSessions, Depends(_sessions)],
+    ticket: Idempotency,
     id: Annotated[  # noqa: A002 - the name in the path
         str,
         Path(
@@ -253,7 +256,8 @@ async def _session_id(
     ] = None,
 ) -> str:
     name = check_id(id)
-    require_life(life, name, sessions)
+    if ticket.bound is None:  # a request that was carried out is answered even if its session has another name now
+        require_life(life, name, sessions)
     return name
 
 

@@ -24,6 +24,7 @@ from cfs.errors import (
 )
 from cfs_server.completions.requests import read_tools, refusal, schema_of
 from cfs_server.event_streams import follow
+from cfs_server.idempotency import Bound, Idempotency
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes import http as media
 from cfs_server.routes.events import SessionView
@@ -87,6 +88,7 @@ async def post_message(
     request: Request,
     id: SessionId,  # noqa: A002 - the name in the path
     me: Me,
+    ticket: Idempotency,
     wait: Wait = "false",
     transcript: Annotated[bool, Query(description="With `wait`: also the transcript up to the reply.")] = False,
     accept: Accept = None,
@@ -97,22 +99,30 @@ async def post_message(
     chosen = media.choose(accept, (media.JSON, media.EVENTS))
     sessions = me.sessions
     sessions.require("write", id)
-    if chosen == media.EVENTS or wait != "false":
+    shown = chosen == media.EVENTS or wait != "false"
+    if shown:
         sessions.require("read_binary", id)
-    data = await request.body()
-    asked = await apart(request, partial(_read, data, request, sessions.limits))
-    if asked is not None and asked.tools and (known := sessions.find(id, "write")) and known.settings.driver == "agent":
-        raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
-    async with sessions.loaded(id):
-        require_match_of(if_match, id, sessions)
-        require_life(life, id, sessions)  # checked again: the session may have changed while the body was read
-        if asked is None:
-            session = sessions.open(id)
-            return _accepted(session, None, session.log.last, 0)
-        session, turn, event = sessions.submit(id, asked)
+    if (bound := ticket.bound) is None:
+        data = await request.body()
+        asked = await apart(request, partial(_read, data, request, sessions.limits))
+        known = sessions.find(id, "write")
+        if asked is not None and asked.tools and known and known.settings.driver == "agent":
+            raise Conflict(f"session {id!r} is answered by an agent, which has tools of its own")
+        async with sessions.loaded(id):
+            require_match_of(if_match, id, sessions)
+            require_life(life, id, sessions)  # checked again: the session may have changed while the body was read
+            if asked is None:
+                session = sessions.open(id)
+                return _accepted(session, None, session.log.last, 0)
+            session, turn, event = sessions.submit(id, asked)
+            bound = Bound(session.key, turn.id, event.number, len(turn.message.content.encode()))
+            ticket.bind(bound)
+    else:
+        session = sessions.with_key(bound.session, "write", *(("read_binary",) if shown else ()))
+        turn = await sessions.turn(session, bound.turn, bound.event - 1)
     if chosen == media.EVENTS:
         view = SessionView(session, sessions)
-        return me.stream(follow(session.log, event.number - 1, view, turn))
+        return me.stream(follow(session.log, bound.event - 1, view, turn))
     if wait != "false":
         seconds = me.wait_limit(None if wait == "true" else float(wait))
         with sessions.throughout(session, "read_binary"):
@@ -122,7 +132,7 @@ async def post_message(
         async with sessions.loaded(session):
             await rendered(session.history, session.account.owner)
             return as_json(reply(session, turn, result, transcript=True), headers={LIFE: session.nonce})
-    return _accepted(session, turn, event.number, len(turn.message.content.encode()))
+    return _accepted(session, turn, bound.event, bound.size)
 
 
 def _read(data: bytes, request: Request, limits: Limits) -> TurnRequest | None:

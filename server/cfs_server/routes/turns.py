@@ -18,6 +18,7 @@ from cfs.errors import (
     Unavailable,
     UnsupportedMedia,
 )
+from cfs_server.idempotency import Bound, Idempotency, Ticket
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.http import Me, SessionId, Sessions, as_json, attend, json_body, reply
 from cfs_server.sessions.authorized import AuthorizedSessions
@@ -46,10 +47,15 @@ async def claim(
     id: SessionId,  # noqa: A002 - the name in the path
     terms: Annotated[wire.ClaimRequest, Depends(json_body(wire.ClaimRequest))],
     me: Me,
+    ticket: Idempotency,
 ) -> Response:
     """Claim the next waiting message, or wait for one."""
-    session = me.sessions.get(id, "read_binary", "write")
-    turn = await attend(request, _next(session, terms.lease, me.wait_limit(terms.wait), me.sessions))
+    if (bound := ticket.bound) is not None:
+        session = me.sessions.with_key(bound.session, "read_binary", "write")
+        turn = session.leased(bound.turn, bound.secret)
+    else:
+        session = me.sessions.get(id, "read_binary", "write")
+        turn = await attend(request, _next(session, terms.lease, me.wait_limit(terms.wait), me.sessions, ticket))
     return Response(status_code=204) if turn is None else as_json(_claim(session, turn))
 
 
@@ -63,10 +69,18 @@ async def update(
     turn: TurnId,
     news: Annotated[wire.AgentUpdate, Depends(json_body(wire.AgentUpdate))],
     sessions: Sessions,
+    ticket: Idempotency,
 ) -> Response:
     """Add text or whole messages to the turn, and renew the lease."""
+    if (bound := ticket.bound) is not None:
+        session = sessions.with_key(bound.session, "write")
+        known = session.leased(turn, news.claim)
+        if known is None:
+            raise NotFound("the update was added, but the turn has ended since, or another agent holds it")
+        return as_json(_claim(session, known))
     session = sessions.get(id, "write")
     updated = session.update(turn, news.claim, text=news.text, messages=news.messages, lease_seconds=news.lease)
+    ticket.bind(Bound(session.key, turn))
     return as_json(_claim(session, updated))
 
 
@@ -80,14 +94,23 @@ async def finish(
     turn: TurnId,
     end: Annotated[wire.AgentFinish, Depends(json_body(wire.AgentFinish))],
     sessions: Sessions,
+    ticket: Idempotency,
 ) -> Response:
     """Finish the turn with a reply or an error. The next message can then be claimed."""
-    session = sessions.get(id, "write")
-    ended = session.finish(turn, end.claim, reply=end.reply, error=end.error, usage=end.usage)
+    if (bound := ticket.bound) is not None:
+        session = sessions.with_key(bound.session, "write")
+        ended = await sessions.turn(session, turn, bound.event)
+    else:
+        session = sessions.get(id, "write")
+        before = session.log.last
+        ended = session.finish(turn, end.claim, reply=end.reply, error=end.error, usage=end.usage)
+        ticket.bind(Bound(session.key, turn, before))
     return as_json(reply(session, ended, ended.result.result()))
 
 
-async def _next(session: Session, lease: float, seconds: float, sessions: AuthorizedSessions) -> Turn | None:
+async def _next(
+    session: Session, lease: float, seconds: float, sessions: AuthorizedSessions, ticket: Ticket
+) -> Turn | None:
     """Claim a turn as soon as one is available; None when the time is over."""
     asked = session.id
     try:
@@ -97,6 +120,8 @@ async def _next(session: Session, lease: float, seconds: float, sessions: Author
                 sessions.require_still(session, asked, "read_binary", "write")
     except TimeoutError:
         return None
+    assert turn.lease is not None  # noqa: S101 - it has just been made
+    ticket.bind(Bound(session.key, turn.id, secret=turn.lease.secret))
     return turn
 
 

@@ -12,7 +12,7 @@ A grant for a session covers everything below it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 
 from cfs.errors import CfsError, Conflict, Forbidden, Gone, InvalidIdentifier
@@ -25,7 +25,7 @@ from cfs_server.sessions.ids import SESSIONS, id_of, new_id, path_of
 from cfs_server.sessions.quotas import Limits, StorageUsage
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import Turn, TurnRequest
+from cfs_server.sessions.turns import Turn, TurnRequest, ended_turn
 
 _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 
@@ -78,6 +78,33 @@ class AuthorizedSessions:
     def known(self, session_id: str) -> Session | None:
         """Return a session for which the caller has any right, so that it may know of its existence; or None."""
         return self._store.find(session_id) if any(self.may(each, session_id) for each in OPERATIONS) else None
+
+    def with_key(self, key: str, *operations: Operation) -> Session:
+        """Return a session by its key, which stays when it is renamed. Raises `Gone` if it is deleted."""
+        session = self._store.with_key(key)
+        if session is None:
+            raise Gone("the session of this request has been deleted")
+        for operation in operations:
+            self.require(operation, session.id)
+        return session
+
+    async def turn(self, session: Session, turn_id: str, after: int) -> Turn:
+        """Return a turn, also one that has ended. `after` is the number of an event before it.
+
+        Raises `Gone` if its events are no longer kept.
+        """
+        living = session.find_turn(turn_id)
+        if living is not None:
+            return living
+        last, own = session.log.last, list[Event]()
+        async with aclosing(session.log.follow(after)) as batches:
+            while after < last and isinstance(events := await anext(batches), list):
+                after = events[-1].number
+                own += [event for event in events if event.data.get("turn") == turn_id]
+        ended = ended_turn(turn_id, own)
+        if ended is None:
+            raise Gone(f"the turn has ended, and its events are no longer kept: read session {session.id!r}")
+        return ended
 
     def find(self, session_id: str, operation: Operation) -> Session | None:
         """Return a session for an operation that must be granted; None if there is no session with this id."""

@@ -18,7 +18,7 @@ import secrets
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
@@ -237,7 +237,7 @@ class EventLog:
         """Return the cursor that resumes after the event with this number."""
         return f"{self.life}.{self._epoch}-{number}" if self._epoch else f"{self.life}-{number}"
 
-    async def follow(self, after: int) -> AsyncIterator[list[Event] | Stale]:
+    async def follow(self, after: int) -> AsyncGenerator[list[Event] | Stale]:
         """Yield the events after a number in batches as they arrive, until the log is closed.
 
         Events are durable when they are yielded, except the pieces of a reply.

@@ -488,6 +488,11 @@ class Session(SessionState):
                 self.publish_state()
         return None
 
+    def leased(self, turn_id: str, secret: str) -> Turn | None:
+        """Return a running or waiting turn for which this lease was given; None if it has ended or has another one."""
+        turn = self.find_turn(turn_id)
+        return None if turn is None or turn.lease is None or not _same(turn.lease.secret, secret) else turn
+
     def update(
         self, turn_id: str, secret: str, *, text: str, messages: Iterable[Message], lease_seconds: float
     ) -> Turn:

@@ -92,12 +92,16 @@ class SessionState:
 
     def turn(self, turn_id: str) -> Turn:
         """Return the running or waiting turn with this id. Raises `InvalidTransition` if it has ended."""
-        if self.running is not None and self.running.request.id == turn_id:
+        found = self.find_turn(turn_id)
+        if found is None:
+            raise InvalidTransition(f"turn {turn_id} neither runs nor waits")
+        return found
+
+    def find_turn(self, turn_id: str) -> Turn | None:
+        """Return the running or waiting turn with this id; None if it has ended."""
+        if self.running is not None and self.running.id == turn_id:
             return self.running
-        for turn in self.queue:
-            if turn.id == turn_id:
-                return turn
-        raise InvalidTransition(f"turn {turn_id} neither runs nor waits")
+        return next((turn for turn in self.queue if turn.id == turn_id), None)
 
     def created_event(self, **origin: str) -> EventDraft:
         """Return the event that announces the session with its id."""

@@ -217,6 +217,10 @@ class SessionStore:
             except CfsError as error:
                 session.abandon(error.detail)
 
+    def with_key(self, key: str) -> Session | None:
+        """Return the session with this key, whatever its id is now. Looks at all sessions."""
+        return next((session for session in self if session.key == key), None)
+
     def open(self, session_id: str, account: StorageUsage | None = None) -> Session:
         """Return a session. It is created if it does not exist (S2), and then counts for the account."""
         return self._sessions.get(session_id) or self._create(check_id(session_id), self._defaults, None, account)

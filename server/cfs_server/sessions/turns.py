@@ -11,10 +11,11 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, Self
 
-from cfs.completions import UNREADABLE, read_arguments
-from cfs.errors import CfsError
+from cfs.completions import UNREADABLE, read_arguments, write_arguments
+from cfs.errors import CfsError, EngineError
 from cfs.wire import FinishReason, Message, Settings, SettingsPatch, TokenLogprob, ToolCall, Usage
-from cfs_server.engine.interface import Delta, GenerationRequest, Kind, ToolChoice
+from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest, Kind, ToolChoice
+from cfs_server.sessions.events import Event
 from cfs_server.sessions.history import Weighed, cost_of
 from cfs_server.sessions.ids import family_of, parent_of
 
@@ -229,6 +230,41 @@ class Turn:
         calls = [call for call in _calls(self.said) if not (cut and UNREADABLE in call.arguments)]
         thinking = "".join(delta.thinking for delta in self.said)
         return Message(role="assistant", content=content, tool_calls=tuple(calls), thinking=thinking or None)
+
+
+def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
+    """Rebuild a turn that has ended from the events of its session; None if its message is not among them.
+
+    It has no settings and no log-probabilities.
+    """
+    own = [event for event in events if event.data.get("turn") == turn_id]
+    added = [event for event in own if event.type == "message.added"]
+    end = next((event for event in own if event.type in ("turn.finished", "turn.failed")), None)
+    if not added and end is None:
+        return None
+    said = [Message.model_validate(event.data["message"]) for event in added]
+    turn = Turn(
+        TurnRequest(said[0] if said else Message(role="user", content=""), generate=end is not None, id=turn_id)
+    )
+    messages = added[-1].data["index"] + 1 if added else 0
+    if end is None:
+        turn.state = TurnState.FINISHED
+        turn.result.set_result(TurnResult("", "stop", Usage(), added[-1].number, messages))
+        return turn
+    reply = said[-1] if said and said[-1].role == "assistant" else Message(role="assistant", content="")
+    calls = tuple(
+        CallDelta(index, call.id, call.name, write_arguments(call.arguments))
+        for index, call in enumerate(reply.tool_calls)
+    )
+    turn.said.append(Delta(reply.content, 0, thinking=reply.thinking or "", calls=calls))
+    reason, error = end.data["finish_reason"], end.data.get("error")
+    turn.state = TurnState.FAILED if error else TurnState.CANCELLED if reason == "cancelled" else TurnState.FINISHED
+    failure = None if error is None else EngineError(error)
+    usage = Usage.model_validate(end.data["usage"])
+    turn.result.set_result(
+        TurnResult(end.data["reply"], reason, usage, end.number, messages, failure, reply.tool_calls)
+    )
+    return turn
 
 
 def kind_of(session_id: str) -> Kind:
