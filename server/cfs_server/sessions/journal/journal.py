@@ -327,13 +327,16 @@ class Journal:
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def history(self, key: str, begins_at: int) -> list[Message]:
-        """Return the messages of a session's history, which begins at a row. The rest must be durable."""
+        """Return the messages of a session's history, which begins at a row. The rest must be durable.
+
+        Raises `Unavailable` if the store is damaged there.
+        """
 
         def read(backend: Backend) -> list[Message]:
             rows = backend.rows(key, begins_at, HISTORY)
             return [message for row in rows for message in decode_messages(row)]
 
-        return await self.call(read)
+        return await self._reading(read)
 
     async def events(self, key: str | None, after: int, most: int) -> list[Event] | None:
         """Return stored events after a number of a session's log, or after a position of the common log.
@@ -348,11 +351,17 @@ class Journal:
             found = [event for row in rows for event in decode_events(row)]
             return [event for event in found if (event.position if key is None else event.number) > after]
 
-        return await self.call(read)
+        return await self._reading(read)
 
     async def last_of(self, epoch: str, key: str | None) -> int | None:
         """Return the last durable number of a log in an epoch; None if the epoch is unknown."""
-        return await self.call(lambda backend: backend.last_of(epoch, key))
+        return await self._reading(lambda backend: backend.last_of(epoch, key))
+
+    async def _reading(self, read: Callable[[Backend], _T]) -> _T:
+        try:
+            return await self.call(read)
+        except StoreFailed as error:
+            raise Unavailable(f"the store of the server cannot be read: {error}") from error
 
 
 def _batch(pending: Iterable[tuple[int, Record | Kept | Head]]) -> Batch:

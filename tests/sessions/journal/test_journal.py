@@ -1,0 +1,232 @@
+"""The journal over a real file: what is written together, what waits, and what happens when the disk fails."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from cfs.errors import StorageFull, Unavailable
+from cfs.wire import Message, Settings
+from cfs_server.sessions.events import Event
+from cfs_server.sessions.journal.journal import Batch, Journal, Opened, StoreFailed
+from cfs_server.sessions.journal.sqlite import SqliteBackend
+from cfs_server.sessions.state import Change, Created, MessageAdded, Record
+from tests.sessions.journal.conformance import head_of
+from tests.sessions.journal.test_store_failures import Mount, fill, mount
+
+__all__ = ["mount"]
+
+
+class Watched(SqliteBackend):
+    """Notes the batches, and holds a commit until the test releases it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.batches: list[Batch] = []
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.go_on.set()
+
+    def commit(self, batch: Batch) -> None:
+        self.begun.set()
+        self.go_on.wait()
+        super().commit(batch)
+        if batch.rows or batch.kept or batch.heads:
+            self.batches.append(batch)
+
+
+class Records:
+    """Makes the records of one session."""
+
+    def __init__(self, opened: Opened) -> None:
+        self.number, self.position = 0, opened.position
+
+    def next(self, change: Change, *events: str) -> Record:
+        published = []
+        for kind in events:
+            self.number, self.position = self.number + 1, self.position + 1
+            published.append(Event(kind, "a", self.number, self.position, 1.5, {}))  # type: ignore[arg-type]
+        return Record("a", 1.5, change, tuple(published), None, self.number, self.position)
+
+    def created(self) -> Record:
+        return self.next(Created("a", "a", "1f", "the server", Settings()), "session.created")
+
+    def message(self, text: str) -> Record:
+        return self.next(MessageAdded(Message(role="user", content=text), "t"), "message.added")
+
+
+@asynccontextmanager
+async def journal_on(path: Path) -> AsyncIterator[tuple[Journal, Watched, Records]]:
+    backend = Watched(path)
+    journal = Journal(backend)
+    records = Records(await journal.open())
+    journal.append(records.created())
+    await journal.durable()
+    try:
+        yield journal, backend, records
+    finally:
+        backend.go_on.set()
+        await journal.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for another thread."""
+    while not true():  # noqa: ASYNC110 - the thread knows nothing of this loop
+        await asyncio.sleep(0.001)
+
+
+async def texts(journal: Journal) -> list[str]:
+    return [message.content for message in await journal.history("a", 0)]
+
+
+async def test_what_arrives_during_a_commit_is_written_by_the_next_one(tmp_path: Path) -> None:
+    """64 writers need two commits, not 64."""
+    async with journal_on(tmp_path / "sessions.db") as (journal, backend, records):
+        backend.go_on.clear()
+        backend.begun.clear()
+
+        async def write(number: int) -> None:
+            journal.append(records.message(f"{number}"))
+            await journal.durable()
+
+        first = asyncio.create_task(write(0))
+        await until(backend.begun.is_set)
+        others = [asyncio.create_task(write(number)) for number in range(1, 64)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in (first, *others))
+        backend.go_on.set()
+        await asyncio.gather(first, *others)
+        assert [len(batch.rows) for batch in backend.batches] == [1, 1, 63]
+        assert await texts(journal) == [f"{number}" for number in range(64)]
+
+
+async def test_what_one_callback_appends_is_written_together(tmp_path: Path) -> None:
+    """An operation of several changes is not cut by a crash, whenever a commit begins."""
+    async with journal_on(tmp_path / "sessions.db") as (journal, backend, records):
+
+        def operation(number: int) -> None:
+            journal.append(records.message(f"{number}"))
+            journal.keep("space", f"{number}", "value")
+            journal.append(records.message(f"{number}"))
+            journal.checkpoint([head_of("a", 1)])
+
+        async def work(first: int) -> None:
+            for number in range(first, first + 50):
+                operation(number)
+                await (journal.durable() if number % 3 else asyncio.sleep(0))
+
+        await asyncio.gather(*(work(100 * n) for n in range(8)))
+        await journal.durable()
+        assert len(backend.batches) > 10
+        for batch in backend.batches[1:]:
+            found = [row.body for row in batch.rows]
+            assert found[::2] == found[1::2]
+            assert len(batch.rows) == 2 * len(batch.kept)
+            assert batch.heads
+
+
+async def test_nothing_needs_a_request_to_become_durable(tmp_path: Path) -> None:
+    async with journal_on(tmp_path / "sessions.db") as (journal, backend, records):
+        journal.append(records.message("a token"))
+        await until(lambda: len(backend.batches) == 2)
+
+
+async def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    async with journal_on(path) as (journal, _, records):
+        journal.append(records.message("one"))
+        journal.keep("locks", "a", "1")
+        journal.keep("locks", "b", "2")
+        journal.keep("locks", "a", None)
+        assert journal.kept("locks") == {"b": "2"}
+        first = journal.opened.epoch
+    journal = Journal(SqliteBackend(path))
+    opened = await journal.open()
+    assert [row.kind for row in opened.rows] == ["session.created", "message.added"]
+    assert journal.kept("locks") == {"b": "2"}
+    assert await texts(journal) == ["one"]
+    assert await journal.last_of(first, "a") == records.number
+    assert [event.type for event in await journal.events("a", 1, 1 << 20) or ()] == ["message.added"]
+    await journal.close()
+
+
+async def test_a_document_that_is_no_text_is_refused_at_once(tmp_path: Path) -> None:
+    """SQLite would refuse it later, with all that is written together with it."""
+    async with journal_on(tmp_path / "sessions.db") as (journal, _, records):
+        for document in (("\ud800", "a", "1"), ("locks", "\udcff", "1"), ("locks", "a", "\ud83d")):
+            with pytest.raises(UnicodeEncodeError):
+                journal.keep(*document)
+        journal.append(records.message("one"))
+        await journal.durable()
+        assert journal.kept("locks") == {}
+
+
+async def test_a_store_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    async with journal_on(tmp_path / "sessions.db"):
+        other = Journal(SqliteBackend(tmp_path / "sessions.db"))
+        with pytest.raises(StoreFailed, match="open in this process already"):
+            await other.open()
+
+
+async def test_writes_are_refused_while_the_disk_is_full_and_go_on_by_themselves(mount: Mount) -> None:
+    """H7: the answer is 507. Reads go on, and what was not written waits in memory, in its order."""
+    disk = mount("disk", "-t", "tmpfs", "-o", "size=2m", "tmpfs")
+    async with journal_on(disk / "sessions.db") as (journal, _, records):
+        filler = fill(disk)
+        written = [f"{number}" * 5_000 for number in range(1, 9)]
+        for text in written:
+            journal.append(records.message(text))
+        with pytest.raises(StorageFull, match="disk of the server is full") as full:
+            await journal.durable()
+        assert full.value.status == 507
+        journal.append(records.message("meanwhile"))
+        for attempt in (journal.durable, journal.durable):
+            with pytest.raises(StorageFull):
+                await attempt()
+        with pytest.raises(StorageFull):
+            journal.require_writable()
+        assert await texts(journal) == []
+        filler.unlink()
+        await until(lambda: journal.problem is None)
+        await journal.durable()
+        journal.require_writable()
+        assert await texts(journal) == [*written, "meanwhile"]
+
+
+async def test_a_store_that_failed_only_answers_reads(tmp_path: Path) -> None:
+    """The answer is 503. SQLite refuses to write, as on a disk that became read-only."""
+    path = tmp_path / "sessions.db"
+    async with journal_on(path) as (journal, backend, records):
+        journal.append(records.message("one"))
+        await journal.durable()
+        await journal.call(lambda _: backend.connection.execute("PRAGMA query_only = ON"))
+        for _ in range(3):
+            journal.append(records.message("lost"))
+            with pytest.raises(Unavailable, match="only answers reads; restart it") as failed:
+                await journal.durable()
+            assert failed.value.status == 503
+        with pytest.raises(Unavailable):
+            journal.require_writable()
+        assert await texts(journal) == ["one"]
+
+
+async def test_a_damaged_page_fails_the_reads_that_need_it(tmp_path: Path) -> None:
+    """Everything else goes on: writes, and reads of other places."""
+    path = tmp_path / "sessions.db"
+    async with journal_on(path) as (journal, backend, records):
+        for number in range(200):
+            journal.append(records.message(f"{number} {'x' * 3_000}"))
+        journal.append(records.message("needle"))
+        await journal.durable()
+        await journal.call(lambda _: backend.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall())
+        data = bytearray(path.read_bytes())
+        data[(at := data.index(b"150 xxx")) : at + 3] = b"999"
+        path.write_bytes(data)
+        await journal.call(lambda _: backend.connection.execute("PRAGMA shrink_memory"))
+        with pytest.raises(Unavailable, match="record 152 does not match its checksum"):
+            await journal.history("a", 0)
+        assert [message.content for message in await journal.history("a", 202)] == ["needle"]
+        journal.append(records.message("goes on"))
+        await journal.durable()
