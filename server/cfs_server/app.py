@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -21,7 +21,7 @@ from cfs_server.metrics import Metrics
 from cfs_server.middleware import RequestMiddleware
 from cfs_server.routes import completions, dashboard, events, files, health, messages, sessions, turns
 from cfs_server.routes.http import ClientLeft, Context, nobody_listens
-from cfs_server.sessions.journal.journal import Journal
+from cfs_server.sessions.journal.journal import Backend, Journal
 from cfs_server.sessions.journal.memory import MemoryBackend
 from cfs_server.sessions.retention import Retention
 from cfs_server.sessions.store import SessionStore
@@ -29,15 +29,21 @@ from cfs_server.settings import Settings
 from cfs_server.workspaces import open_workspaces
 
 
-def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = None) -> FastAPI:
-    """Create the application for a started engine. Its sessions live as long as its lifespan."""
+def create_app(
+    settings: Settings, engine: Engine, model: ModelInfo | None = None, journal: Journal | None = None
+) -> FastAPI:
+    """Create the application for a started engine and an opened journal.
+
+    Without a journal its sessions live as long as its lifespan.
+    """
+    given = journal
     metrics = Metrics(model.engine if model else None)
     dav = make_dav()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with (
-            open_journal() as journal,
+            nullcontext(given) if given else opened(MemoryBackend()) as journal,
             SessionStore(engine, settings.limits, journal=journal) as store,
             open_workspaces(settings.data_dir) as workspaces,
         ):
@@ -87,9 +93,9 @@ def create_app(settings: Settings, engine: Engine, model: ModelInfo | None = Non
 
 
 @asynccontextmanager
-async def open_journal() -> AsyncIterator[Journal]:
-    """Open the journal, and close it after the sessions."""
-    journal = Journal(MemoryBackend())
+async def opened(backend: Backend) -> AsyncIterator[Journal]:
+    """Open a journal, and close it. Raises `StoreFailed`."""
+    journal = Journal(backend)
     await journal.open()
     try:
         yield journal

@@ -17,12 +17,15 @@ import uvicorn
 from cfs_server import logs
 from cfs_server.access import tokens
 from cfs_server.access.auth import ConnectionLimits
-from cfs_server.app import create_app
+from cfs_server.app import create_app, opened
 from cfs_server.connections import SWEEPS_A_SECOND, Connections
 from cfs_server.engine.interface import Engine, ModelInfo, ModelLoadError
 from cfs_server.engines import make_engine
 from cfs_server.middleware import is_loopback
 from cfs_server.routes.http import Context
+from cfs_server.sessions.journal.journal import Backend, Journal, StoreFailed
+from cfs_server.sessions.journal.memory import MemoryBackend
+from cfs_server.sessions.journal.sqlite import SqliteBackend
 from cfs_server.settings import ConfigurationError, Settings
 
 _log = structlog.get_logger(__name__)
@@ -111,16 +114,31 @@ async def serve(settings: Settings) -> None:
     if settings.data_dir is not None:
         make_data_dir(settings.data_dir)
     with bind(settings.host, settings.port, settings.send_timeout) as listener:
-        engine = make_engine(settings)
-        sys.setswitchinterval(_SWITCH_SECONDS)
         try:
-            model = await engine.start()
-            if model.engine is not None:
-                _log.info("engine started", model=model.name, plan=str(model.engine))
-            listen_on(listener)
-            await _serve(settings, engine, model, listener)
-        finally:
-            await engine.stop()
+            async with opened(backend_of(settings)) as journal:
+                await _serve_with(settings, journal, listener)
+        except StoreFailed as error:
+            raise ConfigurationError(str(error)) from None
+
+
+async def _serve_with(settings: Settings, journal: Journal, listener: socket.socket) -> None:
+    engine = make_engine(settings)
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        model = await engine.start()
+        if model.engine is not None:
+            _log.info("engine started", model=model.name, plan=str(model.engine))
+        listen_on(listener)
+        await _serve(settings, engine, model, journal, listener)
+    finally:
+        await engine.stop()
+
+
+def backend_of(settings: Settings) -> Backend:
+    """Return the backend that the settings name."""
+    if settings.store_file is None:
+        return MemoryBackend()
+    return SqliteBackend(settings.store_file, fast=settings.store == "fast", repair=settings.store_repair)
 
 
 def make_data_dir(folder: Path) -> None:
@@ -187,8 +205,10 @@ def url_of(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-async def _serve(settings: Settings, engine: Engine, model: ModelInfo, listener: socket.socket) -> None:
-    app = create_app(settings, engine, model)
+async def _serve(
+    settings: Settings, engine: Engine, model: ModelInfo, journal: Journal, listener: socket.socket
+) -> None:
+    app = create_app(settings, engine, model, journal)
     url = url_of(listener)
     server = Server(server_config(app, settings.connection_limits), lambda: _announce(url, model, settings.ready_file))
     ending = asyncio.create_task(_end_on_signal(settings, engine, server, app))

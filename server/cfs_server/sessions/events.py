@@ -178,6 +178,10 @@ class EventLog:
             self._drop_first()
         self.broadcast.fire()
 
+    def skip_to(self, number: int) -> None:
+        """Continue an empty log after a number."""
+        self._first = number + 1
+
     def drop(self, number: int) -> None:
         """Drop the events up to a number."""
         while self._events and self._first <= number:

@@ -97,13 +97,15 @@ class Session(SessionState):
 
     __slots__ = ("_services", "changed", "log")
 
-    def __init__(self, created: Created, services: Services, account: StorageUsage, at: float | None = None) -> None:
-        """Create a session. `at` is the time of a recorded session."""
+    def __init__(
+        self, created: Created, services: Services, account: StorageUsage, recorded: tuple[int, Record] | None = None
+    ) -> None:
+        """Create a session, or the session of a record, which has a sequence number."""
         self._attach(created.key, services, account, services.bus.new_log(created.life, created.key))
-        if at is None:
+        if recorded is None:
             self.apply(created)
         else:
-            self.redo(created, at)
+            self.redo(*recorded)
 
     @classmethod
     def restored(cls, head: Head, services: Services, account: StorageUsage) -> Self:
@@ -150,25 +152,23 @@ class Session(SessionState):
 
     def apply(self, change: Change) -> Event | None:
         """Apply a change: the only way to change a session's state. Return the last event of the change."""
-        at = time.time()
-        events = self.redo(change, at)
-        last, services = self.log.last, self._services
-        record = Record(self.key, at, change, tuple(events), author.get(), last, services.bus.log.last)
-        self.note(services.record(self, record), change)
+        at, bus = time.time(), self._services.bus
+        events = [bus.publish(self.log, draft.type, draft.session, draft.data, at) for draft in change.apply(self, at)]
+        record = Record(self.key, at, change, tuple(events), author.get(), self.log.last, bus.log.last)
+        self._note(self._services.record(self, record), record)
         return events[-1] if events else None
 
-    def redo(self, change: Change, at: float) -> list[Event]:
-        """Apply a recorded change with its time. There are no other effects: the engine is not called."""
-        bus = self._services.bus
-        events = [bus.publish(self.log, draft.type, draft.session, draft.data, at) for draft in change.apply(self, at)]
-        if events:
-            self.updated_at = at
-        return events
+    def redo(self, seq: int, record: Record) -> None:
+        """Apply a recorded change. There are no other effects: its events are not published, and no turn begins."""
+        record.change.apply(self, record.at)
+        self.log.skip_to(record.number)
+        self._note(seq, record)
 
-    def note(self, seq: int, change: Change) -> None:
-        """Note the sequence number of a change that has been applied."""
+    def _note(self, seq: int, record: Record) -> None:
         self.seq = seq
-        if isinstance(change, Created | HistoryReplaced):
+        if record.events:
+            self.updated_at = record.at
+        if isinstance(record.change, Created | HistoryReplaced):
             self.begins_at = seq
 
     def publish_state(self, turn: str | None = None) -> Event:

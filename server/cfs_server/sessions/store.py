@@ -175,7 +175,7 @@ class SessionStore:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._checkpoint(len(self._changed))
+        self.checkpoint(len(self._changed))
         self.journal = None  # the sessions are not deleted: only this store of them ends
         for root in list(self._roots):
             self.delete(root)
@@ -454,32 +454,35 @@ class SessionStore:
         )
 
     def replay(self, records: Iterable[tuple[int, Record]], account_of: Callable[[str], StorageUsage]) -> None:
-        """Apply recorded changes in order. Nothing is recorded, and the engine is not called.
+        """Apply recorded changes in order. Nothing is recorded or published, and the engine is not called.
 
-        The records have their sequence numbers; those that a restored session includes are skipped. The sessions, their
-        turns and all events are restored as recorded. Turns that were running are restored as running, without a task
-        or a timer.
+        The records have their sequence numbers; those that a restored session includes are skipped. The sessions and
+        their turns are restored as recorded. Turns that were running are restored as running, without a task or a
+        timer.
         """
         sessions = {session.key: session for session in self}
         for seq, record in records:
-            key, at, change, *_ = record
+            key, change = record.key, record.change
             if isinstance(change, Created) and key not in sessions:
-                session = sessions[key] = Session(change, self._services, account_of(change.owner), at)
-                session.note(seq, change)
+                session = sessions[key] = Session(change, self._services, account_of(change.owner), (seq, record))
+                self._changed[key] = session
                 self._add(session)
                 continue
+            if isinstance(change, Deleted) and key not in sessions:
+                continue  # nothing else is left of the session
             session = sessions[key]
             if seq <= session.seq:
                 continue
             name = session.id
-            session.redo(change, at)
-            session.note(seq, change)
+            session.redo(seq, record)
+            self._changed[key] = session
             if isinstance(change, Renamed | Deleted):
                 self._remove(name)
             if isinstance(change, Renamed):
                 self._add(session)
             if isinstance(change, Deleted):
                 session.log.close()
+                del self._changed[key]
         for session in self:
             self.histories.touch(session)
             if not session.idle:  # the engine has nothing of the others
@@ -490,10 +493,11 @@ class SessionStore:
         while True:
             await asyncio.sleep(_CHECKPOINT_SECONDS)
             while self._changed:
-                self._checkpoint(_HEADS_AT_ONCE)
+                self.checkpoint(_HEADS_AT_ONCE)
                 await asyncio.sleep(0)
 
-    def _checkpoint(self, most: int) -> None:
+    def checkpoint(self, most: int) -> None:
+        """Store the heads of this many changed sessions, those that changed first."""
         if self.journal is None:
             return
         taken = [self._changed.pop(key) for key in list(islice(self._changed, most))]

@@ -283,7 +283,7 @@ class Journal:
         """Commit in the thread, and report the result to the loop."""
         problem: Exception | None = None
         try:
-            self._backend.commit(_batch(pending))
+            self._backend.commit(batch_of(pending))
         except Exception as error:  # noqa: BLE001 - the loop decides
             problem = error
         self._loop.call_soon_threadsafe(self._committed, pending, problem)
@@ -364,7 +364,8 @@ class Journal:
             raise Unavailable(f"the store of the server cannot be read: {error}") from error
 
 
-def _batch(pending: Iterable[tuple[int, Record | Kept | Head]]) -> Batch:
+def batch_of(pending: Iterable[tuple[int, Record | Kept | Head]]) -> Batch:
+    """Return numbered items as stored."""
     rows: list[Row] = []
     kept: dict[tuple[str, str], Kept] = {}
     heads: dict[str, tuple[str, int, str]] = {}
