@@ -40,7 +40,7 @@ class DiskBackend:
         disk.epochs[epoch] = last
         heads = [decode_head(text) for text in disk.heads.values()]
         known = {head.key: head.seq for head in heads}
-        rows = [row for row in disk.rows if row.seq > known.get(row.session, 0)]
+        rows = [row for row in disk.rows if row.seq > known.get(row.session, 0) and row.kind != DELETED]
         kept: dict[str, dict[str, str]] = {}
         for (space, name), value in disk.kept.items():
             kept.setdefault(space, {})[name] = value
