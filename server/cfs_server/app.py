@@ -59,7 +59,7 @@ def create_app(
             watches = [metrics.watch(store), store.checkpoints(), Retention(store, settings.keep).run()]
             if settings.tokens is not None:
                 watches.append(principals.watch(settings.tokens))
-            with dav.opened():
+            with dav.opened(store):
                 async with background(watches):
                     yield
 

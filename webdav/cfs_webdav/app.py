@@ -15,7 +15,7 @@ from wsgidav.wsgidav_app import WsgiDAVApp
 from cfs.errors import CfsError
 from cfs_webdav import provider
 from cfs_webdav.provider import TREE, Provider, reason_of
-from cfs_webdav.storage import Locks, Properties
+from cfs_webdav.storage import Documents, Locks, Properties
 from cfs_webdav.tree import Tree
 
 _THREADS = 16
@@ -52,19 +52,24 @@ class Mount:
     def __init__(self, path: str, describe: Describe) -> None:
         self._describe = describe
         self._path = path
-        locks = Locks()
+        self._locks, self._properties = Locks(), Properties()
         self._dav = WsgiDAVApp(
             {
-                "provider_mapping": {path: Provider(locks)},
+                "provider_mapping": {path: Provider(self._locks)},
                 "middleware_stack": [_Defects, RequestResolver],
-                "lock_storage": locks,
-                "property_manager": Properties(),
+                "lock_storage": self._locks,
+                "property_manager": self._properties,
                 "logging": {"enable": False},
                 "http_authenticator": {"accept_basic": False},
                 "verbose": 0,
             }
         )
         self._wsgi = WSGIMiddleware(self._answer, workers=_THREADS)  # type: ignore[arg-type]
+
+    def load(self, locks: Documents, properties: Documents) -> None:
+        """Restore the locks and dead properties of an earlier process, and keep changes from now on."""
+        self._locks.load(locks)
+        self._properties.load(properties)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send, call: Call) -> None:
         """Answer one request. Its body has already been received."""

@@ -1,18 +1,50 @@
-"""Stores dead properties and write locks in memory, with limits (RFC 4918, 4 and 6)."""
+"""Stores dead properties and write locks, with limits (RFC 4918, 4 and 6).
 
+They are in memory. `Documents` keeps a copy of each lock and of the properties of each entry for the next process.
+"""
+
+import json
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from wsgidav.dav_error import HTTP_INSUFFICIENT_STORAGE, HTTP_REQUEST_ENTITY_TOO_LARGE, DAVError
 from wsgidav.lock_man.lock_storage import LockStorageDict
 from wsgidav.prop_man.property_manager import PropertyManager
+from wsgidav.util import is_equal_or_child_uri
 
 MOST_BYTES_OF_ONE = 64 << 10
 MOST_BYTES = 16 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Small documents that outlive the process: those of an earlier one by name, and how to keep one.
+
+    `keep` is called in threads, with None to delete a document.
+    """
+
+    kept: Mapping[str, str]
+    keep: Callable[[str, str | None], None]
+
+
+_NOTHING = Documents({}, lambda name, value: None)  # noqa: ARG005 - it keeps nothing
+
+
 class Properties(PropertyManager):  # type: ignore[misc]
-    """The dead properties of one mount. They are lost when the process exits."""
+    """The dead properties of one mount."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lazy_open()
+        self._documents = _NOTHING
+
+    def load(self, documents: Documents) -> None:
+        """Restore what is kept, and keep changes from now on."""
+        self._documents = documents
+        for url, document in documents.kept.items():
+            self._dict[url] = {name: value.encode() for name, value in json.loads(document).items()}
 
     @property
     def has_any(self) -> bool:
@@ -29,16 +61,53 @@ class Properties(PropertyManager):  # type: ignore[misc]
     ) -> None:
         """Store a property; raises `DAVError` (507) if it exceeds a limit."""
         size = _size({name: property_value})
-        of_one = _size((self._dict or {}).get(norm_url, {}))
+        of_one = _size(self._dict.get(norm_url, {}))
         if of_one + size > MOST_BYTES_OF_ONE or self._size() + size > MOST_BYTES:
             raise DAVError(
                 HTTP_INSUFFICIENT_STORAGE,
                 f"properties are limited to {MOST_BYTES_OF_ONE} bytes for one entry and {MOST_BYTES} in total",
             )
         super().write_property(norm_url, name, property_value, dry_run, environ)
+        if not dry_run:
+            self._keep(norm_url)
+
+    def remove_property(
+        self, norm_url: str, name: str, dry_run: bool = False, environ: dict[str, Any] | None = None
+    ) -> None:
+        """Remove a property if there is one."""
+        super().remove_property(norm_url, name, dry_run, environ)
+        if not dry_run:
+            self._keep(norm_url)
+
+    def remove_properties(self, norm_url: str, environ: dict[str, Any] | None = None) -> None:
+        """Remove all properties of an entry."""
+        if norm_url in self._dict:
+            super().remove_properties(norm_url, environ)
+            self._keep(norm_url)
+
+    def copy_properties(self, src_url: str, dest_url: str, environ: dict[str, Any] | None = None) -> None:
+        """Copy all properties of an entry to another one."""
+        if src_url in self._dict:
+            super().copy_properties(src_url, dest_url, environ)
+            self._keep(dest_url)
+
+    def move_properties(
+        self, src_url: str, dest_url: str, with_children: bool, environ: dict[str, Any] | None = None
+    ) -> None:
+        """Move all properties of an entry, and of those below it, to another one."""
+        moved = [url for url in list(self._dict) if is_equal_or_child_uri(src_url, url)]
+        super().move_properties(src_url, dest_url, with_children, environ)
+        for url in moved:
+            self._keep(url)
+            self._keep(url.replace(src_url, dest_url))
+
+    def _keep(self, url: str) -> None:
+        found = self._dict.get(url)
+        document = json.dumps({name: value.decode() for name, value in found.items()}) if found else None
+        self._documents.keep(url, document)
 
     def _size(self) -> int:
-        return sum(map(_size, list((self._dict or {}).values())))
+        return sum(map(_size, list(self._dict.values())))
 
 
 def _size(properties: dict[str, bytes]) -> int:
@@ -54,6 +123,22 @@ MOST_OWNER_BYTES = 2_000
 
 class Locks(LockStorageDict):  # type: ignore[misc]
     """The locks of one mount, limited for each caller and in total."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._documents = _NOTHING
+
+    def load(self, documents: Documents) -> None:
+        """Restore the kept locks that have not expired, and keep changes from now on."""
+        self._documents = documents
+        now = time.time()
+        for token, document in documents.kept.items():
+            lock = json.loads(document)
+            if lock["expire"] < now:
+                documents.keep(token, None)
+                continue
+            self._dict[token] = lock | {"owner": lock["owner"].encode()}
+            self._dict.setdefault(f"URL2TOKEN:{lock['root']}", []).append(token)
 
     def require_room(self, principal: str) -> None:
         """Raise `DAVError` (507) if this caller may have no more locks now."""
@@ -73,11 +158,22 @@ class Locks(LockStorageDict):  # type: ignore[misc]
             )
         self.require_room(lock["principal"])
         lock["timeout"] = _bounded(float(lock["timeout"]))
-        return super().create(path, lock)
+        return self._keep(super().create(path, lock))
 
     def refresh(self, token: str, *, timeout: float) -> Any:
         """Restart the lifetime of a lock."""
-        return super().refresh(token, timeout=_bounded(timeout))
+        return self._keep(super().refresh(token, timeout=_bounded(timeout)))
+
+    def delete(self, token: str) -> bool:
+        """Delete a lock; False if there is none."""
+        deleted: bool = super().delete(token)
+        if deleted:
+            self._documents.keep(token, None)
+        return deleted
+
+    def _keep(self, lock: dict[str, Any]) -> dict[str, Any]:
+        self._documents.keep(lock["token"], json.dumps(lock | {"owner": lock["owner"].decode()}))
+        return lock
 
     def _is_full(self, principal: str) -> bool:
         held = [lock["principal"] for lock in list(self._dict.values()) if isinstance(lock, dict)]

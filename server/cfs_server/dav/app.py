@@ -4,8 +4,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import BinaryIO, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from anyio import to_thread
 from starlette.datastructures import Headers
@@ -18,14 +19,17 @@ from cfs_filesystem import OPERATIONS, FileSystemError, Path
 from cfs_server.access.auth import Principal
 from cfs_server.dav import ROOT, get
 from cfs_server.dav.scratch import ClientStates
-from cfs_server.dav.sessions import SessionTree, SubSessionTree
+from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in_sessions, in_sub_sessions
 from cfs_server.errors import MEDIA_TYPE
 from cfs_server.file_service import alone, problem_of, received, stored
 from cfs_server.middleware import plain_path
 from cfs_server.routes.files import content_of
 from cfs_server.routes.http import Caller
 from cfs_server.sessions.ids import WORKSPACES
-from cfs_webdav import Call, Conditions, Entry, HandleTree, Mount, Tree
+from cfs_server.sessions.journal.journal import Journal
+from cfs_server.sessions.loop_bridge import LoopBridge
+from cfs_server.sessions.store import SessionStore
+from cfs_webdav import Call, Conditions, Documents, Entry, HandleTree, Mount, Tree
 
 # The workspaces as a mount: real files, within the grants and limits of the caller (W3).
 
@@ -178,9 +182,18 @@ class Dav:
         self._client_states: ClientStates | None = None
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Hold the state that outlives a request on the running loop. The threads end with the block."""
+    def opened(self, store: SessionStore) -> Iterator[None]:
+        """Hold the state that outlives a request on the running loop. The threads end with the block.
+
+        Locks and dead properties are in the journal of the store, except the properties of sessions that are gone.
+        """
         self._client_states = ClientStates()
+        if (journal := store.journal) is not None:
+            for name in _NAMES:
+                path = f"{ROOT}/{name}"
+                locks = _documents(journal, f"dav.locks/{name}", lambda _: True)
+                properties = _documents(journal, f"dav.properties/{name}", partial(_exists, store, path))
+                self._mounts[path].load(locks, properties)
         try:
             yield
         finally:
@@ -232,6 +245,22 @@ class Dav:
                 return await _threaded(_listing, tree, path)
             raise
         return content_of(request, logical, opened, header("range"), header("if-range"), header("if-none-match"))
+
+
+def _documents(journal: Journal, space: str, counts: Callable[[str], bool]) -> Documents:
+    """Return the documents of a space. Those that do not count are deleted."""
+    on_loop, kept = LoopBridge(), journal.kept(space)
+    for name in [name for name in kept if not counts(name)]:
+        journal.keep(space, name, None)
+        del kept[name]
+    return Documents(kept, lambda name, value: on_loop(partial(journal.keep, space, name, value)))
+
+
+def _exists(store: SessionStore, mount: str, url: str) -> bool:
+    """Return whether there is something at a URL of a mount. Files of workspaces are not checked."""
+    path = unquote(url).removeprefix(mount)
+    place = in_sessions(path) if mount == SESSIONS else in_sub_sessions(path) if mount == SUB_SESSIONS else None
+    return mount == WORKSPACES_MOUNT or (isinstance(place, SessionPath) and store.find(place.id) is not None)
 
 
 async def _threaded(look: Callable[[Tree, str], T], tree: Tree, path: str) -> T:

@@ -6,6 +6,7 @@ from typing import Protocol
 from starlette.types import Receive, Scope, Send
 
 from cfs.errors import Unsupported
+from cfs_server.sessions.store import SessionStore
 
 _NEEDED = {"a2wsgi", "lxml", "wsgidav"}
 
@@ -13,7 +14,7 @@ _NEEDED = {"a2wsgi", "lxml", "wsgidav"}
 class DavApp(Protocol):
     """The application at and below `/dav`."""
 
-    def opened(self) -> AbstractContextManager[None]:
+    def opened(self, store: SessionStore) -> AbstractContextManager[None]:
         """Open the resources that requests need."""
         ...
 
@@ -23,7 +24,7 @@ class DavApp(Protocol):
 
 
 class _Missing:
-    def opened(self) -> AbstractContextManager[None]:
+    def opened(self, store: SessionStore) -> AbstractContextManager[None]:  # noqa: ARG002 - it needs nothing
         return nullcontext()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI
