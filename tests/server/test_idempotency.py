@@ -11,6 +11,7 @@ import pytest
 
 from cfs.api import KEY, REPLAYED
 from cfs_server.idempotency import KEPT_SECONDS, MOST_BYTES_OF_ONE, MOST_OF_ONE, SPACE, Bound, Requests, Running, Ticket
+from cfs_server.sessions.state import Record
 from tests.filesystem.support import grant
 from tests.server.guests import guests
 from tests.server.support import EVENTS, JSON, EventStream, ServerHarness, kinds, spoken, until
@@ -249,6 +250,66 @@ async def test_reads_and_completions_without_a_session_have_no_key(server: Serve
         answer = await server.client.post("/v1/chat/completions", json=asked, headers=keyed("k"))
         assert (answer.status_code, REPLAYED in answer.headers) == (200, False)
         assert (await server.client.get("/v1/sessions", headers=keyed("k"))).status_code == 200
+
+
+TOGETHER = [write for write in WRITES if not write[1].startswith(("/dav", "/v1/files/workspaces"))]
+"""Writes whose effects are all in the journal, and not only there."""
+
+
+@pytest.fixture
+def journalled(server: ServerHarness, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """What goes to the journal: the kind of each change or `kept`, and in which callback of the loop it went there."""
+    journal, callbacks, found = server.store.journal, 0, list[tuple[str, int]]()
+    assert journal is not None
+    run, append, keep = asyncio.events.Handle._run, journal.append, journal.keep
+
+    def counted(handle: asyncio.Handle) -> None:
+        nonlocal callbacks
+        callbacks += 1
+        run(handle)
+
+    def appended(record: Record) -> int:
+        found.append((type(record.change).__name__, callbacks))
+        return append(record)
+
+    def stored(space: str, name: str, value: str | None) -> None:
+        found.append(("kept", callbacks))
+        keep(space, name, value)
+
+    monkeypatch.setattr(asyncio.events.Handle, "_run", counted)
+    monkeypatch.setattr(journal, "append", appended)
+    monkeypatch.setattr(journal, "keep", stored)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "request_"), TOGETHER, ids=lambda each: each if isinstance(each, str) else ""
+)
+async def test_an_effect_and_its_answer_are_kept_in_one_callback_of_the_loop(
+    server: ServerHarness, journalled: list[tuple[str, int]], method: str, path: str, request_: dict[str, Any]
+) -> None:
+    """So they are durable together: the journal cuts its transactions between callbacks."""
+    await server.create("a")
+    journalled.clear()
+    server.engine.hold()  # only what the request itself does
+    headers = keyed("k") | request_.get("headers", {})
+    sending = asyncio.create_task(server.client.request(method, path, **(request_ | {"headers": headers})))
+    await until(lambda: "kept" in dict(journalled))
+    assert journalled[0][1] == dict(journalled)["kept"]
+    server.engine.release()
+    assert (await sending).status_code < 300
+
+
+async def test_a_claim_and_its_lease_are_kept_in_one_callback_of_the_loop(
+    server: ServerHarness, journalled: list[tuple[str, int]]
+) -> None:
+    """The claim waits in a task of its own."""
+    await server.create("a", driver="agent")
+    claim = asyncio.create_task(server.client.post("/v1/sessions/a/claim", json={"wait": 30}, headers=keyed("k")))
+    await until(lambda: server.parts.requests.find("local", "k"))
+    await server.say("a", "work")
+    assert (await claim).status_code == 200
+    assert dict(journalled)["TurnStarted"] == dict(journalled)["kept"]
 
 
 # -- what is kept -----------------------------------------------------------------------------------------------------
