@@ -70,6 +70,31 @@ class TurnState:
         return None
 
 
+class ShownText:
+    """The text of a reply as a reader has seen it. A turn may begin again; what was shown is not shown twice."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._before = ""
+        """What was shown before the turn began again, and has not come again yet."""
+
+    def add(self, piece: str) -> str:
+        """Add the next piece of the reply and return what is to be shown; another reply begins on a new line."""
+        self._pieces.append(piece)
+        if not self._before:
+            return piece
+        text, before = "".join(self._pieces), self._before
+        if before.startswith(text):
+            return ""
+        self._before = ""
+        return text[len(before) :] if text.startswith(before) else f"\n{text}"
+
+    def again(self) -> None:
+        """Begin again: the next piece is the first one of the reply."""
+        self._before = self._before or "".join(self._pieces)
+        self._pieces.clear()
+
+
 class TurnReader:
     """Reads the reply to one message from the events of its turn (S4).
 
@@ -81,6 +106,7 @@ class TurnReader:
         self._session = session
         self._message = message
         self._turn = TurnState()
+        self._shown = ShownText()
         self._end = 0
         self._calls: tuple[ToolCall, ...] = ()
 
@@ -100,7 +126,10 @@ class TurnReader:
                 self._calls = _calls_of(event.data.get("message", {}))
             case "token":
                 self._turn.apply(event)
-                return self._turn.pieces[-1]
+                return self._shown.add(self._turn.pieces[-1])
+            case "turn.interrupted":
+                self._turn = TurnState()
+                self._shown.again()
             case "turn.finished" | "turn.failed":
                 self._turn.apply(event)
                 return self._add(self._turn.rest()) if self.error is None else ""
@@ -119,7 +148,7 @@ class TurnReader:
 
     def _add(self, text: str | None) -> str:
         self._turn.pieces.append(text or "")
-        return text or ""
+        return self._shown.add(text or "")
 
     def _catch_up(self, session: Mapping[str, Any]) -> str:
         """Reconstruct lost events from the current state."""

@@ -20,7 +20,7 @@ from typing import Protocol
 from cfs import api
 from cfs.bodies import Append, Import, has_turns, judge
 from cfs.errors import Busy, Forbidden, TooLarge, UnsupportedMedia
-from cfs.state import TurnState
+from cfs.state import ShownText, TurnState
 from cfs.stream import StreamEvent
 from cfs_fuse.cache import Cache, Entry, Transcripts
 from cfs_fuse.paths import Attributes, FileAttributes
@@ -413,11 +413,11 @@ class LiveHandle(ControlHandle):
     def __init__(self, context: BridgeContext, entry: Entry) -> None:
         super().__init__(context, entry)
         self._text = bytearray()
+        self._shown = ShownText()
         self._pieces = 0
         with context.cache.lock:
             self._turn = _running(entry)
-            if self._turn is None:
-                entry.listeners.append(self)
+            entry.listeners.append(self)
         if self._turn is None and not entry.idle:
             self._catch_up()
 
@@ -434,10 +434,18 @@ class LiveHandle(ControlHandle):
         return bytes(self._text[offset : offset + size])
 
     def on_event(self, event: StreamEvent) -> None:
-        """Follow the turn that begins."""
-        if event.type == "turn.started":
-            self._turn = self._entry.turn
-            self._entry.listeners.remove(self)
+        """Follow the turn that begins, or that begins again after a restart of the server."""
+        turn = self._turn
+        if turn is not None and (turn.ended or turn.id not in ("", event.turn)):
+            return
+        match event.type:
+            case "turn.started":
+                if turn is not None:
+                    self._more(0)
+                    self._shown.again()
+                self._turn, self._pieces = self._entry.turn, 0
+            case "turn.finished" | "turn.failed" if turn is not None:  # it has not begun again before its end
+                turn.apply(event)
 
     def close(self) -> None:
         """Stop following turns."""
@@ -451,7 +459,7 @@ class LiveHandle(ControlHandle):
         if turn is None:
             return False
         for piece in turn.pieces[self._pieces :]:
-            self._text += piece.encode()
+            self._text += self._shown.add(piece).encode()
         self._pieces = len(turn.pieces)
         return turn.ended or offset < len(self._text)
 
@@ -464,7 +472,6 @@ class LiveHandle(ControlHandle):
                     return
                 if self._entry.event <= detail.event:  # otherwise a token could be missing from both
                     self._entry.turn = self._turn = TurnState("", [detail.partial], detail.event)
-                    self._entry.listeners.remove(self)
                     return
 
 

@@ -206,3 +206,41 @@ def test_where_too_much_is_lost_it_is_said(reader: TurnReader) -> None:
 def test_a_deleted_session_has_no_reply() -> None:
     with pytest.raises(Gone, match="'a'"):
         begun().feed(StreamEvent("session.deleted", {}))
+
+
+# -- a turn that begins again -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("again", "shown"),
+    [
+        (["one ", "two ", "three"], ["one ", "two", "", " ", "three"]),
+        (["one", " ", "two"], ["one ", "two", "", "", ""]),
+        (["four"], ["one ", "two", "\nfour"]),
+    ],
+    ids=["as before", "no more than before", "another reply"],
+)
+def test_what_was_shown_is_not_shown_twice(again: list[str], shown: list[str]) -> None:
+    """After a restart of the server the reply begins again."""
+    reader = TurnReader("a", Turn("user", "hello"))
+
+    def said(kind: str, **data: Any) -> str:
+        return reader.feed(StreamEvent(kind, {"turn": "t", **data}))
+
+    found = [said("token", text=piece) for piece in ("one ", "two")]
+    assert said("turn.interrupted") == said("turn.started") == ""
+    found += [said("token", text=piece) for piece in again]
+    assert found == shown
+    reply = "".join(again)
+    assert said("turn.finished", reply=reply, finish_reason="stop", usage=None) == ""
+    assert reader.outcome(()).reply == reply
+
+
+def test_a_turn_may_be_interrupted_again_before_it_came_as_far() -> None:
+    reader = TurnReader("a", Turn("user", "hello"))
+    pieces = ["one two ", None, "one ", None, "one two ", "three"]
+    found = [
+        reader.feed(StreamEvent("turn.interrupted", {}) if piece is None else StreamEvent("token", {"text": piece}))
+        for piece in pieces
+    ]
+    assert "".join(found) == "one two three"

@@ -142,6 +142,8 @@ def remark(event: StreamEvent) -> str | None:
             return "\n".join(_call(call) for call in event.data["message"].get("tool_calls", ())) or None
         case "stale":
             return "[events were lost; the reply goes on]"
+        case "turn.interrupted":
+            return "[the server was restarted; the reply begins again]"
     return None
 
 

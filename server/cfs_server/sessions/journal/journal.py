@@ -34,6 +34,8 @@ _T = TypeVar("_T")
 _DELAY_SECONDS = 0.05
 """The longest time in seconds until a commit for which no request waits."""
 _RETRY_SECONDS = 1.0
+_ASK_AGAIN_SECONDS = 5.0
+"""When a client may send again what could not be stored."""
 
 _log = structlog.get_logger(__name__)
 
@@ -249,7 +251,7 @@ class Journal:
 
     def _error(self) -> StorageFull | Unavailable:
         text = self.problem or ""
-        return Unavailable(text) if self._failed else StorageFull(text)
+        return (Unavailable if self._failed else StorageFull)(text, retry_after=_ASK_AGAIN_SECONDS)
 
     def _add(self, item: Record | Kept | Head) -> None:
         self._seq += 1
