@@ -21,7 +21,7 @@ from pathlib import Path
 
 from cfs_server.sessions.journal.journal import Batch, Opened, StoreFailed, StoreFull
 from cfs_server.sessions.journal.records import DELETED, HISTORY, TOKENS, Row, decode_head
-from cfs_server.sessions.journal.salvage import salvage
+from cfs_server.sessions.journal.salvage import salvage, set_aside
 from cfs_server.sessions.journal.sqlite_file import (
     ROW,
     StoreDamaged,
@@ -34,6 +34,7 @@ from cfs_server.sessions.journal.sqlite_file import (
     problems,
     read_row,
     require_local,
+    require_store,
     require_whole_wal,
 )
 from cfs_server.sessions.state import Head
@@ -87,6 +88,10 @@ class SqliteBackend:
     def open(self) -> Opened:
         """Open or create the file, begin a new epoch and return the content. Raises `StoreFailed`."""
         require_local(self.path)
+        salvaged = self.path.with_name(f"{self.path.name}.salvaged")
+        with opening(self.path):
+            if salvaged.exists():  # a crash came in between
+                set_aside(self.path, salvaged)
         try:
             return self._open()
         except StoreDamaged as error:
@@ -95,9 +100,12 @@ class SqliteBackend:
                     f"{self.path} is damaged: {error}. Start with --store-repair to set the file aside and keep what"
                     " can be read of it, or restore a backup. Nothing has been removed"
                 ) from error
-            with opening(self.path):
-                repairs = salvage(self.path, str(error))
-            return self._open(repairs)
+            reason = str(error)
+        with opening(self.path):
+            found = salvage(self.path)
+            write_new(salvaged, found.batches)
+            set_aside(self.path, salvaged)
+        return self._open([f"{self.path} was damaged ({reason}) and has been set aside", *found.report])
 
     def _open(self, repairs: Sequence[str] = ()) -> Opened:
         with opening(self.path):
@@ -122,6 +130,7 @@ class SqliteBackend:
         inode = state.st_dev, state.st_ino
         if inode in _open_files:
             raise StoreFailed(f"{self.path} is open in this process already")
+        require_store(self.path)
         self._connection, self._inode = connect(self.path), inode
         _open_files.add(inode)
         return self._connection
@@ -391,6 +400,19 @@ class SqliteBackend:
     def backup(self, target: Path, between: Callable[[], None] = lambda: None) -> None:
         """Copy the store to a new file while it is in use; see `copy_file`. Raises `StoreFailed`."""
         copy_file(self.connection, target, between)
+
+
+def write_new(path: Path, batches: Iterable[Batch]) -> None:
+    """Write a new file, which has its name only when it is complete. Raises `StoreFailed` or `StoreFull`."""
+    part = path.with_name(f"{path.name}.part")
+    for end in ("-wal", ""):
+        part.with_name(part.name + end).unlink(missing_ok=True)
+    backend = SqliteBackend(part)
+    backend.open()
+    for batch in batches:
+        backend.commit(batch)
+    backend.close()
+    part.rename(path)
 
 
 # -- reading the content ----------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ _SHARED = ("nfs", "cifs", "smb", "9p", "afs", "ceph", "gluster", "lustre", "gpfs
 _NOT_SHARED = ("fuseblk", "fuse.fuse-overlayfs")
 """Beginnings of the names of file systems whose locks may not exclude other machines, and exceptions."""
 _FLOCK = "hhqqi"
-_WAL_MAGIC, _WAL_HEADER, _FRAME_HEADER = 0x377F0682, 32, 24
+PAGE, _WAL_MAGIC, WAL_HEADER, FRAME_HEADER = 4096, 0x377F0682, 32, 24
 
 
 class StoreDamaged(StoreFailed):
@@ -122,8 +122,10 @@ def check_file(path: Path) -> list[str]:
     """Check a file that no server uses, such as a backup. Return what is wrong. Raises `StoreFailed`."""
     if not path.is_file():
         raise StoreFailed(f"{path} does not exist")
-    with opening(path), closing(connect(path)) as connection:
-        return problems(connection)
+    with opening(path):
+        require_store(path)
+        with closing(connect(path)) as connection:
+            return problems(connection)
 
 
 # -- opening ----------------------------------------------------------------------------------------------------------
@@ -154,6 +156,7 @@ def connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=0.2, isolation_level=None, cached_statements=64)
     try:
         if not path.stat().st_size:
+            connection.execute(f"PRAGMA page_size = {PAGE}")
             connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # writes, so it would need space at each start
         for pragma in _PRAGMAS:
             connection.execute(f"PRAGMA {pragma}").fetchall()
@@ -162,6 +165,22 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def require_store(path: Path) -> None:
+    """Raise `StoreFailed` or `StoreDamaged` unless a file begins like a store, or is new.
+
+    SQLite may delete the write-ahead log of a file whose first page is damaged.
+    """
+    with path.open("rb") as file:
+        head = file.read(100)
+    if not head and not path.with_name(f"{path.name}-wal").exists():
+        return
+    magic, *form = struct.unpack(">16sHBBBBBB", head[:24]) if len(head) == 100 else (b"",)
+    if magic != b"SQLite format 3\0" or form[0] != PAGE or form[1] != form[2] or form[3:] != [0, 64, 32, 32]:
+        raise StoreDamaged("it does not begin like a store of sessions")
+    if struct.unpack(">I", head[68:72]) != (APPLICATION,):
+        raise StoreFailed(f"{path} is a SQLite file of another program")
 
 
 def make_private(path: Path) -> None:
@@ -211,12 +230,9 @@ def _holder(path: Path) -> str:
 
 
 def prepare(connection: sqlite3.Connection, path: Path) -> None:
-    """Create the tables in a new file, or migrate an old one after a backup. Raises `StoreFailed` for other files."""
+    """Create the tables in a new file, or migrate an old one after a backup. Raises `StoreFailed` for a newer one."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if tables and application != APPLICATION:
-        raise StoreFailed(f"{path} is a SQLite file of another program")
     if version > SCHEMA:
         raise StoreFailed(f"{path} has been written by a newer CFS: schema {version}, and this one knows {SCHEMA}")
     if not tables:
@@ -268,16 +284,16 @@ def require_whole_wal(path: Path, used: int) -> None:
     that one looks the same. Each commit before it was on the disk before the next one began.
     """
     wal = path.with_name(f"{path.name}-wal")
-    if not wal.exists() or wal.stat().st_size < _WAL_HEADER:
+    if not wal.exists() or wal.stat().st_size < WAL_HEADER:
         return
     with wal.open("rb") as file:
-        head = file.read(_WAL_HEADER)
+        head = file.read(WAL_HEADER)
         magic, _, page, _, *salts = struct.unpack(">6I", head[:24])
         if magic & ~1 != _WAL_MAGIC or _wal_checksum(head) != struct.unpack(">2I", head[24:]):
             raise StoreDamaged("the header of its write-ahead log is damaged")
-        file.seek(used * (_FRAME_HEADER + page), os.SEEK_CUR)
+        file.seek(used * (FRAME_HEADER + page), os.SEEK_CUR)
         commits = 0
-        while len(header := file.read(_FRAME_HEADER)) == _FRAME_HEADER:
+        while len(header := file.read(FRAME_HEADER)) == FRAME_HEADER:
             _, size, *found = struct.unpack(">4I", header[:16])
             commits += size > 0 and found == salts
             file.seek(page, os.SEEK_CUR)
