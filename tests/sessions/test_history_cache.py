@@ -2,23 +2,28 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 
 import pytest
+from hypothesis import settings
+from hypothesis.stateful import rule
 
-from cfs.errors import ServerError, StorageFull, Unavailable
+from cfs.errors import CfsError, ServerError, StorageFull, Unavailable
 from cfs.wire import Message, SettingsPatch, Usage
 from cfs_server.engine.scripted import ScriptedEngine, echo
 from cfs_server.sessions.history import HistoryNotLoaded, rendered
 from cfs_server.sessions.journal.journal import Journal
 from cfs_server.sessions.journal.memory import MemoryBackend
+from cfs_server.sessions.journal.records import HISTORY, decode_messages, encode
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.state import Created, Head, HistoryReplaced, MessageAdded, Record
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import TurnRequest
-from tests.sessions.support import StoreHarness
+from tests.sessions.support import RecordingJournal, StoreHarness
+from tests.sessions.test_replay import STEPS, ReplayMachine, dump, replayed, script
 
 
 class Messages(Journal):
@@ -331,3 +336,75 @@ async def test_sessions_with_turns_are_loaded_before_the_turns_go_on() -> None:
         session.history.unload()
         await h.store.load_busy()
         assert session.history.loaded
+
+
+class EvictingJournal(RecordingJournal):
+    """Reads the messages of a history from the list of records, in their stored form."""
+
+    def __init__(self, records: list[Record]) -> None:
+        super().__init__(records)
+        self.durable_store = True
+
+    def checkpoint(self, heads: Iterable[Head]) -> None:
+        """Keep no heads."""
+
+    async def durable(self) -> None:
+        """Let others run."""
+        await asyncio.sleep(0)
+
+    async def history(self, key: str, begins_at: int) -> list[Message]:
+        """Return what has been recorded from a record on."""
+        own = [encode(seq, record) for seq, record in enumerate(self.records, 1) if record.key == key]
+        await asyncio.sleep(0)
+        rows = [row for row in own if row.seq >= begins_at and row.kind in HISTORY]
+        return [message for row in rows for message in decode_messages(row)]
+
+
+class BudgetMachine(ReplayMachine):
+    """Does the same in a store that keeps no idle history, and compares it with one that keeps all."""
+
+    async def _open(self) -> None:
+        engine, journal = ScriptedEngine(script), EvictingJournal(self.records)
+        await engine.start()
+        self.stack.push_async_callback(journal.close)
+        await journal.open()
+        limits = replace(self.limits, memory=0)
+        self.store = await self.stack.enter_async_context(SessionStore(engine, limits, journal=journal))
+        self.harness = StoreHarness(self.store, engine)
+        engine.hold()
+
+    def do(self, action: Callable[[], object]) -> None:
+        """Load all histories before the call, and let them leave after it."""
+
+        async def run() -> None:
+            async with all_loaded(self.store):
+                with suppress(CfsError):
+                    action()
+            for _ in range(STEPS):
+                await asyncio.sleep(0)
+            assert [session.id for session in self.store if session.idle and session.history.memory] == []
+
+        self.runner.run(run())
+
+    @rule()
+    def replay(self) -> None:
+        async def compare() -> None:
+            self.store.check_integrity()
+            expected = await replayed(self.records, self.limits)
+            async with all_loaded(self.store):
+                assert dump(self.store) == expected
+
+        self.runner.run(compare())
+
+
+@asynccontextmanager
+async def all_loaded(store: SessionStore) -> AsyncIterator[None]:
+    """Keep all histories in memory during a block."""
+    async with AsyncExitStack() as stack:
+        for session in list(store):
+            await stack.enter_async_context(store.loaded(session.id))
+        yield
+
+
+TestBudget = BudgetMachine.TestCase
+TestBudget.settings = settings(max_examples=25, stateful_step_count=40, deadline=None)

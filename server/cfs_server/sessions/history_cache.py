@@ -33,17 +33,17 @@ def _counted(users: Counter[_T], each: _T) -> Iterator[None]:
 class HistoryCache:
     """The histories in memory, least recently used first.
 
-    Used on the event loop. Without a durable source nothing leaves the memory.
+    Used on the event loop. Without a durable journal nothing leaves the memory.
     """
 
     def __init__(
         self,
-        source: Journal | None,
+        journal: Journal | None,
         budget: int,
         spawn: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """Create a cache of `budget` bytes. `spawn` starts a task."""
-        self._source = source if source is not None and source.durable_store else None
+        self._journal = journal if journal is not None and journal.durable_store else None
         self._budget = budget
         self._spawn = spawn
         self._sizes: dict[Session, int] = {}
@@ -57,7 +57,7 @@ class HistoryCache:
 
     def touch(self, session: Session) -> None:
         """Note that a session has been used or changed, or that it has become busy or idle."""
-        if self._source is None:
+        if self._journal is None:
             return
         self.forget(session)
         size = 0 if session.deleted else session.history.memory
@@ -82,14 +82,14 @@ class HistoryCache:
 
         Raises `Unavailable` if the journal cannot read, and `ServerError` if messages are missing there.
         """
-        if self._source is None:
+        if self._journal is None:
             yield
             return
         self._idle.pop(session, None)
         try:
             with _counted(self._users, session):
                 while not session.history.loaded:
-                    await self._load(session, self._source)
+                    await self._load(session, self._journal)
                 yield
         finally:
             self.touch(session)
@@ -112,19 +112,19 @@ class HistoryCache:
             if (session := find(session_id)) is not None:
                 self.touch(session)
 
-    async def _load(self, session: Session, source: Journal) -> None:
+    async def _load(self, session: Session, journal: Journal) -> None:
         """Read the messages of a session, once for all that wait for them."""
         reading = self._loads.get(session)
         if reading is None:
             reading = self._loads[session] = asyncio.get_running_loop().create_future()
-            self._spawn(self._read(session, source, reading))
+            self._spawn(self._read(session, journal, reading))
         await asyncio.shield(reading)
 
-    async def _read(self, session: Session, source: Journal, done: asyncio.Future[None]) -> None:
+    async def _read(self, session: Session, journal: Journal, done: asyncio.Future[None]) -> None:
         history = session.history
         since = history.since
         try:
-            messages = await source.history(session.key, session.begins_at)
+            messages = await journal.history(session.key, session.begins_at)
             history.load(messages, since)
         except CfsError as error:
             done.set_exception(error)
@@ -143,10 +143,10 @@ class HistoryCache:
 
     async def _evict(self) -> None:
         """Unload the least recently used histories until the others fit the budget."""
-        assert self._source is not None  # noqa: S101 - else nothing is counted
+        assert self._journal is not None  # noqa: S101 - else nothing is counted
         try:
             while leaving := self._oldest():
-                await self._source.durable()
+                await self._journal.durable()
                 for session, version in leaving:
                     if session in self._idle and session.history.version == version:
                         session.history.unload()
