@@ -5,7 +5,7 @@ import builtins
 import errno
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
@@ -40,7 +40,8 @@ from cfs_filesystem import (
     Path,
 )
 from cfs_server.sessions.authorization import Authorization
-from cfs_server.sessions.ids import SESSIONS, WORKSPACES
+from cfs_server.sessions.authorized import AuthorizedSessions
+from cfs_server.sessions.ids import SESSIONS, WORKSPACES, id_of
 from cfs_server.workspaces import WorkspaceUsage
 
 # Large bodies are received into a temporary file before they are used.
@@ -137,12 +138,14 @@ class Files:
         usage: WorkspaceUsage,
         limit: int | None,
         searches: CapacityLimiter | None = None,
+        sessions: AuthorizedSessions | None = None,
     ) -> None:
         self._authorization = authorization
         self._handle = authorization.handle
         self._usage = usage
         self._limit = limit
         self._searches = searches
+        self._sessions = sessions
 
     async def list(self, prefix: Path | None) -> list[EntryMeta]:
         """Return the metadata of all entries at and below a prefix that the caller may list. It may be empty."""
@@ -248,13 +251,21 @@ class Files:
         Other actions use sessions in memory. They run on the loop, where no other task can interrupt them.
         """
         if path.startswith(SESSIONS) and operation != "read_binary":
-            return self._translate_errors(operation, path, action)
+            async with self._loaded(path) if operation == "write" else nullcontext():
+                return self._translate_errors(operation, path, action)
 
         def by_itself() -> _T:
             with alone(path):
                 return action()
 
         return await self._threaded(operation, path, by_itself if operation in ("write", "delete") else action)
+
+    def _loaded(self, path: Path) -> AbstractAsyncContextManager[None]:
+        """Keep the messages of a session in memory during a block."""
+        if self._sessions is not None:
+            with suppress(InvalidPathError):
+                return self._sessions.loaded(id_of(path))
+        return nullcontext()
 
     async def _threaded(self, operation: Operation, path: Path, action: Callable[[], _T]) -> _T:
         limiter = self._searches if operation == "read_re" else None

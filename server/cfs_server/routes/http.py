@@ -204,7 +204,7 @@ class Caller:
     def files(self) -> Files:
         """The files that the principal may use."""
         me = self.principal
-        return Files(me.authorization, me.usage, me.limits.bytes, me.searches)
+        return Files(me.authorization, me.usage, me.limits.bytes, me.searches, self.sessions)
 
     @property
     def completions(self) -> AuthorizedCompletions:
