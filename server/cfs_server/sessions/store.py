@@ -11,7 +11,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
@@ -443,6 +443,7 @@ class SessionStore:
             self._add(Session.restored(head, self._services, account_of(head.owner)))
         self.replay(((row.seq, decode(row)) for row in opened.rows), account_of)
         await self.load_busy()
+        self.journal.opened = replace(opened, heads=(), rows=())  # they take more memory than the sessions
         resumed = Counter(filter(None, [session.resume() for session in list(self)]))
         _log.info(
             "sessions.restored",

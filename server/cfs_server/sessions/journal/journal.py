@@ -181,6 +181,7 @@ class Journal:
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             work()
+            del work  # with what it has read
 
     async def call(self, work: Callable[[Backend], _T]) -> _T:
         """Run other work in the journal's thread, between two commits. Long work must be divided."""
