@@ -248,19 +248,22 @@ class Proxy:
 class Server:
     """`cfs serve` on one port, which can be killed and started again."""
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, upstream: str, data: str = "temporary") -> None:
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self.port: int = found.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
-        self._upstream = upstream
+        self._upstream, self._data = upstream, data
         self.start()
 
     def start(self) -> None:
         """Start it, and return when it listens."""
         command = [str(CFS), "serve", "--port", str(self.port), "--upstream", self._upstream, "--shutdown-grace", "1"]
         self._process = subprocess.Popen(
-            [*command, "--log-level", "error"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment()
+            [*command, "--log-level", "error"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=_environment(self._data),
         )
         assert self._process.stdout is not None
         if not self._process.stdout.readline().startswith(b"listening"):
@@ -272,9 +275,9 @@ class Server:
         self._process.communicate()
 
 
-def _environment() -> dict[str, str]:
+def _environment(data: str = "temporary") -> dict[str, str]:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("CFS_")}
-    return ours | {"CFS_DATA_DIR": "temporary"}
+    return ours | {"CFS_DATA_DIR": data}
 
 
 # -- agents -----------------------------------------------------------------------------------------------------------

@@ -1,11 +1,15 @@
 """The page goes on by itself after a lost connection, a restart of the server, another life of a name (D1)."""
 
 import re
+from contextlib import ExitStack, closing
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 from playwright.sync_api import expect
 
+from cfs import api
+from cfs.transports.http import Client
 from tests.dashboard.agent import Agent
 from tests.dashboard.support import QUIET, Pages, address, messages, row, send
 from tests.server.support import serving
@@ -71,6 +75,52 @@ def test_a_restarted_server_is_found_again(pages: Pages) -> None:
         expect(row(page, "first")).to_be_visible()
         expect(messages(page)).to_have_count(2)
         expect(messages(page).nth(0)).to_contain_text("another life")
+
+
+def test_after_a_crash_of_the_server_the_same_tree_goes_on(pages: Pages, tmp_path: Path) -> None:
+    """The page resumes at its last event, without a new listing, and the agent goes on with its turn."""
+
+    def events(session: str) -> list[tuple[int, str]]:
+        """The numbers and types of all events so far."""
+        found: list[tuple[int, str]] = []
+        last = client.get(f"/v1/sessions/{session}").json()["event"]
+        with closing(sdk.events(api.events(session, "0"))) as stream:
+            while not found or found[-1][0] < last:
+                event = next(stream)
+                found.append((event.number, event.type))
+        return found
+
+    flags = (*QUIET, "--data-dir", str(tmp_path))
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(*flags))
+        client = stack.enter_context(httpx.Client(base_url=server.url, timeout=30, trust_env=False))
+        sdk = stack.enter_context(Client(server.url))
+        page = pages.open(server.url, "conversation/main/coder")
+        asked: list[tuple[str, str | None]] = []
+        page.on("request", lambda each: asked.append((urlsplit(each.url).path, each.headers.get("last-event-id"))))
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        agent = Agent(client, "main/coder").begin("Go")
+        agent.say("before, ")
+        agent.write("a.txt", "hello")
+        expect(page.locator(".talk")).to_contain_text("a.txt")
+        before = {session: events(session) for session in ("main", "main/coder")}
+        expect(row(page, "main/coder")).to_have_attribute("data-state", "generating")
+        del asked[:]
+
+        server.process.kill()
+        server.ended()
+        expect(page.locator(".connection")).to_have_attribute("data-state", "lost")
+        stack.enter_context(serving(*flags, "--port", server.url.rpartition(":")[2]))
+        expect(page.locator(".connection")).to_have_attribute("data-state", "live")
+        assert {session: events(session)[: len(before[session])] for session in before} == before
+        agent.say("after")
+        expect(page.locator(".message.growing")).to_contain_text("before, after")
+        expect(row(page, "main/coder")).to_have_attribute("data-state", "generating")
+        agent.finish("done")
+        expect(row(page, "main/coder")).to_have_attribute("data-state", "idle")
+        expect(messages(page).last).to_contain_text("done")
+        assert {path for path, _ in asked} == {"/v1/events"}
+        assert all(cursor for _, cursor in asked)
 
 
 def test_the_address_names_what_is_shown(pages: Pages) -> None:

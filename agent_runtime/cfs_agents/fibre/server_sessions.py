@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
+from uuid import uuid4
 
 from cfs import api
 from cfs.errors import AlreadyExists, CfsError, Conflict, Forbidden, InvalidSettings, NotFound, Unreachable
@@ -218,9 +219,9 @@ class ServerLease:
     """A claimed turn. `on_lost` is called at most once, if the turn is lost before its end.
 
     One task sends one request at a time. Messages that arrive during a request are collected for the next. Each
-    request renews the lease; an empty request does so when there is nothing to send. After a lost connection the lease
-    reads the session to find the messages that had arrived. It waits until an outage ends. If the server does not know
-    the lease, `regain` claims the turn again and returns its success. Then all messages of the turn are sent again.
+    request renews the lease; an empty request does so when there is nothing to send. A request is repeated with its
+    idempotency key until it is answered, however long an outage takes. If the server does not know the lease, `regain`
+    claims the turn again and returns its success. Then all messages of the turn are sent again.
     """
 
     def __init__(
@@ -292,7 +293,8 @@ class ServerLease:
             if self._left:  # the turn has been claimed again
                 await self._deliver()
             finish = AgentFinish(claim=self.record.claim, usage=usage, **result)
-            await self._retries.call(lambda: self._client.call(api.finish(self.session, self.record.turn, finish)))
+            call, key = api.finish(self.session, self.record.turn, finish), _new_key()
+            await self._retries.call(lambda: self._client.call(call, idempotency_key=key))
 
         with suppress(NotFound, Forbidden, Conflict):  # cancelled, deleted, or ended by a request without an answer
             await self._or_regain(end)
@@ -341,23 +343,14 @@ class ServerLease:
                     raise
 
     async def _deliver(self) -> None:
-        """Send the collected messages in one request, and repeat it until it arrives, also after an outage."""
+        """Send the collected messages in one request, and repeat it until it is answered, also after an outage."""
         text, count = "".join(self._pieces), len(self._messages)
         self._pieces.clear()
-        failed = False
-
-        async def once() -> None:
-            nonlocal failed
-            if failed:  # did it arrive?
-                detail = await self._client.call(api.read(self.session))
-                self._sent = max(self._sent, min(count, arrived(detail, self.record.content)))
-            failed = True
-            left = tuple(self._messages[self._sent : count])
-            update = AgentUpdate(claim=self.record.claim, text=text, messages=left, lease=self._seconds)
-            await self._client.call(api.update(self.session, self.record.turn, update))
-            self._sent = max(self._sent, count)
-
-        await self._retries.call(once, forever=lambda: not self.ended)
+        left = tuple(self._messages[self._sent : count])
+        update = AgentUpdate(claim=self.record.claim, text=text, messages=left, lease=self._seconds)
+        call, key = api.update(self.session, self.record.turn, update), _new_key()
+        await self._retries.call(lambda: self._client.call(call, idempotency_key=key), forever=lambda: not self.ended)
+        self._sent = max(self._sent, count)
 
 
 def arrived(detail: SessionDetail, content: str) -> int:
@@ -432,12 +425,14 @@ class ServerSessions:
 
     async def begin(self, session_id: str, content: str, on_lost: LostCallback) -> ClaimedTurn:
         """Post a message to the session, unless it has it already, and claim the next turn."""
-        return _turn(await self._call(lambda: self._begin(session_id, content, on_lost)))
+        key = _new_key()
+        return _turn(await self._call(lambda: self._begin(session_id, content, on_lost, key)))
 
     async def next(self, session_id: str, on_lost: LostCallback, wait: float = 0.0) -> ClaimedTurn | None:
         """Claim the next turn; None if there is none within so many seconds."""
         self._waiting.discard(session_id)
-        lease = await self._call(lambda: self._claim(session_id, wait, on_lost), forever=wait > 0)
+        key = _new_key()
+        lease = await self._call(lambda: self._claim(session_id, wait, on_lost, key), forever=wait > 0)
         return None if lease is None else _turn(lease)
 
     async def resume(
@@ -447,10 +442,11 @@ class ServerSessions:
 
         The lease may still hold, or the turn wait again as the lease has expired.
         """
-        return await self._call(lambda: self._resume(session_id, record, sent, on_lost))
+        key = _new_key()
+        return await self._call(lambda: self._resume(session_id, record, sent, on_lost, key))
 
     async def _resume(
-        self, session_id: str, record: LeaseRecord, sent: Sequence[Message], on_lost: LostCallback
+        self, session_id: str, record: LeaseRecord, sent: Sequence[Message], on_lost: LostCallback, key: str
     ) -> ClaimedTurn | None:
         try:
             detail = await self.client.call(api.read(session_id))
@@ -460,7 +456,7 @@ class ServerSessions:
             async with self._opening:
                 await self._open(session_id)
                 await self._open_all()
-            again = await self._begin(session_id, record.content, on_lost)
+            again = await self._begin(session_id, record.content, on_lost, key)
             again.catch_up(sent, 0)
             return _turn(again, resumed=True)
         self._lives[session_id] = life_of(detail.etag)
@@ -470,7 +466,7 @@ class ServerSessions:
             proof = AgentUpdate(claim=record.claim, lease=self.lease_seconds)
             await self.client.call(api.update(session_id, record.turn, proof))
         except (NotFound, Forbidden):  # its lease has expired, or it was over and the next had been claimed
-            if (claimed := await self._claim(session_id, _CLAIM_SECONDS, on_lost)) is None:
+            if (claimed := await self._claim(session_id, _CLAIM_SECONDS, on_lost, key)) is None:
                 return None
             detail, lease = await self.client.call(api.read(session_id)), claimed
         else:
@@ -527,25 +523,27 @@ class ServerSessions:
 
     # -- turns ----------------------------------------------------------------------------------------------------
 
-    async def _begin(self, session_id: str, content: str, on_lost: LostCallback) -> ServerLease:
-        return self._lease(session_id, await self._claim_of(session_id, content), on_lost)
+    async def _begin(self, session_id: str, content: str, on_lost: LostCallback, key: str) -> ServerLease:
+        return self._lease(session_id, await self._claim_of(session_id, content, key), on_lost)
 
-    async def _claim_of(self, session_id: str, content: str) -> LeaseRecord:
-        """Post a message, unless the session has it already, and claim the next turn."""
+    async def _claim_of(self, session_id: str, content: str, key: str) -> LeaseRecord:
+        """Post a message, unless the session has it already, and claim the next turn. The keys begin with `key`."""
         detail = await self.client.call(api.read(session_id))
         self._lives[session_id] = life_of(detail.etag)
         if not _has(detail, content):
-            await self.client.call(api.post(session_id, NewMessage(content=content)))
-        while (record := await self._claimed(session_id, _CLAIM_SECONDS)) is None:
+            post = api.post(session_id, NewMessage(content=content))
+            await self.client.call(post, idempotency_key=f"{key}-post")
+        while (record := await self._claimed(session_id, _CLAIM_SECONDS, key)) is None:
             pass
         return record
 
-    async def _claim(self, session_id: str, wait: float, on_lost: LostCallback) -> ServerLease | None:
-        record = await self._claimed(session_id, wait)
+    async def _claim(self, session_id: str, wait: float, on_lost: LostCallback, key: str) -> ServerLease | None:
+        record = await self._claimed(session_id, wait, key)
         return None if record is None else self._lease(session_id, record, on_lost)
 
-    async def _claimed(self, session_id: str, wait: float) -> LeaseRecord | None:
-        claim = await self.client.call(api.claim(session_id, min(_FIRST_LEASE, self.lease_seconds), wait))
+    async def _claimed(self, session_id: str, wait: float, key: str) -> LeaseRecord | None:
+        call = api.claim(session_id, min(_FIRST_LEASE, self.lease_seconds), wait)
+        claim = await self.client.call(call, idempotency_key=f"{key}-claim")
         if claim is None:
             return None
         life = self._lives.get(session_id)
@@ -596,11 +594,11 @@ class ServerSessions:
                     raise
                 return False
             await self._restored()
-            record = await self._claim_of(lease.session, lease.record.content)
+            record = await self._claim_of(lease.session, lease.record.content, _new_key())
             while record.content != lease.record.content:  # a message arrived while no agent was attached
                 end = AgentFinish(claim=record.claim, error=_AGAIN)
                 await self.client.call(api.finish(lease.session, record.turn, end))
-                record = await self._claim_of(lease.session, lease.record.content)
+                record = await self._claim_of(lease.session, lease.record.content, _new_key())
             lease.replace(record)
             return True
 
@@ -715,6 +713,11 @@ class ServerSessions:
         else:
             self._paused.discard(session_id)
             self._unpaused.set()
+
+
+def _new_key() -> str:
+    """Return an idempotency key: for all attempts of one action."""
+    return uuid4().hex
 
 
 def _turn(lease: ServerLease, *, resumed: bool = False) -> ClaimedTurn:

@@ -4,6 +4,9 @@
     python killed_tree.py FOLDER URL random N SEED  the same at N points drawn by a seed
     python killed_tree.py FOLDER URL stumbling N    one task in lives that are each killed at their point N
 
+With CFS_VICTIM=server the server is killed at the point instead, and with both the server and then the runtime. Its pid
+is in the file CFS_SERVER_PID, and whoever started this program starts it again.
+
 Points are before and after everything that is written, asked of the server or of a model. Prints, as JSON, what was
 found. A program of its own, since a test run with threads must not fork.
 """
@@ -14,6 +17,7 @@ import os
 import random
 import signal
 import sys
+import traceback
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from itertools import count
 from pathlib import Path
@@ -25,10 +29,14 @@ from cfs.wire import Message
 from cfs_agents.fibre import state
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.state import FibreConfig
-from cfs_agents.model import Item
+from cfs_agents.model import Item, Retries
 from cfs_agents.testing import Line, ScriptedModel, calls, says, together
 
 MOST_KILLS = 400
+VICTIM = os.environ.get("CFS_VICTIM", "runtime")
+SERVER = Path(os.environ.get("CFS_SERVER_PID", "/nowhere"))
+REACHED = SERVER.with_name("reached")
+"""Exists if the server was killed in this life."""
 TASK = "Let two agents make files."
 ANSWER = "All files are there."
 
@@ -92,7 +100,11 @@ def dying_at(number: int) -> Callable[[], None]:
         nonlocal passed
         passed += 1
         if passed == number:
-            os.kill(os.getpid(), signal.SIGKILL)
+            if VICTIM != "runtime":
+                os.kill(int(SERVER.read_text()), signal.SIGKILL)
+                REACHED.touch()
+            if VICTIM != "server":
+                os.kill(os.getpid(), signal.SIGKILL)
 
     return point
 
@@ -106,9 +118,9 @@ def set_points(point: Callable[[], None]) -> None:
         real_replace(path, text)
         point()
 
-    async def call(client: AsyncClient, what: Any) -> Any:
+    async def call(client: AsyncClient, what: Any, *, idempotency_key: str | None = None) -> Any:
         point()
-        answer = await real_call(client, what)
+        answer = await real_call(client, what, idempotency_key=idempotency_key)
         point()
         return answer
 
@@ -132,6 +144,7 @@ async def live(folder: Path, url: str, session: str, point: Callable[[], None]) 
 
 def life(folder: Path, url: str, session: str, number: int) -> bool:
     """Let a tree live that is killed at its point of this number; whether it came to its end before."""
+    REACHED.unlink(missing_ok=True)
     process = os.fork()
     if process == 0:
         status = 1
@@ -140,12 +153,14 @@ def life(folder: Path, url: str, session: str, number: int) -> bool:
             set_points(point)
             asyncio.run(live(folder, url, session, point))
             status = 0
+        except BaseException:  # noqa: BLE001 - the process ends here
+            traceback.print_exc()
         finally:
             os._exit(status)
     status = os.waitpid(process, 0)[1]
     if status not in (0, signal.SIGKILL):
         raise AssertionError(f"a life of {session} at {number} ended with the status {status}")
-    return status == 0
+    return status == 0 and not REACHED.exists()
 
 
 def violations(folder: Path, url: str, session: str) -> list[str]:
@@ -175,7 +190,7 @@ def _doubled(kept: Iterable[Message]) -> list[str]:
 async def _shown(url: str, session: str, kept: Sequence[Message]) -> list[str]:
     """Compare a session of the server with what is kept: no message is missing, and none is there twice."""
     async with AsyncClient(url) as client:
-        detail = await client.call(api.read(session))
+        detail = await Retries().call(lambda: client.call(api.read(session)))
     found = [f"{session} is {detail.state} on the server"] if detail.state != "idle" or detail.queue else []
     here = [_told(message) for message in kept]
     there = [_told(message) for message in detail.history]

@@ -1,25 +1,43 @@
-"""Killed at any point and started again, a tree finishes its task, and its sessions show each step once (B8)."""
+"""Killed at any point and started again, with its server or without, a tree finishes its task, each step once (B8)."""
 
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.support import serving
+from tests.server.support import environment, serving
 
 PROGRAM = Path(__file__).with_name("killed_tree.py")
 
 
-def killed(folder: Path, *mode: str) -> dict[str, Any]:
-    """Let the program kill trees, and return what it has found."""
-    with serving("--engine", "scripted", "--log-level", "error") as server:
-        command = [sys.executable, str(PROGRAM), str(folder), server.url, *mode]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+def killed(folder: Path, *mode: str, victim: str = "runtime") -> dict[str, Any]:
+    """Let the program kill trees, or their server, and return what it has found. The server is started again."""
+    trees, data, pid = folder / "trees", folder / "data", folder / "pid"
+    flags = ("--engine", "scripted", "--log-level", "error", "--data-dir", str(data))
+    with ExitStack() as servers:
+        server = servers.enter_context(serving(*flags))
+        pid.write_text(str(server.process.pid))
+        env = environment(CFS_VICTIM=victim, CFS_SERVER_PID=str(pid))
+        command = [sys.executable, str(PROGRAM), str(trees), server.url, *mode]
+        port = server.url.rpartition(":")[2]
+        with (
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as program,
+            ThreadPoolExecutor(1) as pool,
+        ):
+            result = pool.submit(program.communicate)
+            while not result.done():
+                with suppress(subprocess.TimeoutExpired):
+                    server.process.wait(0.02)
+                    server = servers.enter_context(serving(*flags, "--port", port))
+                    pid.write_text(str(server.process.pid))
+    output, errors = result.result()
+    assert program.returncode == 0, errors[-3000:]
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found
 
 
@@ -38,9 +56,19 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     assert found["kills"] >= 2
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("victim", ["server", "both"])
+def test_the_server_is_killed_at_some_points_of_a_task(tmp_path: Path, victim: str) -> None:
+    """It comes back with its sessions, and the tree goes on, in the same process or in the next one."""
+    found = killed(tmp_path, "every", "97", victim=victim)
+    assert found["violations"] == {}
+    assert found["kills"] >= 3
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_killed_at_two_hundred_points(tmp_path: Path) -> None:
-    found = killed(tmp_path, "random", "200", "1")
+@pytest.mark.parametrize("victim", ["runtime", "server", "both"])
+def test_killed_at_two_hundred_points(tmp_path: Path, victim: str) -> None:
+    found = killed(tmp_path, "random", "200", "1", victim=victim)
     assert found["violations"] == {}
     assert found["kills"] >= 150
