@@ -388,6 +388,14 @@ def finish(session: str, turn: str, end: wire.AgentFinish) -> Call[wire.Reply]:
     return Call(_json("POST", path_of(session, f"turns/{quote(turn, safe='')}/finish"), end), _model(wire.Reply))
 
 
+# -- the server -------------------------------------------------------------------------------------------------------
+
+
+def backup() -> Request:
+    """`GET /v1/backup`: a copy of the file of all sessions, for `Client.download`."""
+    return Request("GET", "/v1/backup")
+
+
 # -- completions ------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from cfs_server.serve import listen, url_of
 from cfs_server.settings import ConfigurationError, Settings, load
 
 _SECONDS = 3.0
+_LEAST_BYTES = 1 << 30
 
 
 def checks() -> Iterator[Check]:
@@ -34,6 +37,7 @@ def checks() -> Iterator[Check]:
         yield _model(settings.model)
     if settings.engine_disk is not None:
         yield _disk(settings.engine_disk, settings.engine_disk_bytes)
+    yield from _store(settings)
     yield _port(settings)
 
 
@@ -96,6 +100,39 @@ def _disk(folder: Path, limit: int) -> Check:
             what, f"{used}, but only {found.free / (1 << 20):.0f} MiB are free", "lower CFS_ENGINE_DISK_BYTES"
         )
     return fine(what, used)
+
+
+def _store(settings: Settings) -> Iterator[Check]:
+    """Look at the file of the sessions, and at what repairs and restores have set aside."""
+    from cfs_server.sessions.journal import maintenance
+    from cfs_server.sessions.journal.journal import StoreFailed
+    from cfs_server.sessions.journal.sqlite_file import StoreInUse
+
+    what, path = "sessions", settings.store_file
+    if path is None:
+        yield fine(what, "kept in memory only: they end with the server")
+        return
+    folder = next(each for each in path.absolute().parents if each.exists())
+    free = shutil.disk_usage(folder).free
+    room = f"{free / (1 << 30):.1f} GiB free"
+    try:
+        found = f"{path}: {maintenance.size_of(path) / (1 << 20):.1f} MiB, {room}"
+        if path.exists():
+            found += f", {maintenance.describe(path).sessions} sessions"
+    except StoreInUse as error:
+        found += f", {str(error).partition(' is ')[2].partition(';')[0]}"
+    except (StoreFailed, OSError) as error:
+        advice = "cfs serve --store-repair sets the file aside and keeps what can be read; or: cfs restore BACKUP"
+        yield needed(what, str(error), advice)
+        return
+    if free < _LEAST_BYTES:
+        yield missing(what, found, "free some space: without it the server refuses writes")
+    else:
+        yield fine(what, found)
+    if aside := maintenance.set_aside(path):
+        at = time.strftime("%Y-%m-%d %H:%M", time.localtime(aside[-1].stat().st_mtime))
+        names = f"last repaired or replaced {at}; set aside: {', '.join(each.name for each in aside)}"
+        yield missing("old sessions", names, f"delete what you no longer need in {path.parent}: it holds conversations")
 
 
 def _port(settings: Settings) -> Check:

@@ -2,19 +2,27 @@
 
 import inspect
 import json
+import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
 from pydantic import ValidationError
 
+from cfs.cli.app import DEFAULT_URL, Json, TokenFile, Url, connect, note
+from cfs.errors import AlreadyExists, ServerError, Unreachable
 from cfs.wire import seconds_of
 from cfs_server.access import tokens
 from cfs_server.access.tokens import Token, TokenGrant, TokenLimits, TokensError
 from cfs_server.engine.interface import ModelLoadError
 from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, Settings, flag_of, load
+
+if TYPE_CHECKING:
+    from cfs_server.sessions.journal.maintenance import StoreInfo
 
 # `cfs token`: create, list and revoke access tokens (G9, C10).
 
@@ -134,8 +142,6 @@ model_app = typer.Typer(no_args_is_help=True, help="List and download models.")
 
 _CANNOT = 1
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-
 
 @model_app.command(name="list")
 def list_models(as_json: Json = False) -> None:
@@ -182,6 +188,147 @@ def _model_row(name: str, path: Any, *, embedded: bool) -> dict[str, Any]:
 
 def _mebibytes(count: int) -> str:
     return f"{count / (1 << 20):.1f} MiB"
+
+
+def _shown(count: int) -> str:
+    return _mebibytes(count) if count >= 1 << 20 else f"{-(-count // 1024)} KiB"
+
+
+# `cfs backup`, `cfs restore` and `cfs store check`: the file of all sessions.
+
+store_app = typer.Typer(no_args_is_help=True, help="Check the file of the sessions.")
+
+StoreFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="FILE",
+        help="The file of the sessions (default: that of `cfs serve` with the same variables CFS_*).",
+        show_default=False,
+    ),
+]
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="The file to write.", show_default=False)],
+    store: StoreFile = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Overwrite the file.")] = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Write a copy of all sessions to a file. A running server makes it while it works.
+
+    With --tokens, the server needs a token with all operations on '/'. If no server answers, or with --store, the file
+    is read directly. Files of workspaces are not in the copy.
+    """
+    from cfs import api
+    from cfs.cli.archive import complete_file
+    from cfs_server.sessions.journal import maintenance
+    from cfs_server.sessions.journal.sqlite_file import StoreInUse
+
+    with _told(), complete_file(file, force=force) as target:
+        source = url
+        if store is None:
+            try:
+                with connect(url, token_file) as client:
+                    client.download(api.backup(), target.write)
+            except Unreachable:
+                source = ""
+        if store is not None or not source:
+            path = _store_file(store)
+            try:
+                maintenance.copy(path, target)
+            except StoreInUse as error:
+                raise ServerError(f"{error}. If that is a server, give its --url") from None
+            source = str(path)
+    found = maintenance.describe(file)
+    note(f"cfs: {_size_of(found)} from {source} in {file}")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `cfs backup` has written.", show_default=False)],
+    store: StoreFile = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace sessions that are there.")] = False,
+) -> None:
+    """Put a backup in the place of the file of the sessions. No server may use that file.
+
+    The sessions that were there before are set aside, not deleted. Clients notice that the sessions are not those that
+    they have seen: their cursors and versions are no longer valid.
+    """
+    from cfs_server.sessions.journal import maintenance
+
+    path = _store_file(store)
+    with _told():
+        if not force and path.exists() and (there := maintenance.describe(path)).sessions:
+            raise AlreadyExists(f"{_size_of(there)} are in {path}; replace them with --force, which sets them aside")
+        aside = maintenance.restore(file, path)
+        found = maintenance.describe(path)
+    note(f"cfs: {_size_of(found)} restored to {path}")
+    if aside is not None:
+        note(f"cfs: the file that was there is {aside}; delete it when you no longer need it")
+
+
+@store_app.command(name="check")
+def check_store(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="The file to check, such as a backup (default: that of `cfs serve` with the same variables CFS_*).",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a file of sessions that no server uses: its pages, its checksums, and that its records can be replayed.
+
+    To check the sessions of a running server, check a backup of them.
+    """
+    from cfs_server.engine.scripted import ScriptedEngine
+    from cfs_server.sessions.journal import maintenance
+
+    path = _store_file(file)
+    with _told():
+        found, problems = maintenance.check(path, ScriptedEngine())
+    if as_json:
+        counted = {"path": str(path), "bytes": found.bytes, "sessions": found.sessions, "records": found.records}
+        typer.echo(json.dumps({"ok": not problems, **counted, "problems": problems}))
+    else:
+        for problem in problems:
+            typer.echo(problem)
+        word = f"{len(problems)} problems" if problems else "no problems"
+        note(f"cfs: {path}: {_size_of(found)}, {found.records} records: {word}")
+    if problems:
+        raise typer.Exit(_CANNOT)
+
+
+def _store_file(given: Path | None) -> Path:
+    """Return the file of the sessions that `cfs serve` would use. Exits if it would use none."""
+    if given is not None:
+        return given
+    config = os.environ.get(CONFIG_VARIABLE)
+    try:
+        file = load({}, Path(config) if config else None).store_file
+    except ConfigurationError as error:
+        raise _failure(str(error)) from None
+    if file is None:
+        raise _failure("CFS_STORE and CFS_DATA_DIR say that sessions are kept in memory; name a file")
+    return file
+
+
+def _size_of(found: "StoreInfo") -> str:
+    plural = "" if found.sessions == 1 else "s"
+    return f"{found.sessions} session{plural} ({_shown(found.bytes)})"
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turn failures of the store into errors of the command."""
+    from cfs_server.sessions.journal.journal import StoreFailed
+
+    try:
+        yield
+    except StoreFailed as error:
+        raise ServerError(str(error)) from None
 
 
 app = typer.Typer(no_args_is_help=True)
@@ -241,6 +388,9 @@ _PARAMETERS = [*map(_parameter, Settings.model_fields), _CONFIG]
 serve.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
 serve.__annotations__ = {parameter.name: parameter.annotation for parameter in _PARAMETERS}
 app.command()(serve)
+app.command()(backup)
+app.command()(restore)
+app.add_typer(store_app, name="store")
 app.add_typer(token_app, name="token")
 app.add_typer(model_app, name="model")
 

@@ -24,6 +24,7 @@ from cfs_server.engines import make_engine
 from cfs_server.middleware import is_loopback
 from cfs_server.routes.http import Context
 from cfs_server.sessions.journal.journal import Backend, Journal, StoreFailed
+from cfs_server.sessions.journal.maintenance import remove_leftovers
 from cfs_server.sessions.journal.memory import MemoryBackend
 from cfs_server.sessions.journal.sqlite import SqliteBackend
 from cfs_server.settings import ConfigurationError, Settings
@@ -117,6 +118,8 @@ async def serve(settings: Settings) -> None:
     with bind(settings.host, settings.port, settings.send_timeout) as listener:
         try:
             async with opened(backend_of(settings)) as journal:
+                if settings.store_file is not None:
+                    await asyncio.to_thread(remove_leftovers, settings.store_file)
                 await _serve_with(settings, journal, listener)
         except StoreFailed as error:
             raise ConfigurationError(str(error)) from None

@@ -216,7 +216,7 @@ FOR_ALL = {
     ("GET", path)
     for path in (
         "/", "/healthz", "/readyz", "/metrics", "/v1/whoami", "/v1/sessions", "/v1/files", "/v1/events",
-        "/v1/models", "/v1/models/{model}",
+        "/v1/models", "/v1/models/{model}", "/v1/backup",
     )
 } | {("POST", "/v1/tokens")}  # fmt: skip
 """Routes that are about nothing in particular: what they show depends on the caller."""
@@ -376,7 +376,7 @@ async def test_what_others_do_changes_no_answer() -> None:
         before = await untargeted(bob) | {
             path: await ask(bob, bob.client.build_request("GET", path)) for path in about_him
         }
-        assert before["/metrics"].status == 403
+        assert before["/metrics"].status == before["/v1/backup"].status == 403
         await furnish(alice)
         await alice.client.post(f"/v1/sessions/{DIARY}/fork", json={"id": "alices-copy"})
         await alice.client.post(f"/v1/sessions/{DIARY}/rename", json={"id": "alices-book"})

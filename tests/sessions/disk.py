@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from cfs.errors import Unavailable
@@ -85,6 +86,10 @@ class DiskBackend:
     def tidy(self) -> bool:
         """There is nothing to tidy."""
         return False
+
+    def backup(self, target: Path, between: Callable[[], None]) -> None:
+        """There are no files."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Do nothing."""

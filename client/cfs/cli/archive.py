@@ -71,7 +71,7 @@ def export_sessions(client: Client, file: Path, sessions: Iterable[str] | None, 
     """Write sessions with their sub-sessions to a tar file, compressed if its name ends in `gz`. None means all."""
     found = _all(client) if sessions is None else [client.call(api.read(name)) for name in sessions]
     count = 0
-    with _replaced(file, force=force) as target, tarfile.open(mode=_mode(file), fileobj=target) as archive:
+    with complete_file(file, force=force) as target, tarfile.open(mode=_mode(file), fileobj=target) as archive:
         _add(archive, f"{_ROOT}/README.txt", _README)
         tree = []
         for info in found:
@@ -129,8 +129,8 @@ def _mode(file: Path) -> Any:
 
 
 @contextmanager
-def _replaced(file: Path, *, force: bool) -> Iterator[io.BufferedWriter]:
-    """Open a file that others cannot read, and that has its name when it is complete."""
+def complete_file(file: Path, *, force: bool) -> Iterator[io.BufferedWriter]:
+    """Open a file that others cannot read, and that gets its name when it is complete."""
     if file.exists() and not force:
         raise InvalidRequest(f"{file} exists; choose another name, or overwrite it with --force")
     part = file.with_name(f".{file.name}.{os.getpid()}.part")

@@ -208,7 +208,7 @@ def _disk() -> Check:
     free = shutil.disk_usage(folder).free
     found = f"{free / (1 << 30):.1f} GiB free in {folder}"
     if free < _LEAST_BYTES:
-        return missing("disk space", found, "free some space: workspaces and models need it")
+        return missing("disk space", found, "free some space: programs put large files there")
     return fine("disk space", found)
 
 

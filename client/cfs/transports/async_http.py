@@ -4,7 +4,7 @@ There is an async and a sync version; tools/unasync.py generates the sync one.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from types import TracebackType
@@ -146,6 +146,24 @@ class AsyncClient:
             raise lost_stream(error, request, self.url) from error
         if not reader.ended:
             raise Unreachable("the completion's stream ended before its end")
+
+    async def download(self, request: api.Request, write: Callable[[bytes], object]) -> int:
+        """Pass a long response to `write` piece by piece, and return its size in bytes.
+
+        The server may take as long as it needs to prepare it. Raises `Unreachable` if the connection is lost.
+        """
+        size = 0
+        limits = httpx.Timeout(self._timeout, read=None)
+        try:
+            async with self._http.stream(**arguments(request, limits)) as response:
+                if response.status_code >= 400:
+                    raise api.error_of(api.ApiResponse(response.status_code, response.headers, await response.aread()))
+                async for data in response.aiter_bytes():
+                    write(data)
+                    size += len(data)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise error_from(error, request, self.url) from error
+        return size
 
     async def close(self) -> None:
         """Close all connections."""

@@ -5,7 +5,7 @@ There is an async and a sync version; tools/unasync.py generates the sync one.
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import closing
 from dataclasses import replace
 from types import TracebackType
@@ -143,6 +143,24 @@ class Client:
             raise lost_stream(error, request, self.url) from error
         if not reader.ended:
             raise Unreachable("the completion's stream ended before its end")
+
+    def download(self, request: api.Request, write: Callable[[bytes], object]) -> int:
+        """Pass a long response to `write` piece by piece, and return its size in bytes.
+
+        The server may take as long as it needs to prepare it. Raises `Unreachable` if the connection is lost.
+        """
+        size = 0
+        limits = httpx.Timeout(self._timeout, read=None)
+        try:
+            with self._http.stream(**arguments(request, limits)) as response:
+                if response.status_code >= 400:
+                    raise api.error_of(api.ApiResponse(response.status_code, response.headers, response.read()))
+                for data in response.iter_bytes():
+                    write(data)
+                    size += len(data)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise error_from(error, request, self.url) from error
+        return size
 
     def close(self) -> None:
         """Close all connections."""

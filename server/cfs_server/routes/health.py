@@ -1,18 +1,29 @@
-"""The index, health, readiness, metrics and the caller's identity (H6)."""
+"""The server itself: the index, health, readiness, metrics, the caller's identity, and backups (H6)."""
 
+import asyncio
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator
 from dataclasses import asdict
 from importlib.metadata import version
+from pathlib import Path
+from typing import BinaryIO
 
 from fastapi import APIRouter, Response
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from cfs import wire
-from cfs.errors import Forbidden, InvalidParameters, NotAcceptable, Unavailable
+from cfs.errors import Conflict, Forbidden, InvalidParameters, NotAcceptable, StorageFull, Unavailable
+from cfs_filesystem import OPERATIONS
 from cfs_server.metrics import CONTENT_TYPE
 from cfs_server.openapi import answer, problems
 from cfs_server.routes import dashboard
 from cfs_server.routes import http as media
 from cfs_server.routes.http import Accept, AppContext, Context, IfNoneMatch, Me, as_json
+from cfs_server.sessions.journal.journal import StoreFailed
+from cfs_server.sessions.journal.maintenance import SCRATCH
 
 router = APIRouter(tags=["server"])
 
@@ -28,7 +39,10 @@ _PLACES = {
     "alive": "/healthz",
     "ready": "/readyz",
     "metrics": "/metrics",
+    "backup": "/v1/backup",
 }
+_SQLITE = "application/vnd.sqlite3"
+_PIECE_BYTES = 1 << 20
 _OBJECT = {"content": {"application/json": {"schema": {"type": "object"}}}}
 _PAGE = {"text/plain": {"schema": {"type": "string"}}, "text/html": {"schema": {"type": "string"}}}
 
@@ -81,6 +95,39 @@ async def metrics(parts: AppContext, me: Me) -> Response:
 
 def _model(parts: Context) -> dict[str, object] | None:
     return asdict(parts.model) if parts.model else None
+
+
+@router.get(
+    "/v1/backup",
+    responses={
+        200: {"description": "The file", "content": {_SQLITE: {"schema": {"type": "string", "format": "binary"}}}},
+        **problems(Forbidden, Conflict, StorageFull),
+    },
+)
+async def backup(parts: AppContext, me: Me) -> Response:
+    """Return a copy of the file of all sessions, made while the server works. Requires all rights on everything."""
+    if any("/" not in me.principal.handle.scopes(operation) for operation in OPERATIONS):
+        raise Forbidden("a backup contains the data of everybody: it needs a token with all operations on '/'")
+    journal, file = parts.store.journal, parts.settings.store_file
+    if journal is None or not journal.durable_store or file is None:
+        raise Conflict("this server keeps sessions in memory only; `cfs export` writes them to a file")
+    folder = await asyncio.to_thread(tempfile.mkdtemp, prefix=f"{SCRATCH}-", dir=file.parent)
+    try:
+        await journal.backup(Path(folder, file.name))
+        copy = await asyncio.to_thread(Path(folder, file.name).open, "rb")
+    except StoreFailed as error:
+        raise StorageFull(f"the server cannot write a backup: {error}") from None
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder)
+    size, name = os.fstat(copy.fileno()).st_size, f"sessions-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.db"
+    headers = {"Content-Length": str(size), "Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(_pieces(copy), media_type=_SQLITE, headers=headers | {"Cache-Control": "no-store"})
+
+
+async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+    with file:
+        while piece := await asyncio.to_thread(file.read, _PIECE_BYTES):
+            yield piece
 
 
 @router.get("/v1/whoami", responses={200: answer("The caller", json=wire.WhoAmI), **problems()})

@@ -11,8 +11,10 @@ other error is final: no more is written, because after a failed `fsync` it is u
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -123,6 +125,10 @@ class Backend(Protocol):
         """Return the last durable number of a log in an epoch; None if the epoch is unknown."""
         ...
 
+    def backup(self, target: Path, between: Callable[[], None]) -> None:
+        """Copy the store to a new file. `between` is called now and then, and may commit. Raises `StoreFailed`."""
+        ...
+
     def close(self) -> None:
         """Close the store."""
         ...
@@ -146,6 +152,7 @@ class Journal:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._committing = False
         self._timer: asyncio.Handle | None = None
+        self._copying = asyncio.Lock()
         self._urgent = False
 
     # -- opening and closing --------------------------------------------------------------------------------------
@@ -171,7 +178,8 @@ class Journal:
             _log.error("journal.incomplete", records=len(self._pending), reason=error.detail)
         if self._timer is not None:
             self._timer.cancel()
-        await self.call(lambda backend: backend.close())
+        async with self._copying:
+            await self.call(lambda backend: backend.close())
         await self._end()
 
     async def _end(self) -> None:
@@ -197,6 +205,17 @@ class Journal:
 
         self._work.put(run)
         return await done
+
+    async def backup(self, target: Path) -> None:
+        """Copy the store to a new file, with all that is durable now. Commits go on. Raises `StoreFailed`."""
+        async with self._copying:
+            await asyncio.shield(self.call(lambda backend: backend.backup(target, self._run_waiting)))
+
+    def _run_waiting(self) -> None:
+        """Run what waits for the thread, in the middle of other work."""
+        with suppress(Empty):
+            while (work := self._work.get_nowait()) is not None:
+                work()
 
     # -- writing --------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,10 @@
 """The backend that stores nothing (`--store memory`): all sessions end with the process."""
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
-from cfs_server.sessions.journal.journal import Batch, Opened
+from cfs_server.sessions.journal.journal import Batch, Opened, StoreFailed
 from cfs_server.sessions.journal.records import Row
 
 
@@ -34,6 +35,10 @@ class MemoryBackend:
     def last_of(self, epoch: str, session: str | None) -> int | None:  # noqa: ARG002
         """Return None: there is no earlier epoch."""
         return None
+
+    def backup(self, target: Path, between: Callable[[], None]) -> None:  # noqa: ARG002
+        """Raise `StoreFailed`: there is nothing to copy."""
+        raise StoreFailed("the server keeps the sessions in memory only; `cfs export` writes them to a file")
 
     def close(self) -> None:
         """Do nothing."""

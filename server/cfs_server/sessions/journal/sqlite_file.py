@@ -81,6 +81,10 @@ class StoreDamaged(StoreFailed):
     """The file contains something that was not written so."""
 
 
+class StoreInUse(StoreFailed):
+    """Another process uses the file."""
+
+
 # -- rows -------------------------------------------------------------------------------------------------------------
 
 
@@ -139,7 +143,7 @@ def opening(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # Python's own: a text that is no UTF-8
         if code & 0xFF == sqlite3.SQLITE_BUSY:
-            raise StoreFailed(f"{path} is in use by {_holder(path)}; only one server can use it") from None
+            raise StoreInUse(f"{path} is in use by {_holder(path)}; only one server can use it") from None
         if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
             raise StoreDamaged(str(error)) from error
         raise StoreFailed(f"{path} cannot be opened: {error}") from error

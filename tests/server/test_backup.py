@@ -1,0 +1,248 @@
+"""Backups of a server at work, their restoration, and the check of a file of sessions."""
+
+import json
+import shutil
+import signal
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from cfs import api
+from cfs.errors import Forbidden, Gone
+from cfs.transports.http import Client
+from cfs.wire import Message, SettingsPatch, ToolCall
+from cfs_filesystem import OPERATIONS
+from cfs_server.access import tokens
+from cfs_server.access.tokens import TokenGrant
+from cfs_server.sessions.journal.sqlite_file import checksum
+from tests.client.terminal import cfs, ended
+from tests.server.support import Process, run_cfs, serving
+
+SCRIPTED = ("--engine", "scripted")
+NOBODY = "http://127.0.0.1:9"
+CALLS = (
+    Message(role="user", content="look"),
+    Message(role="assistant", content="", tool_calls=(ToolCall(id="c", name="ls", arguments={}),), thinking="Hm."),
+    Message(role="tool", content="a.txt", tool_call_id="c"),
+)
+
+
+def say(server: Process, session: str, text: str) -> httpx.Response:
+    url = f"{server.url}/v1/sessions/{session}/messages"
+    answer = httpx.post(url, params={"wait": "true"}, content=text.encode(), timeout=30)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+def text_of(server: Process, session: str) -> str:
+    return httpx.get(f"{server.url}/v1/sessions/{session}", headers={"Accept": "text/plain"}).text
+
+
+def stopped(server: Process) -> None:
+    server.signal(signal.SIGTERM)
+    assert server.ended()[0] == 0
+
+
+def fill(server: Process) -> None:
+    """Make a conversation, a tree with a renamed session in it, and one that has been deleted."""
+    say(server, "chat", "one")
+    with Client(server.url) as client:
+        client.call(api.create("main/coder", SettingsPatch(system="Be brief."), messages=CALLS))
+        client.call(api.create("gone", transcript="User: the secret\nAssistant: quinces\n"))
+        client.call(api.delete("gone"))
+        client.call(api.rename("main", "tree"))
+        client.call(api.fork("tree/coder", "copy"))
+
+
+@pytest.fixture(scope="module")
+def backup(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A backup of a server."""
+    folder = tmp_path_factory.mktemp("backup")
+    with serving(*SCRIPTED, "--data-dir", str(folder / "data")) as server:
+        fill(server)
+        code, output, errors = ended(cfs(server.url, "backup", str(folder / "backup.db")))
+        assert (code, output) == (0, "")
+        assert errors.startswith("cfs: 4 sessions (")
+        assert server.url in errors
+        stopped(server)
+    return folder / "backup.db"
+
+
+def test_a_backup_holds_all_that_was_acknowledged_while_others_go_on(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "backup.db"
+    with serving(*SCRIPTED, "--data-dir", str(data)) as server, ThreadPoolExecutor(4) as pool:
+        for number in range(20):
+            say(server, f"s{number}", "x" * 50_000)
+        more = [pool.submit(say, server, f"more{number % 4}", f"{number}") for number in range(200)]
+        assert cfs(server.url, "backup", str(file)).returncode == 0
+        for each in more:
+            each.result()
+        texts = {f"s{number}": text_of(server, f"s{number}") for number in range(20)}
+        assert not list(data.glob(".backup-*")), "the server keeps no copy"
+        stopped(server)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert run_cfs("store", "check", str(file)).returncode == 0
+    assert run_cfs("restore", str(file), "--store", str(tmp_path / "other/sessions.db")).returncode == 0
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path / "other")) as server:
+        assert {name: text_of(server, name) for name in texts} == texts
+        for number in range(4):
+            assert text_of(server, f"more{number}").count("User: ") in range(51), "a beginning of what was said"
+
+
+def test_only_who_may_do_everything_gets_the_data_of_everybody(tmp_path: Path) -> None:
+    file = tmp_path / "tokens.toml"
+    everything = [TokenGrant(prefix="/", ops=frozenset(OPERATIONS))]
+    readers = [TokenGrant(prefix="/", ops=frozenset({"list", "file", "read"}))]
+    tenant = [TokenGrant(prefix=f"/{place}/alice", ops=frozenset(OPERATIONS)) for place in ("sessions", "workspaces")]
+    operator, reader, alice = (
+        tokens.create(file, name, grants, expires=None, limits=tokens.TokenLimits())
+        for name, grants in (("operator", everything), ("reader", readers), ("alice", tenant))
+    )
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data"), "--tokens", str(file)) as server:
+        copy = str(tmp_path / "copy.db")
+        for secret in (reader, alice):
+            code, _, errors = ended(cfs(server.url, "backup", copy, CFS_TOKEN=secret))
+            assert (code, errors.count("\n"), "all operations on" in errors) == (1, 1, True)
+            with Client(server.url, secret) as client, pytest.raises(Forbidden):
+                client.download(api.backup(), bytes)
+            assert not Path(copy).exists()
+        assert cfs(server.url, "backup", copy, CFS_TOKEN=operator).returncode == 0
+
+
+def test_sessions_in_memory_have_no_backup(tmp_path: Path) -> None:
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data"), "--store", "memory") as server:
+        code, _, errors = ended(cfs(server.url, "backup", str(tmp_path / "copy.db")))
+    assert (code, "cfs export" in errors) == (1, True)
+    assert [each.name for each in tmp_path.iterdir()] == ["data"]
+
+
+def test_without_a_server_the_file_itself_is_copied(backup: Path, tmp_path: Path) -> None:
+    store = tmp_path / "sessions.db"
+    shutil.copy(backup, store)
+    code, _, errors = ended(cfs(NOBODY, "backup", str(tmp_path / "copy.db"), CFS_STORE=str(store)))
+    assert (code, errors.startswith("cfs: 4 sessions (")) == (0, True), errors
+    assert run_cfs("store", "check", str(tmp_path / "copy.db")).returncode == 0
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["copy.db", "sessions.db"]
+
+
+def test_a_server_at_another_address_is_named(tmp_path: Path) -> None:
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path)) as server:
+        code, _, errors = ended(cfs(NOBODY, "backup", str(tmp_path / "copy.db"), CFS_DATA_DIR=str(tmp_path)))
+        assert (code, f"process {server.process.pid}" in errors, "--url" in errors) == (1, True, True)
+
+
+def test_a_restored_store_has_the_same_sessions_in_another_life(backup: Path, tmp_path: Path) -> None:
+    """What clients have seen may never have happened in it, so no cursor, version or handle of theirs is valid."""
+    store = tmp_path / "data/sessions.db"
+    shutil.copytree(backup.parent / "data", tmp_path / "data")
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data")) as server, Client(server.url) as client:
+        say(server, "chat", "two")
+        before = client.call(api.transcript("chat"))
+        life, seen = api.Life(), client.call(api.read("chat"))
+        life.saw(before.etag)
+        with httpx.stream("GET", f"{server.url}/v1/sessions/chat/events?after=0") as stream:
+            cursor = next(line for line in stream.iter_lines() if line.startswith("id: "))[4:]
+        stopped(server)
+    refused = run_cfs("restore", str(backup), "--store", str(store))
+    assert (refused.returncode, "--force" in refused.stderr, "4 sessions" in refused.stderr) == (1, True, True)
+    done = run_cfs("restore", str(backup), "--store", str(store), "--force")
+    assert (done.returncode, done.stderr.count("\n")) == (0, 2)
+    (aside,) = store.parent.glob("sessions.db.replaced-*")
+    assert str(aside) in done.stderr
+    assert run_cfs("store", "check", str(aside)).returncode == 0
+    assert run_cfs("store", "check", str(store)).returncode == 0
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data")) as server, Client(server.url) as client:
+        assert text_of(server, "chat") == "User: one\nAssistant: one\n"
+        restored = client.call(api.read("tree/coder"))
+        assert (restored.history[: len(CALLS)], restored.settings.system) == (CALLS, "Be brief.")
+        say(server, "chat", "another")
+        assert client.call(api.read("chat")).messages == seen.messages
+        assert client.call(api.transcript("chat")).etag != before.etag
+        with pytest.raises(Gone):
+            client.call(life.call(api.read("chat")))
+        headers = {"Last-Event-ID": cursor}
+        with httpx.stream("GET", f"{server.url}/v1/sessions/chat/events", headers=headers) as stream:
+            assert next(line for line in stream.iter_lines() if line.startswith("event: ")) == "event: stale"
+
+
+def test_nothing_is_restored_under_a_server_nor_from_what_is_damaged(backup: Path, tmp_path: Path) -> None:
+    store = tmp_path / "data/sessions.db"
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path / "data")) as server:
+        say(server, "chat", "mine")
+        refused = run_cfs("restore", str(backup), "--store", str(store), "--force")
+        assert (refused.returncode, f"in use by process {server.process.pid}" in refused.stderr) == (1, True)
+        stopped(server)
+    damaged, junk = tmp_path / "damaged.db", tmp_path / "junk.db"
+    shutil.copy(backup, damaged)
+    with closing(sqlite3.connect(damaged)) as connection, connection:
+        connection.execute("UPDATE records SET body = replace(body, 'one', 'two')")
+    junk.write_bytes(b"junk" * 1000)
+    before = store.read_bytes()
+    for file in (damaged, junk, tmp_path / "missing.db"):
+        refused = run_cfs("restore", str(file), "--store", str(store), "--force")
+        assert (refused.returncode, refused.stderr.count("\n"), str(file) in refused.stderr) == (1, 1, True)
+    assert store.read_bytes() == before
+    assert sorted(each.name for each in store.parent.iterdir()) == ["sessions.db", "workspaces"]
+
+
+def test_a_damaged_store_gives_way_to_a_backup(backup: Path, tmp_path: Path) -> None:
+    store = tmp_path / "sessions.db"
+    store.write_bytes(b"junk" * 1000)
+    assert run_cfs("restore", str(backup), "--store", str(store), "--force").returncode == 0
+    assert run_cfs("store", "check", str(store)).returncode == 0
+    assert next(tmp_path.glob("sessions.db.replaced-*")).read_bytes() == b"junk" * 1000
+
+
+def checked(file: Path) -> tuple[bool, list[str]]:
+    done = run_cfs("store", "check", str(file), "--json")
+    found = json.loads(done.stdout)
+    assert (done.returncode == 0) == found["ok"]
+    return found["ok"], found["problems"]
+
+
+def test_the_check_finds_what_was_changed(backup: Path, tmp_path: Path) -> None:
+    """A row whose checksum is wrong, and one whose checksum is right but which leads to another state."""
+    file = tmp_path / "changed.db"
+    shutil.copy(backup.parent / "data/sessions.db", file)  # with the heads that the end of the server has stored
+    assert checked(file) == checked(backup) == (True, [])
+    with closing(sqlite3.connect(file)) as connection, connection:
+        said = "SELECT records.seq, key FROM records JOIN sessions ON id = session WHERE kind = 'message.added'"
+        seq, key = connection.execute(f"{said} AND body LIKE '%one%' AND head <> ''").fetchone()
+        connection.execute("UPDATE records SET body = replace(body, 'one', 'three') WHERE seq = ?", (seq,))
+    assert checked(file) == (False, [f"record {seq} does not match its checksum"])
+    with closing(sqlite3.connect(file)) as connection, connection:
+        columns = "seq, ?, at, kind, version, author, body, events, number, position"
+        row = connection.execute(f"SELECT {columns} FROM records WHERE seq = ?", (key, seq)).fetchone()  # noqa: S608
+        connection.execute("UPDATE records SET sum = ? WHERE seq = ?", (checksum(*row), seq))
+    sound, problems = checked(file)
+    assert not sound
+    assert [problem for problem in problems if "'chat'" in problem and "stored state" in problem] == problems
+
+
+def test_a_copy_that_a_killed_process_has_left_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    left = tmp_path / ".backup-abc"
+    left.mkdir()
+    (left / "copy").write_text("conversations")
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path)) as server:
+        assert not left.exists()
+        stopped(server)
+
+
+def test_a_store_that_cannot_be_used_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    store = tmp_path / "sessions.db"
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path)) as server:
+        second = run_cfs("serve", *SCRIPTED, "--port", "0", "--data-dir", str(tmp_path))
+        assert (second.returncode, second.stderr.count("\n")) == (2, 1)
+        assert f"in use by process {server.process.pid}" in second.stderr
+        stopped(server)
+    store.write_bytes(b"junk" * 1000)
+    damaged = run_cfs("serve", *SCRIPTED, "--port", "0", "--data-dir", str(tmp_path))
+    assert (damaged.returncode, damaged.stderr.count("\n"), "--store-repair" in damaged.stderr) == (2, 1, True)
+    assert store.read_bytes() == b"junk" * 1000
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path), "--store-repair") as server:
+        say(server, "chat", "hello")
+        stopped(server)
