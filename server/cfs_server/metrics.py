@@ -62,6 +62,16 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self._store = {
+            name: Gauge(f"cfs_store_{name}", help_, registry=self.registry)
+            for name, help_ in (
+                ("commits_total", "Commits of the store of sessions."),
+                ("records_total", "Records that the store has written."),
+                ("commit_seconds_total", "Time that the commits took."),
+                ("pending", "Records that are not durable yet."),
+                ("writable", "Whether the store accepts writes."),
+            )
+        }
         self._more = Gauge("cfs_engine_gauge", "Further figures of the engine.", ["name"], registry=self.registry)
 
     def request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -98,6 +108,10 @@ class Metrics:
             self._sessions.labels(state).set(count)
         self._queued.set(queued)
         self._bytes.set(store.account.bytes)
+        if (journal := store.journal) is not None:
+            figures = (journal.commits, journal.written, journal.commit_seconds, journal.pending)
+            for gauge, value in zip(self._store.values(), (*figures, journal.problem is None), strict=True):
+                gauge.set(value)
         self._ready.set(engine.ready)
         self._read(await engine.stats())
         return generate_latest(self.registry)

@@ -27,6 +27,7 @@ _DAV = "/dav"
 _DAV_BYTES = 64 << 10
 """A request that lists properties or asks for a lock is a few hundred bytes of XML."""
 
+_NO_LIMIT = 1 << 62
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -207,9 +208,10 @@ class Settings(BaseSettings):
         description="Maximum bytes of an upstream's reply, including thinking and tool calls; longer ones fail.",
     )
     max_sessions: Count = Field(_limits.sessions, description="Maximum number of sessions (507).")
-    max_total_bytes: Count = Field(
-        _limits.total_bytes,
-        description="Maximum bytes of all messages, as they take in memory, whether they are there or not (507).",
+    max_total_bytes: Count | None = Field(
+        None,
+        description="Maximum bytes of all messages, as they take in memory, whether they are there or not (507)."
+        " Default: 1 GiB if sessions are in memory only, else only the disk is the limit.",
     )
     max_queued_turns: Count = Field(
         _limits.queued_turns, description="Maximum number of turns that wait in a session (429)."
@@ -291,7 +293,7 @@ class Settings(BaseSettings):
             sessions=self.max_sessions,
             message_bytes=self.max_message_bytes,
             messages=self.max_messages,
-            total_bytes=self.max_total_bytes,
+            total_bytes=self.max_total_bytes or (Limits().total_bytes if self.store_file is None else _NO_LIMIT),
             memory=self.memory,
             queued_turns=self.max_queued_turns,
             turn_seconds=self.turn_seconds,

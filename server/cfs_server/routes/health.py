@@ -73,8 +73,10 @@ async def healthz(parts: AppContext) -> Response:
 
 @router.get("/readyz", responses={200: {"description": "A turn would start now", **_OBJECT}, **problems(Unavailable)})
 async def readyz(parts: AppContext) -> Response:
-    """Return whether a turn could start now, and the model."""
+    """Return whether a message could be stored and a turn could start now, and the model."""
     stats = await parts.engine.stats()
+    if (problem := parts.store.problem) is not None:
+        raise Unavailable(problem, retry_after=1, model=_model(parts))
     if not parts.engine.ready or parts.store.draining:
         state = "stopping" if parts.store.draining else stats.state
         why = f": {stats.reason}" if stats.reason else ""

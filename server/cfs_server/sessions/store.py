@@ -434,6 +434,11 @@ class SessionStore:
         """Whether the sessions outlive the process."""
         return self.journal is not None and self.journal.durable_store
 
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be stored now."""
+        return None if self.journal is None else self.journal.problem
+
     async def restore(self, account_of: Callable[[str], StorageUsage]) -> None:
         """Restore the sessions of the journal, and resume their turns. `account_of` returns the account of an owner."""
         if self.journal is None:

@@ -10,6 +10,7 @@ other error is final: no more is written, because after a failed `fsync` it is u
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -143,6 +144,9 @@ class Journal:
         self.opened = Opened("", "")
         self.problem: str | None = None
         """Why nothing can be written now."""
+        self.commits = self.written = 0
+        """Successful commits, and what they have written."""
+        self.commit_seconds = 0.0
         self._failed = False
         self._kept: dict[str, dict[str, str]] = {}
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -243,6 +247,11 @@ class Journal:
         for head in heads:
             self._add(head)
 
+    @property
+    def pending(self) -> int:
+        """The number of records that are not durable yet."""
+        return self._seq - self._durable
+
     def require_writable(self) -> None:
         """Raise `StorageFull` or `Unavailable` while nothing can be written."""
         if self.problem is not None:
@@ -304,10 +313,14 @@ class Journal:
     def _write(self, pending: list[tuple[int, Record | Kept | Head]]) -> None:
         """Commit in the thread, and report the result to the loop."""
         problem: Exception | None = None
+        began = time.perf_counter()
         try:
             self._backend.commit(batch_of(pending))
         except Exception as error:  # noqa: BLE001 - the loop decides
             problem = error
+        else:
+            self.commits, self.written = self.commits + 1, self.written + len(pending)
+            self.commit_seconds += time.perf_counter() - began
         self._loop.call_soon_threadsafe(self._committed, pending, problem)
         if problem is None:
             self._tidy()
