@@ -62,6 +62,8 @@ _SHARED: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Data of events that the change contains as well. They are stored once."""
+_HEAD = f'{{"version":{VERSION},'
+"""The beginning of each head."""
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -171,15 +173,14 @@ def decode_messages(row: Row) -> tuple[Message, ...]:
 
 def encode_head(head: Head) -> str:
     """Return a head as JSON."""
-    return _json({"version": VERSION, **plain(head)})
+    return _HEAD + _json(plain(head)).removeprefix("{")
 
 
-def decode_head(text: str | bytes) -> Head:
+def decode_head(text: str) -> Head:
     """Return the head of a JSON text. Raises `UnknownRecord`, or `ValueError` for damaged data."""
-    body = json.loads(text)
-    if body.pop("version", 0) > VERSION:
+    if not text.startswith(_HEAD) and json.loads(text)["version"] > VERSION:
         raise UnknownRecord("the head of a session has a version that a newer CFS has written")
-    head: Head = _ADAPTERS[Head].validate_python(body)
+    head: Head = _read(Head, text)
     return head
 
 
