@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from urllib.parse import urlsplit
 
 
@@ -20,6 +21,7 @@ class Relay:
         self.swallowed = 0
         self._drops = 0
         self._swallows = 0
+        self._swallowed_method = b""
         self._open: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept, name="relay")]
         self._threads[0].start()
@@ -28,9 +30,12 @@ class Relay:
         """Close the next connections as soon as they are made."""
         self._drops = connections
 
-    def swallow(self, answers: int) -> None:
-        """Lose the next answers: the server has done what was asked, and the connection ends without a byte of it."""
-        self._swallows = answers
+    def swallow(self, answers: int, method: str = "") -> None:
+        """Lose the next answers, or those to requests of one method.
+
+        The server has done what was asked, and the connection ends without a byte of its answer.
+        """
+        self._swallows, self._swallowed_method = answers, method.encode()
 
     def cut(self) -> None:
         """Close all connections that there are."""
@@ -67,26 +72,35 @@ class Relay:
                 client.close()
                 continue
             self._open += [client, server]
-            for target, ends in ((_pump, (client, server)), (self._pump_answers, (server, client))):
-                thread = threading.Thread(target=target, args=ends, name="relay")
+            asked = [b""]
+            for look, ends in (
+                (partial(_note, asked), (client, server)),
+                (partial(self._passes, asked), (server, client)),
+            ):
+                thread = threading.Thread(target=_pump, args=(*ends, look), name="relay")
                 self._threads.append(thread)
                 thread.start()
 
-    def _pump_answers(self, server: socket.socket, client: socket.socket) -> None:
-        _pump(server, client, self._is_lost)
-
-    def _is_lost(self) -> bool:
-        if not self._swallows:
-            return False
+    def _passes(self, asked: list[bytes], data: bytes) -> bool:  # noqa: ARG002 - any part of an answer
+        """Return whether a part of the answer to what was asked last is passed on."""
+        if not self._swallows or not asked[0].startswith(self._swallowed_method):
+            return True
         self._swallows -= 1
         self.swallowed += 1
-        return True
+        return False
 
 
-def _pump(source: socket.socket, target: socket.socket, is_lost: Callable[[], bool] = lambda: False) -> None:
+def _note(asked: list[bytes], data: bytes) -> bool:
+    """Note the beginning of a request, and let it pass."""
+    if b" HTTP/1.1\r\n" in data[:1000]:
+        asked[0] = data[:10]
+    return True
+
+
+def _pump(source: socket.socket, target: socket.socket, passes: Callable[[bytes], bool]) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
-            if is_lost():
+            if not passes(data):
                 break
             target.sendall(data)
     for end in (source, target):

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.client.wires import relay
 from tests.fuse.support import (
     GUARD_SECONDS,
     append,
@@ -83,6 +84,24 @@ def test_server_killed_and_restarted(tmp_path: Path) -> None:
             assert names(mount.path) == []
             (mount / "g").write_text("again\n")
             assert (mount / "g").read_text() == "User: again\nAssistant: again\n"
+
+
+def test_a_write_whose_answer_is_lost_is_one_message(tmp_path: Path) -> None:
+    """The bridge sends it again with its idempotency key, and the program sees no error."""
+    with staging() as stage, relay(stage.url) as wire, mounting(wire.url, tmp_path / "m") as mount:
+        mount.shell("echo one > $M/a; cat $M/a")
+        for method, script in {
+            "POST": "echo two >> $M/a; cat $M/a",
+            "PATCH": "setfattr -n user.cfs.temperature -v 0.5 $M/a",
+            "DELETE": "rm $M/a; test ! -e $M/a",
+        }.items():
+            before = wire.swallowed
+            wire.swallow(1, method)
+            done = mount.shell(f"set -e; {script}")
+            assert done.returncode == 0, done.stderr
+            assert wire.swallowed == before + 1, method
+            if method == "POST":
+                assert stage.asked("a") == ["one", "two"]
 
 
 def test_changes_during_a_lost_connection_are_seen(tmp_path: Path) -> None:
