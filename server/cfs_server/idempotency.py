@@ -7,7 +7,7 @@ kept in the journal, in the transaction of its effects, in one of two forms:
 - A turn: the route has bound the request to it (`Ticket.bind`), because the answer comes later or is a stream. The
   route runs again, sees `Ticket.bound`, changes nothing, and answers from the turn.
 
-Errors are not kept: the request has changed nothing, and its key may be used again when the cause is gone.
+Errors are not kept if the request has changed nothing: its key may be used again when the cause is gone.
 """
 
 import asyncio
@@ -153,7 +153,6 @@ class Requests:
         self._documents.keep(SPACE, request.name, document)
         self._add(request.owner, Kept(request.name, request.fingerprint, request.at, document))
         self._drop_old(request.owner)
-        self.end(request)
 
     def end(self, request: Running) -> None:
         """Note that a request is no longer carried out."""
@@ -162,8 +161,10 @@ class Requests:
             request.done.set_result(None)
 
     def _add(self, owner: str, request: Kept) -> None:
-        self._kept.setdefault(owner, OrderedDict())[request.name] = request
-        self._bytes[owner] = self._bytes.get(owner, 0) + request.cost
+        kept = self._kept.setdefault(owner, OrderedDict())
+        before = kept.get(request.name)
+        kept[request.name] = request
+        self._bytes[owner] = self._bytes.get(owner, 0) + request.cost - (before.cost if before else 0)
 
     def _drop_old(self, owner: str) -> None:
         """Drop the oldest requests while there are too many. The newest one always stays."""
@@ -197,6 +198,7 @@ class Ticket:
         self.bound = bound
         self._requests = requests
         self._request = request
+        self._began = False
 
     @property
     def is_open(self) -> bool:
@@ -206,12 +208,23 @@ class Ticket:
     def bind(self, bound: Bound) -> None:
         """Keep the turn of this request. Call this in the callback of the event loop that changes the session."""
         self._keep({"bound": asdict(bound)})
+        self.end()
+
+    def begin(self) -> None:
+        """Keep that this request has changed something, in the callback that changes it.
+
+        If the server ends before the answer is known, a repetition is answered by 204.
+        """
+        if self.is_open and not self._began:
+            self._began = True
+            self._keep({"status": 204, "headers": [], "body": ""})
 
     def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-        """Keep the answer to this request, unless it is an error."""
-        if status < 400:
+        """Keep the answer to this request, unless it is an error and nothing was changed."""
+        if status < 400 or self._began:
             texts = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in headers]
             self._keep({"status": status, "headers": texts, "body": body.decode("latin-1")})
+            self.end()
 
     def end(self) -> None:
         """Note that the request has ended. Without a kept document its key is free again."""
@@ -226,9 +239,14 @@ class Ticket:
 _SCOPE = "cfs.idempotency"
 
 
-async def _ticket(request: Request) -> Ticket:
-    ticket = request.scope.get(_SCOPE)
+def ticket_of(scope: Scope) -> Ticket:
+    """Return the ticket of a request."""
+    ticket = scope.get(_SCOPE)
     return ticket if isinstance(ticket, Ticket) else Ticket()
+
+
+async def _ticket(request: Request) -> Ticket:
+    return ticket_of(request.scope)
 
 
 Idempotency = Annotated[Ticket, Depends(_ticket)]

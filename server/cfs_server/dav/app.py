@@ -22,9 +22,11 @@ from cfs_server.dav.scratch import ClientStates
 from cfs_server.dav.sessions import SessionPath, SessionTree, SubSessionTree, in_sessions, in_sub_sessions
 from cfs_server.errors import MEDIA_TYPE
 from cfs_server.file_service import alone, problem_of, received, stored
+from cfs_server.idempotency import Ticket, ticket_of
 from cfs_server.middleware import plain_path
 from cfs_server.routes.files import content_of
 from cfs_server.routes.http import Caller
+from cfs_server.sessions.events import EventLog
 from cfs_server.sessions.ids import WORKSPACES
 from cfs_server.sessions.journal.journal import Journal
 from cfs_server.sessions.loop_bridge import LoopBridge
@@ -210,7 +212,7 @@ class Dav:
         scope["route"] = _Shown(mount)
         caller = Caller(scope["cfs.principal"], scope["app"].state.cfs)
         below = path.removeprefix(mount).rstrip("/") or "/"
-        tree = self._tree(mount, caller, Headers(scope=scope).get("user-agent", ""))
+        tree = self._tree(mount, caller, Headers(scope=scope).get("user-agent", ""), ticket_of(scope))
         if scope["method"] == "GET":  # or HEAD, which the middleware has changed to GET
             response = await self._read(Request(scope, receive), caller, tree, below)
             await response(scope, receive, send)
@@ -224,11 +226,13 @@ class Dav:
         with body:
             await mount(scope, receive, send, Call(principal.name, tree, body, size))
 
-    def _tree(self, mount: str, caller: Caller, user_agent: str) -> Tree:
+    def _tree(self, mount: str, caller: Caller, user_agent: str, ticket: Ticket) -> Tree:
         if mount in (SESSIONS, SUB_SESSIONS):
             assert self._client_states is not None  # noqa: S101 - requests arrive only within the block
             kind = SessionTree if mount == SESSIONS else SubSessionTree
-            return kind(caller.sessions, self._client_states.of(caller.principal), user_agent)
+            state = self._client_states.of(caller.principal)
+            on_loop = _NotingBridge(caller.sessions.log, ticket) if ticket.is_open else None
+            return kind(caller.sessions, state, user_agent, on_loop)
         return WorkspaceTree(caller.principal) if mount == WORKSPACES_MOUNT else RootTree(_NAMES)
 
     async def _read(self, request: Request, caller: Caller, tree: Tree, path: str) -> Response:
@@ -245,6 +249,27 @@ class Dav:
                 return await _threaded(_listing, tree, path)
             raise
         return content_of(request, logical, opened, header("range"), header("if-range"), header("if-none-match"))
+
+
+class _NotingBridge(LoopBridge):
+    """Notes on the ticket of a request when it has changed a session. The answer is only known later, in a thread."""
+
+    def __init__(self, log: EventLog, ticket: Ticket) -> None:
+        super().__init__()
+        self._log = log
+        self._ticket = ticket
+
+    def __call__(self, action: Callable[[], T]) -> T:
+        """Run an action on the loop."""
+        return super().__call__(partial(self._noted, action))
+
+    def _noted(self, action: Callable[[], T]) -> T:
+        before = self._log.last
+        try:
+            return action()
+        finally:
+            if self._log.last != before:
+                self._ticket.begin()
 
 
 def _documents(journal: Journal, space: str, counts: Callable[[str], bool]) -> Documents:

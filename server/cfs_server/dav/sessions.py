@@ -18,6 +18,7 @@ from cfs.wire import Settings, SettingsPatch, State
 from cfs_server.dav.put import Put, is_rclone, require_size
 from cfs_server.dav.scratch import CAP_FILE, ClientState, Scratch
 from cfs_server.sessions.authorized import AuthorizedSessions
+from cfs_server.sessions.loop_bridge import LoopBridge
 from cfs_server.sessions.session import Session
 from cfs_webdav.tree import Conditions, Entry, Tree
 
@@ -197,9 +198,15 @@ class SessionTree(Tree):
     namespace = NAMESPACE
     _mount = "/dav/sessions"
 
-    def __init__(self, gate: AuthorizedSessions, state: ClientState, user_agent: str = "") -> None:
+    def __init__(
+        self,
+        gate: AuthorizedSessions,
+        state: ClientState,
+        user_agent: str = "",
+        on_loop: LoopBridge | None = None,
+    ) -> None:
         self.gate = gate
-        self._on_loop = state.on_loop
+        self._on_loop = on_loop or state.on_loop
         self._scratch = state.scratch
         self._clients = state.clients
         self._user_agent = user_agent
