@@ -246,6 +246,15 @@ def test_tokens_of_the_readme(tmp_path: Path) -> None:
         shell.run(used.replace("the-server:8000", f"127.0.0.1:{port}"), TOKEN=token)
 
 
+@runs("docs/sessions.md", "backup")
+def test_the_commands_of_backups_work(tmp_path: Path) -> None:
+    with serving("--engine", "scripted", "--data-dir", str(tmp_path / "data")) as server:
+        httpx.post(f"{server.url}/v1/sessions/chat/messages", params={"wait": "true"}, content=b"hi", trust_env=False)
+        shown = Shell(tmp_path, server.url).run(block("docs/sessions.md", "backup"))
+    assert shown.count("1 session") == 4
+    assert (tmp_path / "another-folder/sessions.db").is_file()
+
+
 @runs("docs/access.md", "serve")
 def test_a_server_with_tokens_listens(tmp_path: Path) -> None:
     Shell(tmp_path).run(TOKENS)

@@ -118,7 +118,8 @@ def _store(settings: Settings) -> Iterator[Check]:
     try:
         found = f"{path}: {maintenance.size_of(path) / (1 << 20):.1f} MiB, {room}"
         if path.exists():
-            found += f", {maintenance.describe(path).sessions} sessions"
+            count = maintenance.describe(path).sessions
+            found += f", {count} session{'' if count == 1 else 's'}"
     except StoreInUse as error:
         found += f", {str(error).partition(' is ')[2].partition(';')[0]}"
     except (StoreFailed, OSError) as error:

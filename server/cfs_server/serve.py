@@ -27,6 +27,7 @@ from cfs_server.sessions.journal.journal import Backend, Journal, StoreFailed
 from cfs_server.sessions.journal.maintenance import remove_leftovers
 from cfs_server.sessions.journal.memory import MemoryBackend
 from cfs_server.sessions.journal.sqlite import SqliteBackend
+from cfs_server.sessions.journal.sqlite_file import StoreInUse
 from cfs_server.settings import ConfigurationError, Settings
 
 _log = structlog.get_logger(__name__)
@@ -121,6 +122,8 @@ async def serve(settings: Settings) -> None:
                 if settings.store_file is not None:
                     await asyncio.to_thread(remove_leftovers, settings.store_file)
                 await _serve_with(settings, journal, listener)
+        except StoreInUse as error:
+            raise ConfigurationError(f"{error}; choose another --data-dir, or --store memory") from None
         except StoreFailed as error:
             raise ConfigurationError(str(error)) from None
 

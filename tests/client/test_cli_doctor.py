@@ -1,6 +1,7 @@
 """`cfs doctor` says what is there and what to do about what is not (C10)."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Any
 import pytest
 
 import make_random_gguf
+from cfs import api
 from cfs.api import Call, Request
 from cfs.transports.http import Client
 from tests.client.harness import HttpHarness
 from tests.client.terminal import cfs, ended
-from tests.server.support import Process, serving
+from tests.server.support import Process, run_cfs, serving
 from tests.test_scripts import free_port
 
 NOBODY = "http://127.0.0.1:9"
@@ -138,3 +140,28 @@ def test_people_get_a_line_for_each_thing_and_advice(http_harness: HttpHarness) 
 def test_something_else_that_speaks_http_is_no_server() -> None:
     code, output, _ = ended(cfs("http://127.0.0.1:9/elsewhere", "doctor", "--json", CFS_PORT=str(free_port())))
     assert (code, json.loads(output)["checks"][-1]["status"]) == (0, "warning")
+
+
+def test_the_file_of_the_sessions_is_shown(tmp_path: Path) -> None:
+    """Its place, size, contents, the free space, who uses it, and what a restore has set aside."""
+    env = {"CFS_DATA_DIR": str(tmp_path), "CFS_PORT": str(free_port())}
+    with serving("--engine", "scripted", CFS_DATA_DIR=str(tmp_path)) as process:
+        with Client(process.url) as client:
+            client.call(api.create("chat"))
+        assert cfs(process.url, "backup", str(tmp_path / "b.db")).returncode == 0
+        found = examined(process.url, **env)[1]["sessions"]
+        assert (found["status"], f"in use by process {process.process.pid}" in found["found"]) == ("ok", True)
+    found = examined(NOBODY, **env)[1]["sessions"]
+    assert found["status"] == "ok"
+    assert re.fullmatch(rf"{tmp_path}/sessions.db: \d+\.\d MiB, \d+\.\d GiB free, 1 session", found["found"])
+    assert run_cfs("restore", str(tmp_path / "b.db"), "--force", CFS_DATA_DIR=str(tmp_path)).returncode == 0
+    aside = examined(NOBODY, **env)[1]["old sessions"]
+    assert (aside["status"], "sessions.db.replaced-" in aside["found"]) == ("warning", True)
+    (tmp_path / "sessions.db").write_bytes(b"junk" * 1000)
+    code, checks = examined(NOBODY, **env)
+    assert (code, checks["sessions"]["status"], "--store-repair" in checks["sessions"]["advice"]) == (1, "error", True)
+
+
+def test_sessions_in_memory_are_said_to_end_with_the_server() -> None:
+    found = examined(NOBODY, CFS_PORT=str(free_port()), CFS_STORE="memory")[1]["sessions"]
+    assert (found["status"], "memory" in found["found"]) == ("ok", True)

@@ -238,6 +238,7 @@ def test_a_store_that_cannot_be_used_ends_the_start_with_one_line(tmp_path: Path
         second = run_cfs("serve", *SCRIPTED, "--port", "0", "--data-dir", str(tmp_path))
         assert (second.returncode, second.stderr.count("\n")) == (2, 1)
         assert f"in use by process {server.process.pid}" in second.stderr
+        assert "--data-dir" in second.stderr
         stopped(server)
     store.write_bytes(b"junk" * 1000)
     damaged = run_cfs("serve", *SCRIPTED, "--port", "0", "--data-dir", str(tmp_path))
