@@ -28,6 +28,7 @@ class Metrics:
         self.streams = Gauge("cfs_streams_open", "Event streams open now.", registry=self.registry)
         self._sessions = Gauge("cfs_sessions", "Sessions by state.", ["state"], registry=self.registry)
         self._bytes = Gauge("cfs_transcript_bytes", "Bytes of all transcripts.", registry=self.registry)
+        self._memory = Gauge("cfs_transcript_memory_bytes", "Bytes of transcripts in memory.", registry=self.registry)
         self._queued = Gauge("cfs_turns_queued", "Turns that wait in a session's queue.", registry=self.registry)
         self._turns = Counter("cfs_turns", "Finished turns by result.", ["result"], registry=self.registry)
         self._tokens = Counter("cfs_tokens", "Tokens of finished turns by kind.", ["kind"], registry=self.registry)
@@ -108,6 +109,7 @@ class Metrics:
             self._sessions.labels(state).set(count)
         self._queued.set(queued)
         self._bytes.set(store.account.bytes)
+        self._memory.set(store.histories.bytes if store.durable else store.account.bytes)
         if (journal := store.journal) is not None:
             figures = (journal.commits, journal.written, journal.commit_seconds, journal.pending)
             for gauge, value in zip(self._store.values(), (*figures, journal.problem is None), strict=True):

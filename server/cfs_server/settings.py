@@ -139,9 +139,9 @@ class Settings(BaseSettings):
     memory: ByteSize = Field(
         "512MiB",
         validate_default=True,
-        description="Memory for the messages of idle sessions, such as `2GiB`. Beyond it, those of the sessions that"
-        " were not used for longest are read from the store when they are needed. Nothing leaves the memory with the"
-        " store `memory`.",
+        description="Memory for messages, such as `2GiB`. Beyond it, the messages of idle sessions leave the memory,"
+        " the least recently used first, and are read from the store when they are needed. With the store `memory`"
+        " nothing leaves.",
     )
     ready_file: Path | None = Field(None, description="File to write the server's URL to once it listens.")
     log_format: Literal["auto", "text", "json"] = Field(
@@ -212,6 +212,10 @@ class Settings(BaseSettings):
         None,
         description="Maximum bytes of all messages, as they take in memory, whether they are there or not (507)."
         " Default: 1 GiB if sessions are in memory only, else only the disk is the limit.",
+    )
+    max_busy_bytes: Count = Field(
+        _limits.busy_bytes,
+        description="Maximum bytes of memory for the messages of sessions with turns (507), which cannot leave it.",
     )
     max_queued_turns: Count = Field(
         _limits.queued_turns, description="Maximum number of turns that wait in a session (429)."
@@ -295,6 +299,7 @@ class Settings(BaseSettings):
             messages=self.max_messages,
             total_bytes=self.max_total_bytes or (Limits().total_bytes if self.store_file is None else _NO_LIMIT),
             memory=self.memory,
+            busy_bytes=self.max_busy_bytes,
             queued_turns=self.max_queued_turns,
             turn_seconds=self.turn_seconds,
             wait_seconds=self.max_wait_seconds,

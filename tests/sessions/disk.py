@@ -52,11 +52,11 @@ class DiskBackend:
         """Store a batch."""
         disk = self.disk
         disk.rows += batch.rows
+        disk.heads |= {key: text for key, _, text in batch.heads}
         for row in batch.rows:
             if row.kind == DELETED:
                 disk.rows = [each for each in disk.rows if each.session != row.session or each is row]
                 disk.heads.pop(row.session, None)
-        disk.heads |= {key: text for key, _, text in batch.heads}
         for space, name, value in batch.kept:
             disk.kept.pop((space, name), None)
             if value is not None:
@@ -105,6 +105,7 @@ class ManualJournal(Journal):
         """Open the disk."""
         self._loop = asyncio.get_running_loop()
         self.opened = self._backend.open()
+        self.tail = list(self.opened.rows)
         self._seq = self._durable = self.opened.seq
         self._kept = {space: dict(names) for space, names in self.opened.kept.items()}
         return self.opened

@@ -96,12 +96,11 @@ class Harness(StoreHarness):
 
 
 @asynccontextmanager
-async def small(memory: int = 0) -> AsyncIterator[Harness]:
+async def small(memory: int = 0, limits: Limits | None = None) -> AsyncIterator[Harness]:
     """A store with a budget; in the end it is sound, and has nothing left."""
     engine, source = ScriptedEngine(echo), Messages()
     await engine.start()
-    limits = Limits(memory=memory)
-    async with SessionStore(engine, limits, journal=source) as store:
+    async with SessionStore(engine, limits or Limits(memory=memory), journal=source) as store:
         yield Harness(store, engine, source)
         store.check_integrity()
     assert (len(store), store.account.bytes, store.histories.bytes) == (0, 0, 0)
@@ -336,6 +335,42 @@ async def test_sessions_with_turns_are_loaded_before_the_turns_go_on() -> None:
         session.history.unload()
         await h.store.load_busy()
         assert session.history.loaded
+
+
+async def test_the_limit_of_memory_is_for_what_cannot_leave_it() -> None:
+    """Idle sessions may have any number of messages; those that wait or are answered may not (507)."""
+    async with small(limits=Limits(memory=0, busy_bytes=20_000)) as h:
+        sessions = [await h.make(name, 10) for name in "abcd"]
+        assert h.store.account.bytes > 40_000
+        assert h.store.histories.needed() == 0
+        h.store.create("agent", SettingsPatch(driver="agent"))
+        async with h.store.loaded("agent"):
+            h.say("agent", "x" * 9_000)
+            with pytest.raises(StorageFull, match="20000 bytes"):
+                h.say("agent", "x" * 12_000)
+            h.say("agent", "x" * 9_000)
+        h.store.cancel("agent", queued=True)
+        await h.calm()
+        assert h.store.histories.needed() == 0
+        async with h.store.loaded("a"):
+            assert h.store.histories.needed() == sessions[0].history.memory
+            h.say("a", "hello")
+        assert (await h.settled("a")) is sessions[0]
+
+
+async def test_messages_that_an_agent_adds_are_counted() -> None:
+    async with small(limits=Limits(memory=0, busy_bytes=40_000)) as h:
+        session = h.store.create("a", SettingsPatch(driver="agent"))
+        async with h.store.loaded("a"):
+            h.say("a", "work")
+        turn = session.claim(30)
+        assert turn is not None
+        assert turn.lease is not None
+        big = [Message(role="assistant", content="x" * 30_000)]
+        session.update(turn.id, turn.lease.secret, text="", messages=big, lease_seconds=30)
+        assert h.store.histories.needed() > 30_000
+        with pytest.raises(StorageFull):
+            session.update(turn.id, turn.lease.secret, text="", messages=big, lease_seconds=30)
 
 
 class EvictingJournal(RecordingJournal):

@@ -133,7 +133,7 @@ async def test_everything_of_a_session_survives() -> None:
         assert (session.account.owner, session.account.sessions) == ("alice", 3)
         r.store.check_integrity()
     async with run(disk) as r:
-        assert r.journal.opened.rows == []
+        assert r.journal.tail == []
         assert len(r.store) == 3
 
 

@@ -53,28 +53,40 @@ class HistoryCache:
         self._loads: dict[Session, asyncio.Future[None]] = {}
         self._evicting = False
         self.bytes = 0
-        """The memory of all histories."""
+        """The memory of all histories and of waiting messages."""
+        self._idle_bytes = 0
+
+    def needed(self) -> int:
+        """Return the part of the memory that is in use."""
+        return self.bytes - self._idle_bytes
 
     def touch(self, session: Session) -> None:
         """Note that a session has been used or changed, or that it has become busy or idle."""
         if self._journal is None:
             return
         self.forget(session)
-        size = 0 if session.deleted else session.history.memory
+        size = 0 if session.deleted else session.history.memory + sum(turn.waiting_bytes for turn in session.queue)
         if not size:
             return
         self._sizes[session] = size
         self.bytes += size
         if self._may_leave(session):
             self._idle[session] = None
+            self._idle_bytes += size
             if self.bytes > self._budget and not self._evicting:
                 self._evicting = True
                 self._spawn(self._evict())
 
     def forget(self, session: Session) -> None:
         """Stop counting a session."""
+        self._use(session)
         self.bytes -= self._sizes.pop(session, 0)
-        self._idle.pop(session, None)
+
+    def _use(self, session: Session) -> None:
+        """Keep a session in memory from now on."""
+        if session in self._idle:
+            del self._idle[session]
+            self._idle_bytes -= self._sizes[session]
 
     @asynccontextmanager
     async def loaded(self, session: Session) -> AsyncIterator[None]:
@@ -85,7 +97,7 @@ class HistoryCache:
         if self._journal is None:
             yield
             return
-        self._idle.pop(session, None)
+        self._use(session)
         try:
             with _counted(self._users, session):
                 while not session.history.loaded:
@@ -169,9 +181,10 @@ class HistoryCache:
 
     def check_integrity(self) -> None:
         """Raise `AssertionError` unless all bytes are counted, and what may leave the memory is known."""
-        if self.bytes != sum(self._sizes.values()) or self._idle.keys() - self._sizes.keys():
+        idle = sum(self._sizes[session] for session in self._idle)
+        if (self.bytes, self._idle_bytes) != (sum(self._sizes.values()), idle):
             raise AssertionError(f"{self.bytes} bytes are counted for {len(self._sizes)} histories")
-        if any(session.deleted or not session.history.memory for session in self._sizes):
+        if any(session.deleted or not (session.history.memory or session.queue) for session in self._sizes):
             raise AssertionError("a history is counted that is not in memory")
         if any(not session.history.loaded for session in self._sizes if not session.idle):
             raise AssertionError("the history of a busy session is not in memory")

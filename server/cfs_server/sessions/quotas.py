@@ -1,6 +1,6 @@
 """The memory use of the sessions of one owner, and its limits (H7)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,7 +13,7 @@ from cfs.errors import StorageFull, TooLarge, TooMany
 class Limits:
     """Limits of one store. A message and a body are in bytes of UTF-8, their total in bytes of memory.
 
-    `memory` limits the messages of idle sessions that stay in memory, if the store is durable.
+    If the store is durable, idle sessions leave the memory beyond `memory`, and the others have `busy_bytes` at most.
     """
 
     sessions: int = 100_000
@@ -21,6 +21,7 @@ class Limits:
     messages: int = 20_000
     total_bytes: int = 1 << 30
     memory: int = 512 << 20
+    busy_bytes: int = 1 << 30
     queued_turns: int = 64
     turn_seconds: float = 600.0
     wait_seconds: float = 300.0
@@ -52,10 +53,20 @@ class Quota:
 
 
 class StorageUsage:
-    """Counts the sessions of one owner and their bytes, in this account and its parent accounts."""
+    """Counts the sessions of one owner and their bytes, in this account and its parent accounts.
 
-    def __init__(self, owner: str, quota: Quota, within: "StorageUsage | None" = None) -> None:
+    `limited` returns the bytes to which the quota applies, if these are not all.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        quota: Quota,
+        within: "StorageUsage | None" = None,
+        limited: Callable[[], int] | None = None,
+    ) -> None:
         self.owner = owner
+        self._limited = limited
         self.quota = quota
         self.sessions = 0
         self.bytes = 0
@@ -77,11 +88,16 @@ class StorageUsage:
             account.sessions += sessions
             account.bytes += size
 
+    @property
+    def limited(self) -> int:
+        """The bytes to which the quota applies."""
+        return self.bytes if self._limited is None else self._limited()
+
     def require_room(self, *, sessions: int = 0, size: int = 0) -> None:
         """Raise `StorageFull` if this many more sessions or bytes exceed a limit."""
         for account in self._chain():
             most = account.quota
             if sessions > 0 and most.sessions is not None and account.sessions + sessions > most.sessions:
                 raise StorageFull(f"{account.owner} may hold {most.sessions} sessions at most; delete some")
-            if size > 0 and most.size is not None and account.bytes + size > most.size:
+            if size > 0 and most.size is not None and account.limited + size > most.size:
                 raise StorageFull(f"{account.owner} may hold {most.size} bytes of messages at most; delete some")

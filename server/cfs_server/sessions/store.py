@@ -153,7 +153,6 @@ class SessionStore:
         """
         self.limits = limits or Limits()
         self.bus = EventBus(self.limits, None if journal is None else _archive(journal))
-        self.account = StorageUsage("the server", Quota(self.limits.sessions, self.limits.total_bytes))
         self._defaults = defaults or Settings()
         self._sessions: dict[str, Session] = {}
         self._children: dict[str, list[str]] = {}
@@ -161,11 +160,13 @@ class SessionStore:
         self._tasks = asyncio.TaskGroup()
         self.draining = False
         self.histories = HistoryCache(journal, self.limits.memory, self._spawn)
+        busy = StorageUsage("sessions with turns", Quota(size=self.limits.busy_bytes), None, self.histories.needed)
+        self.account = StorageUsage("the server", Quota(self.limits.sessions, self.limits.total_bytes), busy)
         self._hints = Hints(engine, self.find)
         self.journal = journal
         self._changed: dict[str, Session] = {}
         self._services = Services(
-            engine, self.bus, self.limits, self._spawn, self._state_changed, self._hints.look, self._recorded
+            engine, self.bus, self.limits, self._spawn, self._state_changed, self._tools_changed, self._recorded
         )
 
     async def __aenter__(self) -> Self:
@@ -578,6 +579,10 @@ class SessionStore:
         self.histories.touch(session)
         self._hints.look(session)
         self._wake_above(session.id)
+
+    def _tools_changed(self, session: Session) -> None:
+        self.histories.touch(session)
+        self._hints.look(session)
 
     def _wake_above(self, session_id: str) -> None:
         for ancestor in ancestors_of(session_id):
