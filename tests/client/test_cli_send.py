@@ -49,6 +49,17 @@ def test_without_waiting_it_ends_at_once(http_harness: HttpHarness) -> None:
     assert len(http_harness.server.store.get("chat1").queue) == 1
 
 
+def test_a_repeated_command_with_a_key_sends_nothing_and_prints_the_reply(http_harness: HttpHarness) -> None:
+    key = ("--idempotency-key", "sent")
+    for flags in ([], [], ["--json"], ["--no-wait"]):
+        code, output, errors = ended(cfs(http_harness.url, "send", "chat1", "hello", *key, *flags))
+        assert (code, errors, "hello" in output) == (0, "", flags != ["--no-wait"])
+    assert history(http_harness, "chat1") == [("user", "hello"), ("assistant", "hello")]
+    code, _, errors = ended(cfs(http_harness.url, "send", "chat1", "other", *key))
+    assert code != 0
+    assert "new key" in errors
+
+
 def test_settings_hold_for_this_turn(http_harness: HttpHarness) -> None:
     flags = ["--set", "temperature=0", "--set", "stop=END", "--set", "system=Be 1"]
     assert cfs(http_harness.url, "send", "chat1", "hello", *flags).returncode == 0

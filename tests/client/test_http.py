@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import aclosing, closing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ import pytest
 
 from cfs import (
     AsyncSession,
+    FunctionTool,
     InvalidRequest,
     KeyReused,
     NotFound,
@@ -22,6 +24,7 @@ from cfs import (
     Unauthorized,
     Unavailable,
     Unreachable,
+    Unsupported,
     api,
 )
 from cfs.stream import StreamEvent
@@ -123,14 +126,37 @@ def test_a_stream_whose_beginning_is_lost_belongs_to_one_message(http_harness: H
 
 def test_a_repeated_call_with_the_callers_key_gets_the_first_reply(http_harness: HttpHarness) -> None:
     with Session("a", url=http_harness.url) as session:
-        first = session.send("hello", idempotency_key="k")
-        assert session.send("hello", idempotency_key="k") == first
-        assert list(session.stream("hello", idempotency_key="k")) == ["hello"]
+        first = session.send("hello", idempotency_key="repeated")
+        assert session.send("hello", idempotency_key="repeated") == first
+        assert list(session.stream("hello", idempotency_key="repeated")) == ["hello"]
         copy = session.fork(idempotency_key="f")
         assert session.fork(idempotency_key="f").id == copy.id
         with pytest.raises(KeyReused, match="new key"):
-            session.send("something else", idempotency_key="k")
+            session.send("something else", idempotency_key="repeated")
         assert session.history == ["User: hello", "Assistant: hello"]
+
+
+def test_the_rounds_of_a_repeated_call_have_keys_of_their_own(http_harness: HttpHarness) -> None:
+    """Each message of the call is stored once, results of tools included."""
+    http_harness.script = lambda turns: ["[CALL:look()]" if turns[-1].role == "user" else "nothing there"]
+    looks: list[str] = []
+    tool = FunctionTool("look", "Looks.", lambda: looks.append("nothing"))
+    with Session("a", url=http_harness.url) as session:
+        first = session.send("look", tools=[tool], idempotency_key="rounds")
+        assert first.text == "nothing there"
+        assert session.send("look", tools=[tool], idempotency_key="rounds") == first
+        assert len(session.history) == 4
+    assert len(looks) == 2, "tools are the program's own, which the server cannot repeat for it"
+
+
+def test_a_file_takes_no_key(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("")
+    with Session("a", mount=tmp_path) as session:
+        for call in (session.send, session.fork):
+            with pytest.raises(Unsupported, match="over HTTP"):
+                call("b", idempotency_key="k")
+        with pytest.raises(Unsupported, match="over HTTP"):
+            list(session.stream("b", idempotency_key="k"))
 
 
 def test_a_lost_answer_is_asked_for_until_a_server_is_back() -> None:
