@@ -159,13 +159,20 @@ class TurnReader:
         self._end = begin
         answers = history[begin : end_of_answer(history, begin - 1)]
         partial = session.get("partial")
+        rest: str | None
         if answers and (partial is None or len(history) > self._end + len(answers)):
             self.caught_up = True
             self._turn.reply = partial = answers[-1].content
             self._end += len(answers)
             self._calls = _calls_of(session["history"][self._end - 1])
-        text = self._turn.text
-        return self._add((partial or "").removeprefix(text) if (partial or "").startswith(text) else "")
+            rest = self._turn.rest()
+        else:
+            text, partial = self._turn.text, partial or ""
+            rest = partial[len(text) :] if partial.startswith(text) else None
+        if rest is None:  # the reply has begun again
+            self._turn.pieces.clear()
+            self._shown.again()
+        return self._add(partial if rest is None else rest)
 
 
 def _calls_of(message: Mapping[str, Any]) -> tuple[ToolCall, ...]:

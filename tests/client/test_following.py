@@ -194,7 +194,7 @@ def test_lost_events_of_a_finished_turn_are_made_up_for_by_its_reply(after: tupl
     assert reader.outcome([]).reply == "two three"
     assert len(reader.outcome([Turn("user", "x")] * 9).history) == 6
     reader = begun("something else")
-    assert reader.feed(stale) == "", "what was said cannot be taken back"
+    assert reader.feed(stale) == "\ntwo three", "the reply has begun again, and what was shown stays"
 
 
 @pytest.mark.parametrize("reader", [TurnReader("a", Turn("user", "second")), begun()])
@@ -244,3 +244,13 @@ def test_a_turn_may_be_interrupted_again_before_it_came_as_far() -> None:
         for piece in pieces
     ]
     assert "".join(found) == "one two three"
+
+
+@pytest.mark.parametrize("partial", [None, "", "one"])
+def test_events_that_a_crash_took_back_are_not_shown_twice(partial: str | None) -> None:
+    """`stale` comes in the place of the event that says so, and the reply begins again."""
+    reader = begun("one ", "two")
+    found = [reader.feed(state(*BEFORE, partial=partial))]
+    pieces = ["one ", "two ", "three"] if not partial else [" ", "two ", "three"]
+    found += [reader.feed(event("token", text=piece)) for piece in pieces]
+    assert "".join(found) == " three"
