@@ -530,6 +530,7 @@ class AgentClient(Client):
         self._held: dict[str, Any] | None = None
         self._turn: tuple[Talk, Write] | None = None
         self._until = 0.0
+        self._refusals = 0
 
     async def step(self) -> None:
         """Post a message, claim a turn, or go on with the one that is held."""
@@ -565,7 +566,12 @@ class AgentClient(Client):
                 self.world.problems.append(f"{talk.id}: a claim shows a message that was never sent: {self._held}")
                 return
             write.ended("acknowledged", write.sent)
-            self._turn, self._until = (talk, write), time.monotonic() + lease
+            self._turn, self._until, self._refusals = (talk, write), time.monotonic() + lease, 0
+        elif talk.writes and (refusals := self._refusals + 1) < 4:
+            self._refusals = refusals
+        elif talk.writes:  # the lease of a dead agent lasts longer than this
+            self._refusals = 0
+            self.own.remove(talk)
 
     async def _work(self, talk: Talk, write: Write) -> None:
         """Add a call with its result, or finish, or die."""
