@@ -42,6 +42,8 @@ class Write:
     generate: bool = True
     reply: str | None = None
     """The reply that an answer or a finished stream has shown."""
+    shown: str = ""
+    """The text of a stream, which ends with the reply: one that began again follows what was shown before."""
     expected: str | None = None
     """The reply that the engine gives, where that is known."""
     parts: list[Part] = field(default_factory=list)
@@ -211,6 +213,8 @@ def _answers(write: Write, answers: Sequence[Said], agent: bool, ended: bool) ->
             yield f"no reply to {write.text!r}"
     elif write.reply is not None and answers[0].text != write.reply:
         yield f"the reply to {write.text!r} was {write.reply!r} and is {answers[0].text!r}"
+    elif write.shown and not write.shown.endswith(answers[0].text):
+        yield f"the reply to {write.text!r} was shown as {write.shown!r} and is {answers[0].text!r}"
     elif write.expected not in (None, answers[0].text) and not answers[0].text.startswith("[Error:"):
         yield f"the reply to {write.text!r} is {answers[0].text!r}"
 

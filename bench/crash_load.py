@@ -344,7 +344,7 @@ class SdkClient(Client):
                 iterator = session.stream(write.text)
                 outcome = await _outcome(_read(iterator))
                 if outcome == "acknowledged":
-                    write.reply = iterator.text.strip()
+                    write.shown = iterator.text.strip()
             self.world.wrote(talk, write, outcome)
 
 

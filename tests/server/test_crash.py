@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from crash import Report, crash
+from crash import Engine, Report, crash
 from crash_ledger import Part, Reading, Said, Seen, Shown, Talk, Versions, Write
 from tests.fuse.support import reason_to_skip
 
+SECONDS = 45.0
+"""No run begins another round after this time. `scripts/bench crash` kills a thousand times."""
 USER, REPLY = Said("user", "a"), Said("assistant", "a")
 
 
@@ -66,6 +68,12 @@ def test_a_message_without_an_answer_may_be_there_or_not_but_stays_as_it_was_fou
     known = talk(Write("a", 0.0, outcome="unknown"))
     assert known.check(shown()) == []
     assert known.check(shown(USER, REPLY)) == ["s: never sent: 'a'"]
+
+
+def test_a_stream_may_show_a_reply_that_began_again_behind_what_it_showed_before() -> None:
+    answered = shown(USER, Said("assistant", "other"))
+    assert talk(acknowledged("a", shown="on\nother")).check(answered) == []
+    assert "was shown as 'on'" in talk(acknowledged("a", shown="on")).check(answered)[0]
 
 
 def test_a_refused_message_may_not_be_there() -> None:
@@ -152,11 +160,11 @@ def test_a_version_stands_for_one_text() -> None:
     assert versions.check('"a-1"', "y") == ["\"a-1\" stood for 'x' and stands for 'y'"]
 
 
-def run(kills: int, folder: Path, *flags: str, calm: bool = False) -> Report:
+def run(kills: int, folder: Path, *flags: str, engine: Engine = "scripted", **how: bool) -> Report:
     """Kill a real server that many times, with the mount where something can be mounted."""
     mount = reason_to_skip() is None
     seed = random.SystemRandom().randrange(1 << 30)
-    return asyncio.run(crash(kills, seed, ["scripted"], flags, folder, mount=mount, calm=calm, keys=False))
+    return asyncio.run(crash(kills, seed, [engine], flags, folder, seconds=SECONDS, mount=mount, **how))
 
 
 @pytest.mark.external
@@ -170,6 +178,15 @@ def test_a_server_that_is_not_killed_shows_no_problem(tmp_path: Path) -> None:
 @pytest.mark.external
 def test_losses_of_a_store_in_memory_are_found(tmp_path: Path) -> None:
     """The checker sees what a kill costs where nothing is kept."""
-    report = run(3, tmp_path, "--store", "memory")
+    report = run(2, tmp_path, "--store", "memory", keys=False)
     assert any("the session is lost" in problem for problem in report.problems)
     assert any("reader of all sessions" in problem for problem in report.problems)
+
+
+@pytest.mark.external
+@pytest.mark.parametrize(("engine", "kills"), [("scripted", 20), ("embedded", 5), ("upstream", 5)])
+def test_nothing_is_lost_by_kills(tmp_path: Path, engine: Engine, kills: int) -> None:
+    """Of the server; with the embedded model of its worker, too; with the upstream of `cfs agent serve`, too."""
+    report = run(kills, tmp_path, engine=engine)
+    assert report.problems == [], f"seed {report.seed}"
+    assert report.restarts > 1
