@@ -192,14 +192,26 @@ class Exchange:
         given = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
         self.id = given.decode() if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         self.journal: Journal | None = None
+        self._scope = scope
         self._send = send
+        self._replaced = False
 
     async def send(self, message: Message) -> None:
-        """Send a part of the response, with the request id in its headers."""
+        """Send a part of the application's response, or an error instead if its changes cannot be stored.
+
+        The error is not raised here, because the application believes that its response has begun.
+        """
+        if message["type"] == "http.response.start" and self.journal is not None:
+            try:
+                await self.journal.durable()
+            except CfsError as error:
+                self._replaced = True
+                await problem_response(error, self._scope["path"])(self._scope, _nothing, self._transmit)
+        if not self._replaced:
+            await self._transmit(message)
+
+    async def _transmit(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            if (journal := self.journal) is not None:
-                self.journal = None  # an error of the journal is sent without it
-                await journal.durable()
             self.answered_at, self.status = time.perf_counter(), message["status"]
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
         await self._send(message)
@@ -207,7 +219,11 @@ class Exchange:
     async def fail(self, error: CfsError, scope: Scope, receive: Receive) -> None:
         """Send a problem document. If a response has begun, uvicorn closes the connection instead."""
         if self.answered_at is None:
-            await problem_response(error, scope["path"])(scope, receive, self.send)
+            await problem_response(error, scope["path"])(scope, receive, self._transmit)
+
+
+async def _nothing() -> Message:
+    return {"type": "http.disconnect"}
 
 
 class Body:

@@ -14,8 +14,8 @@ from cfs_server.sessions.events import Event
 from cfs_server.sessions.journal.journal import Batch, Journal, Opened, StoreFailed
 from cfs_server.sessions.journal.sqlite import SqliteBackend
 from cfs_server.sessions.state import Change, Created, MessageAdded, Record
+from tests.disks import Mount, fill, mount
 from tests.sessions.journal.conformance import head_of
-from tests.sessions.journal.test_store_failures import Mount, fill, mount
 
 __all__ = ["mount"]
 

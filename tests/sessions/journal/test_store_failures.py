@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,53 +18,11 @@ from cfs_server.sessions.journal.journal import Batch, Kept, StoreFailed, StoreF
 from cfs_server.sessions.journal.records import HISTORY
 from cfs_server.sessions.journal.sqlite import SqliteBackend
 from cfs_server.sessions.journal.sqlite_file import StoreDamaged, check_file
+from tests.disks import Mount, break_disk, ext4, fill, mount
 from tests.sessions.journal.conformance import Writer, contents, conversation
 from tests.sessions.journal.test_sqlite import finish, opened
 
-Mount = Callable[..., Path]
-
-
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Mount]:
-    """Mounts file systems for the test."""
-    if os.geteuid() != 0 or shutil.which("mount") is None or shutil.which("mkfs.ext4") is None:
-        pytest.skip("making a disk needs root, mount and mkfs.ext4")
-    places: list[Path] = []
-
-    def make(name: str, *arguments: str | Path) -> Path:
-        place = tmp_path / name
-        place.mkdir()
-        made = subprocess.run(["mount", *arguments, place], capture_output=True, check=False)
-        if made.returncode != 0:
-            pytest.skip(f"no disk can be mounted here: {made.stderr.decode().strip()}")
-        places.append(place)
-        return place
-
-    yield make
-    for place in reversed(places):
-        subprocess.run(["umount", "--lazy", place], check=True)
-
-
-def ext4(mount: Mount, image: Path, megabytes: int) -> Path:
-    """Mount a new ext4 file system in a sparse file."""
-    with image.open("wb") as file:
-        file.truncate(megabytes << 20)
-    subprocess.run(["mkfs.ext4", "-q", "-E", "nodiscard", image], check=True)
-    return mount("ext4", "-o", "loop,errors=remount-ro", image)
-
-
-def fill(folder: Path) -> Path:
-    """Use all space of a disk."""
-    filler = folder / "filler"
-    with filler.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12):
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError:
-                pass
-    return filler
-
+__all__ = ["mount"]
 
 # -- a full disk ------------------------------------------------------------------------------------------------------
 
@@ -220,14 +177,10 @@ def test_a_read_only_store_is_refused(mount: Mount, tmp_path: Path) -> None:
 def test_a_disk_that_becomes_read_only_ends_all_writing(mount: Mount, tmp_path: Path) -> None:
     """As ext4 does after an error: what is stored can be read, and is there after a repair of the disk."""
     disk = ext4(mount, tmp_path / "image", 16)
-    device = subprocess.run(["findmnt", "-n", "-o", "SOURCE", disk], capture_output=True, text=True, check=True)
-    trigger = Path("/sys/fs/ext4") / Path(device.stdout.strip()).name / "trigger_fs_error"
-    if not trigger.exists():
-        pytest.skip("the kernel cannot simulate an error of ext4")
     backend = SqliteBackend(disk / "sessions.db")
     writer = Writer(backend.open())
     backend.commit(Batch(conversation(writer, "a")))
-    trigger.write_text("1")
+    break_disk(disk)
     with pytest.raises(StoreFailed):
         backend.commit(Batch([writer.message("a")]))
     assert len(contents(backend.rows("a", 0, HISTORY))) == 6
