@@ -91,7 +91,7 @@ async def complete(
     """
     gate = me.completions
     if (bound := ticket.bound) is not None:
-        found, recorded = await gate.resume(bound.session, bound.turn, bound.event - 1)
+        found, recorded = await gate.resume(session or "", bound.session, bound.turn, bound.event - 1)
     else:
         spec = await apart(request, partial(read_spec, asked, gate.limits))
         found, recorded = await gate.begin(

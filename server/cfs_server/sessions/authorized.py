@@ -25,7 +25,7 @@ from cfs_server.sessions.ids import SESSIONS, id_of, new_id, path_of
 from cfs_server.sessions.quotas import Limits, StorageUsage
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
-from cfs_server.sessions.turns import Turn, TurnRequest, ended_turn
+from cfs_server.sessions.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
 
 _ORIGINS = ("renamed_to", "renamed_from", "forked_from")
 
@@ -79,9 +79,11 @@ class AuthorizedSessions:
         """Return a session for which the caller has any right, so that it may know of its existence; or None."""
         return self._store.find(session_id) if any(self.may(each, session_id) for each in OPERATIONS) else None
 
-    def with_key(self, key: str, *operations: Operation) -> Session:
-        """Return a session by its key, which stays when it is renamed. Raises `Gone` if it is deleted."""
-        session = self._store.with_key(key)
+    def with_key(self, key: str, known_as: str, *operations: Operation) -> Session:
+        """Return a session by its key, which stays when it is renamed, and an earlier id. Raises `Gone` if it is
+        deleted.
+        """
+        session = self._store.with_key(key, known_as)
         if session is None:
             raise Gone("the session of this request has been deleted")
         for operation in operations:
@@ -100,7 +102,9 @@ class AuthorizedSessions:
         async with aclosing(session.log.follow(after)) as batches:
             while after < last and isinstance(events := await anext(batches), list):
                 after = events[-1].number
-                own += [event for event in events if event.data.get("turn") == turn_id]
+                own += [event for event in events if event.data.get("turn") == turn_id and event.type in TURN_EVENTS]
+                if has_ended(own, after):
+                    break
         ended = ended_turn(turn_id, own)
         if ended is None:
             raise Gone(f"the turn has ended, and its events are no longer kept: read session {session.id!r}")

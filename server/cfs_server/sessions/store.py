@@ -218,8 +218,11 @@ class SessionStore:
             except CfsError as error:
                 session.abandon(error.detail)
 
-    def with_key(self, key: str) -> Session | None:
-        """Return the session with this key, whatever its id is now. Looks at all sessions."""
+    def with_key(self, key: str, known_as: str) -> Session | None:
+        """Return the session with this key. Looks at all sessions if it is no longer known by its earlier id."""
+        session = self._sessions.get(known_as)
+        if session is not None and session.key == key:
+            return session
         return next((session for session in self if session.key == key), None)
 
     def open(self, session_id: str, account: StorageUsage | None = None) -> Session:

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain
@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from cfs.completions import UNREADABLE, read_arguments, write_arguments
 from cfs.errors import CfsError, EngineError
-from cfs.wire import FinishReason, Message, Settings, SettingsPatch, TokenLogprob, ToolCall, Usage
+from cfs.wire import EventType, FinishReason, Message, Settings, SettingsPatch, TokenLogprob, ToolCall, Usage
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest, Kind, ToolChoice
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.history import Weighed, cost_of
@@ -230,6 +230,21 @@ class Turn:
         calls = [call for call in _calls(self.said) if not (cut and UNREADABLE in call.arguments)]
         thinking = "".join(delta.thinking for delta in self.said)
         return Message(role="assistant", content=content, tool_calls=tuple(calls), thinking=thinking or None)
+
+
+TURN_EVENTS: frozenset[EventType] = frozenset({"message.added", "turn.started", "turn.finished", "turn.failed"})
+"""The events from which an ended turn is rebuilt."""
+
+
+def has_ended(own: Sequence[Event], number: int) -> bool:
+    """Return whether the events of a turn up to this number show its end.
+
+    A message that requires a reply is followed immediately by the start of its turn.
+    """
+    kinds = {event.type for event in own}
+    if "turn.started" in kinds or "message.added" not in kinds:
+        return not kinds.isdisjoint(("turn.finished", "turn.failed"))
+    return number > own[-1].number
 
 
 def ended_turn(turn_id: str, events: Iterable[Event]) -> Turn | None:
