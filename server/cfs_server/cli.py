@@ -295,7 +295,7 @@ def check_store(
     else:
         for problem in problems:
             typer.echo(problem)
-        word = f"{len(problems)} problems" if problems else "no problems"
+        word = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}" if problems else "no problems"
         note(f"cfs: {path}: {_size_of(found)}, {found.records} records: {word}")
     if problems:
         raise typer.Exit(_CANNOT)

@@ -223,6 +223,34 @@ def test_the_check_finds_what_was_changed(backup: Path, tmp_path: Path) -> None:
     assert [problem for problem in problems if "'chat'" in problem and "stored state" in problem] == problems
 
 
+def test_a_text_that_is_no_text_is_found_and_not_shown(backup: Path, tmp_path: Path) -> None:
+    """Python's own error would print the conversation."""
+    file = tmp_path / "changed.db"
+    shutil.copy(backup, file)
+    file.write_bytes(file.read_bytes().replace(b'"Be brief."', b'"Be \xff\xff\xff\xff\xff."'))
+    sound, problems = checked(file)
+    assert not sound
+    assert all("does not match its checksum" in problem for problem in problems), problems
+
+
+def test_a_repair_that_is_wanted_looks_at_the_whole_file(tmp_path: Path) -> None:
+    """Large files are not read whole at each start, so damage in them may be found late."""
+    store = tmp_path / "sessions.db"
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path)) as server, Client(server.url) as client:
+        for number in range(9):
+            text = f"{number}" * 4_000_000
+            client.call(api.create(f"s{number}", messages=(Message(role="assistant", content=text),)))
+        stopped(server)
+    data = store.read_bytes()
+    at = data.index(b"5" * 4000)
+    store.write_bytes(data[:at] + bytes(8192) + data[at + 8192 :])
+    assert len(data) > 32 << 20
+    with serving(*SCRIPTED, "--data-dir", str(tmp_path), "--store-repair") as server:
+        assert text_of(server, "s4").count("4") == 4_000_000
+        stopped(server)
+    assert list(tmp_path.glob("sessions.db.damaged-*"))
+
+
 def test_a_copy_that_a_killed_process_has_left_is_removed_by_the_next_start(tmp_path: Path) -> None:
     left = tmp_path / ".backup-abc"
     left.mkdir()

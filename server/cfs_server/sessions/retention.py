@@ -45,7 +45,9 @@ class Retention:
         deleted, after = 0, ""
         while roots := self._store.page(after=after, limit=_AT_ONCE):
             for root in roots:
-                deleted += self._sweep(root)
+                if not root.deleted and (gone := self._sweep(root)):
+                    deleted += gone
+                    await asyncio.sleep(0)
             after = roots[-1].id
             await asyncio.sleep(0)
         return deleted

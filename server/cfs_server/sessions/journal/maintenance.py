@@ -19,7 +19,6 @@ from cfs_server.sessions.events import new_nonce
 from cfs_server.sessions.journal.journal import StoreFailed
 from cfs_server.sessions.journal.records import Row, UnknownRecord, decode, decode_head
 from cfs_server.sessions.journal.sqlite_file import (
-    APPLICATION,
     ROW,
     SCHEMA,
     StoreDamaged,
@@ -29,6 +28,7 @@ from cfs_server.sessions.journal.sqlite_file import (
     opening,
     problems,
     read_row,
+    require_store,
 )
 from cfs_server.sessions.quotas import Quota, StorageUsage
 from cfs_server.sessions.state import Head
@@ -149,15 +149,14 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """Open and lock a file of sessions. Raises `StoreFailed`."""
     if not path.is_file():
         raise StoreFailed(f"{path} does not exist")
-    with _naming(path), opening(path), closing(connect(path)) as connection:
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (schema,) = connection.execute("PRAGMA user_version").fetchone()
-        if application != APPLICATION:
-            raise StoreFailed(f"{path} is no file of CFS sessions")
-        if schema != SCHEMA:
-            age = "a newer" if schema > SCHEMA else "an older"
-            raise StoreFailed(f"{path} has been written by {age} CFS: schema {schema}, and this one knows {SCHEMA}")
-        yield connection
+    with _naming(path), opening(path):
+        require_store(path)
+        with closing(connect(path)) as connection:
+            (schema,) = connection.execute("PRAGMA user_version").fetchone()
+            if schema != SCHEMA:
+                age = "a newer" if schema > SCHEMA else "an older"
+                raise StoreFailed(f"{path} has been written by {age} CFS: schema {schema}, and this one knows {SCHEMA}")
+            yield connection
 
 
 def _info(connection: sqlite3.Connection, path: Path) -> StoreInfo:

@@ -43,7 +43,7 @@ EVENT_WINDOW = 65_536
 """Tokens are pruned when there are this many newer events. The messages that contain their text are not."""
 _CREATED = HISTORY[0]
 _CHECKED_BYTES = 32 << 20
-"""A file up to this size is checked completely at each start."""
+"""A file up to this size is checked completely at each start, a larger one only if a repair is wanted."""
 _WAL_PAGES = 4_000
 """Pages in the WAL after which it is copied into the file."""
 _CHUNK = 1_000
@@ -141,7 +141,7 @@ class SqliteBackend:
         ((_, used, _),) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
         if not self._fast:
             require_whole_wal(self.path, used)
-        if self.path.stat().st_size <= _CHECKED_BYTES and (found := problems(connection)):
+        if (self._repair or self.path.stat().st_size <= _CHECKED_BYTES) and (found := problems(connection)):
             raise StoreDamaged(found[0])
         meta: dict[str, str] = dict(connection.execute("SELECT name, value FROM meta"))
         heads, rows, kept = _heads(connection), _tail(connection), _kept(connection)

@@ -103,14 +103,20 @@ def read_row(values: Sequence[Any]) -> Row:
 
 def problems(connection: sqlite3.Connection) -> list[str]:
     """Check a whole file: its pages, its indices and all checksums. Return what is wrong."""
+    connection.text_factory = lambda data: data.decode(errors="replace")  # then the checksum is wrong, not all the rest
+    found: list[str] = []
     try:
-        return [*_problems(connection)]
+        found.extend(_problems(connection))
     except sqlite3.Error as error:
-        return [str(error)]
+        found.append(str(error))
+    finally:
+        connection.text_factory = str
+    return found
 
 
 def _problems(connection: sqlite3.Connection) -> Iterator[str]:
-    yield from (line for (line,) in connection.execute("PRAGMA integrity_check(20)") if line != "ok")
+    for (text,) in connection.execute("PRAGMA integrity_check(20)"):
+        yield from (line for line in text.splitlines() if line != "ok" and not line.startswith("***"))
     for row in connection.execute(f"SELECT {ROW} FROM records LEFT JOIN sessions ON session = id"):  # noqa: S608
         if checksum(*row[:-1]) != row[-1]:
             yield f"record {row[0]} does not match its checksum"
@@ -141,7 +147,9 @@ def opening(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)  # Python's own: a text that is no UTF-8
+        code = getattr(error, "sqlite_errorcode", None)
+        if code is None:  # an error of Python, which would show the text
+            raise StoreDamaged("a record is no text in UTF-8") from error
         if code & 0xFF == sqlite3.SQLITE_BUSY:
             raise StoreInUse(f"{path} is in use by {_holder(path)}; only one server can use it") from None
         if code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
