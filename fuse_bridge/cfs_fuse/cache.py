@@ -36,7 +36,7 @@ class Entry(SessionState):
 
     `version` increases with each change of the transcript, `edits` with each change that is not an append. `text` is
     the transcript in pieces, if it was read recently. `written_at` is the time, on the monotonic clock, at which the
-    server last accepted a write from this mount.
+    server last accepted a write from this mount. `restored` counts how often events were lost.
     """
 
     id: str = ""
@@ -44,6 +44,7 @@ class Entry(SessionState):
     version: int = 0
     edits: int = 0
     written_at: float = -math.inf
+    restored: int = 0
     text: list[bytes] | None = None
     listeners: list[EventListener] = field(default_factory=list)
     moved: threading.Condition | None = None
@@ -60,6 +61,7 @@ class Entry(SessionState):
         """Replace the state by the current one; the events in between are unknown."""
         if self.turn is not None:
             self.turn.ended = True
+        self.restored += 1
         SessionState.restore(self, info)
         self.created_at = info.created_at
         self._replaced()

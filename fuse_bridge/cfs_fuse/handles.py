@@ -417,6 +417,7 @@ class LiveHandle(ControlHandle):
         self._pieces = 0
         with context.cache.lock:
             self._turn = _running(entry)
+            self._restored = entry.restored
             entry.listeners.append(self)
         if self._turn is None and not entry.idle:
             self._catch_up()
@@ -424,6 +425,8 @@ class LiveHandle(ControlHandle):
     def read(self, size: int, offset: int, *, blocking: bool) -> bytes:
         """Return the text after an offset, waiting for it; empty after the end of the turn."""
         cache, entry = self._context.cache, self._entry
+        if self._is_lost():
+            self._find_again()
         with cache.lock:
             if not blocking and not self._more(offset) and not entry.deleted:
                 raise Busy("nothing new has been generated")
@@ -431,6 +434,8 @@ class LiveHandle(ControlHandle):
             self._context.waiter.until(talked, lambda: self._more(offset) or entry.deleted or not cache.online)
             if not self._more(offset):
                 cache.check(entry)
+        if offset >= len(self._text) and self._is_lost():
+            return self.read(size, offset, blocking=blocking)
         return bytes(self._text[offset : offset + size])
 
     def on_event(self, event: StreamEvent) -> None:
@@ -462,6 +467,28 @@ class LiveHandle(ControlHandle):
             self._text += self._shown.add(piece).encode()
         self._pieces = len(turn.pieces)
         return turn.ended or offset < len(self._text)
+
+    def _is_lost(self) -> bool:
+        """Return whether events were lost, so that the end of the turn, or more of it, may be among them."""
+        return self._turn is not None and self._restored != self._entry.restored
+
+    def _find_again(self) -> None:
+        """Read on where events were lost: in the running turn, in its reply, or when the turn begins again."""
+        cache, entry = self._context.cache, self._entry
+        while self._is_lost():
+            restored = entry.restored
+            detail = self._context.server.call(api.read(entry.id))
+            with cache.lock:
+                if detail.partial is not None and entry.event > detail.event:
+                    continue  # a token could be missing from both
+                self._more(0)
+                self._shown.again()
+                self._turn, self._pieces, self._restored = None, 0, restored
+                if detail.partial is not None:
+                    entry.turn = self._turn = TurnState("", [detail.partial], detail.event)
+                elif detail.state == "idle":
+                    reply = [message.content for message in detail.history if message.role == "assistant"]
+                    self._turn = TurnState("", reply[-1:], ended=True)
 
     def _catch_up(self) -> None:
         """Fetch the beginning of a turn that started before this bridge was connected."""

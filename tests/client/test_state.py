@@ -74,7 +74,7 @@ def test_who_does_not_follow_the_messages_keeps_none() -> None:
     assert state.history is None
 
 
-@pytest.mark.parametrize("name", ["turn", "agent"])
+@pytest.mark.parametrize("name", ["turn", "agent", "interrupted"])
 def test_a_turn_is_read_from_the_same_events(name: str) -> None:
     """The SDK's reader gives the reply and the part of the history that the session had."""
     recording = read(next(path for path in FIXTURES if path.stem == name))

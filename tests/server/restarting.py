@@ -17,17 +17,18 @@ from tests.server.support import Process, serving
 class Restarting:
     """`cfs serve` on one port and one store, behind a relay that can lose its answers."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, stack: ExitStack, *flags: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         self._folder = folder
         self._stack = stack
+        self._flags = flags
         self.process = self._start()
         self.wire: Relay = stack.enter_context(relay(self.process.url))
         self.direct = stack.enter_context(Client(self.process.url))
 
     def _start(self) -> Process:
-        flags = ("--engine", "scripted", "--data-dir", str(self._folder), "--port", str(self._port))
+        flags = ("--engine", "scripted", "--data-dir", str(self._folder), "--port", str(self._port), *self._flags)
         return self._stack.enter_context(serving(*flags))
 
     def kill(self) -> None:
