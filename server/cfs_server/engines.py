@@ -1,6 +1,7 @@
 """Creates the configured engine and reads the key of an upstream (E4)."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -8,18 +9,22 @@ from pydantic import SecretStr
 from cfs_server.engine.interface import Engine
 from cfs_server.engine.protocol import Options
 from cfs_server.engine.scripted import ScriptedEngine
+from cfs_server.sessions.journal.journal import Journal
 from cfs_server.settings import ConfigurationError, Settings
 
 KEY_VARIABLE = "CFS_UPSTREAM_KEY"
+_SIGNED = "upstream.signed"
 
 
-def make_engine(settings: Settings) -> Engine:
-    """Create the engine. Raises `ConfigurationError` if settings contradict each other or the key cannot be read.
+def make_engine(settings: Settings, journal: Journal | None = None) -> Engine:
+    """Create the engine. What it must keep over a restart goes to the journal.
+
+    Raises `ConfigurationError` if settings contradict each other or the key cannot be read.
 
     Each engine is imported here, because it imports libraries that the others do not need.
     """
     if settings.upstream is not None:
-        return make_upstream(settings)
+        return make_upstream(settings, journal)
     if settings.engine == "scripted":
         return ScriptedEngine(interval=settings.scripted_interval)
     from cfs_server.engine.process import Heartbeat
@@ -30,7 +35,7 @@ def make_engine(settings: Settings) -> Engine:
     return LlamaEngine(settings.model, options, heartbeat=Heartbeat(limit=settings.engine_hang_seconds))
 
 
-def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
+def make_upstream(settings: Settings, journal: Journal | None = None, *, check: bool | None = None) -> Engine:
     """Create the engine of an upstream. `check` overrides the setting."""
     from cfs_server.engine.upstream import protocol
     from cfs_server.engine.upstream.engine import UpstreamEngine
@@ -38,6 +43,9 @@ def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
 
     if settings.model is not None or settings.engine == "scripted":
         raise ConfigurationError("--upstream cannot be combined with --model or --engine scripted")
+    documents = protocol.Documents()
+    if journal is not None:
+        documents = protocol.Documents(journal.kept(_SIGNED), partial(journal.keep, _SIGNED))
     try:
         url = protocol.address(settings.upstream or "")
         kind = protocol.kind_of(url) if settings.upstream_kind == "auto" else settings.upstream_kind
@@ -53,6 +61,7 @@ def make_upstream(settings: Settings, *, check: bool | None = None) -> Engine:
                 parallel=settings.upstream_parallel,
                 reply_bytes=settings.max_reply_bytes,
                 check=settings.upstream_check if check is None else check,
+                documents=documents,
                 retries=Retries(settings.upstream_retries, first=settings.upstream_retry_pause),
             )
         )

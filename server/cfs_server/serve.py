@@ -129,7 +129,7 @@ async def serve(settings: Settings) -> None:
 
 
 async def _serve_with(settings: Settings, journal: Journal, listener: socket.socket) -> None:
-    engine = make_engine(settings)
+    engine = make_engine(settings, journal)
     sys.setswitchinterval(_SWITCH_SECONDS)
     try:
         model = await engine.start()

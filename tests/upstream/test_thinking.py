@@ -6,6 +6,7 @@ import pytest
 
 from cfs.wire import Message
 from cfs_server.engine.upstream.anthropic import SignedReplies
+from cfs_server.engine.upstream.protocol import Documents
 from tests.engine.support import ask, user
 from tests.upstream.anthropic_stub import AnthropicStub
 from tests.upstream.stub import Refusal, Speech
@@ -76,9 +77,30 @@ async def test_a_user_who_writes_in_between_does_not_break_the_loop() -> None:
         assert both.stub.refused == []
 
 
+async def test_what_was_signed_outlives_the_process() -> None:
+    """Another engine that gets the documents of the first one sends the same blocks."""
+    kept: dict[str, str] = {}
+
+    def keep(name: str, text: str | None) -> None:
+        if text is None:
+            del kept[name]
+        else:
+            kept[name] = text
+
+    stub = AnthropicStub(THINKS)
+    async with pair("anthropic", stub=stub, thinking_tokens=N, documents=Documents(kept, keep)) as both:
+        history = await loop(both)
+    async with pair("anthropic", stub=stub, thinking_tokens=N, documents=Documents(dict(kept), keep)) as both:
+        await ask(both.engine, history, "s", tools=TOOLS)
+        assert "thinking" in stub.bodies[1]
+        assert stub.refused == []
+        both.engine.forget("s")
+    assert kept == {}
+
+
 @pytest.mark.parametrize("why", ["forgotten", "edited", "another owner"])
 async def test_without_the_signed_blocks_it_goes_on_without_thinking(why: str) -> None:
-    """After a restart, an edit, or in a history that came from elsewhere."""
+    """After an edit, or in a history that came from elsewhere."""
     async with pair("anthropic", THINKS, thinking_tokens=N) as both:
         history = await loop(both, owner="me")
         if why == "forgotten":

@@ -313,7 +313,6 @@ class Session(SessionState):
             if not turn.result.done():
                 turn.result.set_exception(gone)
                 turn.result.exception()  # mark the exception as retrieved: often there is no waiter
-        self._services.engine.forget(self.key)
         self.log.close()
         self.changed.fire()
 

@@ -179,7 +179,7 @@ class SessionStore:
         self.checkpoint(len(self._changed))
         self.journal = None  # the sessions are not deleted: only this store of them ends
         for root in list(self._roots):
-            self.delete(root)
+            self._end(root)
         self.bus.log.close(goodbye=True)
         await self._tasks.__aexit__(kind, error, trace)
 
@@ -295,11 +295,18 @@ class SessionStore:
 
     def delete(self, session_id: str) -> None:
         """Delete a session and everything below it (S2)."""
-        for session in reversed(self.family(self.get(session_id))):
+        for session in self._end(session_id):
+            self._services.engine.forget(session.key)
+
+    def _end(self, session_id: str) -> list[Session]:
+        """Remove a session and everything below it from memory, and return them."""
+        family = self.family(self.get(session_id))
+        for session in reversed(family):
             self._remove(session.id)
             session.delete()
             self._hints.forget(session.key)
         self._wake_above(session_id)
+        return family
 
     def cancel(self, session_id: str, *, queued: bool = False, cascade: bool = False) -> tuple[int, int]:
         """Cancel the running turn, and on request waiting turns and those of sub-sessions (S12)."""

@@ -19,13 +19,13 @@ from cfs.wire import FinishReason, Message
 from cfs_server.engine.interface import CallDelta, Delta, GenerationRequest
 from cfs_server.engine.upstream import failures
 from cfs_server.engine.upstream.failures import Failure
-from cfs_server.engine.upstream.protocol import OptionalFields, Options, Spent, conversation_of
+from cfs_server.engine.upstream.protocol import Documents, OptionalFields, Options, Spent, conversation_of
 
 # -- signed thinking: stored replies that are sent back unchanged -----------------------------------------------------
 #
 # A thinking model of Anthropic signs its thinking. It requires the thinking unchanged with the results of its tool
 # calls. Messages of CFS contain the text of the thinking but not the signature. So the blocks of such replies are
-# stored here while the session lives and space allows.
+# stored here while the session lives and space allows, also over a restart.
 
 Block = dict[str, Any]
 _MOST = 4096
@@ -38,11 +38,18 @@ class _Kept:
 
 
 class SignedReplies:
-    """Blocks of replies that called tools, found again by the owner and the first call's id; the oldest go first."""
+    """Blocks of replies that called tools, found again by the owner and the first call's id; the oldest go first.
 
-    def __init__(self, most: int = _MOST) -> None:
+    They are also kept as documents, which outlive the process.
+    """
+
+    def __init__(self, documents: Documents | None = None, most: int = _MOST) -> None:
         self._most = most
-        self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+        self._documents = documents or Documents()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        for name, text in self._documents.kept.items():
+            stored = json.loads(text)
+            self._kept[name] = _Kept(stored["session"], tuple(stored["blocks"]))
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -50,13 +57,15 @@ class SignedReplies:
     def keep(self, owner: str, cache_key: str, blocks: Sequence[Block]) -> None:
         """Remember a reply, if it calls a tool."""
         if ids := [block["id"] for block in blocks if block["type"] == "tool_use"]:
-            self._kept[owner, ids[0]] = _Kept(cache_key, tuple(blocks))
+            name = _name(owner, ids[0])
+            self._kept[name] = _Kept(cache_key, tuple(blocks))
+            self._documents.keep(name, json.dumps({"session": cache_key, "blocks": list(blocks)}))
             if len(self._kept) > self._most:
-                self._kept.popitem(last=False)
+                self._drop(next(iter(self._kept)))
 
     def of(self, owner: str, message: Message) -> tuple[Block, ...] | None:
         """Find the blocks of a message; None when they are not known, or the message has been edited since."""
-        kept = self._kept.get((owner, message.tool_calls[0].id)) if message.tool_calls else None
+        kept = self._kept.get(_name(owner, message.tool_calls[0].id)) if message.tool_calls else None
         if kept is None:
             return None
         text = "".join(block["text"] for block in kept.blocks if block["type"] == "text")
@@ -66,8 +75,16 @@ class SignedReplies:
 
     def forget(self, cache_key: str) -> None:
         """Drop the stored blocks of a session."""
-        for key in [key for key, kept in self._kept.items() if kept.cache_key == cache_key]:
-            del self._kept[key]
+        for name in [name for name, kept in self._kept.items() if kept.cache_key == cache_key]:
+            self._drop(name)
+
+    def _drop(self, name: str) -> None:
+        del self._kept[name]
+        self._documents.keep(name, None)
+
+
+def _name(owner: str, call: str) -> str:
+    return json.dumps([owner, call])
 
 
 # -- response events --------------------------------------------------------------------------------------------------
@@ -294,7 +311,7 @@ class AnthropicDialect:
         self._model = model
         self._fields = OptionalFields(_OPTIONAL)
         self._adaptive = False
-        self._signed = SignedReplies()
+        self._signed = SignedReplies(options.documents)
 
     def headers(self, key: str | None) -> Mapping[str, str]:
         """Make the headers of every request."""

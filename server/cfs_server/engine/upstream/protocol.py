@@ -5,7 +5,7 @@ Implementations are pure: they do no I/O.
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args
 from urllib.parse import urlsplit, urlunsplit
@@ -50,6 +50,18 @@ class InvalidOptions(ValueError):
     """An option cannot be used; the error's text names it and the reason."""
 
 
+def _keep_nothing(name: str, text: str | None) -> None:
+    """Keep no document."""
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Small texts that outlive the process: those of earlier ones, and how to keep one. None deletes it."""
+
+    kept: Mapping[str, str] = field(default_factory=dict)
+    keep: Callable[[str, str | None], None] = _keep_nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """An upstream and how to use it.
@@ -70,6 +82,7 @@ class Options:
     reply_bytes: int = 4 << 20
     check: bool = True
     retries: Retries = field(default_factory=Retries)
+    documents: Documents = field(default_factory=Documents)
 
     def masked(self, text: str) -> str:
         """Replace the key in a text that others may read, such as an error of the upstream."""
