@@ -66,9 +66,30 @@ def test_many_long_sessions_fit_a_small_memory(tmp_path: Path) -> None:
         assert grown < len(names) * len(PIECE) * 4 / 2, f"{grown / 1e6:.0f} MB"
         server.process.kill()
     with serving(*flags) as server, client_of(server) as client:
-        assert in_memory(client) == 0, "a start reads no messages"
+        assert in_memory(client) <= 4 * MEBIBYTE
         for name in names[::7]:
             assert client.get(f"/v1/sessions/{name}", headers=TEXT).text == transcript(name)
+
+
+def test_a_reader_that_knows_the_version_causes_no_read(tmp_path: Path) -> None:
+    """After a start nothing is in memory: a 304, HEAD, a listing and settings need no messages, the transcript does."""
+    flags = serve(tmp_path, "1GiB")
+    with serving(*flags) as server, client_of(server) as client:
+        make(client, "a", BASE)
+        etags = {path: client.get(path).headers["etag"] for path in ("/v1/sessions/a", "/dav/sessions/a")}
+        etags["text"] = client.get("/v1/sessions/a", headers=TEXT).headers["etag"]
+        server.signal()
+        assert server.ended()[0] == 0
+    with serving(*flags) as server, client_of(server) as client:
+        for path in ("/v1/sessions/a", "/dav/sessions/a"):
+            assert client.get(path, headers={"If-None-Match": etags[path]}).status_code == 304
+        assert client.get("/v1/sessions/a", headers=TEXT | {"If-None-Match": etags["text"]}).status_code == 304
+        assert client.head("/dav/sessions/a").headers["content-length"] == str(len(BASE))
+        assert client.get("/v1/sessions").json()["sessions"][0]["messages"] == 2
+        assert client.get("/v1/sessions/a/settings").status_code == 200
+        assert in_memory(client) == 0
+        assert client.get("/dav/sessions/a").text == BASE
+        assert in_memory(client) > 0
 
 
 BASE = "User: one\nAssistant: two\n"

@@ -3,9 +3,9 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -196,6 +196,35 @@ def test_a_defect_on_the_loop_is_raised_where_the_call_came_from(far: Abroad) ->
     with pytest.raises(Odd):
         carrier(fail)
     assert carrier(lambda: 1) == 1, "the loop goes on"
+
+
+def test_an_asynchronous_block_is_entered_and_left_on_the_loop(far: Abroad) -> None:
+    """A thread waits for it; on the loop itself only a block that does not wait can be entered."""
+    threads: list[int] = []
+
+    @asynccontextmanager
+    async def block(pause: float | None) -> AsyncIterator[int]:
+        if pause is not None:
+            await asyncio.sleep(pause)
+        threads.append(threading.get_ident())
+        yield 7
+        threads.append(threading.get_ident())
+
+    bridge = far.portal.call(LoopBridge)
+    loop_thread = bridge(threading.get_ident)
+    with bridge.within(block(0)) as entered:
+        assert (entered, threads) == (7, [loop_thread])
+    with pytest.raises(ZeroDivisionError), bridge.within(block(0)):
+        raise ZeroDivisionError
+    assert threads == [loop_thread] * 4
+
+    def enter(pause: float | None) -> int:
+        with bridge.within(block(pause)) as found:
+            return found
+
+    assert bridge(lambda: enter(None)) == 7
+    with pytest.raises(RuntimeError, match="cannot wait"):
+        bridge(lambda: enter(0))
 
 
 class _Loop(asyncio.SelectorEventLoop):

@@ -7,7 +7,6 @@ state of the session. `Prefer: wait=N` shortens the wait; `wait=0` disables it. 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import nullcontext
 from email.utils import parsedate_to_datetime
 from functools import partial
 
@@ -83,13 +82,17 @@ async def read_session(
             least = _DAVFS_SECONDS if is_davfs2(request.headers.get("user-agent", "")) else 0.0
             settled = partial(gate.wait_settled, session, seconds, "read_binary")
             await attend(request, _lasting(min(least, seconds), settled))
-    async with nullcontext() if _is_head(request) else gate.loaded(session):
-        history = session.history
-        if not _is_head(request):
-            await rendered(history, session.account.owner)
+    history = session.history
+
+    def shown() -> _Shown:
+        return _Shown(session.etag, history.changed_at, MEDIA_TYPE, headers | {"X-CFS-State": session.state})
+
+    if _is_head(request) or _is_known(request.headers, shown()):  # the messages need not be in memory
+        return _answer(request, shown(), history.size, bytes)
+    async with gate.loaded(session):
+        await rendered(history, session.account.owner)
         # no await from here on, so that the response shows one state of the session
-        shown = _Shown(session.etag, history.changed_at, MEDIA_TYPE, headers | {"X-CFS-State": session.state})
-        return _answer(request, shown, history.size, lambda: history.text.encode())
+        return _answer(request, shown(), history.size, lambda: history.text.encode())
 
 
 async def _lasting(seconds: float, wait: Callable[[], Awaitable[object]]) -> None:

@@ -125,13 +125,14 @@ async def read_session(
     if wait is not None:
         in_time = await attend(request, me.sessions.wait_settled(session, me.wait_limit(wait), "read_binary"))
         settled = {"X-CFS-Settled": "true" if in_time else "false"}
+    etag = session.etag if chosen == media.TEXT else view_etag(session, me.sessions)
+    if unchanged(if_none_match, etag):  # the messages need not be in memory
+        return Response(status_code=304, headers=session_headers(session, etag) | settled)
     async with me.sessions.loaded(session):
         if chosen == media.TEXT:
             await rendered(session.history, me.principal.name)
         etag = session.etag if chosen == media.TEXT else view_etag(session, me.sessions)
         headers = session_headers(session, etag) | settled
-        if unchanged(if_none_match, etag):
-            return Response(status_code=304, headers=headers)
         if chosen == media.TEXT:
             text = session.history.text
             data = await aside(len(text), me.principal.name, text.encode)
