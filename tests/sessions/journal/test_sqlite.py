@@ -211,6 +211,25 @@ def test_old_tokens_are_pruned_and_messages_are_not(tmp_path: Path) -> None:
         assert backend.rows("c", 0, [TOKENS]) == []
 
 
+def test_old_deletions_are_forgotten(tmp_path: Path) -> None:
+    """A server that makes and deletes sessions for years does not grow."""
+    path = tmp_path / "sessions.db"
+    with opened(path, event_window=50) as (backend, found):
+        writer = Writer(found)
+        for number in range(40):
+            backend.commit(Batch([writer.created(f"s{number}"), writer.message(f"s{number}")]))
+            backend.commit(Batch([writer.deleted(f"s{number}")]))
+            backend.tidy()
+        backend.commit(Batch([writer.created("a"), *(writer.message("a") for _ in range(1_100))]))
+        finish(backend)
+        counts = "SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM records)"
+        assert backend.connection.execute(counts).fetchone() == (1, 1_101)
+        newest = backend.events(None, writer.position - 40, MOST)
+        assert newest is not None
+        assert len(newest) == 40
+    assert check_file(path) == []
+
+
 def test_numbers_are_not_used_again_after_the_last_record_was_removed(tmp_path: Path) -> None:
     """A head may be newer than all records: rows that begin at an earlier number would count as included in it."""
     path = tmp_path / "sessions.db"

@@ -308,7 +308,7 @@ class SqliteBackend:
             self._removed = False
 
     def _prune(self) -> None:
-        """Remove tokens that are older than the newest events and included in the head of their session."""
+        """Remove old records of deletions, and old tokens that the head of their session includes."""
         with self._transaction() as connection:
             (end,) = connection.execute(
                 "SELECT max(seq) FROM (SELECT seq, position FROM records WHERE seq > ? ORDER BY seq LIMIT ?)"
@@ -326,6 +326,13 @@ class SqliteBackend:
                 " AND seq <= (SELECT seq FROM sessions WHERE id = session)",
                 tokens,
             )
+            tombstones = (self._pruned, end, DELETED)
+            connection.execute(
+                "DELETE FROM sessions WHERE id IN"
+                " (SELECT session FROM records WHERE seq > ? AND seq <= ? AND kind = ?)",
+                tombstones,
+            )
+            connection.execute("DELETE FROM records WHERE seq > ? AND seq <= ? AND kind = ?", tombstones)
             if end is None or needed is not None:
                 self._prune_at = self._position + _CHUNK
             if end is not None:
