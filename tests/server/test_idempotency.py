@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +79,19 @@ async def test_a_repeated_write_is_carried_out_once(
     assert again.headers[REPLAYED] == "true"
     assert shown(again) == shown(first)
     assert server.store.bus.log.last == before, "nothing has changed again"
+
+
+async def test_every_route_that_writes_is_tested_here(server: ServerHarness) -> None:
+    tested = [
+        *WRITES,
+        *(("POST", f"/v1/sessions/a/{route}", {}) for route in ("claim", "turns/t/update", "turns/t/finish")),
+    ]
+    document = (await server.client.get("/openapi.json")).json()
+    for path, operations in document["paths"].items():
+        form = re.compile(re.sub(r"\{\w+\}", ".+", path))
+        for method in operations.keys() - {"get"}:
+            known = any(form.fullmatch(each[1]) and each[0] == method.upper() for each in tested)
+            assert known or path == "/v1/tokens", f"{method.upper()} {path}: add it to WRITES"
 
 
 async def test_without_a_key_each_request_counts(server: ServerHarness) -> None:
