@@ -1,4 +1,5 @@
-# The server with its embedded model. Build: docker build -t cfs .   Run: docker run -p 127.0.0.1:8000:8000 cfs
+# The server with its embedded model. Build: docker build -t cfs .   Run: docker run -p 127.0.0.1:8000:8000 -v cfs:/data cfs
+# Sessions and workspaces are in /data.
 
 FROM python:3.12-slim AS pins
 

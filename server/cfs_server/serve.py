@@ -217,7 +217,7 @@ async def _serve(
 ) -> None:
     app = create_app(settings, engine, model, journal)
     url = url_of(listener)
-    server = Server(server_config(app, settings.connection_limits), lambda: _announce(url, model, settings.ready_file))
+    server = Server(server_config(app, settings.connection_limits), lambda: _announce(url, model, settings))
     ending = asyncio.create_task(_end_on_signal(settings, engine, server, app))
     try:
         with contextlib.suppress(SystemExit):  # some versions of uvicorn exit the process when the start fails
@@ -256,11 +256,12 @@ def server_config(app: object, limits: ConnectionLimits | None = None) -> Config
     return Config(app, limits or ConnectionLimits())
 
 
-def _announce(url: str, model: ModelInfo, ready_file: Path | None) -> None:
+def _announce(url: str, model: ModelInfo, settings: Settings) -> None:
     print(f"listening on {url}", flush=True)  # noqa: T201 - parent processes wait for this line
-    _log.info("ready", url=url, model=model.name, context=model.context_tokens, pid=os.getpid())
-    if ready_file is not None:
-        ready_file.write_text(url + "\n")
+    store = str(settings.store_file or "memory")
+    _log.info("ready", url=url, model=model.name, context=model.context_tokens, store=store, pid=os.getpid())
+    if settings.ready_file is not None:
+        settings.ready_file.write_text(url + "\n")
     gc.collect()
     gc.enable()
     gc.freeze()  # long-lived objects are excluded from garbage collection, which would take tens of milliseconds
