@@ -5,9 +5,9 @@
 Each task is one of `cfs agent run`, or one of `cfs agent serve` that becomes two agents, against a real `cfs serve`
 whose model is a scripted upstream. Its commands append a line each to a file. At a random moment of it the way to the
 server is cut for 1 to 20 s (a proxy on loopback closes its connections and refuses new ones), or the server is killed
-(`kill -9` or SIGTERM) and started again on its port with an empty store. In every fifth case the agent's process is
-killed, too, in the middle of the outage, and resumed. A task has finished when its answer is there; a line that is
-there twice is a command that was run twice.
+(`kill -9` or SIGTERM) and started again on its port, in every third case with an empty store. In every fifth case the
+agent's process is killed, too, in the middle of the outage, and started again. A task has finished when its answer is
+there; a line that is there twice is a command that was run twice.
 """
 
 import argparse
@@ -55,7 +55,9 @@ class Case:
     at: float
     length: float
     killed: bool
-    """Whether the agent's process is killed in the middle of it, and resumed."""
+    """Whether the agent's process is killed in the middle of it, and started again."""
+    kept: bool = False
+    """Whether a server that is started again has its sessions."""
 
 
 @dataclass(slots=True)
@@ -426,14 +428,15 @@ def cases(outages: int, restarts: int, longest: float, seed: int) -> list[Case]:
             drawn.append(Case(f"outage{number}", "outage", kind, at, draw.uniform(min(1.0, longest), longest), killed))
         else:
             fault: Literal["kill -9", "SIGTERM"] = "SIGTERM" if number % 4 > 1 else "kill -9"
-            drawn.append(Case(f"restart{number}", fault, kind, at, draw.uniform(0.0, min(3.0, longest)), killed))
+            length, kept = draw.uniform(0.0, min(3.0, longest)), number % 3 != 0
+            drawn.append(Case(f"restart{number}", fault, kind, at, length, killed, kept))
     return drawn
 
 
 @contextmanager
-def serving(upstream: Upstream) -> Iterator[Server]:
+def serving(upstream: Upstream, data: str = "temporary") -> Iterator[Server]:
     """A server that ends with the block."""
-    server = Server(upstream.url)
+    server = Server(upstream.url, data)
     try:
         yield server
     finally:
@@ -450,7 +453,7 @@ def measure(drawn: Sequence[Case], parallel: int) -> list[Result]:
                 if case.fault == "outage":
                     result = play(case, upstream, shared, Path(folder))
                 else:
-                    with serving(upstream) as own:
+                    with serving(upstream, str(Path(folder, "data")) if case.kept else "temporary") as own:
                         result = play(case, upstream, own, Path(folder))
             except (OSError, httpx.HTTPError) as error:
                 result = Result(case, finished=False, twice=0, missing=0, seconds=0.0, problems=[repr(error)])

@@ -11,7 +11,7 @@ import pytest
 
 from cfs_agents.model import Outages, Retries
 from cfs_agents.testing import says
-from outages import ANSWER, Case, Kind, Proxy, Result, Upstream, cases, measure, serving
+from outages import ANSWER, Case, Fault, Kind, Proxy, Result, Upstream, cases, measure, serving
 from tests.agents.fibre.trees import ScriptedModels, finish, late, spawn, tree, wait
 from tests.client.terminal import Running
 from tests.server.support import CFS, ServerHarness, environment
@@ -51,10 +51,10 @@ def test_a_model_that_is_away_is_waited_for(kind: Kind) -> None:
 
 @pytest.mark.external
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("fault", ["outage", "kill -9"])
-def test_a_tree_survives(fault: str) -> None:
-    """A server that comes back without sessions gets them again, each message once."""
-    case = Case(f"tree-{fault[:4]}", "outage" if fault == "outage" else "kill -9", "serve", 1.0, 1.5, killed=False)
+@pytest.mark.parametrize(("fault", "kept"), [("outage", False), ("kill -9", False), ("kill -9", True)])
+def test_a_tree_survives(fault: Fault, kept: bool) -> None:
+    """A server that comes back without sessions gets them again, each message once; with them all just goes on."""
+    case = Case(f"tree-{fault[:4]}", fault, "serve", 1.0, 1.5, killed=kept, kept=kept)
     (result,) = measure([case], parallel=1)
     assert (wrong(result), result.finished) == ([], True)
 
