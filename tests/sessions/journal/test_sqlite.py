@@ -15,7 +15,7 @@ from cfs_server.sessions.journal import sqlite_file
 from cfs_server.sessions.journal.journal import Batch, Kept, Opened, StoreFailed
 from cfs_server.sessions.journal.records import HISTORY, TOKENS
 from cfs_server.sessions.journal.sqlite import EVENT_WINDOW, SqliteBackend
-from cfs_server.sessions.journal.sqlite_file import check_file, require_local
+from cfs_server.sessions.journal.sqlite_file import StoreDamaged, check_file, require_local
 from tests.sessions.journal.conformance import MOST, Writer, contents, conversation
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -291,6 +291,26 @@ def test_a_newer_schema_is_refused_and_not_changed(tmp_path: Path) -> None:
         SqliteBackend(path, repair=True).open()
     with closing(sqlite3.connect(path)) as newer:
         assert newer.execute("PRAGMA user_version").fetchone() == (2,)
+
+
+@pytest.mark.parametrize("what", ["row", "head", "setting"])
+def test_what_a_newer_version_has_written_is_no_damage(tmp_path: Path, what: str) -> None:
+    """A repair would throw it away. The checksum says that it was written so."""
+    path = tmp_path / "sessions.db"
+    with opened(path) as (backend, found):
+        writer = Writer(found)
+        created, head = writer.created("a"), writer.head("a")
+        changed = {
+            "row": Batch([created, writer.silent("a")._replace(version=9)]),
+            "head": Batch([created], heads=[(*head[:2], head[2].replace('"version":1', '"version":9'))]),
+            "setting": Batch([created], heads=[(*head[:2], head[2].replace('"top_k"', '"top_secret"'))]),
+        }
+        backend.commit(changed[what])
+    for repair in (False, True):
+        with pytest.raises(StoreFailed, match="has been written by another version of CFS") as refusal:
+            SqliteBackend(path, repair=repair).open()
+        assert not isinstance(refusal.value, StoreDamaged)
+    assert [each.name for each in tmp_path.iterdir()] == ["sessions.db"]
 
 
 def test_an_old_schema_is_migrated_after_a_copy_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

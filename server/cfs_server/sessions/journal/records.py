@@ -124,13 +124,17 @@ def decode(row: Row) -> Record:
 
 def decode_change(row: Row) -> Change:
     """Return the change of a row. Raises `UnknownRecord`, or `ValueError` for damaged data."""
-    known = KINDS.get(row.kind)
-    if known is None or row.version > VERSION:
+    require_known(row)
+    change: Change = _read(KINDS[row.kind], row.body)
+    return change
+
+
+def require_known(row: Row) -> None:
+    """Raise `UnknownRecord` for a row of a newer version."""
+    if row.kind not in KINDS or row.version > VERSION:
         raise UnknownRecord(
             f"record {row.seq} is a {row.kind!r} of version {row.version}, which a newer CFS has written"
         )
-    change: Change = _read(known, row.body)
-    return change
 
 
 def _read(kind: type[Any], text: str) -> Any:

@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from cfs_server.sessions.journal.journal import Batch, Opened, StoreFailed, StoreFull
-from cfs_server.sessions.journal.records import DELETED, HISTORY, TOKENS, Row, decode_head
+from cfs_server.sessions.journal.records import DELETED, HISTORY, TOKENS, Row, decode_head, require_known
 from cfs_server.sessions.journal.salvage import salvage, set_aside
 from cfs_server.sessions.journal.sqlite_file import (
     ROW,
@@ -441,7 +441,10 @@ def _tail(connection: sqlite3.Connection) -> list[Row]:
         f"SELECT {ROW} FROM sessions CROSS JOIN records INDEXED BY records_of_session"  # noqa: S608
         " ON session = id AND records.seq > sessions.seq WHERE deleted IS NULL"
     )
-    return sorted(map(read_row, found), key=lambda row: row.seq)
+    rows = sorted(map(read_row, found), key=lambda row: row.seq)
+    for row in rows:
+        require_known(row)
+    return rows
 
 
 def _kept(connection: sqlite3.Connection) -> dict[str, dict[str, str]]:

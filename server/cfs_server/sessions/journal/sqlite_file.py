@@ -157,10 +157,8 @@ def opening(path: Path) -> Iterator[None]:
         raise StoreFailed(f"{path} cannot be opened: {error}") from error
     except OSError as error:
         raise StoreFailed(f"{path} cannot be opened: {error.strerror}") from error
-    except UnknownRecord as error:
-        raise StoreFailed(f"{path} has been written by a newer CFS: {error}") from error
-    except ValueError as error:
-        raise StoreDamaged(str(error)) from error
+    except (UnknownRecord, ValueError) as error:  # not damaged, as the checksum is right
+        raise StoreFailed(f"{path} has been written by another version of CFS: {error}") from error
 
 
 def connect(path: Path) -> sqlite3.Connection:
