@@ -330,7 +330,7 @@ class Journal:
         try:
             while self._backend.tidy() and self._work.empty():
                 pass
-        except StoreFailed as error:
+        except Exception as error:  # noqa: BLE001 - the loop decides; the thread must go on
             self._loop.call_soon_threadsafe(self._committed, [], error)
 
     def _committed(self, pending: list[tuple[int, Record | Kept | Head]], problem: Exception | None) -> None:
