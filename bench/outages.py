@@ -116,7 +116,11 @@ class Upstream:
                 self._answer("application/json", json.dumps({"data": [{"id": "scripted"}]}).encode())
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                raw = self.rfile.read(size := int(self.headers["Content-Length"]))
+                self.close_connection = True
+                if len(raw) < size:  # the sender was killed
+                    return
+                body = json.loads(raw)
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")
                 self.send_header("Connection", "close")
@@ -128,7 +132,6 @@ class Upstream:
                         self.wfile.write(b"data: " + piece + b"\n\n")
                         self.wfile.flush()
                         time.sleep(pause)
-                self.close_connection = True
 
             def _answer(self, kind: str, data: bytes) -> None:
                 self.send_response(200)

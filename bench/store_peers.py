@@ -1,7 +1,7 @@
 """One store of conversations under load, in the environment of its own library: a part of `bench/store.py`.
 
     python store_peers.py NAME FOLDER load CLIENTS MESSAGES    accept messages; print figures as JSON
-    python store_peers.py NAME FOLDER seed CONVERSATIONS       store two messages in each of so many conversations
+    python store_peers.py NAME FOLDER seed CONVERSATIONS       store a message in each of so many conversations
     python store_peers.py NAME FOLDER start CONVERSATIONS      open such a store, read one conversation, add a message
 
 NAME is `langgraph-sqlite`, `langgraph-postgres` (with the address of the database in POSTGRES), `llm` or `openhands`.
@@ -256,9 +256,13 @@ async def seed(store: Store, folder: Path, conversations: int) -> dict[str, floa
     """Fill a store."""
     await store.open(folder)
     text = "x" * BYTES
-    for conversation in range(conversations):
-        await store.accept(conversation, text)
-        await store.accept(conversation, text)
+
+    async def client(first: int) -> None:
+        for conversation in range(first, conversations, 8):
+            await store.accept(conversation, text)
+
+    await client(conversations - 1)  # what is made on first use
+    await asyncio.gather(*map(client, range(8)))
     await store.close()
     return {}
 
@@ -267,7 +271,7 @@ async def start(store: Store, folder: Path, conversations: int) -> dict[str, flo
     """Open a store and use it."""
     await store.open(folder)
     found = await store.read(conversations // 2)
-    assert found >= 2, found
+    assert found, found
     await store.accept(conversations // 2, "x" * BYTES)
     seconds = time.time() - float(os.environ["BEGAN"])
     await store.close()

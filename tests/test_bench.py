@@ -144,3 +144,17 @@ def test_attacks_are_watched_from_outside(tmp_path: Path) -> None:
     assert flood["asked"] >= 2
     assert refused["first_p50"] is None
     assert flood["first_p50"] <= flood["first_longest"]
+
+
+def test_the_cost_of_a_store_is_measured_beside_one_in_memory(tmp_path: Path) -> None:
+    """The store bench: all kinds of stores are measured, and the tables name the bars."""
+    command = [sys.executable, str(ROOT / "bench/store.py"), "--smoke", "--only", "token,start"]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "figures.json")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "figures.json").read_text())
+    for figures in (found["token"], found["start"]["200"]):
+        assert set(figures) == {"memory", "fast", "default"}
+        assert all(value > 0 for value in figures.values())
+    assert "| first token, ms |" in done.stdout
