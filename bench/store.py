@@ -135,6 +135,20 @@ def percentile(values: Sequence[float], part: float) -> float:
     return sorted(values)[min(int(len(values) * part), len(values) - 1)]
 
 
+def synced_writes(folder: Path) -> dict[str, float]:
+    """Measure how long the disk takes to keep 8 KB: no durable answer can be quicker."""
+    times = []
+    with (folder / "probe").open("wb") as file:
+        for _ in range(200):
+            file.write(b"x" * 8192)
+            file.flush()
+            began = time.perf_counter()
+            os.fdatasync(file.fileno())
+            times.append(time.perf_counter() - began)
+            time.sleep(0.002)
+    return {"p50": percentile(times, 0.5) * 1e3, "p99": percentile(times, 0.99) * 1e3}
+
+
 # -- accepting messages -----------------------------------------------------------------------------------------------
 
 
@@ -470,6 +484,9 @@ def tables(found: dict[str, Any]) -> str:
                     f" {row['p9964']:.0f} | {row['bytes']:,.0f} | {row['start']:.2f} |"
                 )
         parts.append(rows)
+    disk = found["disk"]
+    pace = f"To keep 8 KB the disk took {disk['p50']:.1f} ms (p50) and {disk['p99']:.1f} ms (p99) during this run"
+    parts.append([f"{pace}; the machine's load was {found['load']:.1f}."])
     return "\n\n".join("\n".join(rows) for rows in parts)
 
 
@@ -496,7 +513,9 @@ def main() -> int:
         "start": lambda folder: bench_start(folder, sizes),
         "peers": lambda folder: bench_peers(folder, sizes, install=asked.install),
     }
-    found: dict[str, Any] = {"conversations": sizes.conversations}
+    found: dict[str, Any] = {"conversations": sizes.conversations, "load": os.getloadavg()[0]}
+    with tempfile.TemporaryDirectory(prefix="cfs-store-") as folder:
+        found["disk"] = synced_writes(Path(folder))
     for name in asked.only.split(","):
         with tempfile.TemporaryDirectory(prefix="cfs-store-") as folder:
             found[name] = benches[name](Path(folder))
