@@ -84,7 +84,8 @@ class Archive:
     """The events in the journal. The first argument of the functions is a session's key; None is the common log.
 
     `events` returns those after a number, up to about some bytes, or None if they are not available. `last_of` returns
-    the last number of an epoch; None for an unknown one. `settled` returns when all published events are durable.
+    the last number of an epoch; None for an unknown one. `settled` returns when all published events are durable, or
+    those up to a position.
     """
 
     epoch: str
@@ -92,7 +93,7 @@ class Archive:
     position: int
     events: Callable[[str | None, int, int], Awaitable[list[Event] | None]]
     last_of: Callable[[str, str | None], Awaitable[int | None]]
-    settled: Callable[[], Awaitable[None]]
+    settled: Callable[[int | None], Awaitable[None]]
 
 
 _AT_ONCE: frozenset[EventType] = frozenset({"token", "turn.started", "state.changed", "context.shifted"})
@@ -259,8 +260,9 @@ class EventLog:
                 else:  # of sessions that have been deleted
                     after = self._first - 1
             elif events:
-                if self._archive is not None and any(event.type not in _AT_ONCE for event in events):
-                    await self._archive.settled()
+                waits = [event.position for event in events if event.type not in _AT_ONCE]
+                if self._archive is not None and waits:
+                    await self._archive.settled(waits[-1])
                 yield events
                 after += len(events)
             elif self.closed:
@@ -272,7 +274,7 @@ class EventLog:
         """Return events after a number that have left the memory, or None."""
         if self._archive is None or not 0 <= after < self._first:
             return None
-        await self._archive.settled()
+        await self._archive.settled(None)
         return await self._archive.events(self._key, after, _BATCH_BYTES)
 
     def check_integrity(self) -> None:

@@ -102,6 +102,24 @@ async def test_what_arrives_during_a_commit_is_written_by_the_next_one(tmp_path:
         assert await texts(journal) == [f"{number}" for number in range(64)]
 
 
+async def test_events_that_are_durable_do_not_wait_for_later_ones(tmp_path: Path) -> None:
+    """A reader gets a message at once, although pieces of the reply are being written."""
+    async with journal_on(tmp_path / "sessions.db") as (journal, backend, records):
+        message = records.message("hello")
+        journal.append(message)
+        await journal.durable()
+        backend.go_on.clear()
+        journal.append(records.message("later"))
+        await journal.settled(message.position)
+        later = asyncio.create_task(journal.settled(records.position))
+        everything = asyncio.create_task(journal.settled())
+        await asyncio.sleep(0)
+        assert not later.done()
+        assert not everything.done()
+        backend.go_on.set()
+        await asyncio.gather(later, everything)
+
+
 async def test_what_one_callback_appends_is_written_together(tmp_path: Path) -> None:
     """An operation of several changes is not cut by a crash, whenever a commit begins."""
     async with journal_on(tmp_path / "sessions.db") as (journal, backend, records):

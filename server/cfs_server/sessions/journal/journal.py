@@ -153,6 +153,8 @@ class Journal:
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._pending: list[tuple[int, Record | Kept | Head]] = []
         self._seq = self._durable = 0
+        self._position = 0
+        """The last position of the common log that is durable."""
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._committing = False
         self._timer: asyncio.Handle | None = None
@@ -171,6 +173,7 @@ class Journal:
             await self._end()
             raise
         self._seq = self._durable = self.opened.seq
+        self._position = self.opened.position
         self._kept = {space: dict(names) for space, names in self.opened.kept.items()}
         return self.opened
 
@@ -268,9 +271,12 @@ class Journal:
         self._schedule(urgent=True)
         await done
 
-    async def settled(self) -> None:
-        """Wait until all that has been appended is durable, also until a full disk has room. Raises `Unavailable`."""
-        while True:
+    async def settled(self, position: int | None = None) -> None:
+        """Wait until all that has been appended is durable, also until a full disk has room. Raises `Unavailable`.
+
+        With a position of the common log, return at once if the events up to it are durable.
+        """
+        while position is None or position > self._position:
             try:
                 await self.durable()
             except StorageFull:
@@ -337,6 +343,8 @@ class Journal:
         self._committing = False
         if problem is None:
             self._durable, self.problem = pending[-1][0], None
+            positions = (item.position for _, item in reversed(pending) if isinstance(item, Record))
+            self._position = next(positions, self._position)
             ready = [done for seq, done in self._waiters if seq <= self._durable]
             self._waiters = [(seq, done) for seq, done in self._waiters if seq > self._durable]
             for done in ready:
