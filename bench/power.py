@@ -227,7 +227,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5.0, help="how long the clients write")
     parser.add_argument("--docs", action="store_true", help="write the table into docs/benchmarks.md")
     asked = parser.parse_args()
-    rows = ["| store | cuts | acknowledged messages | lost | problems |", "|---|--:|--:|--:|--:|"]
+    rows = ["| store | cuts | acknowledged messages | lost, all cuts together | problems |", "|---|--:|--:|--:|--:|"]
     wrong = False
     for store in ("default", "fast"):
         with tempfile.TemporaryDirectory(prefix="cfs-power-") as folder:
