@@ -176,7 +176,7 @@ class RequestMiddleware:
 
 
 def _given(value: bytes | None) -> str | None:
-    return value.decode("latin-1")[:_AUTHOR_CHARACTERS] if value else None
+    return unquote(value.decode("latin-1"), errors="replace")[:_AUTHOR_CHARACTERS] if value else None
 
 
 class Exchange:
