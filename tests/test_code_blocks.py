@@ -204,7 +204,7 @@ def test_webdav_of_the_readme(shell: Shell) -> None:
     assert shown.splitlines()[-1] != ""
 
 
-ATTACHED = "grep -qm1 answers <(tail -f -n +1 agent.log)\n"
+ATTACHED = "grep -qm1 answers <(tail -F -n +1 agent.log 2>/dev/null)\n"
 """Waits until the agent that runs in the background is attached."""
 
 

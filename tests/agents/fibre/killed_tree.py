@@ -86,7 +86,8 @@ class Player:
         """Say what comes next; one who is written to after the last line has nothing to add."""
         self._point()
         said = sum(message.role == "assistant" for message in messages)
-        script = [*self._script, calls("sys_finish_task", status="success", summary="nothing to add", details={})]
+        more = f"nothing to add, {said}"  # so that no two replies are the same
+        script = [*self._script, calls("sys_finish_task", status="success", summary=more, details={})]
         async for item in ScriptedModel([script[min(said, len(script) - 1)]]).stream(messages, tools):
             yield item
         self._point()
