@@ -340,7 +340,7 @@ class Run:
             problems.append(f"{shown.id}: WebDAV shows {dav.text!r} instead of {expected!r}")
         if self.world.mount is not None and shown.settled:
             path = self.world.mount / shown.id
-            end = time.monotonic() + 10
+            end = time.monotonic() + 30
             while (read := await self.world.in_thread(lambda: _read(path))) != expected:
                 if time.monotonic() > end:
                     problems.append(f"{shown.id}: the mount shows {read!r} instead of {expected!r}")
@@ -362,7 +362,7 @@ class Run:
         for reader in list(self.readers):
             full = await self._full(reader, fence.id)
             newest = max(full, default=0)
-            end = time.monotonic() + 10
+            end = time.monotonic() + 30
             while reader.newest < newest and not reader.ended and time.monotonic() < end:  # noqa: ASYNC110 - rare
                 await asyncio.sleep(0.01)
             self.report.events += len(reader.reading.events)
