@@ -260,7 +260,7 @@ def restore(
     path = _store_file(store)
     with _told():
         if not force and path.exists() and (there := maintenance.describe(path)).sessions:
-            raise AlreadyExists(f"{_size_of(there)} are in {path}; replace them with --force, which sets them aside")
+            raise AlreadyExists(f"{path} holds {_size_of(there)}; --force sets the file aside and replaces it")
         aside = maintenance.restore(file, path)
         found = maintenance.describe(path)
     note(f"cfs: {_size_of(found)} restored to {path}")
