@@ -352,7 +352,7 @@ class Run:
         content = response.content if response.status_code == 200 else None
         if content not in self.world.files[path]:
             size = None if content is None else len(content)
-            self.world.problems.append(f"{path} has {size} bytes that nobody has written there")
+            self.world.problems.append(f"{path} has {size} bytes that no client has written there")
         self.world.files[path] = {content}
 
     async def _check_readers(self) -> None:

@@ -248,7 +248,7 @@ class ServerLease:
         self.ended = False
         self._failure: CfsError | None = None
         self._woken = asyncio.Event()
-        with api.acting_as(agent=session, call=""):  # whoever's message it answers
+        with api.acting_as(agent=session, call=""):  # even if a tool call sent the message
             self._sender = asyncio.create_task(self._send())
 
     def text(self, piece: str) -> None:

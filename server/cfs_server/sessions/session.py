@@ -307,12 +307,7 @@ class Session(SessionState):
         self.apply(Deleted())
         gone = Gone(f"session {self.id!r} has been deleted")
         for turn in turns:
-            if turn.task is not None:
-                turn.task.cancel()
-            _stop_timer(turn)
-            if not turn.result.done():
-                turn.result.set_exception(gone)
-                turn.result.exception()  # mark the exception as retrieved: often there is no waiter
+            _stop(turn, gone)
         self.log.close()
         self.changed.fire()
 
@@ -339,12 +334,7 @@ class Session(SessionState):
     def suspend(self, reason: CfsError) -> None:
         """Stop all work without a change: the next start resumes it. Waiters get the reason."""
         for turn in [turn for turn in (self.running, *self.queue) if turn is not None]:
-            if turn.task is not None:
-                turn.task.cancel()
-            _stop_timer(turn)
-            if not turn.result.done():
-                turn.result.set_exception(reason)
-                turn.result.exception()  # mark the exception as retrieved: often there is no waiter
+            _stop(turn, reason)
 
     def abandon(self, reason: str) -> None:
         """Fail all running and waiting turns, because the server shuts down."""
@@ -575,6 +565,16 @@ class Session(SessionState):
             raise AssertionError(f"{self.id}: a running turn belongs to a task or to a lease, and to one of them only")
         if self.deleted and not self.idle:
             raise AssertionError(f"{self.id}: deleted and busy")
+
+
+def _stop(turn: Turn, reason: CfsError) -> None:
+    """End the task and the timer of a turn. Its waiters get the reason."""
+    if turn.task is not None:
+        turn.task.cancel()
+    _stop_timer(turn)
+    if not turn.result.done():
+        turn.result.set_exception(reason)
+        turn.result.exception()  # mark the exception as retrieved: often there is no waiter
 
 
 def _stop_timer(turn: Turn) -> None:

@@ -103,6 +103,14 @@ class SessionState:
             return self.running
         return next((turn for turn in self.queue if turn.id == turn_id), None)
 
+    def requeue(self, turn_id: str) -> None:
+        """Put the running turn back at the head of the queue, without its partial reply. Only changes call this."""
+        turn = self.turn(turn_id)
+        turn.enter(TurnState.QUEUED)
+        turn.said.clear()
+        self.running = None
+        self.queue.insert(0, turn)
+
     def created_event(self, **origin: str) -> EventDraft:
         """Return the event that announces the session with its id."""
         settings, size = self.settings.model_dump(), self.history.size
@@ -413,11 +421,7 @@ class LeaseExpired:
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
         """Put the turn back at the head of the queue. Whole messages of the agent stay."""
-        turn = session.turn(self.turn)
-        turn.enter(TurnState.QUEUED)
-        turn.said.clear()
-        session.running = None
-        session.queue.insert(0, turn)
+        session.requeue(self.turn)
         return ()
 
 
@@ -429,11 +433,7 @@ class TurnInterrupted:
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
         """Put the turn back at the head of the queue."""
-        turn = session.turn(self.turn)
-        turn.enter(TurnState.QUEUED)
-        turn.said.clear()
-        session.running = None
-        session.queue.insert(0, turn)
+        session.requeue(self.turn)
         return (EventDraft(session.id, "turn.interrupted", {"turn": self.turn}),)
 
 
