@@ -64,7 +64,7 @@ def test_axe_finds_nothing_serious_in_any_view(
         lead.finish("[Error: no]")
         page = pages.open(server.url, f"conversation/{name}/coder", color_scheme=scheme)
         ground = page.evaluate("() => getComputedStyle(document.body).backgroundColor")
-        assert ground == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(20, 23, 28)")
+        assert ground == ("rgb(253, 253, 252)" if scheme == "light" else "rgb(19, 20, 23)")
         expect(page.locator(".message.growing")).to_contain_text("and on")
         assert violations(page) == []
         page.goto(address(server.url, f"conversation/{name}"))
