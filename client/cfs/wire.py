@@ -185,6 +185,7 @@ class SessionDetail(SessionInfo):
     """A session with its history, the messages that wait, and its settings."""
 
     history: tuple[Message, ...]
+    times: tuple[float, ...] = Field((), description="When each message of the history was added.")
     queue: tuple[Message, ...]
     partial: str | None = Field(description="What the running turn has generated so far.")
     settings: Settings

@@ -136,6 +136,16 @@ async def test_a_fork_goes_on_by_itself(server: ServerHarness) -> None:
     assert (await server.client.post("/v1/sessions/a/fork", json={"at": 9})).status_code == 409
 
 
+async def test_each_message_has_a_time_that_a_copy_keeps(server: ServerHarness) -> None:
+    await server.say("a", "one", wait="true")
+    await server.say("a", "two", wait="true")
+    times = (await server.client.get("/v1/sessions/a")).json()["times"]
+    added = [event.time for event in server.store.get("a").log.since(0) if event.type == "message.added"]  # type: ignore[union-attr]
+    assert times == added == sorted(times)
+    await server.client.post("/v1/sessions/a/fork", json={"id": "b", "at": 2})
+    assert (await server.client.get("/v1/sessions/b")).json()["times"] == times[:2]
+
+
 async def test_a_rename_moves_the_session_and_what_is_below(server: ServerHarness) -> None:
     await server.say("a/b", "x", wait="true")
     answer = await server.client.post("/v1/sessions/a/rename", json={"id": "c"})

@@ -24,6 +24,7 @@ def reads(history: History) -> dict[str, Any]:
     count = len(history)
     return {
         "messages": history.messages,
+        "times": history.times,
         "last": history.last,
         "text": history.text,
         "text_up_to": [history.up_to(at) for at in range(count + 1)],
@@ -38,6 +39,11 @@ def reads(history: History) -> dict[str, Any]:
         ],
         "until": [history.until(at) for at in range(count + 1)],
     }
+
+
+def stored(history: History) -> list[tuple[Message, float]]:
+    """The messages as a store gives them."""
+    return list(zip(history.messages, history.times, strict=True))
 
 
 def values(history: History) -> dict[str, Any]:
@@ -57,7 +63,7 @@ class UnloadMachine(RuleBasedStateMachine):
         super().__init__()
         self.accounts = [StorageUsage("one", Quota()), StorageUsage("two", Quota())]
         self.plain, self.other = [History(account, at=1.0) for account in self.accounts]
-        self.readings: list[tuple[tuple[Message, ...], tuple[int, int]]] = []
+        self.readings: list[tuple[list[tuple[Message, float]], tuple[int, int]]] = []
 
     @property
     def both(self) -> tuple[History, History]:
@@ -87,7 +93,7 @@ class UnloadMachine(RuleBasedStateMachine):
     @rule()
     def begin_to_read(self) -> None:
         """What is read now may come late."""
-        self.readings.append((self.plain.messages, self.other.since))
+        self.readings.append((stored(self.plain), self.other.since))
 
     @rule(data=st.data())
     def finish_reading(self, data: st.DataObject) -> None:
@@ -98,7 +104,7 @@ class UnloadMachine(RuleBasedStateMachine):
 
     @rule()
     def load(self) -> None:
-        self.other.load(self.plain.messages, self.other.since)
+        self.other.load(stored(self.plain), self.other.since)
         assert self.other.loaded
 
     @invariant()
@@ -134,5 +140,5 @@ def test_a_source_that_lacks_messages_is_an_error() -> None:
     history = History(StorageUsage("me", Quota()), Weighed.of([Message(role="user", content="hi")] * 3))
     history.unload()
     with pytest.raises(HistoryNotLoaded, match="2 of 3"):
-        history.load([Message(role="user", content="hi")] * 2, history.since)
+        history.load([(Message(role="user", content="hi"), 1.0)] * 2, history.since)
     assert not history.loaded

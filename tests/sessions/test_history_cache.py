@@ -32,7 +32,7 @@ class Messages(Journal):
     def __init__(self) -> None:
         super().__init__(MemoryBackend())
         self.durable_store = True
-        self.messages: dict[str, list[Message]] = defaultdict(list)
+        self.messages: dict[str, list[tuple[Message, float]]] = defaultdict(list)
         self.reads: list[str] = []
         self.readable = asyncio.Event()
         self.readable.set()
@@ -44,9 +44,9 @@ class Messages(Journal):
         """Keep the messages of a change."""
         match record.change:
             case Created() | HistoryReplaced() as change:
-                self.messages[record.key] = list(change.history.messages)
+                self.messages[record.key] = [(each, record.at) for each in change.history.messages]
             case MessageAdded(message):
-                self.messages[record.key].append(message)
+                self.messages[record.key].append((message, record.at))
         return 0
 
     def checkpoint(self, heads: Iterable[Head]) -> None:
@@ -58,7 +58,7 @@ class Messages(Journal):
         if self.error is not None:
             raise self.error
 
-    async def history(self, key: str, begins_at: int) -> list[Message]:  # noqa: ARG002
+    async def history(self, key: str, begins_at: int) -> list[tuple[Message, float]]:  # noqa: ARG002
         """Return what was recorded until now, later."""
         self.reads.append(key)
         found = list(self.messages[key])
@@ -300,7 +300,7 @@ async def test_a_journal_that_cannot_read_is_an_error_for_the_reader_only() -> N
         h.source.messages[session.key].pop()
         with pytest.raises(ServerError, match="5 of 6"):
             await h.read(session)
-        h.source.messages[session.key].append(Message(role="assistant", content="yes"))
+        h.source.messages[session.key].append((Message(role="assistant", content="yes"), 1.0))
         assert (await h.read(session)).startswith("User: a 0\n")
 
 
@@ -387,12 +387,12 @@ class EvictingJournal(RecordingJournal):
         """Let others run."""
         await asyncio.sleep(0)
 
-    async def history(self, key: str, begins_at: int) -> list[Message]:
+    async def history(self, key: str, begins_at: int) -> list[tuple[Message, float]]:
         """Return what has been recorded from a record on."""
         own = [encode(seq, record) for seq, record in enumerate(self.records, 1) if record.key == key]
         await asyncio.sleep(0)
         rows = [row for row in own if row.seq >= begins_at and row.kind in HISTORY]
-        return [message for row in rows for message in decode_messages(row)]
+        return [added for row in rows for added in decode_messages(row)]
 
 
 class BudgetMachine(ReplayMachine):

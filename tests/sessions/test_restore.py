@@ -119,6 +119,7 @@ async def test_everything_of_a_session_survives() -> None:
         alice = r.store.account.part("alice", Quota())
         session = r.store.create("a/b", SettingsPatch(temperature=0.5, paused=True), "User: x\nAssistant: y\n", alice)
         r.store.rename("a", "c")
+        times = session.history.times
         r.store.fork("c/b", "copy", account=alice)
         r.store.create("gone")
         r.store.delete("gone")
@@ -129,6 +130,7 @@ async def test_everything_of_a_session_survives() -> None:
             after = (session.etag, session.settings, session.history.text, session.created_at, session.log.last)
             assert after == before
             assert r.store.get("copy").history.text == session.history.text
+            assert r.store.get("copy").history.times == session.history.times == times
         assert sorted(each.id for each in r.store) == ["c", "c/b", "copy"]
         assert (session.account.owner, session.account.sessions) == ("alice", 3)
         r.store.check_integrity()

@@ -298,6 +298,7 @@ def detail(session: Session, sessions: AuthorizedSessions) -> SessionDetail:
     return SessionDetail(
         **dict(info(session, sessions)),
         history=session.history.messages,
+        times=session.history.times,
         queue=tuple(turn.message for turn in session.queue),
         partial=session.partial,
         settings=session.settings,

@@ -2,8 +2,9 @@
 
 import sys
 import time
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, takewhile
 from typing import Any, Self
@@ -83,12 +84,19 @@ def cost_of_value(value: Any) -> int:
 class Weighed:
     """Messages with two sizes: the bytes of their transcript, and their memory in bytes.
 
-    The sizes of 20,000 messages take long to compute, so this can be done in a thread without a session.
+    The sizes of 20,000 messages take long to compute, so this can be done in a thread without a session. `times` says
+    when the first messages were added, for those that come from another history; the others are new.
     """
 
     messages: tuple[Message, ...] = ()
     size: int = 0
     cost: int = 0
+    times: tuple[float, ...] = field(default=(), compare=False)
+
+    def times_from(self, at: float) -> tuple[float, ...]:
+        """Return when each message was added. New ones are added at this time."""
+        known = self.times[: len(self.messages)]
+        return (*known, *[at] * (len(self.messages) - len(known)))
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Self:
@@ -191,6 +199,7 @@ class History:
         "_rendered",
         "_rendered_size",
         "_text",
+        "_times",
         "calls_tools",
         "changed_at",
         "cost",
@@ -206,6 +215,8 @@ class History:
         self._absent = 0
         """The number of messages, from the first one on, that are not in memory."""
         self._messages: list[Message] = []
+        self._times = array("d")
+        """When each message in memory was added, in seconds since the epoch."""
         self._present = 0
         """The memory of the messages that are in memory."""
         self.size = self.cost = 0
@@ -253,11 +264,11 @@ class History:
 
     def unload(self) -> None:
         """Remove the messages from memory. The caller has made sure that they can be loaded again."""
-        self._absent, self._present, self._messages = len(self), 0, []
+        self._absent, self._present, self._messages, self._times = len(self), 0, [], array("d")
         self._text, self._rendered, self._rendered_size = "", 0, 0
 
-    def load(self, messages: Sequence[Message], since: tuple[int, int]) -> None:
-        """Add the messages that are not in memory, read when `since` had this value.
+    def load(self, messages: Sequence[tuple[Message, float]], since: tuple[int, int]) -> None:
+        """Add the messages that are not in memory, each with its time, read when `since` had this value.
 
         Does nothing if all messages have been replaced or loaded in the meantime. Raises `HistoryNotLoaded` if some are
         missing.
@@ -266,7 +277,8 @@ class History:
             return
         if len(messages) < self._absent:
             raise HistoryNotLoaded(f"{len(messages)} of {self._absent} messages have been found")
-        self._messages[:0] = messages[: self._absent]
+        self._messages[:0] = [message for message, _ in messages[: self._absent]]
+        self._times[:0] = array("d", [at for _, at in messages[: self._absent]])
         self._absent, self._present = 0, self.cost
 
     def require_loaded(self) -> None:
@@ -283,6 +295,12 @@ class History:
     def messages(self) -> tuple[Message, ...]:
         """All messages, oldest first."""
         return tuple(self._all)
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """When each message was added, in seconds since the epoch."""
+        self.require_loaded()
+        return tuple(self._times)
 
     # -- prompts --------------------------------------------------------------------------------------------------
 
@@ -392,6 +410,7 @@ class History:
             self.leading += 1
         self.calls_tools = bool(message.tool_calls)
         self._messages.append(message)
+        self._times.append(at)
         self._present += cost
         self._resized(_size(message), cost, at)
         self.version += 1
@@ -405,13 +424,13 @@ class History:
     def extended(self, messages: Sequence[Message]) -> Weighed:
         """Return this history with more messages after it."""
         more = Weighed.of(messages)
-        return Weighed((*self._all, *more.messages), self.size + more.size, self.cost + more.cost)
+        return Weighed((*self._all, *more.messages), self.size + more.size, self.cost + more.cost, self.times)
 
     def until(self, end: int | None) -> Weighed:
         """Return the first messages; all without `end`."""
         if end is None or end >= len(self):
-            return Weighed(self.messages, self.size, self.cost)
-        return Weighed.of(self._all[:end])
+            return Weighed(self.messages, self.size, self.cost, self.times)
+        return replace(Weighed.of(self._all[:end]), times=self.times[:end])
 
     def release(self, at: float) -> None:
         """Free all memory: the session is deleted."""
@@ -419,6 +438,7 @@ class History:
 
     def _put(self, history: Weighed, at: float) -> None:
         self._messages = list(history.messages)
+        self._times = array("d", history.times_from(at))
         self._absent, self._present = 0, history.cost
         self.window = _WHOLE
         self._text, self._rendered, self._rendered_size = "", 0, 0
@@ -439,6 +459,8 @@ class History:
             raise AssertionError(f"{len(self)} messages cost {self.cost} bytes")
         if len(self) - self.since[1] != self.version - self.since[0]:
             raise AssertionError(f"{len(self)} messages at version {self.version}, and {self.since[1]} before")
+        if len(self._times) != len(self._messages):
+            raise AssertionError(f"{len(self._messages)} messages in memory have {len(self._times)} times")
         if bool(self._present) != bool(self._messages) or not self._present <= self.cost:
             raise AssertionError(f"{self._present} of {self.cost} bytes are counted for the messages in memory")
         if not self.loaded:

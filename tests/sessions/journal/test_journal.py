@@ -78,7 +78,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 async def texts(journal: Journal) -> list[str]:
-    return [message.content for message in await journal.history("a", 0)]
+    return [message.content for message, _ in await journal.history("a", 0)]
 
 
 async def test_what_arrives_during_a_commit_is_written_by_the_next_one(tmp_path: Path) -> None:
@@ -245,6 +245,6 @@ async def test_a_damaged_page_fails_the_reads_that_need_it(tmp_path: Path) -> No
         await journal.call(lambda _: backend.connection.execute("PRAGMA shrink_memory"))
         with pytest.raises(Unavailable, match="record 152 does not match its checksum"):
             await journal.history("a", 0)
-        assert [message.content for message in await journal.history("a", 202)] == ["needle"]
+        assert [message.content for message, _ in await journal.history("a", 202)] == ["needle"]
         journal.append(records.message("goes on"))
         await journal.durable()

@@ -133,7 +133,10 @@ def test_any_record_comes_back(record: Record) -> None:
     if row.kind in HISTORY:
         change = decode(row).change
         history = getattr(change, "history", None)
-        assert decode_messages(row) == (history.messages if history else (change.message,))  # type: ignore[attr-defined]
+        found = decode_messages(row)
+        assert tuple(message for message, _ in found) == (history.messages if history else (change.message,))  # type: ignore[attr-defined]
+        times = history.times[: len(history.messages)] if history else ()
+        assert [at for _, at in found] == [*times, *[record.at] * (len(found) - len(times))]
 
 
 @given(head=any_of(Head))

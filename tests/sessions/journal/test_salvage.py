@@ -44,7 +44,7 @@ async def histories(d: StoreHarness) -> Histories:
     for session in list(d.store):
         assert d.store.journal is not None
         messages = await d.store.journal.history(session.key, session.begins_at)
-        found[session.id] = [f"{message.role}: {message.content}" for message in messages]
+        found[session.id] = [f"{message.role}: {message.content}" for message, _ in messages]
     return found
 
 

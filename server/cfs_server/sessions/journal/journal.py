@@ -369,15 +369,17 @@ class Journal:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    async def history(self, key: str, begins_at: int) -> list[Message]:
-        """Return the messages of a session's history, which begins at a row. The rest must be durable.
+    async def history(self, key: str, begins_at: int) -> list[tuple[Message, float]]:
+        """Return the messages of a session's history, which begins at a row, and when each was added.
+
+        The rest must be durable.
 
         Raises `Unavailable` if the store is damaged there.
         """
 
-        def read(backend: Backend) -> list[Message]:
+        def read(backend: Backend) -> list[tuple[Message, float]]:
             rows = backend.rows(key, begins_at, HISTORY)
-            return [message for row in rows for message in decode_messages(row)]
+            return [added for row in rows for added in decode_messages(row)]
 
         return await self._reading(read)
 

@@ -19,6 +19,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from cfs.wire import EventType, Message, Settings, TurnSettings
 from cfs_server.sessions import state
 from cfs_server.sessions.events import Event
+from cfs_server.sessions.history import Weighed
 from cfs_server.sessions.state import Author, Change, Head, Record
 
 VERSION = 1
@@ -169,10 +170,13 @@ def _at(body: Any, path: str) -> Any:
     return body
 
 
-def decode_messages(row: Row) -> tuple[Message, ...]:
-    """Return the messages that a row of one of the kinds `HISTORY` adds or begins with."""
+def decode_messages(row: Row) -> list[tuple[Message, float]]:
+    """Return the messages that a row of one of the kinds `HISTORY` adds or begins with, and when each was added."""
     change = decode_change(row)
-    return (change.message,) if isinstance(change, state.MessageAdded) else change.history.messages  # type: ignore[attr-defined]
+    if isinstance(change, state.MessageAdded):
+        return [(change.message, row.at)]
+    history: Weighed = change.history  # type: ignore[attr-defined]
+    return list(zip(history.messages, history.times_from(row.at), strict=True))
 
 
 def encode_head(head: Head) -> str:

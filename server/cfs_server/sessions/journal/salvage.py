@@ -14,7 +14,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -244,12 +244,12 @@ class _Writer:
         self._seq = max([self._seq, *(head.seq for head in content.heads.values())])
         self._position = max((row.position for row in rows), default=0)
 
-    def created(self, name: str, owner: str, settings: Settings, messages: Iterable[Message] = ()) -> Row:
+    def created(self, name: str, owner: str, settings: Settings, history: Weighed | None = None) -> Row:
         """Return the row of a new session."""
         self._seq += 1
         self._position += 1
         at = time.time()
-        change = Created(name, uuid.uuid4().hex, new_nonce(), owner, settings, Weighed.of(messages))
+        change = Created(name, uuid.uuid4().hex, new_nonce(), owner, settings, history or Weighed())
         blank = SessionState()
         blank.account = StorageUsage(owner, Quota())
         (draft,) = change.apply(blank, at)
@@ -263,8 +263,8 @@ def _changes(rows: Iterable[Row]) -> Iterator[Any]:
             yield decode_change(row)
 
 
-def _remains(head: Head | None, rows: Sequence[Row]) -> tuple[str, str, Settings, list[Message]]:
-    """Return what can be read of a session: its id, its owner, its settings and its messages."""
+def _remains(head: Head | None, rows: Sequence[Row]) -> tuple[str, str, Settings, Weighed]:
+    """Return what can be read of a session: its id, its owner, its settings and its messages with their times."""
     name, owner, settings = "", "the server", Settings()
     if head is not None:
         name, owner, settings = head.id, head.owner, head.settings
@@ -276,12 +276,13 @@ def _remains(head: Head | None, rows: Sequence[Row]) -> tuple[str, str, Settings
         elif isinstance(change, SettingsChanged):
             settings = change.settings
     begins = [n for n, row in enumerate(rows) if row.kind in HISTORY[:2]]
-    messages: list[Message] = []
+    found: list[tuple[Message, float]] = []
     for row in rows[begins[-1] if begins else 0 :]:
         if row.kind in HISTORY:
             with suppress(*_UNREADABLE, UnknownRecord):
-                messages += decode_messages(row)
-    return name, owner, settings, messages
+                found += decode_messages(row)
+    history = replace(Weighed.of(message for message, _ in found), times=tuple(at for _, at in found))
+    return name, owner, settings, history
 
 
 def salvage(path: Path) -> Salvaged:
@@ -298,12 +299,12 @@ def salvage(path: Path) -> Salvaged:
             broken.append((key, head, rows))
     report = [f"{len(names)} sessions are complete, {len(broken)} are not, and {content.lost} are lost"]
     for key, head, rows in broken:
-        name, owner, settings, messages = _remains(head, rows)
+        name, owner, settings, history = _remains(head, rows)
         if not name or name in names:
             name = f"recovered-{key[:8]}"
         names.add(name)
-        batches.append(Batch([writer.created(name, owner, settings, messages)]))
-        report.append(f"session {name!r} begins again with {len(messages)} messages")
+        batches.append(Batch([writer.created(name, owner, settings, history)]))
+        report.append(f"session {name!r} begins again with {len(history.messages)} messages")
     missing = {above for name in names for above in ancestors_of(name)} - names
     batches += [Batch([writer.created(name, "the server", Settings())]) for name in sorted(missing)]
     batches.append(Batch(kept=[Kept(space, name, value) for (space, name), value in content.kept.items()]))
