@@ -1,4 +1,4 @@
-"""What it costs that every request is somebody's: refusals, authentication, rights, and reads through the gate.
+"""What it costs that every request has a caller: refusals, authentication, rights, and reads through the gate.
 
 Run by `scripts/bench access [--smoke] [--json FILE]`. Everything is in one process, and what is compared takes turns,
 so that a busy machine slows all of it alike. For the reads two servers run: one with tokens, and one whose caller has a

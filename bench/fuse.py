@@ -192,7 +192,7 @@ def bench_wakes(base: Path, rounds: int) -> dict[str, float]:
 def bench_readers(url: str, client: httpx.Client, base: Path, readers: int) -> dict[str, float]:
     """`ls` beside many readers who wait, and the processor time that their waiting costs."""
     client.post("/v1/sessions", json={"id": "busy", "settings": {"driver": "agent"}})
-    client.post("/v1/sessions/busy/messages", content=b"nobody answers")
+    client.post("/v1/sessions/busy/messages", content=b"no answer")
     refused: list[int] = []
 
     def read(path: Path) -> None:

@@ -8,7 +8,7 @@
 A scenario is a function that gets the server and a factor for its sizes, and does its worst. Meanwhile `/healthz` is
 asked every 5 ms on a connection of its own, and the memory of the server's process is read. The scenarios of `ENGINE`
 run with the embedded model, and another owner asks for a reply every now and then; the others run with the scripted
-engine. `idle` and `engine_idle` are a server that nobody else uses.
+engine. `idle` and `engine_idle` are a server without other users.
 """
 
 import argparse
@@ -68,7 +68,7 @@ Scenario = Callable[[Target, float], str]
 """Does its worst, and says in a few words what came of it."""
 
 
-# -- before anybody is known ------------------------------------------------------------------------------------------
+# -- before the caller is known ----------------------------------------------------------------------------------------
 
 
 def headers_300_mib(target: Target, factor: float) -> str:
@@ -268,7 +268,7 @@ def tokens_left(target: Target, factor: float) -> str:
 
 
 def idle(target: Target, factor: float) -> str:  # noqa: ARG001 - it does nothing to the target
-    """Nobody else."""
+    """No other client."""
     time.sleep(3 * factor)
     return ""
 

@@ -73,7 +73,7 @@ BLOCKS = [
 
 
 def test_every_block_is_run_or_says_why_not() -> None:
-    """A block without a mark is a promise that nobody keeps."""
+    """A block without a mark is a promise that no test keeps."""
     marks = re.compile(r"tested|tested: [\w ]+|not run: .{9,}")
     assert len(BLOCKS) > 60
     assert [block[:3] for block in BLOCKS if not marks.fullmatch(block.mark or "")] == []
@@ -325,7 +325,7 @@ def test_an_error_looks_like_this(server: Process) -> None:
 
 @runs("docs/context.md", "use")
 def test_a_context_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It stands in a coroutine of somebody's program, which has a model that sums up."""
+    """It stands in a coroutine of a program that has a model to sum up."""
     monkeypatch.setenv("HOME", str(tmp_path))
     lines = block("docs/context.md", "use").splitlines()
     code = "\n".join(["async def use():", *(f"    {line}" for line in lines), "    return messages"])

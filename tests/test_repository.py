@@ -42,7 +42,7 @@ HOSTS = {  # every host that a file may name; a new one is a decision
     "git-lfs.github.com",  # the name of a format
     "www.w3.org",  # the name of the elements of a picture (SVG)
 }
-RESERVED = (".example", ".invalid", ".test")  # names that nobody can have (RFC 2606)
+RESERVED = (".example", ".invalid", ".test")  # names that cannot be registered (RFC 2606)
 
 
 def checked_in() -> list[Path]:

@@ -2,7 +2,7 @@
 
 A false success is bad, and so is doubt about a true answer. So only explicit claims count: the name of a file governed
 by a verb that says that it was written. A file is not claimed if it was read, does not exist, may be written later, was
-written by somebody else or before, or is named in code, in a quotation or in a question. In doubt nothing is claimed.
+written by another agent or before, or is named in code, in a quotation or in a question. In doubt nothing is claimed.
 
 Method: code, quotations and addresses are blanked out, items of a list follow the line that introduces the list, and
 the rest is cut into clauses. In a clause a name belongs to the verb before it, or to the passive after it. Each pattern

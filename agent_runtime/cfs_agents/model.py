@@ -184,7 +184,7 @@ class Request:
     def attempts(self) -> tenacity.AsyncRetrying:
         """Make the loop: `async for attempt in ...: pause; with attempt: ...`.
 
-        It does not pause itself, so whoever is inside the loop can say that there is a pause before taking it.
+        It does not pause itself, so the body of the loop can report the pause before taking it.
         """
         grows = tenacity.wait_random_exponential(multiplier=self._retries.first, max=_SLOWEST)
 

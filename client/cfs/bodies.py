@@ -112,7 +112,7 @@ def _message(text: str, limit: int | None) -> Append | Nothing:
 
 
 def _is_conversation(body: bytes) -> bool:
-    """A text in which only users speak is somebody's message that was written with its prefix (S3)."""
+    """A text in which only users speak is a message that was written with its prefix (S3)."""
     return body.startswith(_PREFIXES) and _first(body, _OTHERS) >= 0
 
 

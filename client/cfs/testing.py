@@ -155,7 +155,7 @@ def _rewrite(path: Path, text: str) -> None:
     """Turn a file's content into a text that begins as it does.
 
     What has become wrong is cut off first, where the rest does not look complete; the new text comes by one write, and
-    nothing follows it that could cut off what somebody else appends to a text that is complete.
+    nothing follows it that could cut off what another program appends to a text that is complete.
     """
     new = text.encode()
     descriptor = os.open(path, os.O_RDWR)

@@ -248,7 +248,7 @@ def _spec(tool: Tool) -> FunctionSpec:
 
 
 def _schema(function: Callable[..., Any]) -> dict[str, Any]:
-    """Write the JSON schema of a function's arguments; what nobody knows may be anything."""
+    """Write the JSON schema of a function's arguments; a parameter of unknown type may be anything."""
     known = _parameters(function)
     if known is None:
         return {"type": "object"}
@@ -264,7 +264,7 @@ def _schema(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _parameters(function: Callable[..., Any]) -> list[Parameter] | None:
-    """Read what a function takes; without annotations where these are no code, None where nobody knows."""
+    """Read what a function takes; without annotations where these are no code, None if that is not known."""
     try:
         return list(inspect.signature(function, eval_str=True).parameters.values())
     except (TypeError, ValueError):
@@ -307,7 +307,7 @@ def _results(found: Sequence[tuple[ToolRequest, str]]) -> list[ToolResult]:
 def _signature(tool: Tool) -> str:
     try:
         return str(inspect.signature(tool.callable))
-    except (TypeError, ValueError):  # of some functions in C nobody knows it
+    except (TypeError, ValueError):  # some functions in C have no known signature
         return "(...)"
 
 

@@ -151,7 +151,7 @@ class Settings(_Wire):
 
 
 class Usage(_Wire):
-    """What one turn cost. `cached_tokens` of the `prompt_tokens` needed no new evaluation, whoever computed them.
+    """What one turn cost. `cached_tokens` of the `prompt_tokens` were computed before, for this turn or another.
 
     Seconds count from the moment at which the engine got the turn; `tokens_per_second` from the first text on.
     """

@@ -269,7 +269,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
             raise error
 
     def _delete_impl(self, path: Path) -> None:
-        gone = ConflictError(f"{path!r} was deleted by somebody else", path)
+        gone = ConflictError(f"{path!r} was deleted by another caller", path)
         with translate_os_errors(path, ConflictError):
             try:
                 with self._tree.parent(self._parts(path)) as (directory, name):
@@ -332,7 +332,7 @@ class DiskFileSystem(DiskEntries, FileSystemBase):
             except FileExistsError:
                 raise ConflictError(f"{path!r} is not empty", path) from None
             except (FileNotFoundError, NotADirectoryError):
-                raise ConflictError(f"the directory {path!r} was taken away by somebody else", path) from None
+                raise ConflictError(f"the directory {path!r} was removed by another caller", path) from None
 
     def _move_impl(self, path: Path, target: Path, overwrite: bool) -> None:
         with (

@@ -103,7 +103,7 @@ class Folders:
         if counted != Counter({inside: folder.members for inside, folder in self._known.items() if folder.members}):
             raise AssertionError("the directories are counted wrongly")
         if any(not folder.members and not folder.made for folder in self._known.values()):
-            raise AssertionError("there is a directory with nothing in it that nobody made")
+            raise AssertionError("there is a directory with nothing in it that no caller made")
         if any(path + "/" in self._known for path in entries):
             raise AssertionError("a path is both entry and directory")
 
@@ -149,7 +149,7 @@ class InMemoryFileSystem(FileSystemBase):
     def _delete_impl(self, path: Path) -> None:
         with self._lock:
             if path not in self._contents:
-                raise ConflictError(f"{path!r} was deleted by somebody else", path)
+                raise ConflictError(f"{path!r} was deleted by another caller", path)
             self._take(path, datetime.now(UTC))
 
     def _scan_impl(self, inside: Path) -> Iterable[EntryMeta]:
@@ -172,7 +172,7 @@ class InMemoryFileSystem(FileSystemBase):
     def _remove_directory_impl(self, path: Path) -> None:
         with self._lock:
             if self._folders.get(path + "/") is None:
-                raise ConflictError(f"{path!r} was removed by somebody else", path)
+                raise ConflictError(f"{path!r} was removed by another caller", path)
             if not self._folders.is_empty(path + "/"):
                 raise ConflictError(f"{path!r} is not empty", path)
             self._folders.remove(path, datetime.now(UTC))
@@ -188,7 +188,7 @@ class InMemoryFileSystem(FileSystemBase):
             elif self._folders.get(path + "/") is not None:
                 self._rename_all(path, target, now)
             else:
-                raise ConflictError(f"{path!r} was taken away by somebody else", path)
+                raise ConflictError(f"{path!r} was removed by another caller", path)
 
     # -- state ----------------------------------------------------------------------------------------------------
 

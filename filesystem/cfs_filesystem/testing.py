@@ -370,7 +370,7 @@ class DirectoryRightsTests(Kit):
         assert some.scan(self.here) == before
 
     def test_who_may_know_of_a_directory(self, filesystem: HandleMaker, full: FullHandle) -> None:
-        """Who may list or look at it, and nobody for any other right."""
+        """Who may list or look at it; no other right suffices."""
         full.write(self.at("d/x" if self.nested else "x"), "x")
         directory = self.at("d") if self.nested else self.here
         for operation in sorted(OPERATIONS):
@@ -752,7 +752,7 @@ class FileSystemConformance(StreamTests, DirectoryTests, MoveTests, DirectoryRig
             handle.write(self.at(name), "x")
         assert [meta["path"] for meta in handle.list(self.at("a"))] == [self.at("a")]
         assert handle.list(self.at("a/")) == []
-        assert handle.list(self.at("nobody")) == []
+        assert handle.list(self.at("absent")) == []
         assert len(handle.list(self.prefix)) == 3
 
     def test_white_space_and_case_are_significant(self, handle: Handle) -> None:

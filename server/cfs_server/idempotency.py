@@ -341,7 +341,7 @@ def _key_of(scope: Scope) -> str | None:
 
 
 def _rights_of(caller: Principal) -> str:
-    """Return the hash of a caller's grants. The route of a turn checks them, but nobody checks a kept answer again."""
+    """Return the hash of a caller's grants. The route of a turn checks them; a kept answer is not checked again."""
     grants = sorted((grant["prefix"], *sorted(grant["ops"])) for grant in caller.handle.grants)
     return hashlib.blake2b(json.dumps(grants).encode(), digest_size=8).hexdigest()
 

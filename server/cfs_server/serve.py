@@ -97,12 +97,12 @@ def check_access(settings: Settings) -> None:
         return
     if not settings.allow_remote_without_tokens:
         raise ConfigurationError(
-            f"listening on {settings.host} would let everybody who reaches it read and write all sessions: make a token"
+            f"listening on {settings.host} would let everyone who reaches it read and write all sessions: make a token"
             " with 'cfs token create NAME --grant / --tokens tokens.toml' and serve with --tokens tokens.toml, or use"
             " --host 127.0.0.1, or accept the risk with --allow-remote"
         )
     _log.warning(
-        "NO ACCESS CONTROL: everybody who reaches this address may read, write and delete every session",
+        "NO ACCESS CONTROL: everyone who reaches this address may read, write and delete every session",
         host=settings.host,
     )
 

@@ -424,7 +424,7 @@ class Folder:
         """Wait until the disk has a new file (fsync of the file and its directories).
 
         The file gets its name before its content is on the disk, so that one transaction of the disk takes both. That
-        takes half the time of waiting twice, and is safe because nobody reads the file before the index names it.
+        takes half the time of waiting twice, and is safe because the file is not read before the index names it.
         """
         if self._durable:
             *folders, name = Path(path).parts
@@ -467,7 +467,7 @@ class Folder:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 self._release()
-                raise Conflict(f"the context {self.path.name!r} is in use by somebody else") from None
+                raise Conflict(f"the context {self.path.name!r} is in use by another agent") from None
             except OSError:  # this file system has no locks
                 return
             with suppress(FileNotFoundError):

@@ -222,7 +222,7 @@ _LOG_BYTES = 1 << 20
 
 
 class AgentLog:
-    """Writes lines and tracebacks to `agent.log` in a folder, by a thread of its own, so nobody waits for the disk.
+    """Writes lines and tracebacks to `agent.log` in a folder, by a thread of its own, so no task waits for the disk.
 
     There are two files of at most 1 MiB each. Secrets are taken out. A full disk loses lines, never a task.
     """
@@ -367,7 +367,7 @@ class RunLog:
         self._append(*({"kind": "intent", "call": call.model_dump(mode="json")} for call in calls), wait=True)
 
     def result(self, item: ContextItem, operation: Operation) -> None:
-        """Write down what came of it; a result that a crash of the machine loses is one that nobody knows of."""
+        """Write down what came of it; a crash of the machine may lose a result that was not acted on."""
         self._append({"kind": "result", "item": item.dump(), "operation": asdict(operation)})
 
     def end(self, end: Finished) -> None:
@@ -464,7 +464,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _cut_torn_line(file: int) -> None:
-    """Cut off a last line that has no end: nobody has acted on it yet."""
+    """Cut off a last line that has no end: nothing has acted on it yet."""
     size = end = os.fstat(file).st_size
     while end > 0:
         start = max(0, end - 65_536)

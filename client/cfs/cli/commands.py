@@ -178,7 +178,7 @@ def import_(
     """Create the sessions of an exported file on a server.
 
     A session that is there already is left as it is, so the same file can be imported again. If another conversation
-    has the name of a session, nothing is imported. A message that nobody has answered is answered now.
+    has the name of a session, nothing is imported. An unanswered message at the end is answered now.
     """
     from cfs.cli.archive import import_sessions
 

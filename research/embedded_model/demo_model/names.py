@@ -54,7 +54,7 @@ def is_held_out(name: str) -> bool:
 
 
 def made_up(rng: Random, syllables: int) -> str:
-    """A pronounceable word that nobody has seen before, in lower case."""
+    """A new pronounceable word, in lower case."""
     return "".join(rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(syllables))
 
 

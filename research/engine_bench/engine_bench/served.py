@@ -20,7 +20,7 @@ START_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody who calls the server, with a token or without."""
+    """A caller of the server, with a token or without."""
 
     address: Address
     token: str = ""

@@ -110,7 +110,7 @@ class PackagedServer(ChatServer):
         return
 
     async def busy(self) -> int:
-        """Nobody can tell; a request that is answered says that the ones before it are over."""
+        """It is not known; a request that is answered says that the ones before it are over."""
         await client.fetch(self.address, "/v1/models")
         return 0
 

@@ -58,7 +58,7 @@ class Width:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A build alone: tokens a second of one prompt and of one stream, where nobody's policy matters."""
+    """A build alone: tokens a second of one prompt and of one stream, where no policy matters."""
 
     model: str
     build: str

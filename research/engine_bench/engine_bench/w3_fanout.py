@@ -1,6 +1,6 @@
 """W3: many sessions that begin alike. Counts the prompt tokens that are evaluated; noise cannot touch them.
 
-Four kinds of fan-out: cold (nobody was there before), warm (the next children of the same prompt), a second level
+Four kinds of fan-out: cold (the first children), warm (the next children of the same prompt), a second level
 (children of one of the children), and the first parent's next turn after all of them.
 """
 

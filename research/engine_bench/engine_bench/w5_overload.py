@@ -1,7 +1,7 @@
 """W5: more work than can be done. Two tenants, one of whom asks for ten times as much; three classes of one tenant.
 
 1. Over HTTP, with tokens for two: together they offer twice the capacity, ten to one. The one who asks for less than
-   his share should get it all; whoever is refused gets 429 and nothing else.
+   his share should get it all; what is refused gets 429 and nothing else.
 2. Over HTTP: both always have work waiting, ten to one. Their tokens should be as one to one.
 3. In the engine: each class always has work waiting. Their tokens should be as the weights.
 """
@@ -229,7 +229,7 @@ class Tenants:
 
 
 def _arrivals(chances: random.Random, rate: float, seconds: float) -> list[float]:
-    """Draw moments at which somebody comes, so many a second in the mean."""
+    """Draw moments at which a caller comes, so many a second in the mean."""
     pauses = iter(lambda: chances.expovariate(rate), None)
     return list(itertools.takewhile(lambda moment: moment < seconds, itertools.accumulate(pauses)))
 

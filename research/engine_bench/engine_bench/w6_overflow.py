@@ -1,4 +1,4 @@
-"""W6: turns that each fit into the pool, and together need twice of it. Nobody may fail because others are there."""
+"""W6: turns that each fit into the pool, and together need twice of it. None may fail because of the others."""
 
 import asyncio
 import time

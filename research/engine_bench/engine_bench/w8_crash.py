@@ -126,7 +126,7 @@ async def _crash(server: Served, busy: int, words: dict[int, str]) -> dict[str, 
     await _speaking(caller, list(said))
     worker = server.worker()
     worker.kill()
-    for n in range(busy):  # while nobody can compute
+    for n in range(busy):  # while no worker can compute
         await say(f"busy{n}", words[busy + n] + " second")
     histories = {session: (await caller.settled(session))["history"] for session in said}
     lost = replied = errors = unanswered = 0

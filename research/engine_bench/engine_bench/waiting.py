@@ -1,4 +1,4 @@
-"""Waiting for what nobody announces: the state of a peer, the text of a stream."""
+"""Waiting for what is not announced: the state of a peer, the text of a stream."""
 
 import asyncio
 import time

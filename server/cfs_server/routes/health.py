@@ -91,7 +91,7 @@ async def readyz(parts: AppContext) -> Response:
 async def metrics(parts: AppContext, me: Me) -> Response:
     """Return all metrics for Prometheus. Requires the right to list everything."""
     if "/" not in me.principal.handle.scopes("list"):
-        raise Forbidden("the figures are about everybody: they need a token that may list '/'")
+        raise Forbidden("the figures are about all callers: they need a token that may list '/'")
     return Response(await parts.metrics.render(parts.store, parts.engine), media_type=CONTENT_TYPE)
 
 
@@ -109,7 +109,7 @@ def _model(parts: Context) -> dict[str, object] | None:
 async def backup(parts: AppContext, me: Me) -> Response:
     """Return a copy of the file of all sessions, made while the server works. Requires all rights on everything."""
     if any("/" not in me.principal.handle.scopes(operation) for operation in OPERATIONS):
-        raise Forbidden("a backup contains the data of everybody: it needs a token with all operations on '/'")
+        raise Forbidden("a backup contains the data of all callers: it needs a token with all operations on '/'")
     journal, file = parts.store.journal, parts.settings.store_file
     if journal is None or not journal.durable_store or file is None:
         raise Conflict("this server keeps sessions in memory only; `cfs export` writes them to a file")

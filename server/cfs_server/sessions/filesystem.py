@@ -62,7 +62,7 @@ class SessionFileSystem(FileSystemBase):
             try:
                 self._store.delete(id_of(path))
             except NotFound:
-                raise ConflictError(f"{path!r} was deleted by somebody else", path) from None
+                raise ConflictError(f"{path!r} was deleted by another caller", path) from None
 
         self._on_loop(delete)
 
@@ -72,7 +72,7 @@ class SessionFileSystem(FileSystemBase):
         def rename() -> None:
             new = id_of(target)
             if self._store.find(id_of(path)) is None:
-                raise ConflictError(f"{path!r} was deleted by somebody else", path)
+                raise ConflictError(f"{path!r} was deleted by another caller", path)
             if self._store.missing(new)[:-1]:
                 raise ConflictError(f"there is no session above {target!r}", target)
             try:

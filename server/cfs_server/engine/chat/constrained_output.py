@@ -66,7 +66,7 @@ def _hoisted(schema: Any, mark: str, definitions: dict[str, Any]) -> Any:
     for key, value in schema.items():
         if key == "$ref":
             found[key] = _moved(value, mark)
-        elif key == "properties" and isinstance(value, dict):  # its keys are anybody's
+        elif key == "properties" and isinstance(value, dict):  # its keys are the caller's
             found[key] = {name: _hoisted(each, mark, definitions) for name, each in value.items()}
         elif key not in moved:
             found[key] = _hoisted(value, mark, definitions)

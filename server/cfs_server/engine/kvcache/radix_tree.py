@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 class Entry:
     """A file with the state of the positions from `start` to `end`; nodes that were one when it was written share it.
 
-    While it is `reading` somebody waits for it.
+    While it is `reading`, a turn waits for it.
     """
 
     start: int

@@ -99,7 +99,7 @@ class Counter:
         if isinstance(command, AskTokens):
             self._open[command.number] = self._work(command)
         elif self._open.pop(command.number, None) is not None:
-            self._send(CountedTokens(command.number, error="nobody waits for it"))
+            self._send(CountedTokens(command.number, error="its client has left"))
 
     def _work(self, question: AskTokens) -> _Counting:
         """Count a request; a conversation that the template refuses gets an error and affects no other."""

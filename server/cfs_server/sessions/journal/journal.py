@@ -227,7 +227,7 @@ class Journal:
     # -- writing --------------------------------------------------------------------------------------------------
 
     def append(self, record: Record) -> int:
-        """Add a record. Returns its sequence number. It is durable within 50 ms, or when somebody waits for it."""
+        """Add a record. Returns its sequence number. It is durable within 50 ms, or when a caller waits for it."""
         self._add(record)
         return self._seq
 
