@@ -45,6 +45,7 @@ ROUTE_WORDS = frozenset(
         "events",
         "claim",
         "turns",
+        "questions",
     }
 )
 """Last parts of the session routes; no component of a sub-session may be one of them (H1)."""

@@ -12,7 +12,7 @@ from cfs.api import life_in
 from cfs.errors import Gone, Unavailable
 from cfs.stream import Outcome, StreamEvent, asked_last, end_of_answer
 from cfs.transcript import Turn
-from cfs.wire import FinishReason, Message, SessionDetail, SessionInfo, Settings, ToolCall, Usage
+from cfs.wire import FinishReason, Message, Question, SessionDetail, SessionInfo, Settings, ToolCall, Usage
 
 IDLE = "idle"
 GENERATING = "generating"
@@ -186,7 +186,8 @@ class SessionState:
     `event` is the number of the last event that is included. `messages` counts the history; `history` holds the
     messages themselves if they are followed, and is None if they are unknown. `changed_at` is the time of the
     last change of the transcript in seconds since the epoch, `tokens` what the ended turns cost, `tool` the name of the
-    tool that was called and has not answered yet.
+    tool that was called and has not answered yet. `open_questions` counts the questions of its agent that wait for an
+    answer; `questions` holds those that are known, by id, oldest first: a listing only counts them.
     """
 
     event: int = 0
@@ -201,6 +202,8 @@ class SessionState:
     settings: Settings | None = None
     turn: TurnState | None = None
     history: list[Message] | None = None
+    open_questions: int = 0
+    questions: dict[str, Question] = field(default_factory=dict)
     deleted: bool = False
     renamed_to: str | None = None
 
@@ -216,8 +219,10 @@ class SessionState:
         self.messages, self.size, self.changed_at = info.messages, info.size, info.updated_at
         self.tokens, self.tool, self.turn = info.tokens, None, None
         self.settings = self.history = None
+        self.open_questions, self.questions = info.open_questions, {}
         if isinstance(info, SessionDetail):
             self.settings, self.history = info.settings, list(info.history)
+            self.questions = {question.id: question for question in info.questions}
             if info.partial is not None:
                 self.turn = TurnState("", [info.partial], info.event)
 
@@ -234,6 +239,8 @@ class SessionState:
                 self.settings = Settings.model_validate(data["settings"])
                 self.history = [] if self.history is not None and not self.messages else None
                 self.deleted, self.renamed_to = False, None
+                if "renamed_from" not in data:
+                    self.open_questions, self.questions = 0, {}
             case "message.added":
                 self._add(data, event.time)
             case "history.replaced":
@@ -255,6 +262,13 @@ class SessionState:
                 self.tool = None
             case "state.changed":
                 self.state, self.queued = data["state"], data["queued"]
+            case "question.asked":
+                self.open_questions += 1
+                asked = {"asked_at": event.time, "state": "open", **data}
+                self.questions[data["id"]] = Question.model_validate(asked)
+            case "question.answered":
+                self.open_questions -= 1
+                self.questions.pop(data["id"], None)
             case "session.deleted":
                 self.deleted, self.renamed_to = True, data.get("renamed_to")
         return True

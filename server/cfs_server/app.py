@@ -19,7 +19,7 @@ from cfs_server.event_streams import Streams
 from cfs_server.idempotency import IdempotencyMiddleware, Requests
 from cfs_server.metrics import Metrics
 from cfs_server.middleware import RequestMiddleware
-from cfs_server.routes import completions, dashboard, events, files, health, messages, sessions, turns
+from cfs_server.routes import completions, dashboard, events, files, health, messages, questions, sessions, turns
 from cfs_server.routes.http import ClientLeft, Context, nobody_listens
 from cfs_server.sessions.journal.journal import Backend, Journal
 from cfs_server.sessions.journal.memory import MemoryBackend
@@ -73,7 +73,7 @@ def create_app(
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    for module in (sessions, messages, events, turns, completions, files, health):
+    for module in (sessions, messages, events, turns, questions, completions, files, health):
         app.include_router(module.router)
     app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)

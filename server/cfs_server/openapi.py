@@ -23,6 +23,8 @@ _BODIES = (
     wire.ClaimRequest,
     wire.AgentUpdate,
     wire.AgentFinish,
+    wire.NewQuestion,
+    wire.QuestionAnswer,
     wire.Problem,
     completions.ChatRequest,
     completions.TokensRequest,

@@ -16,17 +16,19 @@ from cfs.stream import StreamEvent
 from cfs.transcript import Turn
 from cfs.wire import Event, SessionDetail, Settings
 
+YOUNGER: dict[str, Any] = {"open_questions": 0, "questions": {}}
 FIXTURES = sorted((Path(__file__).parent.parent / "fixtures/events").glob("*.json"))
 
 
 def read(path: Path) -> dict[str, Any]:
     """Read a recording; each of its events must be one that the wire knows.
 
-    A setting that is younger than the recording has its default in the state.
+    A setting or a field that is younger than the recording has its default in the state.
     """
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if (settings := found["state"]["settings"]) is not None:
         found["state"]["settings"] = Settings.model_validate(settings).model_dump(mode="json")
+    found["state"] = YOUNGER | found["state"]
     for event in found["events"]:
         Event.model_validate(event)
     return found
@@ -49,6 +51,8 @@ def shown(state: SessionState) -> dict[str, Any]:
         if state.history is None
         else [message.model_dump(mode="json", exclude_defaults=True) for message in state.history]
     )
+    closing = {"answer", "by", "terminal"}
+    found["questions"] = {name: each.model_dump(mode="json", exclude=closing) for name, each in state.questions.items()}
     if state.turn is not None:
         found["turn"] = asdict(state.turn) | {"text": state.turn.text}
         del found["turn"]["pieces"], found["turn"]["since"]

@@ -9,6 +9,8 @@ const source = read("../../server/cfs_server/dashboard/session_state.js");
 const { SessionState } = await import(`data:text/javascript,${encodeURIComponent(source)}`);
 const fixtures = new URL("../fixtures/events/", import.meta.url);
 
+const younger = { open_questions: 0, questions: {} }; // fields that old recordings lack
+
 function shown({ turn, ...state }) {
   if (turn === null) return { ...state, turn };
   const { since, ...rest } = turn;
@@ -25,6 +27,6 @@ for (const name of readdirSync(fixtures)) {
       state.apply(event);
       assert.equal(state.apply(event), false);
     }
-    assert.deepEqual(shown({ ...state }), recording.state);
+    assert.deepEqual(shown({ ...state }), { ...younger, ...recording.state });
   });
 }

@@ -270,6 +270,8 @@ BODIES: dict[str, bytes] = {
     "/rename": b'{"id": "x"}',
     "/update": b'{"claim": "x"}',
     "/finish": b'{"claim": "x"}',
+    "/questions": b'{"claim": "x", "text": "x"}',
+    "/questions/q": b'{"answer": "x"}',
     "/messages": b"x",
 }
 
@@ -286,7 +288,7 @@ BODIES: dict[str, bytes] = {
 async def test_a_session_is_the_one_that_the_url_names_or_none(
     siege: Siege, method: str, path: str, encode: Callable[[str], bytes]
 ) -> None:
-    end = path.removeprefix("/v1/sessions/{id}").format(turn="x")
+    end = path.removeprefix("/v1/sessions/{id}").format(turn="x", question="q")
     body = next((body for word, body in BODIES.items() if end.endswith(word)), b"") if method != "GET" else b""
     media = "text/plain" if end in ("/messages", "/transcript") else "application/json"
     wrong: list[object] = []

@@ -85,6 +85,7 @@ async def test_every_route_that_writes_is_tested_here(server: ServerHarness) -> 
     tested = [
         *WRITES,
         *(("POST", f"/v1/sessions/a/{route}", {}) for route in ("claim", "turns/t/update", "turns/t/finish")),
+        *(("POST", f"/v1/sessions/a/{route}", {}) for route in ("questions", "questions/q")),  # test_questions.py
     ]
     document = (await server.client.get("/openapi.json")).json()
     for path, operations in document["paths"].items():

@@ -38,7 +38,7 @@ ROUTES = {
 
 DIARY, CHAPTER, AGENT, ERRAND = "alices-diary", "alices-diary/chapter", "alices-agent", "alices-errand"
 NOTES = "workspaces/alices-diary/notes.txt"
-CONTENT = ("quinces", "marmalade", "medlars", "damsons")
+CONTENT = ("quinces", "marmalade", "medlars", "damsons", "cranberries")
 """Words of her messages, settings and files, each of them in one place only."""
 
 
@@ -55,7 +55,10 @@ async def furnish(alice: Guest) -> dict[str, str]:
         await alice.say(session, "quinces")
     claimed = (await alice.client.post(f"/v1/sessions/{AGENT}/claim", json={})).json()
     await alice.client.put(f"/v1/files/{NOTES}", content=b"damsons")
-    return {"turn": claimed["turn"], "claim": claimed["claim"]}
+    asked = await alice.client.post(
+        f"/v1/sessions/{AGENT}/questions", json={"claim": claimed["claim"], "text": "cranberries"}
+    )
+    return {"turn": claimed["turn"], "claim": claimed["claim"], "question": asked.json()["id"]}
 
 
 async def everything_in(server: ServerHarness) -> list[object]:
@@ -103,7 +106,7 @@ class Call:
             return text
 
         method, url = route
-        at = {"id": self.id, "path": self.path, "turn": "{turn}"}
+        at = {"id": self.id, "path": self.path, "turn": "{turn}", "question": "{question}"}
         return client.build_request(
             method,
             url.format(**{name: quote(filled(text)) for name, text in at.items()}),
@@ -177,6 +180,17 @@ CALLS: dict[tuple[str, str], list[Call]] = {
     ],
     ("POST", S + "/{id}/turns/{turn}/finish"): [
         Call(needs=WRITE, about=AGENT, json={"claim": "{claim}", "reply": "x"}, status=200)
+    ],
+    ("POST", S + "/{id}/questions"): [
+        Call(needs=WRITE, about=AGENT, json={"claim": "{claim}", "text": "x"}, status=201)
+    ],
+    ("GET", S + "/{id}/questions"): [
+        Call(needs=READ, about=AGENT, status=200),
+        Call(needs=READ, about=AGENT, params={"all": "true"}, status=200),
+    ],
+    ("GET", S + "/{id}/questions/{question}"): [Call(needs=READ, about=AGENT, status=200)],
+    ("POST", S + "/{id}/questions/{question}"): [
+        Call(needs=WRITE, about=AGENT, json={"answer": "deny", "claim": "{claim}"}, status=200, repeats=True)
     ],
     ("POST", "/v1/chat/completions"): [
         Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X]}, status=200),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from cfs.errors import CfsError, ContextTooLong
-from cfs.wire import Message, SettingsPatch, Usage
+from cfs.wire import Message, NewQuestion, SettingsPatch, Usage
 from cfs_server.engine.interface import GenerationRequest
 from cfs_server.engine.scripted import Script, ScriptedEngine, echo
 from cfs_server.sessions import state
@@ -75,6 +75,7 @@ def session_dump(session: Session) -> object:
         (history.messages, history.size, history.cost, history.version, history.changed_at, history.window),
         (history.text, [history.size_at(version) for version in range(history.version + 1)]),
         ([turn_dump(turn) for turn in session.queue], turn_dump(session.running), session.state),
+        list(session.questions.values()),
         (session.tokens, session.created_at, session.updated_at, session.etag),
         session.log.last,
     )
@@ -185,6 +186,19 @@ class ReplayMachine(RuleBasedStateMachine):
             usage = Usage(prompt_tokens=3, completion_tokens=4)
             self.do(lambda: self.store.get(name).finish(turn, secret, reply=reply, error=error, usage=usage))
 
+    @rule(data=st.data(), text=WORDS)
+    def ask(self, data: st.DataObject, text: str) -> None:
+        if self.claimed:
+            name, _, secret = data.draw(st.sampled_from(self.claimed))
+            self.do(lambda: self.store.get(name).ask(NewQuestion(claim=secret, text=text), "agent"))
+
+    @rule(name=NAMES, data=st.data(), answer=st.sampled_from(["allow", "deny"]))
+    def answer_a_question(self, name: str, data: st.DataObject, answer: str) -> None:
+        session = self.store.find(name)
+        if session is not None and session.questions:
+            chosen = data.draw(st.sampled_from(sorted(session.questions)))
+            self.do(lambda: session.answer_question(chosen, answer, "alice"))
+
     @rule(name=NAMES)
     def expire(self, name: str) -> None:
         def expire() -> None:
@@ -270,6 +284,13 @@ async def test_every_kind_of_change_can_be_made_again() -> None:
         session.update(
             turn.id, secret, text="half a reply", messages=[Message(role="tool", content="42")], lease_seconds=9
         )
+        await check()
+        for number in range(20):
+            asked = session.ask(NewQuestion(claim=secret, text=f"make {number}", directory="/srv"), "agent")
+            await check()
+            session.answer_question(asked.id, "always", "alice")
+            await check()
+        session.ask(NewQuestion(claim=secret, text="open at the end"), "agent")
         await check()
         session.expire(turn)
         await check()

@@ -57,6 +57,8 @@ export class SessionState {
   settings = null;
   turn = null;
   history = null; // the messages themselves, where they are followed
+  open_questions = 0; // of its agent
+  questions = {}; // those that are known, by id, oldest first: a listing only counts them
   deleted = false;
   renamed_to = null;
 
@@ -74,6 +76,8 @@ export class SessionState {
     this.turn = typeof info.partial === "string" ? new TurnState("", info.partial, info.event) : null;
     this.settings = info.settings ?? null;
     this.history = info.history ? [...info.history] : null;
+    this.open_questions = info.open_questions ?? 0;
+    this.questions = Object.fromEntries((info.questions ?? []).map((question) => [question.id, question]));
   }
 
   /** Take the next event; false, and nothing changes, for one that is included already. */
@@ -91,6 +95,10 @@ export class SessionState {
         this.history = this.history !== null && data.messages === 0 ? [] : null;
         this.deleted = false;
         this.renamed_to = null;
+        if (data.renamed_from === undefined) {
+          this.open_questions = 0;
+          this.questions = {};
+        }
         break;
       case "message.added":
         this.#add(data, time);
@@ -125,6 +133,16 @@ export class SessionState {
         this.state = data.state;
         this.queued = data.queued;
         break;
+      case "question.asked":
+        this.open_questions += 1;
+        this.questions = { ...this.questions, [data.id]: { asked_at: time, state: "open", ...data } };
+        break;
+      case "question.answered": {
+        const { [data.id]: closed, ...open } = this.questions;
+        this.open_questions -= 1;
+        this.questions = open;
+        break;
+      }
       case "session.deleted":
         this.deleted = true;
         this.renamed_to = data.renamed_to ?? null;

@@ -6,7 +6,7 @@ import math
 import re
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from email.message import Message as MimeHeader
 from email.utils import formatdate
 from functools import partial
@@ -32,7 +32,7 @@ from cfs.errors import (
     UnsupportedMedia,
 )
 from cfs.ids import ROUTE_WORDS, check_id
-from cfs.wire import ID_PATTERN, Message, Reply, SessionDetail, SessionInfo, SessionTree
+from cfs.wire import ID_PATTERN, Message, Question, Reply, SessionDetail, SessionInfo, SessionTree
 from cfs_server.access.auth import Principal, Principals
 from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
 from cfs_server.engine.interface import Engine, ModelInfo
@@ -43,6 +43,8 @@ from cfs_server.idempotency import Idempotency, Requests
 from cfs_server.metrics import Metrics
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, aside
+from cfs_server.sessions.questions import Question as AskedQuestion
+from cfs_server.sessions.questions import open_questions
 from cfs_server.sessions.quotas import Limits
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
@@ -212,6 +214,11 @@ class Caller:
         parts, owner = self._parts, self.principal.account.owner
         return AuthorizedCompletions(parts.model_card, parts.engine, parts.completions, self.sessions, owner)
 
+    @property
+    def has_token(self) -> bool:
+        """Whether the server requires tokens, so that it can tell callers apart."""
+        return self._parts.principals.closed
+
     def wait_limit(self, seconds: float | None) -> float:
         """Limit a wait to the maximum of one request."""
         most = self._parts.settings.max_wait
@@ -302,7 +309,13 @@ def detail(session: Session, sessions: AuthorizedSessions) -> SessionDetail:
         queue=tuple(turn.message for turn in session.queue),
         partial=session.partial,
         settings=session.settings,
+        questions=tuple(map(question, open_questions(session.questions))),
     )
+
+
+def question(found: AskedQuestion) -> Question:
+    """Return a question of an agent."""
+    return Question(**asdict(found))
 
 
 def detail_json(shown: SessionDetail) -> bytes:

@@ -65,7 +65,7 @@ class HistoryCache:
         if self._journal is None:
             return
         self.forget(session)
-        size = 0 if session.deleted else session.history.memory + sum(turn.waiting_bytes for turn in session.queue)
+        size = 0 if session.deleted else session.history.memory + session.waiting_bytes
         if not size:
             return
         self._sizes[session] = size

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+import uuid
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -25,17 +26,29 @@ from cfs.errors import (
     EngineError,
     Forbidden,
     Gone,
+    InvalidParameters,
     NotFound,
     StorageFull,
     TooMany,
 )
 from cfs.transcript import render
-from cfs.wire import LEASE_SECONDS, FinishReason, Message, SessionInfo, Settings, SettingsPatch, ToolCall, Usage
+from cfs.wire import (
+    LEASE_SECONDS,
+    FinishReason,
+    Message,
+    NewQuestion,
+    SessionInfo,
+    Settings,
+    SettingsPatch,
+    ToolCall,
+    Usage,
+)
 from cfs_server.broadcast import Broadcast
 from cfs_server.engine.fitting import TARGET, leading_systems
 from cfs_server.engine.interface import TOO_LONG, Delta, Engine, Finished, GenerationRequest
 from cfs_server.sessions.events import Event, EventBus, EventLog
 from cfs_server.sessions.history import MESSAGE_COST, History, Weighed, Window, cost_of, cost_of_value, error_reply
+from cfs_server.sessions.questions import MOST_OPEN, Question, QuestionState, already_closed, open_questions
 from cfs_server.sessions.quotas import Limits, StorageUsage
 from cfs_server.sessions.state import (
     CancelRequested,
@@ -49,6 +62,8 @@ from cfs_server.sessions.state import (
     LeaseRenewed,
     MessageAdded,
     MessageExcluded,
+    QuestionAsked,
+    QuestionClosed,
     Record,
     Renamed,
     ReplyExtended,
@@ -119,7 +134,8 @@ class Session(SessionState):
         session.deleted, session.tokens = False, head.tokens
         session.created_at, session.updated_at = head.created_at, head.updated_at
         session.seq, session.begins_at = head.seq, head.history.begins_at
-        account.add(sessions=1, size=sum(turn.waiting_bytes for turn in session.queue))
+        session.questions = {question.id: question for question in head.questions}
+        account.add(sessions=1, size=session.waiting_bytes)
         return session
 
     def _attach(self, key: str, services: Services, account: StorageUsage, log: EventLog) -> None:
@@ -146,6 +162,7 @@ class Session(SessionState):
             self.history.head(self.begins_at),
             None if self.running is None else self.running.head(),
             tuple(turn.head() for turn in self.queue),
+            tuple(self.questions.values()),
         )
 
     # -- changing -------------------------------------------------------------------------------------------------
@@ -204,6 +221,7 @@ class Session(SessionState):
             sub_sessions=sub_sessions,
             event=self.log.last,
             etag=self.etag,
+            open_questions=len(open_questions(self.questions)),
         )
 
     def settled_history(self) -> Weighed:
@@ -443,6 +461,7 @@ class Session(SessionState):
     ) -> None:
         usage = usage or Usage()
         error = None if failure is None else failure.detail
+        self._withdraw(turn)
         self.apply(TurnEnded(turn.id, reason, reply, usage, error, announced))
         _stop_timer(turn)
         if not turn.result.done():
@@ -519,6 +538,7 @@ class Session(SessionState):
         """End an expired lease. Its turn waits for the next claim."""
         if self.running is not turn:
             return
+        self._withdraw(turn)
         self.apply(LeaseExpired(turn.id))
         _stop_timer(turn)
         self.advance()
@@ -551,6 +571,63 @@ class Session(SessionState):
         _stop_timer(turn)
         turn.timer = asyncio.get_running_loop().call_later(seconds, self.expire, turn)
 
+    # -- questions of the agent to a person (A5) ------------------------------------------------------------------
+
+    def ask(self, new: NewQuestion, asker: str) -> Question:
+        """Ask a person, for the agent that holds the running turn.
+
+        Raises `NotFound`, `Forbidden`, `TooMany` or `StorageFull`.
+        """
+        turn = self.running or next(iter(self.queue), None)
+        turn = self._leased("" if turn is None else turn.id, new.claim)
+        if len(open_questions(self.questions)) >= MOST_OPEN:
+            raise TooMany(f"{MOST_OPEN} questions are open in this session: wait for an answer, or withdraw one")
+        question = Question(
+            uuid.uuid4().hex,
+            turn.id,
+            new.text,
+            new.choices,
+            kind=new.kind,
+            directory=new.directory,
+            background=new.background,
+            asker=asker,
+        )
+        self.account.require_room(size=question.cost)
+        self.apply(QuestionAsked(question))
+        return self.questions[question.id]
+
+    def question(self, question_id: str) -> Question:
+        """Return an open question, or one of the newest closed ones. Raises `NotFound`."""
+        found = self.questions.get(question_id)
+        if found is None:
+            raise NotFound(
+                f"session {self.id!r} has no question {question_id!r}: its turn has ended, or it was answered long ago"
+            )
+        return found
+
+    def answer_question(self, question_id: str, answer: str | None, by: str, secret: str | None = None) -> Question:
+        """Answer an open question; without an answer, withdraw it. An agent proves by its `secret` that it asked.
+
+        Raises `Conflict` if it is not open, `NotFound`, `Forbidden` or `InvalidParameters`.
+        """
+        question = self.question(question_id)
+        if question.state is not QuestionState.OPEN:
+            raise already_closed(question)
+        if secret is not None:
+            self._leased(question.turn, secret)
+        elif answer is None:
+            raise Forbidden("only the agent that has asked a question can withdraw it: send its claim")
+        if answer is not None and answer not in question.choices:
+            raise InvalidParameters(f"the answer is one of {', '.join(question.choices)}")
+        self.apply(QuestionClosed(question_id, answer, by, terminal=secret is not None and answer is not None))
+        return self.questions[question_id]
+
+    def _withdraw(self, turn: Turn) -> None:
+        """Withdraw the questions of a turn that ends, or whose agent is lost."""
+        for question in open_questions(self.questions):
+            if question.turn == turn.id:
+                self.apply(QuestionClosed(question.id))
+
     # -- checking -------------------------------------------------------------------------------------------------
 
     def check_integrity(self) -> None:
@@ -563,6 +640,9 @@ class Session(SessionState):
             raise AssertionError(f"{self.id}: a turn in the queue is not queued")
         if self.running is not None and (self.running.task is None) != (self.running.state is TurnState.LEASED):
             raise AssertionError(f"{self.id}: a running turn belongs to a task or to a lease, and to one of them only")
+        asking = {question.turn for question in open_questions(self.questions)}
+        if asking - ({self.running.id} if self.running and self.running.state is TurnState.LEASED else set()):
+            raise AssertionError(f"{self.id}: a question is open without an agent that waits for its answer")
         if self.deleted and not self.idle:
             raise AssertionError(f"{self.id}: deleted and busy")
 

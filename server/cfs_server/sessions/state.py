@@ -18,6 +18,7 @@ from cfs.wire import EventType, FinishReason, Message, Settings, State, Usage
 from cfs_server.engine.interface import Delta
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.history import History, HistoryHead, Weighed, Window
+from cfs_server.sessions.questions import Question, oldest_closed
 from cfs_server.sessions.quotas import StorageUsage
 from cfs_server.sessions.turns import InvalidTransition, Lease, Turn, TurnHead, TurnRequest, TurnState
 
@@ -51,6 +52,7 @@ class SessionState:
         "id",
         "key",
         "nonce",
+        "questions",
         "queue",
         "running",
         "seq",
@@ -67,6 +69,8 @@ class SessionState:
     history: History
     queue: list[Turn]
     running: Turn | None
+    questions: dict[str, Question]
+    """The open questions of its agent and the newest closed ones of the same turn, by id, oldest first."""
     deleted: bool
     tokens: int
     created_at: float
@@ -89,6 +93,11 @@ class SessionState:
         if self.queue:
             return "waiting_for_agent" if self.settings.driver == "agent" else "generating"
         return "idle"
+
+    @property
+    def waiting_bytes(self) -> int:
+        """The memory of what is not in the history: messages that wait, and questions."""
+        return sum(turn.waiting_bytes for turn in self.queue) + sum(each.cost for each in self.questions.values())
 
     def turn(self, turn_id: str) -> Turn:
         """Return the running or waiting turn with this id. Raises `InvalidTransition` if it has ended."""
@@ -135,6 +144,7 @@ class Head:
     history: HistoryHead
     running: TurnHead | None = None
     queue: tuple[TurnHead, ...] = ()
+    questions: tuple[Question, ...] = ()
 
 
 class Change(Protocol):
@@ -198,6 +208,7 @@ class Created:
         session.history = History(session.account, self.history, at)
         session.history.window = self.window
         session.queue, session.running, session.deleted, session.tokens = [], None, False, 0
+        session.questions = {}
         session.created_at = session.updated_at = at
         session.account.add(sessions=1)
         return (session.created_event(**({} if self.forked_from is None else {"forked_from": self.forked_from})),)
@@ -225,9 +236,10 @@ class Deleted:
         for turn in (session.running, *session.queue):
             if turn is not None:
                 turn.enter(TurnState.CANCELLED)
-        session.account.add(sessions=-1, size=-sum(turn.waiting_bytes for turn in session.queue))
+        session.account.add(sessions=-1, size=-session.waiting_bytes)
         session.running = None
         session.queue.clear()
+        session.questions.clear()
         session.history.release(at)
         session.deleted = True
         return (EventDraft(session.id, "session.deleted", {}),)
@@ -471,7 +483,7 @@ class TurnEnded:
         return TurnState.CANCELLED if self.reason == "cancelled" else TurnState.FINISHED
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
-        """Count the tokens of the turn and remove it."""
+        """Count the tokens of the turn and remove it, with the questions that were asked in it."""
         turn, usage = session.turn(self.turn), self.usage
         turn.enter(self.state)
         if turn is session.running:
@@ -479,6 +491,9 @@ class TurnEnded:
         else:
             session.account.add(size=-turn.waiting_bytes)
             session.queue.remove(turn)
+        for question in [each for each in session.questions.values() if each.turn == self.turn]:
+            session.account.add(size=-question.cost)
+            del session.questions[question.id]
         session.tokens += usage.prompt_tokens + usage.completion_tokens
         if not self.announced:
             return ()
@@ -486,3 +501,51 @@ class TurnEnded:
         if self.error is None:
             return (EventDraft(session.id, "turn.finished", data),)
         return (EventDraft(session.id, "turn.failed", data | {"error": self.error}),)
+
+
+# -- questions of agents ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionAsked:
+    """The agent that answers the running turn asks a person (A5)."""
+
+    question: Question
+
+    def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
+        """Add the question. The oldest closed ones leave."""
+        question = replace(self.question, asked_at=at)
+        session.questions[question.id] = question
+        gone = oldest_closed(session.questions)
+        for each in gone:
+            del session.questions[each.id]
+        session.account.add(size=question.cost - sum(each.cost for each in gone))
+        data = {
+            "turn": question.turn,
+            "id": question.id,
+            "kind": question.kind,
+            "text": question.text,
+            "choices": list(question.choices),
+            "directory": question.directory,
+            "background": question.background,
+            "asker": question.asker,
+        }
+        return (EventDraft(session.id, "question.asked", data),)
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionClosed:
+    """A question has got its answer, or is withdrawn: the answer is None then."""
+
+    id: str
+    answer: str | None = None
+    by: str | None = None
+    terminal: bool = False
+
+    def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
+        """Store the answer. The question can be read for a while, at most until its turn ends."""
+        question = session.questions[self.id] = session.questions[self.id].closed(
+            self.answer, self.by, terminal=self.terminal
+        )
+        data = {"turn": question.turn, "id": self.id, "answer": self.answer, "by": self.by, "terminal": self.terminal}
+        return (EventDraft(session.id, "question.answered", data),)

@@ -605,7 +605,7 @@ class SessionStore:
         self.histories.check_integrity()
         busy = {session.id for session in self if not session.idle}
         self._hints.check_integrity(busy, {session.key for session in self})
-        size = sum(session.history.cost + sum(turn.waiting_bytes for turn in session.queue) for session in self)
+        size = sum(session.history.cost + session.waiting_bytes for session in self)
         if (self.account.sessions, self.account.bytes) != (len(self), size):
             raise AssertionError("what is counted is not what there is")
         listed = self._roots + [child for children in self._children.values() for child in children]

@@ -3,7 +3,7 @@
 import json
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -30,6 +30,7 @@ from cfs_server.sessions.journal.records import (
     encode_head,
 )
 from cfs_server.sessions.journal.sqlite import SqliteBackend
+from cfs_server.sessions.questions import Question, QuestionState
 from cfs_server.sessions.state import Author, Change, Head, Record
 from cfs_server.sessions.turns import Lease, TurnHead, TurnRequest, TurnState
 
@@ -72,6 +73,7 @@ MODELS: Mapping[Any, st.SearchStrategy[Any]] = {
     type(None): st.none(),
     dict[str, Any]: st.dictionaries(TEXT, JSON, max_size=3),
     TurnState: st.sampled_from(TurnState),
+    QuestionState: st.sampled_from(QuestionState),
 }
 
 
@@ -106,6 +108,8 @@ def records(draw: st.DrawFn) -> Record:
         data["message"] = change.message.model_dump(exclude_defaults=True, mode="json")
     if isinstance(change, state.ReplyExtended):
         data["text"] = change.delta.text
+    if isinstance(change, state.QuestionAsked):
+        data |= {"text": change.question.text, "turn": change.question.turn}
     drafts = draw(st.lists(st.just(("token", data)) | st.just(("state.changed", {"state": "idle"})), max_size=3))
     number, position = draw(st.integers(10, 1 << 40)), draw(st.integers(10, 1 << 40))
     key, at = draw(st.uuids()).hex, draw(st.floats(0, 1 << 33))
@@ -226,6 +230,18 @@ HEAD = Head(
     running=TurnHead(REQUEST, 3, TurnState.LEASED, (DELTA,), LEASE),
     queue=(TurnHead(TurnRequest(MESSAGES[1], id="1f" * 16, accepted_at=1_700_000_002.0)),),
 )
+QUESTION = Question(
+    "4d" * 16,
+    TURN,
+    "make test",
+    ("allow", "deny"),
+    "command",
+    "/srv/demo",
+    background=True,
+    asker="agent",
+    asked_at=1.5,
+)
+ASKING = replace(HEAD, questions=(QUESTION.closed("deny", "bob", terminal=True), replace(QUESTION, id="5e" * 16)))
 CHANGES: Mapping[str, Change] = {
     "session.created": state.Created(
         "main/coder", "1a" * 16, "5eed1234", "alice", SETTINGS, Weighed.of(MESSAGES), Window(1, "They met."), "main"
@@ -249,7 +265,12 @@ CHANGES: Mapping[str, Change] = {
     "turn.ended": state.TurnEnded(
         TURN, "error", "half", Usage(prompt_tokens=3, completion_tokens=4), "it broke", announced=False
     ),
+    "question.asked": state.QuestionAsked(QUESTION),
+    "question.closed": state.QuestionClosed(QUESTION.id, "deny", "bob", terminal=True),
 }
+HEADS = {"head": HEAD, "head.asking": ASKING}
+YOUNGER = {"question.asked", "question.closed"}
+"""Kinds of change that the first schema's file lacks: it was published before them."""
 EVENTS: Mapping[str, dict[str, Any]] = {
     "message.added": {
         "turn": TURN,
@@ -258,6 +279,7 @@ EVENTS: Mapping[str, dict[str, Any]] = {
         "size": 99,
     },
     "reply.extended": {"turn": TURN, "text": " hello", "tokens": 2, "thinking": "hm"},
+    "question.asked": {"turn": TURN, "id": QUESTION.id, "kind": "command", "text": "make test"},
     "turn.ended": {"turn": TURN, "reply": "half", "finish_reason": "error", "usage": {"prompt_tokens": 3}},
 }
 
@@ -272,7 +294,7 @@ def golden_record(kind: str) -> Record:
 def test_every_kind_has_a_golden_file() -> None:
     """Add the new kind to `CHANGES`, and run this module with `python -m` to write its file."""
     names = {path.stem for path in (GOLDEN / f"v{VERSION}").glob("*.json")}
-    assert names == {*KINDS, "head"}
+    assert names == {*KINDS, *HEADS}
     assert CHANGES.keys() == KINDS.keys()
 
 
@@ -280,15 +302,15 @@ def test_every_kind_has_a_golden_file() -> None:
 def test_records_of_every_version_can_be_read(path: Path) -> None:
     """A file that has been published never changes."""
     stored = json.loads(path.read_text(encoding="utf-8"))
-    if path.stem == "head":
-        assert decode_head(json.dumps(stored)) == HEAD
+    if path.stem in HEADS:
+        assert decode_head(json.dumps(stored)) == HEADS[path.stem]
         return
     row = Row(**stored | {"body": json.dumps(stored["body"]), "events": json.dumps(stored["events"] or "")})
     row = row._replace(author=json.dumps(stored["author"]), events="" if not stored["events"] else row.events)
     assert shown(decode(row)) == shown(golden_record(path.stem))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "head"])
+@pytest.mark.parametrize("kind", [*KINDS, *HEADS])
 def test_the_current_version_is_written_as_in_its_golden_files(kind: str) -> None:
     """A change of the stored form needs a new version, and a reader for the old one."""
     path = GOLDEN / f"v{VERSION}" / f"{kind}.json"
@@ -297,8 +319,8 @@ def test_the_current_version_is_written_as_in_its_golden_files(kind: str) -> Non
 
 def golden_form(kind: str) -> dict[str, Any]:
     """Return the content of a golden file of the current version."""
-    if kind == "head":
-        found: dict[str, Any] = json.loads(encode_head(HEAD))
+    if kind in HEADS:
+        found: dict[str, Any] = json.loads(encode_head(HEADS[kind]))
         return found
     row = encode(9, golden_record(kind))._asdict()
     return {
@@ -314,7 +336,7 @@ def test_files_of_every_schema_open(tmp_path: Path, path: Path) -> None:
     backend = SqliteBackend(copy)
     opened = backend.open()
     assert opened.heads == [HEAD]
-    assert {row.kind for row in opened.rows} == KINDS.keys() - {"session.created", "session.deleted"}
+    assert {row.kind for row in opened.rows} == KINDS.keys() - {"session.created", "session.deleted"} - YOUNGER
     assert [shown(decode(row)) for row in opened.rows] == [
         shown(golden_record(row.kind)._replace(number=row.number, position=row.position)) for row in opened.rows
     ]
@@ -325,7 +347,7 @@ def test_files_of_every_schema_open(tmp_path: Path, path: Path) -> None:
 
 def write_golden_files() -> None:
     """Write the files of the current version that do not exist yet."""
-    for kind in (*KINDS, "head"):
+    for kind in (*KINDS, *HEADS):
         path = GOLDEN / f"v{VERSION}" / f"{kind}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():

@@ -45,6 +45,8 @@ KINDS: Mapping[str, type[Any]] = MappingProxyType(
         "lease.expired": state.LeaseExpired,
         "cancel.requested": state.CancelRequested,
         "turn.ended": state.TurnEnded,
+        "question.asked": state.QuestionAsked,
+        "question.closed": state.QuestionClosed,
     }
 )
 """The name of each kind of change."""
@@ -60,6 +62,7 @@ _SHARED: Mapping[str, Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "message.added": MappingProxyType({"message": ("message",), "turn": ("turn",)}),
         "reply.extended": MappingProxyType({"text": ("delta", "text"), "turn": ("turn",)}),
         "turn.ended": MappingProxyType({"reply": ("reply",), "turn": ("turn",)}),
+        "question.asked": MappingProxyType({"text": ("question", "text"), "turn": ("question", "turn")}),
     }
 )
 """Data of events that the change contains as well. They are stored once."""

@@ -1,0 +1,140 @@
+"""Questions of agents: asked by the agent that holds a turn, answered by a person from anywhere (A5)."""
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from cfs import wire
+from cfs.errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    InvalidIdentifier,
+    InvalidParameters,
+    NotFound,
+    StorageFull,
+    TooLarge,
+    TooMany,
+    Unavailable,
+    UnsupportedMedia,
+)
+from cfs_server.idempotency import Idempotency
+from cfs_server.openapi import answer, body, problems
+from cfs_server.routes.http import Me, Seconds, SessionId, Sessions, as_json, attend, json_body, question
+from cfs_server.sessions.authorized import AuthorizedSessions
+from cfs_server.sessions.questions import Question, QuestionState, open_questions
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.state import author
+
+router = APIRouter(prefix="/v1/sessions", tags=["questions"])
+
+QuestionId = Annotated[
+    str, Path(description="The question.", alias="question", json_schema_extra={"pattern": "^[0-9a-f]{32}$"})
+]
+_ERRORS = (InvalidIdentifier, InvalidParameters, NotFound)
+
+
+@router.post(
+    "/{id:session}/questions",
+    status_code=201,
+    responses={
+        201: answer("Asked", json=wire.Question),
+        **problems(*_ERRORS, Forbidden, StorageFull, TooLarge, TooMany, UnsupportedMedia),
+    },
+    openapi_extra=body(json=wire.NewQuestion),
+)
+async def ask(
+    id: SessionId,  # noqa: A002 - the name in the path
+    new: Annotated[wire.NewQuestion, Depends(json_body(wire.NewQuestion))],
+    me: Me,
+    ticket: Idempotency,  # noqa: ARG001 - the middleware keeps the answer
+) -> Response:
+    """Ask a person, as the agent that holds the running turn."""
+    session = me.sessions.get(id, "write")
+    return as_json(question(session.ask(new, me.principal.name)), 201)
+
+
+@router.get(
+    "/{id:session}/questions", responses={200: answer("The questions", json=wire.QuestionList), **problems(*_ERRORS)}
+)
+async def list_questions(
+    id: SessionId,  # noqa: A002
+    sessions: Sessions,
+    every: Annotated[bool, Query(alias="all", description="Also the newest ones that are not open any more.")] = False,
+) -> Response:
+    """List the open questions of a session."""
+    session = sessions.get(id, "read_binary")
+    found = tuple(session.questions.values()) if every else open_questions(session.questions)
+    return as_json(wire.QuestionList(questions=tuple(map(question, found))))
+
+
+@router.get(
+    "/{id:session}/questions/{question}",
+    responses={200: answer("The question", json=wire.Question), **problems(*_ERRORS, Gone, Unavailable)},
+)
+async def get_question(
+    request: Request,
+    id: SessionId,  # noqa: A002
+    question_id: QuestionId,
+    me: Me,
+    wait: Annotated[Seconds, Query(description="Seconds to wait until it is not open any more.")] = 0.0,
+) -> Response:
+    """Get a question, or wait until it is answered or withdrawn."""
+    session = me.sessions.get(id, "read_binary")
+    session.question(question_id)
+    with me.sessions.throughout(session, "read_binary"):
+        found = await attend(request, _closed(session, question_id, me.wait_limit(wait), me.sessions))
+    return as_json(question(found))
+
+
+@router.post(
+    "/{id:session}/questions/{question}",
+    responses={
+        200: answer("Answered, or withdrawn", json=wire.Question),
+        **problems(*_ERRORS, Conflict, Forbidden, TooLarge, UnsupportedMedia),
+    },
+    openapi_extra=body(json=wire.QuestionAnswer),
+)
+async def answer_question(
+    id: SessionId,  # noqa: A002
+    question_id: QuestionId,
+    given: Annotated[wire.QuestionAnswer, Depends(json_body(wire.QuestionAnswer))],
+    me: Me,
+    ticket: Idempotency,  # noqa: ARG001 - the middleware keeps the answer
+) -> Response:
+    """Answer a question. The first answer counts."""
+    session = me.sessions.get(id, "write")
+    found = session.question(question_id)
+    if given.claim is None and given.answer is not None:
+        _require_other(me, found)
+    return as_json(question(session.answer_question(question_id, given.answer, me.principal.name, given.claim)))
+
+
+def _require_other(me: Me, found: Question) -> None:
+    """Raise `Forbidden` for an agent that would answer itself, as far as the server can know."""
+    acting = author.get()
+    if acting is not None and acting.agent is not None:
+        raise Forbidden("an agent does not answer questions: a person does")
+    if me.has_token and found.asker == me.principal.name:
+        raise Forbidden(
+            f"this question was asked with the same token, {found.asker!r}: answer it with another token, or at the"
+            " agent's terminal"
+        )
+
+
+async def _closed(session: Session, question_id: str, seconds: float, sessions: AuthorizedSessions) -> Question:
+    """Return a question when it is no longer open, or when the time is over."""
+    asked = session.id
+    try:
+        async with asyncio.timeout(seconds):
+            while session.question(question_id).state is QuestionState.OPEN:
+                await session.log.broadcast.wait()
+                sessions.require_still(session, asked, "read_binary")
+                if session.deleted:
+                    raise Gone(f"session {asked!r} has been deleted")
+                if session.log.closed:
+                    raise Unavailable("the server is shutting down", retry_after=5)
+    except TimeoutError:
+        pass
+    return session.question(question_id)
