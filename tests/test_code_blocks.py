@@ -36,6 +36,7 @@ ELSEWHERE = {  # what the tests of single pages run
     ("docs/access.md", "make"): ("tests/access/test_documentation.py",),
     ("docs/access.md", "use"): ("tests/access/test_documentation.py",),
     ("docs/agents.md", ""): ("tests/agents/tools/test_documentation.py",),
+    ("docs/api.md", "render"): ("tests/server/test_markup.py",),
     ("docs/completions.md", ""): ("tests/server/test_completions_documentation.py",),
     ("docs/completions.md", "tokens"): ("tests/server/test_completions_documentation.py",),
     ("docs/sdk.md", ""): ("tests/client/test_documentation.py",),

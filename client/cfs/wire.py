@@ -525,6 +525,31 @@ class WhoAmI(_Wire):
     usage: Taken
 
 
+class RenderItem(_Wire):
+    """A text to render: `markdown`, code of a language or of a file with this name, or plain text (null)."""
+
+    text: str
+    language: Annotated[str, StringConstraints(max_length=255)] | None = None
+
+
+class RenderRequest(_Wire):
+    """Body of `POST /v1/render`."""
+
+    items: Annotated[tuple[RenderItem, ...], Field(max_length=1000)]
+
+
+class RenderedItem(_Wire):
+    """A rendered text. Its HTML is safe to insert into a page."""
+
+    html: str
+
+
+class Rendered(_Wire):
+    """The rendered texts, in the order of the request."""
+
+    items: tuple[RenderedItem, ...]
+
+
 class Problem(BaseModel):
     """An error, in the one shape that every route uses (RFC 9457)."""
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -17,6 +17,7 @@ from cfs_server.dav.optional import make_dav
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.event_streams import Streams
 from cfs_server.idempotency import IdempotencyMiddleware, Requests
+from cfs_server.markup import Renderer
 from cfs_server.metrics import Metrics
 from cfs_server.middleware import RequestMiddleware
 from cfs_server.routes import completions, dashboard, events, files, health, messages, questions, sessions, turns
@@ -50,8 +51,19 @@ def create_app(
             principals = Principals(lambda name: Principal(name, store, workspaces), settings.principal_limits)
             streams = Streams(settings, metrics.streams)
             completions = EphemeralCompletions(engine, settings.limits)
+            requests, renderer = Requests(journal), Renderer()
             app.state.cfs = Context(
-                settings, engine, model, store, workspaces, principals, metrics, streams, completions, Requests(journal)
+                settings,
+                engine,
+                model,
+                store,
+                workspaces,
+                principals,
+                metrics,
+                streams,
+                completions,
+                requests,
+                renderer,
             )
             if settings.tokens is not None:
                 await principals.load(settings.tokens)
@@ -60,7 +72,7 @@ def create_app(
             if settings.tokens is not None:
                 watches.append(principals.watch(settings.tokens))
             with dav.opened(store):
-                async with background(watches):
+                async with background(watches), aclosing(renderer):
                     yield
 
     app = FastAPI(
@@ -73,7 +85,7 @@ def create_app(
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    for module in (sessions, messages, events, turns, questions, completions, files, health):
+    for module in (sessions, messages, events, turns, questions, completions, files, dashboard, health):
         app.include_router(module.router)
     app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)

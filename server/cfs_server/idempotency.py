@@ -30,6 +30,7 @@ from cfs.errors import Forbidden, InProgress, InvalidRequest, KeyReused
 from cfs_server.access.auth import Principal
 from cfs_server.completions.responses import is_asked_here
 from cfs_server.file_service import received
+from cfs_server.middleware import only_reads
 
 SPACE = "idempotency"
 """The name of the documents in the journal."""
@@ -42,7 +43,6 @@ _REPLAYED = (REPLAYED.lower().encode(), b"true")
 _EVENTS = b"text/event-stream"
 _COST = 512
 """Estimated memory of a kept request in bytes, without its document."""
-_SAFE = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND"})
 _LONGEST_KEY = 255
 _AT_ONCE_BYTES = 1 << 20
 """Maximum number of bytes of a body that are hashed and passed on at once. `received` keeps these in memory."""
@@ -326,7 +326,7 @@ def _key_of(scope: Scope) -> str | None:
     Quotes around a key are removed: the IETF's draft requires them, and most clients send none. A completion that no
     session records changes nothing, so its key is ignored.
     """
-    if scope["method"] in _SAFE or "cfs.principal" not in scope:
+    if only_reads(scope) or "cfs.principal" not in scope:
         return None
     headers = dict(scope["headers"])
     given = [value.decode("latin-1") for name, value in scope["headers"] if name == KEY.lower().encode()]

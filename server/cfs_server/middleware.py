@@ -89,6 +89,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _DISCARDED_BODIES = 8
 _DISCARD_SECONDS = 10.0
 _READING = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT"})
+_READING_PATHS = frozenset({"/v1/render", "/v1/tokens"})
 _AUTHOR_CHARACTERS = 256
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
 _OPEN = frozenset({"/", "/healthz", "/readyz", "/openapi.json"})
@@ -131,7 +132,7 @@ class RequestMiddleware:
             check_caller(headers, self._allowed_hosts, is_page=is_page)
             decode_query(scope["query_string"])
             self._admit(exchange, headers, inner)
-            if scope["method"] not in _READING and (journal := self._journal()) is not None:
+            if not only_reads(scope) and (journal := self._journal()) is not None:
                 journal.require_writable()
                 exchange.journal = journal
             body = Body(receive, self._body_limit(scope["method"], inner["path"]))
@@ -173,6 +174,11 @@ class RequestMiddleware:
             status=exchange.status,
             ms=round((time.perf_counter() - exchange.began_at) * 1000, 1),
         )
+
+
+def only_reads(scope: Scope) -> bool:
+    """Return whether a request changes nothing. It then needs no journal."""
+    return scope["method"] in _READING or scope["path"] in _READING_PATHS
 
 
 def _given(value: bytes | None) -> str | None:

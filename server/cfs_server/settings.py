@@ -25,6 +25,8 @@ TEMPORARY = "temporary"
 _FILES = ("/dav/", "/v1/files/workspaces/")
 _DAV = "/dav"
 _DAV_BYTES = 64 << 10
+_RENDER = "/v1/render"
+_RENDER_BYTES = 1 << 20
 """A request that lists properties or asks for a lock is a few hundred bytes of XML."""
 
 _NO_LIMIT = 1 << 62
@@ -313,6 +315,8 @@ class Settings(BaseSettings):
         """Say how many bytes the body of a request may have."""
         if method == "PUT" and path.startswith(_FILES):
             return self.max_file_bytes
+        if path == _RENDER:
+            return min(_RENDER_BYTES, self.max_body_bytes)
         return _DAV_BYTES if path.startswith(_DAV) else self.max_body_bytes
 
 

@@ -1,15 +1,20 @@
-"""The files of the dashboard, a page that uses only the API of this server (D)."""
+"""The dashboard, a page that uses only the API of this server: its files, and HTML of what it shows (D)."""
 
 import hashlib
 from dataclasses import dataclass
 from importlib import resources
+from typing import Annotated
 
-from fastapi import Response
+from fastapi import APIRouter, Depends, Response
 from starlette.requests import Request
 from starlette.routing import Route
 
-from cfs.errors import NotFound
-from cfs_server.routes.http import unchanged
+from cfs import wire
+from cfs.errors import InvalidParameters, NotFound, TooLarge, UnsupportedMedia
+from cfs_server.openapi import answer, body, problems
+from cfs_server.routes.http import AppContext, Me, as_json, json_body, unchanged
+
+router = APIRouter(prefix="/v1", tags=["dashboard"])
 
 PREFIX = "/dashboard/"
 PAGE = "index.html"
@@ -84,3 +89,20 @@ async def asset(request: Request) -> Response:
 
 ROUTE = Route(PREFIX + "{name}", asset, methods=["GET"])
 """Not part of the API: these paths are for browsers."""
+
+
+@router.post(
+    "/render",
+    responses={
+        200: answer("The HTML of each text", json=wire.Rendered),
+        **problems(InvalidParameters, TooLarge, UnsupportedMedia),
+    },
+    openapi_extra=body(json=wire.RenderRequest),
+)
+async def render(
+    parts: AppContext, me: Me, wanted: Annotated[wire.RenderRequest, Depends(json_body(wire.RenderRequest))]
+) -> Response:
+    """Render markdown and code as HTML that is safe to insert into a page."""
+    texts = [(item.text, item.language) for item in wanted.items]
+    found = await parts.renderer.render(me.principal.name, texts)
+    return as_json(wire.Rendered(items=tuple(wire.RenderedItem(html=html) for html in found)))

@@ -40,6 +40,7 @@ from cfs_server.errors import invalid
 from cfs_server.event_streams import EventStream, Frames, Streams
 from cfs_server.file_service import Files
 from cfs_server.idempotency import Idempotency, Requests
+from cfs_server.markup import Renderer
 from cfs_server.metrics import Metrics
 from cfs_server.sessions.authorized import AuthorizedSessions
 from cfs_server.sessions.loop_bridge import AT_ONCE_BYTES, aside
@@ -183,6 +184,7 @@ class Context:
     streams: Streams
     completions: EphemeralCompletions
     requests: Requests
+    renderer: Renderer
     started_at: float = field(default_factory=time.time)
 
     @property
