@@ -47,14 +47,14 @@ def _commands(group: Any, context: Any) -> Iterator[str]:
         if hasattr(command, "list_commands"):
             yield from _commands(command, inner)
         else:
-            yield _command(command, inner)
+            inner = command.make_context(name, [], parent=context, resilient_parsing=True)
+            yield _command(inner.command, inner)
 
 
 def _command(command: Any, context: Any) -> str:
     help_text = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+    usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
     parameters = _sorted(command)
-    arguments = [_name(each) for each in parameters if each.param_type_name == "argument"]
-    usage = " ".join([context.command_path, "[OPTIONS]", *arguments])
     rows = [(f"`{_name(each).replace('|', ' or ')}`", _meaning(each, context)) for each in parameters]
     options = table(("argument or option", "meaning"), rows)
     return f"## `{context.command_path}`\n\n    {usage}\n\n{help_text}\n\n{options}"
@@ -71,7 +71,7 @@ def _name(parameter: Any) -> str:
         return (name if parameter.required else f"[{name}]") + ("..." if parameter.nargs == -1 else "")
     names = "/".join([*sorted(parameter.opts, key=len, reverse=True)[:1], *parameter.secondary_opts])
     shorter = "".join(f", {opt}" for opt in sorted(parameter.opts, key=len, reverse=True)[1:])
-    value = "" if parameter.is_flag else f" {(parameter.metavar or parameter.name).upper()}"
+    value = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
     return names + shorter + value
 
 

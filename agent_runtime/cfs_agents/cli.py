@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, Json, Session, TokenFile, Url, connect, read_token, show
+from cfs.cli.app import DEFAULT_URL, CommandGroup, Json, Session, TokenFile, Url, connect, read_token, show
 from cfs.errors import CfsError
 
 if TYPE_CHECKING:
@@ -267,8 +267,8 @@ def questions_of(commands: CommandModeName) -> "CommandQuestions | None":
     return CommandQuestions()
 
 
-app = typer.Typer(no_args_is_help=True)
-agent = typer.Typer(no_args_is_help=True, help="Agents that work with files and commands.")
+app = CommandGroup()
+agent = CommandGroup("Agents that work with files and commands.")
 app.add_typer(agent, name="agent")
 
 Root = Annotated[

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, TokenFile, Url, read_token
+from cfs.cli.app import DEFAULT_URL, CommandGroup, TokenFile, Url, read_token
 
-app = typer.Typer(no_args_is_help=True)
+app = CommandGroup()
 
 
 @app.command()

@@ -1,4 +1,7 @@
-"""The server's commands of `cfs`. The flags of `serve` come from the table in `settings`."""
+"""The server's commands of `cfs`. The flags of `serve` come from the table in `settings`.
+
+`cfs --help` imports this module, so that whatever takes long to import is imported by the command that needs it.
+"""
 
 import inspect
 import json
@@ -11,22 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import typer
-from pydantic import ValidationError
+from typer.core import TyperCommand
+from typer.main import get_command
 
-from cfs.cli.app import DEFAULT_URL, Json, TokenFile, Url, connect, note
+from cfs.cli.app import DEFAULT_URL, CommandGroup, Json, TokenFile, Url, connect, note
 from cfs.errors import AlreadyExists, ServerError, Unreachable
-from cfs.wire import seconds_of
-from cfs_server.access import tokens
-from cfs_server.access.tokens import Token, TokenGrant, TokenLimits, TokensError
-from cfs_server.engine.interface import ModelLoadError
-from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, Settings, flag_of, load
 
 if TYPE_CHECKING:
+    from cfs_server.access.tokens import Token, TokenGrant
     from cfs_server.sessions.journal.maintenance import StoreInfo
 
 # `cfs token`: create, list and revoke access tokens (G9, C10).
 
-token_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke access tokens.")
+token_app = CommandGroup("Make, list and revoke access tokens.")
 
 _SHORT: dict[str, list[str]] = {"all": ["list", "file", "read", "write", "delete"], "ro": ["list", "file", "read"]}
 _SPAN = re.compile(r"[0-9]{1,6}[mhdwy]")
@@ -56,12 +56,16 @@ def create_token(
     requests: Annotated[float | None, typer.Option(help="Maximum requests per second.")] = None,
 ) -> None:
     """Create a token and print it once; the file stores only its hash."""
+    from pydantic import ValidationError
+
+    from cfs_server.access import tokens
+
     try:
-        limits = TokenLimits(sessions=sessions, bytes=size, streams=streams, requests=requests)
+        limits = tokens.TokenLimits(sessions=sessions, bytes=size, streams=streams, requests=requests)
         secret = tokens.create(file, name, [_grant(each) for each in grant], expires=_time(expires), limits=limits)
     except ValidationError as error:
         raise _failure(tokens.told(error)) from None
-    except TokensError as error:
+    except tokens.TokensError as error:
         raise _failure(str(error)) from None
     typer.echo(
         f"Store this token now: it is not shown again. Servers that run with --tokens {file} accept it.", err=True
@@ -72,9 +76,11 @@ def create_token(
 @token_app.command(name="list")
 def list_tokens(file: File, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List the tokens, without their secrets."""
+    from cfs_server.access import tokens
+
     try:
         known = tokens.load(file)
-    except TokensError as error:
+    except tokens.TokensError as error:
         raise _failure(str(error)) from None
     if as_json:
         shown = {name: token.model_dump(mode="json", exclude={"hash"}) for name, token in known.items()}
@@ -89,13 +95,17 @@ def list_tokens(file: File, as_json: Annotated[bool, typer.Option("--json", help
 @token_app.command(name="revoke")
 def revoke_token(name: Annotated[str, typer.Argument(help="Name of the token.")], file: File) -> None:
     """Revoke a token; a running server refuses it within two seconds."""
+    from cfs_server.access import tokens
+
     try:
         tokens.revoke(file, name)
-    except TokensError as error:
+    except tokens.TokensError as error:
         raise _failure(str(error)) from None
 
 
-def _grant(text: str) -> TokenGrant:
+def _grant(text: str) -> "TokenGrant":
+    from cfs_server.access.tokens import TokenGrant
+
     prefix, equals, ops = text.rpartition("=")  # split at the last "=": an id may contain others
     if not equals:
         prefix, ops = text, "all"
@@ -104,6 +114,9 @@ def _grant(text: str) -> TokenGrant:
 
 
 def _time(text: str | None) -> datetime | None:
+    from cfs.wire import seconds_of
+    from cfs_server.access.tokens import TokensError
+
     if text is None:
         return None
     now = datetime.now(UTC)
@@ -117,14 +130,14 @@ def _time(text: str | None) -> datetime | None:
     return moment.replace(microsecond=0)
 
 
-def _until(token: Token) -> str:
+def _until(token: "Token") -> str:
     if token.expires is None:
         return "for ever"
     word = "expired" if token.expired(datetime.now(UTC)) else "until"
     return f"{word} {token.expires.astimezone(UTC):%Y-%m-%d %H:%M}Z"
 
 
-def _ops(grant: TokenGrant) -> str:
+def _ops(grant: "TokenGrant") -> str:
     for short, names in _SHORT.items():
         if grant.ops == set(names):
             return short
@@ -138,7 +151,7 @@ def _failure(reason: str) -> typer.Exit:
 
 # `cfs model`: list and download models (E5, C10).
 
-model_app = typer.Typer(no_args_is_help=True, help="List and download models.")
+model_app = CommandGroup("List and download models.")
 
 _CANNOT = 1
 
@@ -170,6 +183,7 @@ def pull_model(
     the address of another hub, HF_HUB_ETAG_TIMEOUT the seconds to wait for the hub (default: 3).
     """
     from cfs_server.engine import models
+    from cfs_server.engine.interface import ModelLoadError
 
     if not model.startswith("hf:"):
         raise typer.BadParameter("a model of the hub is written hf:OWNER/REPO:FILE")
@@ -196,7 +210,7 @@ def _shown(count: int) -> str:
 
 # `cfs backup`, `cfs restore` and `cfs store check`: the file of all sessions.
 
-store_app = typer.Typer(no_args_is_help=True, help="Check the file of the sessions.")
+store_app = CommandGroup("Check the file of the sessions.")
 
 StoreFile = Annotated[
     Path | None,
@@ -303,6 +317,8 @@ def check_store(
 
 def _store_file(given: Path | None) -> Path:
     """Return the file of the sessions that `cfs serve` would use. Exits if it would use none."""
+    from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, load
+
     if given is not None:
         return given
     config = os.environ.get(CONFIG_VARIABLE)
@@ -331,32 +347,64 @@ def _told() -> Iterator[None]:
         raise ServerError(str(error)) from None
 
 
-app = typer.Typer(no_args_is_help=True)
+class _ServeCommand(TyperCommand):
+    """`cfs serve`, which gets its flags when it runs: the table of settings takes long to import."""
+
+    def make_context(self, *arguments: Any, **named: Any) -> Any:
+        """Parse the command line by the command with all flags, which then runs."""
+        command = _with_flags()
+        command.help = self.help
+        command.rich_markup_mode = self.rich_markup_mode
+        return command.make_context(*arguments, **named)
 
 
-def serve(**flags: Any) -> None:
+app = CommandGroup()
+
+
+@app.command(cls=_ServeCommand)
+def serve() -> None:
     """Run the CFS server: sessions over HTTP and WebDAV, answered by the built-in model engine.
 
     Each flag can also be set by an environment variable (CFS_PORT for --port) or in the TOML file of --config.
     """
-    config = flags.pop("config")
-    given = {name: value for name, value in flags.items() if value is not None}
-    try:
-        settings = load(given, config)
-    except ConfigurationError as error:
-        typer.echo(f"cfs: {error}", err=True)
-        raise typer.Exit(2) from None
-    from cfs_server.serve import run  # imported here, because heavy imports would slow down --help
-
-    raise typer.Exit(run(settings))
 
 
-def _parameter(name: str) -> inspect.Parameter:
+def _with_flags() -> Any:
+    """Create `cfs serve` with a flag for each setting."""
+    from cfs_server.settings import CONFIG_VARIABLE, ConfigurationError, Settings, load
+
+    def run(**flags: Any) -> None:
+        config = flags.pop("config")
+        try:
+            settings = load({name: value for name, value in flags.items() if value is not None}, config)
+        except ConfigurationError as error:
+            raise _failure(str(error)) from None
+        from cfs_server import serve  # imported here, because --help does not need it
+
+        raise typer.Exit(serve.run(settings))
+
+    config = typer.Option("--config", envvar=CONFIG_VARIABLE, help="TOML file of settings.", show_default=False)
+    parameters = [_flag(name) for name in Settings.model_fields]
+    parameters.append(
+        inspect.Parameter(
+            "config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[Path | None, config]
+        )
+    )
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    only = CommandGroup(add_completion=False)
+    only.command("serve")(run)
+    return get_command(only)
+
+
+def _flag(name: str) -> inspect.Parameter:
+    from cfs_server.settings import Settings, flag_of
+
     field = Settings.model_fields[name]
-    default = "" if field.default in (None, "") else f" [default: {field.default}]"
-    help_text = f"{field.description}{default}"
+    default = "on" if field.default is True else "" if field.default in (None, "") else str(field.default)
+    text = f"{field.description} [default: {default}]" if default not in ("", "False") else field.description
     flag = f"{flag_of(name)}/--no-{flag_of(name)[2:]}" if field.annotation is bool else flag_of(name)
-    option = typer.Option(flag, help=help_text, show_default=False)
+    option = typer.Option(flag, help=text, show_default=False)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,
@@ -375,19 +423,6 @@ def _plain(annotation: Any) -> Any:
     return _plain(members[0]) if len(members) == 1 and isinstance(members[0], type) else str
 
 
-_CONFIG = inspect.Parameter(
-    "config",
-    inspect.Parameter.KEYWORD_ONLY,
-    default=None,
-    annotation=Annotated[
-        Path | None,
-        typer.Option("--config", envvar=CONFIG_VARIABLE, help="TOML file of settings.", show_default=False),
-    ],
-)
-_PARAMETERS = [*map(_parameter, Settings.model_fields), _CONFIG]
-serve.__signature__ = inspect.Signature(_PARAMETERS)  # type: ignore[attr-defined]
-serve.__annotations__ = {parameter.name: parameter.annotation for parameter in _PARAMETERS}
-app.command()(serve)
 app.command()(backup)
 app.command()(restore)
 app.add_typer(store_app, name="store")

@@ -181,7 +181,8 @@ def parameters() -> Iterator[tuple[str, Any]]:
         if hasattr(command, "list_commands"):  # they are loaded when they are asked for
             below = command.list_commands(typer.Context(command))
             open_ones += [(f"{name} {each}", command.get_command(typer.Context(command), each)) for each in below]
-        yield from ((name, parameter) for parameter in command.params)
+        context = command.make_context(name, [], resilient_parsing=True)  # some get their parameters when they run
+        yield from ((name, parameter) for parameter in context.command.params)
 
 
 NO_SECRETS = {

@@ -14,6 +14,9 @@ from tests.client.terminal import cfs
 from tests.server.support import environment, run_cfs
 
 HEAVY = {"httpx", "fastapi", "uvicorn", "llama_cpp", "huggingface_hub", "numpy"}
+NOT_FOR_HELP = {"pydantic", "pydantic_settings", "rich", "structlog", "asyncio", "cfs.wire"}
+MODULES_FOR_HELP = 240
+"""A bare Python imports 40, typer 150; each further one takes about a third of a millisecond."""
 COMMANDS = ["send", "chat", "cat", "ls", "rm", "export", "import", "up", "doctor", "serve", "token", "model"]
 
 
@@ -73,6 +76,46 @@ def test_every_command_is_listed_and_explains_itself() -> None:
 @pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["serve", "--help"], ["send", "--help"]])
 def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     assert imported(*arguments) & HEAVY == set()
+
+
+def test_the_list_of_commands_comes_at_once() -> None:
+    """All packages are asked for their commands. Importing their code would take five times as long."""
+    modules = imported("--help")
+    assert modules & NOT_FOR_HELP == set()
+    assert len(modules) < MODULES_FOR_HELP
+
+
+def test_the_list_of_commands_has_sections_and_whole_sentences() -> None:
+    listed = run("--help", found=list(entry_points(group=app.GROUP)))[1]
+    assert re.findall(r"^(\w[\w ]*):$", listed, re.MULTILINE) == ["Options", "Sessions", "Server and mount", "Agents"]
+    assert re.search(r"^  rm +Delete sessions and their sub-sessions$", listed, re.MULTILINE)
+    assert "..." not in listed.partition("Sessions:")[2]
+
+
+def test_help_names_values_as_a_user_does() -> None:
+    """A switch has no value, a value is named by its meaning, and no type of Python shows."""
+    found = list(entry_points(group=app.GROUP))
+    for command in (["serve"], ["mount"], ["send"], ["agent", "run"], ["token", "create"]):
+        shown = run(*command, "--help", found=found)[1]
+        assert not re.search(r"<\w+|[{}]|True|False|None|bool", shown), shown
+    served = run("serve", "--help", found=found)[1]
+    assert re.search(r"^  --allow-remote / --no-allow-remote(  |$)", served, re.MULTILINE)
+    assert re.search(r"^  --port PORT  ", served, re.MULTILINE)
+    assert "[default: on]" in " ".join(served.split())
+    assert "Usage: cfs send [OPTIONS] SESSION [TEXT|-]..." in run("send", "--help", found=found)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [(["ls", "--jsn"], "--json"), (["--versoin"], "--version"), (["agent", "tree", "--jsom"], "--json")],
+)
+def test_an_option_that_is_typed_wrong_is_understood(arguments: list[str], meant: str) -> None:
+    code, output = run(*arguments, found=list(entry_points(group=app.GROUP)))
+    assert (code, output.splitlines()[-1]) == (2, f"Error: No such option: {arguments[-1]}. Did you mean '{meant}'?")
+
+
+def test_an_option_like_no_other_gets_no_suggestion() -> None:
+    assert run("ls", "--quartz", found=[])[1].splitlines()[-1] == "Error: No such option: --quartz"
 
 
 def test_a_client_command_does_not_load_the_server() -> None:

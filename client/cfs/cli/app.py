@@ -7,17 +7,17 @@ imported when the command runs or is listed, so that short commands are fast.
 import os
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TextIO, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from cfs.errors import CfsError, InvalidRequest, Unreachable, Unverified
@@ -156,6 +156,7 @@ def _each_checked(sessions: list[str]) -> list[str]:
 Session = Annotated[
     str,
     typer.Argument(
+        metavar="SESSION",
         help="Name of the session.",
         callback=_checked,
         autocompletion=session_names,
@@ -165,6 +166,7 @@ Session = Annotated[
 OptionalSession = Annotated[
     str | None,
     typer.Argument(
+        metavar="SESSION",
         help="Name of the session (default: a new one).",
         callback=_checked,
         autocompletion=session_names,
@@ -174,6 +176,7 @@ OptionalSession = Annotated[
 Sessions = Annotated[
     list[str],
     typer.Argument(
+        metavar="SESSION",
         help="Names of sessions.",
         callback=_each_checked,
         autocompletion=session_names,
@@ -183,7 +186,7 @@ Sessions = Annotated[
 OptionalSessions = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="SESSIONS",
+        metavar="SESSION",
         help="Names of sessions.",
         callback=lambda names: names and _each_checked(names),
         autocompletion=session_names,
@@ -245,7 +248,104 @@ _CONTEXTS = {"up": {"ignore_unknown_options": True}}
 _PARTS = {"server": _SERVER, "fuse": _SERVER, "agents": "Agents"}
 
 
-class _Commands(TyperGroup):
+class _Group(TyperGroup):
+    """Commands whose list shows the first sentence of each, in the sections of the help."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            if not command.hidden:
+                sections.setdefault(command.rich_help_panel or "Commands", []).append((name, _summary(command)))
+        for title, rows in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options of the group."""
+        with _suggestions():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the rest and run a command."""
+        with _suggestions():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _suggestions() -> Iterator[None]:
+    """Name a similar option in the error about an unknown one."""
+    try:
+        yield
+    except typer.TyperException as error:
+        if known := getattr(error, "possibilities", None):
+            named = vars(error)
+            words = {name.lstrip("-"): name for name in known}
+            similar = get_close_matches(named["option_name"].lstrip("-"), words, n=1)
+            error.message += did_you_mean(words[word] for word in similar)
+            named["possibilities"] = None
+        raise
+
+
+def _summary(command: Any) -> str:
+    """Return the first sentence of a command's help."""
+    return str(command.help or "").split("\n\n")[0].split(". ")[0].removesuffix(".")
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """Return a sentence that suggests names, to follow another one; empty without names."""
+    found = " or ".join(repr(name) for name in names)
+    return f". Did you mean {found}?" if found else ""
+
+
+class _Command(TyperCommand):
+    """A command whose help names values as a user would: `PORT` and `[SESSION]`, not `<int>` and `{session}`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the parts of the line that shows how to call the command."""
+        self._name_values()
+        return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the meaning of each argument and option."""
+        self._name_values()
+        rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+        for parameter in self.get_params(ctx):
+            if row := parameter.get_help_record(ctx):
+                name = row[0].partition(" <")[0] if parameter.param_type_name == "argument" else row[0]
+                rows[parameter.param_type_name].append((name, row[1]))
+        for kind, found in rows.items():
+            if found:
+                with formatter.section(f"{kind.capitalize()}s"):
+                    formatter.write_dl(found)
+
+    def _name_values(self) -> None:
+        parameter: Any
+        for parameter in self.params:
+            if parameter.metavar is None and not getattr(parameter, "is_flag", False):
+                choices = "|".join(map(str, parameter.type_descriptor.choices or ()))
+                words = parameter.name.upper().split("_")
+                parameter.metavar = choices or (words[-1] if parameter.opts[0].startswith("-") else "_".join(words))
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class CommandGroup(typer.Typer):
+    """A group of commands that write their help and errors as plain text, without boxes."""
+
+    def __init__(self, help_text: str | None = None, **options: Any) -> None:
+        super().__init__(cls=_Group, no_args_is_help=True, help=help_text, rich_markup_mode=None, **options)
+
+    def command(  # type: ignore[override]
+        self, name: str | None = None, *, cls: type[TyperCommand] = _Command, **options: Any
+    ) -> Callable[[_Function], _Function]:
+        """Add a function as a command."""
+        return super().command(name, cls=cls, **options)
+
+
+class _Commands(_Group):
     """The command group. It reports packages that could not be loaded when an unknown command may be one of theirs."""
 
     found: ClassVar[list[EntryPoint]] = []
@@ -292,7 +392,7 @@ class _Commands(TyperGroup):
 
 def _own_command(name: str) -> Any:
     """Create a command from the function of its name in `cfs.cli.commands`."""
-    app = typer.Typer(add_completion=False)
+    app = CommandGroup(add_completion=False)
     commands = import_module("cfs.cli.commands")
     function = getattr(commands, name, None) or getattr(commands, f"{name}_")  # a name may be a keyword of Python
     app.command(name, context_settings=_CONTEXTS.get(name))(function)
@@ -316,7 +416,7 @@ def _load(found: list[EntryPoint]) -> tuple[dict[str, Any], dict[str, str]]:
 
 def _put(command: Any, part: str) -> Any:
     """Set a command's section of the help, and unwrap its paragraphs, which are wrapped for the source code."""
-    command.rich_help_panel = part
+    command.rich_help_panel, command.rich_markup_mode = part, None
     if command.help:
         command.help = "\n\n".join(" ".join(paragraph.split()) for paragraph in command.help.split("\n\n"))
     return command
@@ -346,7 +446,9 @@ def build(found: list[EntryPoint]) -> typer.Typer:
         pass
 
     Commands.found = found
-    app = typer.Typer(name="cfs", cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        name="cfs", cls=Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
     app.callback()(_callback)
     return app
 
