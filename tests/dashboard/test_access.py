@@ -32,7 +32,8 @@ def test_a_token_is_asked_for_where_tokens_are_on(pages: Pages, tmp_path: Path) 
         expect(page.get_by_text("1 session", exact=True)).to_be_visible()
         page.reload()
         expect(row(page, "mine")).to_be_visible()
-        page.get_by_role("button", name="Log out").click()
+        page.get_by_role("button", name="Menu", exact=True).click()
+        page.get_by_role("menuitem", name="Log out").click()
         expect(page.get_by_label("Token")).to_be_focused()
         assert page.evaluate("() => sessionStorage.length + localStorage.length") == 0
 

@@ -127,8 +127,10 @@ def test_the_address_names_what_is_shown(pages: Pages) -> None:
     with serving(*QUIET) as server:
         httpx.post(f"{server.url}/v1/sessions", json={"id": "a b/c"}, trust_env=False).raise_for_status()
         page = pages.open(server.url)
-        page.get_by_role("button", name="New session").click()
-        page.get_by_label("Name").fill("made here")
+        page.keyboard.press("Control+k")
+        page.get_by_role("combobox").fill("new session with")
+        page.keyboard.press("Enter")
+        page.get_by_label("Name", exact=True).fill("made here")
         page.keyboard.press("Enter")
         expect(page).to_have_url(re.compile("#conversation/made%20here$"))
         page.goto(address(server.url, "settings/a b/c"))

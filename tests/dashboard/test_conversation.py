@@ -186,7 +186,7 @@ def test_what_sessions_say_is_text_wherever_it_stands(page: Page, server: Proces
         for view in ("Agents", "Files", "Timeline", "Transcript", "Settings", "Conversation"):
             page.get_by_role("tab", name=view).click()
             expect(page.get_by_role("tab", name=view)).to_have_attribute("aria-selected", "true")
-            assert page.locator("img, .app script, .app b[onclick]").count() == 0
+            assert page.locator("main img, .app script, .app b[onclick]").count() == 0
         expect(page).to_have_title(f"{name} – CFS")
 
 

@@ -91,6 +91,10 @@ export class Api {
     return this.send("PATCH", `${place(id)}/settings`, patch);
   }
 
+  search(query) {
+    return this.json(`/v1/search?limit=30&q=${encodeURIComponent(query)}`);
+  }
+
   async transcript(id) {
     const answer = await this.request(place(id), { headers: { Accept: "text/plain" } });
     return { text: await answer.text(), etag: answer.headers.get("ETag") };

@@ -9,5 +9,5 @@ const COLOURS = 8;
 export function agentColour(id) {
   let hash = 7;
   for (const sign of id) hash = (hash * 31 + (sign.codePointAt(0) ?? 0)) >>> 0;
-  return (hash ^ (hash >>> 11)) % COLOURS;
+  return ((hash ^ (hash >>> 11)) >>> 0) % COLOURS;
 }

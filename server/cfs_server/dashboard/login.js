@@ -1,38 +1,44 @@
 // Asking for a token. It is kept for this tab only, and goes when the tab is closed.
 
 import { el } from "./dom.js";
+import { t } from "./text.js";
 
 /** A form for a token. */
-export class Login {
+export class Login extends HTMLElement {
   #field = el("input", {
     id: "token", type: "password", autocomplete: "current-password", spellcheck: false, required: true,
   });
+  #complaint;
+  #onToken;
 
+  /** @param {string} complaint @param {(token: string) => void} onToken */
   constructor(complaint, onToken) {
+    super();
+    this.#complaint = complaint;
+    this.#onToken = onToken;
+  }
+
+  connectedCallback() {
     const onsubmit = (event) => {
       event.preventDefault();
       const token = this.#field.value.trim();
-      if (token !== "") onToken(token);
+      if (token !== "") this.#onToken(token);
     };
-    this.element = el(
-      "main",
-      { className: "login" },
+    this.replaceChildren(el("main", { className: "login" },
+      el("img", { src: "dashboard/icon.svg", alt: "" }),
       el("h1", {}, "CFS"),
-      el("p", {}, "This server requires an access token. It was printed when the token was created with: ", el("code", {}, "cfs token create"), "."),
+      el("p", {}, t("This server requires an access token. It was printed when the token was created with:"), " ",
+        el("code", {}, "cfs token create")),
       el(
         "form",
         { onsubmit },
-        el("label", { htmlFor: "token" }, "Token"),
+        el("label", { htmlFor: "token" }, t("Token")),
         this.#field,
-        el("p", { className: "complaint", role: "alert" }, complaint),
-        el("button", { type: "submit", className: "button primary" }, "Log in"),
+        el("p", { className: "complaint", role: "alert" }, this.#complaint),
+        el("button", { type: "submit", className: "button primary" }, t("Log in")),
       ),
-    );
-  }
-
-  focus() {
+    ));
     this.#field.focus();
   }
-
-  close() {}
 }
+customElements.define("cfs-login", Login);

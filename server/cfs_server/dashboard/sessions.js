@@ -25,6 +25,11 @@ export class Sessions {
     return this.#nodes.get(id);
   }
 
+  /** All of them, in no order. */
+  all() {
+    return this.#nodes.values();
+  }
+
   /** A session and everything below it, parents first. */
   family(id) {
     const found = [];

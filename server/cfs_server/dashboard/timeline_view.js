@@ -17,7 +17,7 @@ const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600
 /** The run of a session and everything below it as a picture, and as a table for those who cannot see it. */
 export class TimelineView {
   #context;
-  #picture = el("div", { className: "picture" });
+  #picture = el("div", { className: "picture", tabIndex: 0 });
   #table = el("tbody");
   #told = el("p", { className: "quiet" });
   #unwatch;

@@ -1,13 +1,28 @@
 // Times and numbers as people read them.
 
+import { language, t } from "./text.js";
+
+const DAY = 86_400;
+
 /** How long ago, in one unit: "now", "42 s", "5 min", "3 h", "12 d". */
 export function age(seconds) {
   const passed = Math.max(0, Date.now() / 1000 - seconds);
-  if (passed < 2) return "now";
+  if (passed < 2) return t("now");
   if (passed < 60) return `${Math.floor(passed)} s`;
   if (passed < 3600) return `${Math.floor(passed / 60)} min`;
   if (passed < 86400) return `${Math.floor(passed / 3600)} h`;
   return `${Math.floor(passed / 86400)} d`;
+}
+
+/** The days that a time belongs to: "Today", "Yesterday", ..., then the month. */
+export function dateGroup(seconds, now = Date.now()) {
+  if (!seconds) return t("No date");
+  const midnight = new Date(now).setHours(0, 0, 0, 0) / 1000;
+  if (seconds >= midnight) return t("Today");
+  if (seconds >= midnight - DAY) return t("Yesterday");
+  if (seconds >= midnight - 7 * DAY) return t("Previous 7 days");
+  if (seconds >= midnight - 30 * DAY) return t("Previous 30 days");
+  return new Date(seconds * 1000).toLocaleDateString(language, { month: "long", year: "numeric" });
 }
 
 /** A duration: "0.4 s", "12 s", "3:05". */
@@ -34,5 +49,5 @@ export function size(bytes) {
 
 /** A time of day. */
 export function clock(seconds) {
-  return new Date(seconds * 1000).toLocaleTimeString();
+  return new Date(seconds * 1000).toLocaleTimeString(language, { hour: "2-digit", minute: "2-digit" });
 }

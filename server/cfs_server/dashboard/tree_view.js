@@ -1,28 +1,32 @@
 // The tree of sessions: only the rows that can be seen are elements, so that thousands cost nothing.
 
+import { agentColour } from "./colours.js";
 import { el, mark, say } from "./dom.js";
 import { soon } from "./frame.js";
+import { icon } from "./icons.js";
 import { lineOf, nameOf, parentOf } from "./ids.js";
-import { age, short } from "./times.js";
+import { many, t } from "./text.js";
+import { age, dateGroup, short } from "./times.js";
 
-const ROW = 34;
+const ROW = 36;
 const SPARE = 6;
-const STATES = { idle: "idle", generating: "working", waiting_for_agent: "waits for an agent" };
 
 /** A tree (role `tree`) that the keyboard moves through; `onChoose` gets the id that was chosen. */
 export class TreeView {
   #sessions;
   #onChoose;
   #unfolded = new Set();
-  #rows = []; // { node, level, position, siblings }
-  #elements = new Map();
+  #rows = []; // { node, level, position, siblings }, or { heading } above the sessions of some days
+  #elements = new Map(); // by the session's id, or by the heading
   #active = null;
   #chosen = null;
   #filter = "";
   #workingOnly = false;
   #inside = el("div", { className: "rows", role: "presentation" });
   #reshaped = true;
+  #moved = false; // some session is newer than its place shows
   #draw = () => this.#update();
+  #tick = 0;
 
   constructor(sessions, onChoose) {
     this.#sessions = sessions;
@@ -30,7 +34,7 @@ export class TreeView {
     this.element = el(
       "div",
       {
-        className: "tree", role: "tree", tabIndex: 0, "aria-label": "Sessions",
+        className: "tree", role: "tree", tabIndex: 0, "aria-label": t("Sessions"),
         onkeydown: (event) => this.#key(event),
         onclick: (event) => this.#click(event),
         onscroll: () => soon(this.#draw),
@@ -40,13 +44,34 @@ export class TreeView {
     );
     sessions.watch(({ reshaped }) => {
       this.#reshaped ||= reshaped || this.#workingOnly;
+      this.#moved = true;
       soon(this.#draw);
     });
     new ResizeObserver(() => soon(this.#draw)).observe(this.element);
-    setInterval(() => soon(this.#draw), 1000); // ages
+    this.#tick = setInterval(() => this.#everySecond(), 1000);
   }
 
-  /** Show only what has a text in its id, or what works. */
+  close() {
+    clearInterval(this.#tick);
+  }
+
+  /** Ages change; and what is newer moves up, but not under the pointer. */
+  #everySecond() {
+    if (this.#moved && !this.element.matches(":hover")) {
+      this.#moved = false;
+      this.#reshaped = true;
+    }
+    soon(this.#draw);
+  }
+
+  /** The session above or below the one that is shown; null at the ends. */
+  neighbour(step) {
+    const shown = this.#rows.filter(({ node }) => node);
+    const at = shown.findIndex(({ node }) => node.id === this.#chosen);
+    return shown[at < 0 ? 0 : at + step]?.node.id ?? null;
+  }
+
+  /** Show only what has a text in its id or title, or what works. */
   narrow(text, workingOnly) {
     this.#filter = text.trim().toLowerCase();
     this.#workingOnly = workingOnly;
@@ -70,7 +95,8 @@ export class TreeView {
     const rows = [];
     const narrowed = this.#filter !== "" || this.#workingOnly;
     const fits = (node) =>
-      (!this.#workingOnly || node.busy) && (this.#filter === "" || node.id.toLowerCase().includes(this.#filter));
+      (!this.#workingOnly || node.busy) &&
+      (this.#filter === "" || `${node.id} ${node.title ?? ""}`.toLowerCase().includes(this.#filter));
     const wanted = narrowed ? this.#wanted(fits) : null;
     const walk = (nodes, level) => {
       const seen = wanted === null ? nodes : nodes.filter((node) => wanted.has(node));
@@ -79,7 +105,17 @@ export class TreeView {
         if (wanted !== null || this.#unfolded.has(node.id)) walk(node.children, level + 1);
       });
     };
-    walk(this.#sessions.roots, 1);
+    const roots = [...this.#sessions.roots].sort((one, other) => other.updated - one.updated);
+    const groups = Map.groupBy(roots, (node) => dateGroup(node.updated));
+    for (const [heading, members] of groups) {
+      const before = rows.length;
+      rows.push({ heading });
+      walk(members, 1);
+      if (rows.length === before + 1) rows.pop();
+    }
+    let position = 0;
+    for (const row of rows) if (row.level === 1) row.position = ++position;
+    for (const row of rows) if (row.level === 1) row.siblings = position;
     this.#rows = rows;
   }
 
@@ -104,7 +140,7 @@ export class TreeView {
     const drawn = new Set();
     for (let index = first; index < last; index++) {
       this.#drawRow(this.#rows[index], index);
-      drawn.add(this.#rows[index].node.id);
+      drawn.add(keyOf(this.#rows[index]));
     }
     const active = this.#position();
     if (active >= 0 && !drawn.has(this.#active)) {
@@ -121,11 +157,16 @@ export class TreeView {
 
   #drawRow(place, index) {
     const { node } = place;
-    let row = this.#elements.get(node.id);
+    const key = keyOf(place);
+    let row = this.#elements.get(key);
     if (row === undefined) {
-      row = new Row(node.id);
-      this.#elements.set(node.id, row);
+      row = node ? new Row(node.id) : new Heading(place.heading);
+      this.#elements.set(key, row);
       this.#inside.append(row.element);
+    }
+    if (!node) {
+      row.show(index);
+      return;
     }
     const folds = node.children.length > 0;
     const unfolded = folds && (this.#unfolded.has(node.id) || this.#filter !== "" || this.#workingOnly);
@@ -135,7 +176,7 @@ export class TreeView {
   // -- moving
 
   #position() {
-    return this.#active === null ? -1 : this.#rows.findIndex(({ node }) => node.id === this.#active);
+    return this.#active === null ? -1 : this.#rows.findIndex(({ node }) => node?.id === this.#active);
   }
 
   #focused() {
@@ -164,7 +205,7 @@ export class TreeView {
     const node = this.#rows[position]?.node;
     const moves = {
       ArrowDown: () => this.#move(position + 1),
-      ArrowUp: () => this.#move(position - 1),
+      ArrowUp: () => this.#move(position - 1, -1),
       PageDown: () => this.#move(position + page),
       PageUp: () => this.#move(position - page),
       Home: () => this.#move(0),
@@ -187,12 +228,15 @@ export class TreeView {
 
   #outwards(node) {
     if (node.children.length && this.#unfolded.has(node.id)) this.#fold(node.id, false);
-    else if (parentOf(node.id) !== null) this.#move(this.#rows.findIndex((row) => row.node.id === parentOf(node.id)));
+    else if (parentOf(node.id) !== null) this.#move(this.#rows.findIndex((row) => row.node?.id === parentOf(node.id)));
   }
 
-  #move(position) {
+  /** Make the row at a position the active one; where a heading is, the next one in the direction. */
+  #move(position, direction = 1) {
     if (!this.#rows.length) return;
-    this.#active = this.#rows[Math.min(this.#rows.length - 1, Math.max(0, position))].node.id;
+    let at = Math.min(this.#rows.length - 1, Math.max(0, position));
+    if (!this.#rows[at].node) at += at === 0 ? 1 : direction;
+    this.#active = this.#rows[at].node.id;
     this.#reveal();
     this.#update();
   }
@@ -208,11 +252,26 @@ export class TreeView {
   }
 }
 
+function keyOf({ node, heading }) {
+  return node ? node.id : `\n${heading}`; // no id has a line break
+}
+
+/** A heading above the sessions of some days. */
+class Heading {
+  constructor(text) {
+    this.element = el("div", { className: "heading", "aria-hidden": "true" }, text);
+  }
+
+  show(index) {
+    this.element.style.transform = `translateY(${index * ROW}px)`;
+  }
+}
+
 let rows = 0;
 
 /** One row: its parts are made once and changed in place. */
 class Row {
-  #twist = el("span", { className: "twist", "aria-hidden": "true" });
+  #twist = el("span", { className: "twist", "aria-hidden": "true" }, icon("next"));
   #dot = el("span", { className: "dot", "aria-hidden": "true" });
   #name = el("span", { className: "name" });
   #doing = el("span", { className: "doing" });
@@ -222,14 +281,13 @@ class Row {
   constructor(id) {
     this.element = el("div", { className: "row", role: "treeitem", id: `row-${rows++}`, "data-session": id },
       this.#twist, this.#dot, this.#name, this.#doing, this.#tokens, this.#age);
-    this.element.title = id;
-    say(this.#name, nameOf(id));
+    mark(this.element, "data-agent", agentColour(id));
   }
 
   show({ node, level, position, siblings }, index, { folds, unfolded, chosen, active }) {
     const { element } = this;
     element.style.transform = `translateY(${index * ROW}px)`;
-    element.style.setProperty("--level", Math.min(level, 12));
+    element.style.setProperty("--level", String(Math.min(level, 12)));
     mark(element, "aria-level", level);
     mark(element, "aria-posinset", position);
     mark(element, "aria-setsize", siblings);
@@ -237,25 +295,36 @@ class Row {
     mark(element, "aria-selected", chosen);
     mark(element, "data-active", active ? "" : null);
     mark(element, "data-state", node.paused ? "paused" : node.state);
-    say(this.#twist, folds ? (unfolded ? "▾" : "▸") : "");
+    mark(element, "data-folds", folds ? "" : null);
+    const name = nameOf(node.id);
+    const title = node.title ?? name;
+    mark(element, "title", title === name ? node.id : `${title}\n${node.id}`);
+    say(this.#name, title);
     const doing = doingOf(node);
     say(this.#doing, doing);
-    say(this.#tokens, node.spent ? short(node.spent) : "");
+    say(this.#tokens, node.spent ? t("{n} tok", { n: short(node.spent) }) : "");
     say(this.#age, node.updated ? age(node.updated) : "");
-    const parts = [nameOf(node.id), node.paused ? "paused" : STATES[node.state], doing];
-    if (node.spent) parts.push(`${node.spent} tokens`);
-    if (node.updated) parts.push(`changed ${age(node.updated)} ago`);
+    const parts = [title, title === name ? "" : name, stateOf(node), doing];
+    if (node.spent) parts.push(many("{n} token", "{n} tokens", node.spent));
+    if (node.updated) parts.push(t("changed {age} ago", { age: age(node.updated) }));
     mark(element, "aria-label", parts.filter(Boolean).join(", "));
   }
+}
+
+/** What a session does, in a word. */
+export function stateOf(node) {
+  if (node.paused) return t("paused");
+  return { idle: t("idle"), generating: t("working"), waiting_for_agent: t("waits for an agent") }[node.state] ?? node.state;
 }
 
 /** What a session does besides its state: the tool that works, what is below it, what waits. */
 function doingOf(node) {
   const parts = [];
+  if (node.questions?.size) parts.push(many("{n} question", "{n} questions", node.questions.size));
   if (node.tool) parts.push(node.tool);
-  if (node.busyBelow) parts.push(`${node.busyBelow} of ${below(node)} working`);
-  else if (node.children.length) parts.push(`${below(node)} below`);
-  if (node.queued && node.state !== "idle") parts.push(`${node.queued} waiting`);
+  if (node.busyBelow) parts.push(t("{n} of {all} working", { n: node.busyBelow, all: below(node) }));
+  else if (node.children.length) parts.push(t("{n} below", { n: below(node) }));
+  if (node.queued && node.state !== "idle") parts.push(t("{n} waiting", { n: node.queued }));
   return parts.join(" · ");
 }
 
