@@ -93,7 +93,7 @@ def update(path: Path, render: Callable[[str], str]) -> int:
     if new == old:
         return 0
     if check:
-        print(f"docs/{path.name} is out of date: run scripts/docs", file=sys.stderr)
+        print(f"{path.parent.name}/{path.name} is out of date: run scripts/docs", file=sys.stderr)
         return 1
     path.write_text(new, encoding="utf-8")
     return 0

@@ -43,6 +43,8 @@ def test_the_page_says_nothing_of_sessions_and_lets_no_script_in(server: Process
     policy = answer.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
+    assert "require-trusted-types-for 'script'; trusted-types cfs-markup" in policy.removesuffix(";")
+    assert policy.count("trusted-types ") == 1
     assert httpx.get(server.url, trust_env=False).json()["name"] == "cfs"
     tag = answer.headers["ETag"]
     again = httpx.get(server.url, headers={"Accept": "text/html", "If-None-Match": tag}, trust_env=False)
