@@ -137,3 +137,13 @@ def test_the_page_speaks_chinese_where_the_browser_does(pages: Pages, server: Pr
     page.get_by_role("menuitemradio", name="English").click()
     expect(page.get_by_role("heading", name="What shall we work on?")).to_be_visible()
     expect(page.locator("html")).to_have_attribute("lang", "en")
+
+
+def test_the_page_can_be_installed_as_an_application(page: Page) -> None:
+    expect(page.get_by_text("Live")).to_be_visible()
+    browser = page.context.new_cdp_session(page)
+    manifest = browser.send("Page.getAppManifest")
+    assert manifest["errors"] == []
+    assert '"CFS"' in manifest["data"]
+    errors = [each["errorId"] for each in browser.send("Page.getInstallabilityErrors")["installabilityErrors"]]
+    assert [each for each in errors if each != "in-incognito"] == []  # the tests' pages are incognito
