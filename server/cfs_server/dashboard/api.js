@@ -26,7 +26,11 @@ export class Api {
     else sessionStorage.setItem(KEPT, value);
   }
 
-  /** Send a request; raises `Problem` for an error, and `TypeError` when nobody answers. */
+  /**
+   * Send a request; raises `Problem` for an error, and `TypeError` when nobody answers.
+   * @param {string} path
+   * @param {{ method?: string, headers?: Record<string, string>, body?: BodyInit, signal?: AbortSignal }} [options]
+   */
   async request(path, { method = "GET", headers = {}, body, signal } = {}) {
     const token = this.token;
     const sent = token === null ? headers : { ...headers, Authorization: `Bearer ${token}` };
@@ -37,6 +41,7 @@ export class Api {
     throw new Problem(answer.status, problem.detail ?? `the server answered ${answer.status}`, problem.retry_after);
   }
 
+  /** @param {string} path @param {{ method?: string, headers?: Record<string, string>, body?: BodyInit, signal?: AbortSignal }} [options] */
   async json(path, options = {}) {
     const answer = await this.request(path, { ...options, headers: { Accept: "application/json", ...options.headers } });
     return answer.status === 204 ? null : answer.json();

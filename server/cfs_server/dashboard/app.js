@@ -83,14 +83,14 @@ export class CfsApp extends HTMLElement {
   newSession() {
     if (location.hash === `#${HOME}`) this.#show();
     else location.hash = `#${HOME}`;
-    this.querySelector("cfs-home textarea")?.focus();
+    /** @type {HTMLElement | null} */ (this.querySelector("cfs-home textarea"))?.focus();
   }
 
   /** Hide the sidebar, or show it again. */
   toggleSidebar() {
     const closed = this.dataset.sidebar === "closed";
     mark(this, "data-sidebar", closed ? null : "closed");
-    if (closed) this.#sidebar.querySelector(".fold")?.focus();
+    if (closed) /** @type {HTMLElement | null} */ (this.#sidebar.querySelector(".fold"))?.focus();
     else this.#unfold.focus();
   }
 

@@ -86,7 +86,7 @@ export class Feed {
 
   /** Wait, but not longer than until the network is back. */
   #rest(milliseconds) {
-    return new Promise((resume) => {
+    return new Promise((/** @type {(value?: undefined) => void} */ resume) => {
       const go = () => {
         clearTimeout(timer);
         removeEventListener("online", go);

@@ -11,11 +11,14 @@ const PAUSE = 1000;
 export class Live {
   sessions = new Sessions();
   listed = false;
+  /** @type {(state: string) => void} */
   onState = () => {};
+  /** @type {(event: any) => void} */
   onEvent = () => {};
   #api;
   #feed;
   #open = new Map(); // id: { conversation, users }
+  /** @type {any[] | null} */
   #held = null; // events that wait for the listing
   #missed = false;
   #ended = false;
@@ -81,7 +84,7 @@ export class Live {
         await new Promise((resume) => setTimeout(resume, PAUSE));
       }
     }
-    const held = this.#held;
+    const held = this.#held ?? [];
     this.#held = null;
     this.listed = true;
     this.sessions.replace(trees);

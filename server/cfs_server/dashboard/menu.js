@@ -47,6 +47,7 @@ export function openMenu(anchor, items) {
   focusable(menu)[0]?.focus();
 }
 
+/** @param {Item} item @param {HTMLElement} menu */
 function itemOf({ label, icon: name, key, danger, disabled = false, checked, run }, menu) {
   const role = checked === undefined ? "menuitem" : "menuitemradio";
   const mark = checked === undefined ? name : checked ? "check" : null;

@@ -6,7 +6,9 @@ const KEPT_TURNS = 500;
 
 /** A session in the tree: its state, and what the timeline shows of it. Times are seconds since the epoch. */
 export class Node extends SessionState {
+  /** @type {Node | null} */
   parent = null;
+  /** @type {Node[]} */
   children = []; // in the order of their ids
   busyBelow = 0; // how many sessions below are working
   known = false; // false: only a name above one that the caller may see

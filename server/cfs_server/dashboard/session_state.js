@@ -54,8 +54,11 @@ export class SessionState {
   changed_at = 0; // when the transcript changed
   tokens = 0; // of the turns that have ended
   tool = null; // the one that was called and has not answered yet
+  /** @type {any} */
   settings = null;
+  /** @type {TurnState | null} */
   turn = null;
+  /** @type {any[] | null} */
   history = null; // the messages themselves, where they are followed
   open_questions = 0; // of its agent
   questions = {}; // those that are known, by id, oldest first: a listing only counts them

@@ -86,8 +86,11 @@ export class SettingsView {
 
   #build(settings) {
     const others = Object.keys(settings).filter((name) => !KNOWN.has(name));
+    /** @type {Field[]} */
     const more = others.map((name) => ({ name, kind: "text", label: name, help: "" }));
-    for (const [title, fields] of [...GROUPS, ...(more.length ? [[t("More"), more]] : [])]) {
+    /** @type {[string, Field[]][]} */
+    const groups = more.length ? [...GROUPS, [t("More"), more]] : GROUPS;
+    for (const [title, fields] of groups) {
       const shown = fields.filter(({ name }) => name in settings);
       if (!shown.length) continue;
       this.#form.append(el("fieldset", {}, el("legend", {}, title), ...shown.map((field) => this.#row(field))));

@@ -3,12 +3,13 @@
 /** Reads a stream piece by piece; `feed` returns the events that are complete. */
 export class Decoder {
   #rest = "";
+  /** @type {{ id: string | null, event: string, data: string[] }} */
   #fields = { id: null, event: "message", data: [] };
 
   feed(text) {
     const found = [];
     const lines = (this.#rest + text).split("\n");
-    this.#rest = lines.pop();
+    this.#rest = lines.pop() ?? "";
     for (const each of lines) {
       const line = each.endsWith("\r") ? each.slice(0, -1) : each;
       if (line === "") this.#end(found);

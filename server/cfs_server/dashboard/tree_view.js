@@ -16,6 +16,7 @@ export class TreeView {
   #sessions;
   #onChoose;
   #unfolded = new Set();
+  /** @type {any[]} */
   #rows = []; // { node, level, position, siblings }, or { heading } above the sessions of some days
   #elements = new Map(); // by the session's id, or by the heading
   #active = null;
@@ -92,6 +93,7 @@ export class TreeView {
   // -- rows
 
   #flatten() {
+    /** @type {any[]} */
     const rows = [];
     const narrowed = this.#filter !== "" || this.#workingOnly;
     const fits = (node) =>
