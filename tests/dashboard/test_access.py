@@ -83,7 +83,8 @@ def test_axe_finds_nothing_serious_in_any_view(
             page.get_by_role("tab", name=view).click()
             expect(page.locator(seen.get(view, ".talk")).first).to_be_visible()
             assert violations(page) == [], view
-        page.get_by_role("button", name="Delete").click()
+        page.get_by_role("button", name="Actions of the session").click()
+        page.get_by_role("menuitem", name="Delete").click()
         expect(page.get_by_role("dialog")).to_be_visible()
         assert violations(page) == []
 

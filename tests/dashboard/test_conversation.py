@@ -45,25 +45,67 @@ def test_a_reply_grows_in_place_and_is_there_once(page: Page, server: Process, c
         expect(messages(page).nth(1)).to_contain_text("120 tokens")
 
 
-def test_tools_and_thinking_are_folded(page: Page, server: Process, client: httpx.Client) -> None:
+def test_a_call_and_its_result_are_one_box(page: Page, server: Process, client: httpx.Client) -> None:
     with Agent(client, "c-tools") as agent:
         agent.begin("Look")
         show(page, server, "conversation/c-tools")
         agent.think("Where may it be?", "I look into the file.")
-        call = agent.call("read_file", path="notes.txt")
-        agent.result(call, "read_file", "first line\nsecond line\n")
+        call = agent.call("read_file", path="notes.txt", start_line=2)
+        box = page.get_by_role("group", name="read_file notes.txt")
+        expect(box).to_have_attribute("data-state", "running")
+        expect(box.locator(".value")).to_have_text("start_line2")
+        lines = "".join(f"line {number}\n" for number in range(40))
+        agent.result(call, "read_file", lines)
+        expect(box).to_have_attribute("data-state", "done")
+        expect(box).to_contain_text("line 5")
+        expect(box).not_to_contain_text("line 6")
+        box.get_by_role("button", name="Show all 40 lines").click()
+        expect(box).to_contain_text("line 39")
         thinking = page.locator("details.thinking:not([hidden])")
-        expect(thinking.first.locator("pre")).to_be_hidden()
-        thinking.first.locator("summary").click()
-        expect(thinking.first.locator("pre")).to_have_text("Where may it be?")
-        shown = page.locator("details.call").filter(has_text="notes.txt")
-        shown.locator("summary").focus()
+        expect(thinking.locator("pre")).to_be_hidden()
+        thinking.locator("summary").focus()
         page.keyboard.press("Enter")
-        expect(shown.locator("pre")).to_have_text("path: notes.txt")
-        result = page.locator("details.result")
-        expect(result.locator("pre")).to_be_hidden()
-        result.locator("summary").click()
-        expect(result.locator("pre")).to_contain_text("second line")
+        expect(thinking.locator("pre")).to_have_text("Where may it be?")
+        failing = agent.call("run_command", command="false")
+        agent.result(failing, "run_command", '{"stdout": "", "stderr": "oh no", "exit_code": 3}')
+        command = page.get_by_role("group", name="run_command")
+        expect(command).to_have_attribute("data-state", "failed")
+        expect(command.locator(".command")).to_have_text("false")
+        expect(command).to_contain_text("oh no")
+        expect(command).to_contain_text("exit code 3")
+
+
+def test_a_task_of_two_files_takes_two_boxes(page: Page, server: Process, client: httpx.Client) -> None:
+    with Agent(client, "c-two") as agent:
+        agent.begin("Make two files")
+        agent.write("a.py", "def main():\n    return 1\n")
+        agent.write("b.md", "# Notes\n")
+        agent.finish("They are there.")
+    show(page, server, "conversation/c-two")
+    expect(messages(page)).to_have_count(4)
+    boxes = page.locator("cfs-call")
+    expect(boxes).to_have_count(2)
+    expect(boxes.nth(0).locator(".k")).to_have_text(["def", "return"])  # highlighted by the name of the file
+    expect(boxes.nth(1)).to_contain_text("created b.md")
+
+
+def test_a_reply_is_rendered_and_its_code_copied(pages: Pages, server: Process, client: httpx.Client) -> None:
+    text = "A **bold** word:\n\n```python\nprint(1)\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+    client.post("/v1/sessions", json={"id": "c-mark", "messages": said(text)}).raise_for_status()
+    page = pages.open(server.url, "conversation/c-mark", permissions=["clipboard-read", "clipboard-write"])
+    reply = messages(page).nth(1)
+    expect(reply.locator("strong")).to_have_text("bold")
+    expect(reply.locator("td")).to_have_text(["1", "2"])
+    reply.get_by_role("button", name="Copy code").click()
+    expect(reply.get_by_role("status").filter(has_text="Copied")).to_be_attached()
+    assert page.evaluate("() => navigator.clipboard.readText()") == "print(1)"
+    reply.get_by_role("button", name="Copy message").click()
+    page.wait_for_function("expected => navigator.clipboard.readText().then(text => text === expected)", arg=text)
+
+
+def said(reply: str, question: str = "Go on") -> list[dict[str, str]]:
+    """A question and its answer."""
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
 
 
 def test_an_agent_is_steered_while_it_works(page: Page, server: Process, client: httpx.Client) -> None:
@@ -79,69 +121,80 @@ def test_an_agent_is_steered_while_it_works(page: Page, server: Process, client:
         expect(messages(page).nth(2)).to_contain_text("Rather the other way")
 
 
-def test_cancel_by_mouse_and_by_keyboard(page: Page, server: Process, client: httpx.Client) -> None:
+def test_a_turn_is_stopped_by_mouse_and_by_keyboard(page: Page, server: Process, client: httpx.Client) -> None:
     with Agent(client, "c-cancel") as agent:
         show(page, server, "conversation/c-cancel")
-        button = page.get_by_role("button", name="Cancel", exact=True)
+        button = page.get_by_role("button", name="Stop", exact=True)
         agent.begin("Go on for ever")
         agent.say("and so on")
         expect(page.locator(".message.growing")).to_contain_text("and so on")
         button.click()
         expect(messages(page).last).to_contain_text("and so on [Cancelled]")
-        expect(button).to_be_disabled()
+        expect(button).to_be_hidden()
         agent.begin("Again")
-        expect(button).to_be_enabled()
-        button.focus()
-        page.keyboard.press("Enter")
+        expect(button).to_be_visible()
+        page.get_by_role("textbox", name="Message").focus()
+        page.keyboard.press("Escape")
         expect(messages(page).last).to_contain_text("[Cancelled]")
         expect(page.locator(".badge")).to_have_text("idle")
 
 
-def test_a_tree_is_cancelled_at_once(page: Page, server: Process, client: httpx.Client) -> None:
+def test_a_tree_is_stopped_at_once(page: Page, server: Process, client: httpx.Client) -> None:
     with Agent(client, "c-tree") as top, Agent(client, "c-tree/a") as below:
         top.begin("Go")
         below.begin("Go")
         show(page, server, "conversation/c-tree")
-        page.get_by_role("button", name="Cancel tree").click()
+        page.get_by_role("button", name="Stop tree").click()
         expect(row(page, "c-tree")).to_have_attribute("data-state", "idle")
         expect(row(page, "c-tree/a")).to_have_attribute("data-state", "idle")
 
 
-def test_a_session_is_paused_and_goes_on(page: Page, server: Process, client: httpx.Client) -> None:
-    client.post("/v1/sessions", json={"id": "c-pause"}).raise_for_status()
-    show(page, server, "conversation/c-pause")
-    page.get_by_role("button", name="Pause").click()
-    expect(page.locator(".badge")).to_have_text("paused")
-    expect(row(page, "c-pause")).to_have_attribute("data-state", "paused")
-    assert client.get("/v1/sessions/c-pause/settings").json()["paused"] is True
-    page.get_by_role("button", name="Resume").click()
-    expect(page.locator(".badge")).to_have_text("idle")
-    expect(row(page, "c-pause")).to_have_attribute("data-state", "idle")
+def test_a_running_agent_is_paused_and_goes_on(page: Page, server: Process, client: httpx.Client) -> None:
+    """There is nothing to pause where no agent runs."""
+    with Agent(client, "c-pause") as agent:
+        agent.begin("Go")
+        show(page, server, "conversation/c-pause")
+        page.get_by_role("button", name="Pause").click()
+        expect(page.locator(".badge")).to_have_text("paused")
+        expect(row(page, "c-pause")).to_have_attribute("data-state", "paused")
+        assert client.get("/v1/sessions/c-pause/settings").json()["paused"] is True
+        page.get_by_role("button", name="Resume").click()
+        expect(page.locator(".badge")).to_have_text("working")
+        agent.finish("done")
+        expect(page.locator(".badge")).to_have_text("idle")
+        expect(page.get_by_role("button", name="Pause")).to_be_hidden()
 
 
-def test_fork_rename_and_delete(page: Page, server: Process, client: httpx.Client) -> None:
+def act(page: Page, name: str) -> None:
+    """Choose an action of the session's menu."""
+    page.get_by_role("button", name="Actions of the session").click()
+    page.get_by_role("menuitem", name=name).click()
+
+
+def test_copy_rename_and_delete(page: Page, server: Process, client: httpx.Client) -> None:
     client.post("/v1/sessions/c-fork/messages", params={"wait": "true"}, json={"content": "keep this"})
     show(page, server, "conversation/c-fork")
-    page.get_by_role("button", name="Fork").click()
+    act(page, "Copy session")
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name of the copy").fill("c-fork")
-    dialog.get_by_role("button", name="Fork").click()
+    dialog.get_by_role("button", name="Copy").click()
     expect(dialog.get_by_role("alert")).to_contain_text("already")
     dialog.get_by_label("Name of the copy").fill("c-second")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("#conversation/c-second$"))
     expect(messages(page).nth(1)).to_contain_text("keep this")
-    page.get_by_role("button", name="Rename").click()
+    act(page, "Rename")
     page.get_by_label("New name").fill("c-third")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("#conversation/c-third$"))
     expect(row(page, "c-second")).to_have_count(0)
-    page.get_by_role("button", name="Delete").focus()
-    page.keyboard.press("Enter")
+    act(page, "Delete")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     expect(row(page, "c-third")).to_be_visible()
-    page.get_by_role("button", name="Delete").focus()
+    page.get_by_role("button", name="Actions of the session").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("End")
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Enter")

@@ -1,60 +1,99 @@
-// The messages of one session, and a field to write to it.
+// The view in which one talks to a session: its messages, and the field to write to it.
 
-import { el, say } from "./dom.js";
+import { Branches } from "./branches.js";
+import { Composer } from "./composer.js";
+import { el } from "./dom.js";
+import { icon } from "./icons.js";
 import { never, soon } from "./frame.js";
 import { MessageList } from "./message_list.js";
+import { ContextRing } from "./meters.js";
+import { t } from "./text.js";
 
-/** The view in which one talks. Writing to a working agent steers it at its next step. */
-export class ConversationView {
+/** Writing to a working agent steers it at its next step. */
+export class ConversationView extends HTMLElement {
   #context;
   #list;
-  #field = el("textarea", { rows: 2, "aria-label": "Message", placeholder: "Message" });
-  #send = el("button", { type: "submit", className: "button primary" }, "Send");
-  #complaint = el("p", { className: "complaint", role: "alert" });
-  #form = el("form", { className: "composer", onsubmit: (event) => this.#submit(event) },
-    this.#field, this.#send, this.#complaint);
-  #unwatch;
+  #composer;
+  #ring = new ContextRing();
+  #down = el("button", { type: "button", className: "icon-button to-end", title: t("To the newest message"),
+    "aria-label": t("To the newest message"), onclick: () => this.#list.follow() }, icon("down"));
+  /** @type {(() => void)[]} */
+  #unwatch = [];
   #draw = () => this.#update();
 
+  /** @param {any} context */
   constructor(context) {
+    super();
+    const { api, id, live, app, me, conversation } = context;
     this.#context = context;
-    this.#list = new MessageList(context.conversation);
-    this.#field.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    const branches = new Branches({ api, live, conversation, go: (other) => app.go(other, "conversation") });
+    const failed = (/** @type {Error} */ error) => app.announce(error.message);
+    this.#list = new MessageList(conversation, { branches, model: me?.model ?? null, failed });
+    this.#composer = new Composer({ api, key: id, session: () => id, onSend: (text) => this.#send(text), onStop: () => this.#stop() });
+    this.#composer.aside.append(this.#ring);
+    this.addEventListener("cfs-edit-last", () => this.#list.editLast());
+    this.addEventListener("cfs-compose", () => this.#composer.focus());
+    this.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || event.defaultPrevented || !conversation.busy) return;
       event.preventDefault();
-      this.#form.requestSubmit();
+      this.#stop();
     });
-    this.element = el("div", { className: "talk" }, this.#list.element, this.#form);
-    this.#unwatch = context.conversation.watch(() => soon(this.#draw));
+  }
+
+  connectedCallback() {
+    this.className = "talk";
+    this.append(this.#list, el("div", { className: "composing" }, this.#down, this.#composer));
+    this.#unwatch = [this.#context.conversation.watch(() => soon(this.#draw))];
     soon(this.#draw);
+    const { message } = Object.fromEntries(new URLSearchParams(location.hash.split("?")[1] ?? ""));
+    if (message) this.#goTo(Number(message));
+  }
+
+  disconnectedCallback() {
+    never(this.#draw);
+    for (const end of this.#unwatch) end();
+  }
+
+  get element() {
+    return this;
   }
 
   close() {
-    never(this.#draw);
-    this.#unwatch();
-    this.#list.close();
+    this.remove();
+  }
+
+  /** @param {number} index */
+  #goTo(index) {
+    const { conversation } = this.#context;
+    const go = () => {
+      if (!conversation.loaded) return;
+      end();
+      soon(() => this.#list.go(index));
+    };
+    const end = conversation.watch(go);
+    go();
   }
 
   #update() {
-    const { busy, settings, gone } = this.#context.conversation;
-    const steers = busy && settings?.driver === "agent";
-    say(this.#send, steers ? "Steer" : "Send");
-    this.#field.placeholder = steers ? "The agent reads this before its next step" : busy ? "Queued" : "Message";
-    this.#field.disabled = this.#send.disabled = gone !== null;
+    const { conversation, me } = this.#context;
+    const { busy, settings, gone } = conversation;
+    this.#composer.show({ busy, steers: busy && settings?.driver === "agent", gone: gone !== null });
+    if (conversation.loaded) conversation.readFigures();
+    this.#ring.show(conversation.lastUsage, me?.model?.context);
   }
 
-  async #submit(event) {
-    event.preventDefault();
-    const text = this.#field.value;
-    if (text.trim() === "" || this.#send.disabled) return;
-    this.#field.value = "";
-    say(this.#complaint, "");
+  /** @param {string} text */
+  async #send(text) {
     this.#list.follow();
+    await this.#context.api.say(this.#context.id, text);
+  }
+
+  async #stop() {
     try {
-      await this.#context.api.say(this.#context.id, text);
+      await this.#context.api.cancel(this.#context.id, false);
     } catch (error) {
-      if (this.#field.value === "") this.#field.value = text; // nothing that was written is lost
-      say(this.#complaint, error.message);
+      this.#context.app.announce(/** @type {Error} */ (error).message);
     }
   }
 }
+customElements.define("cfs-conversation", ConversationView);

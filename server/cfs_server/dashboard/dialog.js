@@ -1,6 +1,7 @@
 // Questions to the user, in the browser's own dialog: it keeps the focus, and Escape leaves it.
 
 import { button, el, say } from "./dom.js";
+import { t } from "./text.js";
 
 /**
  * Ask for a text, or with no `label` for a yes; `work` is then done while the dialog is open, and what it returns is
@@ -35,7 +36,7 @@ export function ask({ title, label = null, value = "", hint = "", action, danger
       field,
       choice && el("label", { className: "choice" }, choice, ` ${options}`),
       complaint,
-      el("div", { className: "answers" }, button("Cancel", () => dialog.close()), go),
+      el("div", { className: "answers" }, button(t("Cancel"), () => dialog.close()), go),
     );
     const dialog = el("dialog", { "aria-labelledby": "question" }, form);
     if (hint !== "") dialog.setAttribute("aria-describedby", "hint");

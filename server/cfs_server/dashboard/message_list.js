@@ -1,75 +1,153 @@
 // The messages of a conversation on the page, kept in step with it.
 
-import { el, mark } from "./dom.js";
+import { el, mark, say } from "./dom.js";
 import { afterwards, never, soon } from "./frame.js";
-import { callView, messageView } from "./message_view.js";
-import { TextFlow } from "./text_flow.js";
+import { beginning, itemsOf } from "./items.js";
+import { GrowingView, MessageView, waitingView } from "./message_view.js";
+import { t } from "./text.js";
 
 const SHOWN = 200;
 const MOST = 400;
-const NEAR = 48; // pixels from the end that count as being there
+const AT_END = 48; // pixels from the end that count as being there
+const NEAR = "1000px 0px"; // what is so far out of sight is rendered already
 
-/** A scrolling list that stays at its end while somebody reads there. */
-export class MessageList {
+/**
+ * A scrolling list that stays at its end while one reads there. Messages are rendered when they come near the window.
+ */
+export class MessageList extends HTMLElement {
   #conversation;
+  #around;
   #list = el("ol", { className: "list" });
   #earlier = el("button", { type: "button", className: "button earlier", hidden: true, onclick: () => this.#more() });
-  #drawn = []; // { message, cost, element } from #start on
+  #empty = el("div", { className: "nothing", hidden: true }, t("No messages yet."));
+  /** @type {MessageView[]} */
+  #drawn = [];
   #start = 0;
+  /** @type {GrowingView | null} */
   #partial = null;
-  #waiting = el("ol", { className: "list waiting" });
+  #waiting = el("ol", { className: "list waiting", "aria-label": t("Queued messages") });
   #atEnd = true;
-  #expanded = false; // somebody has asked for earlier ones: they stay
-  #unwatch;
+  #top = 0; // where it was scrolled to last
+  #expanded = false; // earlier messages were asked for: they stay
+  #seen = ""; // what was drawn last
+  #queued = "";
+  #unwatch = [];
+  #near = new IntersectionObserver((entries) => this.#approach(entries), { root: this, rootMargin: NEAR });
+  /** @type {WeakMap<Element, { near: () => void }>} */
+  #views = new WeakMap();
   #draw = () => this.#update();
-  #settle = () => (this.element.scrollTop = this.element.scrollHeight);
+  #settle = () => {
+    this.scrollTop = this.scrollHeight;
+    this.#top = this.scrollTop;
+  };
 
-  constructor(conversation) {
+  /**
+   * @param {import("./conversation.js").Conversation} conversation
+   * @param {{ branches?: import("./branches.js").Branches | null, model?: any, failed?: (error: Error) => void }} context
+   */
+  constructor(conversation, { branches = null, model = null, failed = () => {} } = {}) {
+    super();
     this.#conversation = conversation;
-    const label = `Messages of ${conversation.id}`;
-    this.element = el(
-      "div",
-      { className: "messages", tabIndex: 0, role: "region", "aria-label": label, onscroll: () => this.#scrolled() },
-      this.#earlier,
-      this.#list,
-      this.#waiting,
-    );
-    this.#unwatch = conversation.watch(() => soon(this.#draw));
+    this.#around = { conversation, branches, model, failed };
+    this.append(this.#earlier, this.#empty, this.#list, this.#waiting);
+    this.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    new ResizeObserver(() => this.#atEnd && soon(this.#draw)).observe(this.#list);
+  }
+
+  connectedCallback() {
+    this.className = "messages";
+    this.#stay(this.#atEnd);
+    this.tabIndex = 0;
+    this.setAttribute("role", "region");
+    this.setAttribute("aria-label", t("Messages of {session}", { session: this.#conversation.id }));
+    this.#unwatch = [this.#conversation.watch(() => soon(this.#draw))];
+    if (this.#around.branches) this.#unwatch.push(this.#around.branches.watch(() => soon(this.#draw)));
     soon(this.#draw);
   }
 
-  close() {
-    this.#unwatch();
+  disconnectedCallback() {
+    for (const end of this.#unwatch) end();
     never(this.#draw);
   }
 
-  #scrolled() {
-    const { scrollHeight, scrollTop, clientHeight } = this.element;
-    this.#atEnd = scrollHeight - scrollTop - clientHeight < NEAR;
+  /** For views that have no elements of their own. */
+  get element() {
+    return this;
+  }
+
+  close() {
+    this.remove();
   }
 
   /** Go to the newest message, and stay there. */
   follow() {
-    this.#atEnd = true;
+    this.#stay(true);
     soon(this.#draw);
   }
 
-  #more() {
-    this.#expanded = true;
-    this.#atEnd = false;
-    this.#redraw(Math.max(0, this.#start - SHOWN));
+  /** Let the user write the last message anew. */
+  editLast() {
+    this.#drawn.findLast(({ item }) => item.message.role === "user")?.edit();
   }
 
+  /** Go to a message, and mark it. @param {number} index */
+  async go(index) {
+    if (index < this.#start) {
+      this.#expanded = true;
+      await this.#conversation.recall();
+      this.#redraw(beginning(this.#conversation.messages, this.#conversation.messages.length - index + 20));
+    }
+    const found = this.#drawn.find(({ item }) => item.index <= index && index < item.end);
+    if (!found) return;
+    this.#stay(false);
+    found.element.scrollIntoView({ block: "center" });
+    found.element.classList.add("sought");
+  }
+
+  /** Only the reader leaves the end, by scrolling up: what is rendered later makes the list longer, too. */
+  #scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this;
+    if (scrollHeight - scrollTop - clientHeight < AT_END) this.#stay(true);
+    else if (scrollTop < this.#top) this.#stay(false);
+    this.#top = scrollTop;
+  }
+
+  /** @param {boolean} atEnd whether to stay at the end while messages come */
+  #stay(atEnd) {
+    this.#atEnd = atEnd;
+    mark(this, "data-end", atEnd ? "" : null);
+  }
+
+  async #more() {
+    this.#expanded = true;
+    this.#stay(false);
+    const before = this.scrollHeight - this.scrollTop;
+    await this.#conversation.recall();
+    this.#redraw(beginning(this.#conversation.messages, this.#conversation.messages.length - this.#start + SHOWN));
+    this.scrollTop = this.scrollHeight - before;
+  }
+
+  /** @param {number} start */
   #redraw(start) {
-    for (const { element } of this.#drawn) element.remove();
+    for (const { element } of this.#drawn) this.#remove(element);
     this.#drawn = [];
     this.#start = start;
+    this.#seen = "";
     this.#update();
+  }
+
+  /** @param {IntersectionObserverEntry[]} entries */
+  #approach(entries) {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      this.#views.get(target)?.near();
+      this.#near.unobserve(target);
+    }
   }
 
   #update() {
     const { messages } = this.#conversation;
-    const start = Math.max(0, messages.length - SHOWN);
+    const start = Math.max(beginning(messages, SHOWN), this.#conversation.remembered);
     const tooMany = this.#atEnd && !this.#expanded && messages.length - this.#start > MOST;
     if (messages.length < this.#start || tooMany || (!this.#expanded && !this.#drawn.length && start)) {
       this.#expanded = false;
@@ -78,33 +156,63 @@ export class MessageList {
         return;
       }
     }
-    this.#drawMessages(messages);
+    this.#drawMessages();
     this.#drawPartial(this.#conversation.partial);
     this.#drawWaiting();
-    mark(this.element, "aria-busy", this.#conversation.busy ? "true" : null);
+    mark(this, "aria-busy", this.#conversation.busy ? "true" : null);
     this.#earlier.hidden = this.#start === 0;
-    this.#earlier.textContent = `Show earlier messages (${this.#start})`;
+    say(this.#earlier, t("Show earlier messages ({n})", { n: this.#start }));
+    this.#empty.hidden = !this.#conversation.loaded || messages.length > 0 || this.#conversation.busy;
     if (this.#atEnd) afterwards(this.#settle);
   }
 
-  #drawMessages(messages) {
-    const { usage, times } = this.#conversation;
-    while (this.#drawn.length > messages.length - this.#start) this.#drawn.pop().element.remove();
-    for (let index = this.#start; index < messages.length; index++) {
-      const message = messages[index];
-      const cost = usage.get(index) ?? null;
-      const old = this.#drawn[index - this.#start];
-      if (old && old.cost === cost && same(old.message, message)) {
-        old.message = message;
-        continue;
+  #drawMessages() {
+    const { busy, revision, settings } = this.#conversation;
+    const forks = this.#around.branches?.forks() ?? new Map();
+    const seen = JSON.stringify([revision, busy, this.#start, settings?.driver, [...forks]]);
+    if (seen === this.#seen) return;
+    this.#seen = seen;
+    const items = itemsOf(this.#conversation.messages, this.#start);
+    while (this.#drawn.length > items.length) this.#remove(this.#drawn.pop()?.element);
+    items.forEach((item, at) => {
+      const next = items[at + 1];
+      const old = this.#drawn[at];
+      let view = old;
+      if (!old || !isSame(old.item, item)) {
+        view = new MessageView(item, this.#around, this.#grown(item, at === items.length - 1));
+        this.#views.set(view.element, view);
+        if (old) {
+          this.#remove(old.element, view.element);
+        } else this.#list.insertBefore(view.element, this.#partial?.element ?? null);
+        this.#near.observe(view.element);
+        this.#drawn[at] = view;
       }
-      const element = messageView(message, { cost, time: times.get(index) ?? null });
-      if (old) old.element.replaceWith(element);
-      else this.#list.insertBefore(element, this.#partial?.element ?? null);
-      this.#drawn[index - this.#start] = { message, cost, element };
-    }
+      let fork = null;
+      for (let index = item.index; index < item.end && fork === null; index++) fork = forks.get(index) ?? null;
+      view.show(item, { last: next === undefined ? !busy || item.message.role === "user" : next.first, fork,
+        busy: busy && next === undefined });
+    });
   }
 
+  /** @param {Element | undefined} element @param {Element} [other] what takes its place */
+  #remove(element, other) {
+    if (!element) return;
+    this.#near.unobserve(element);
+    if (other) element.replaceWith(other);
+    else element.remove();
+  }
+
+  /** The text that has grown into a message: it stays where it stands. @param {import("./items.js").Item} item @param {boolean} isLast */
+  #grown({ message }, isLast) {
+    if (!isLast || message.role !== "assistant" || this.#partial === null || message.content === "") return null;
+    const { text } = this.#partial;
+    if (text.text.trim() === "" || !message.content.startsWith(text.text.trim())) return null;
+    this.#partial.element.remove();
+    this.#partial = null;
+    return text;
+  }
+
+  /** @param {any} partial */
   #drawPartial(partial) {
     if (partial === null || this.#partial?.turn !== partial.turn) {
       this.#partial?.element.remove();
@@ -112,55 +220,27 @@ export class MessageList {
     }
     if (partial === null) return;
     if (this.#partial === null) {
-      this.#partial = new Growing(partial.turn);
+      this.#partial = new GrowingView(partial.turn, this.#conversation.markup);
+      this.#views.set(this.#partial.element, this.#partial);
       this.#list.append(this.#partial.element);
+      this.#near.observe(this.#partial.element);
     }
-    this.#partial.show(partial);
+    this.#partial.show(partial, this.#conversation.speed);
   }
 
   #drawWaiting() {
     const { queue, queued } = this.#conversation;
     const texts = queue.slice(0, queued).map((message) => message.content);
-    if (texts.join("\0") === this.#waiting.dataset.texts) return;
-    this.#waiting.dataset.texts = texts.join("\0");
-    this.#waiting.replaceChildren(
-      ...texts.map((text) =>
-        el(
-          "li",
-          { className: "message user queued" },
-          el("div", { className: "head" }, el("span", { className: "role" }, "Queued")),
-          new TextFlow(text).element,
-        ),
-      ),
-    );
+    const key = texts.join("\0");
+    if (key === this.#queued) return;
+    this.#queued = key;
+    this.#waiting.replaceChildren(...texts.map(waitingView));
   }
 }
+customElements.define("cfs-messages", MessageList);
 
-/** What the running turn has said so far. */
-class Growing {
-  #text = new TextFlow();
-  #thinking = new TextFlow();
-  #folded;
-  #calls = el("div");
-
-  constructor(turn) {
-    this.turn = turn;
-    this.#folded = el("details", { className: "folded thinking", open: true, hidden: true },
-      el("summary", {}, "Thinking"), this.#thinking.element);
-    const head = el("div", { className: "head" }, el("span", { className: "role" }, "Assistant"),
-      el("span", { className: "pulse", "aria-hidden": "true" }));
-    this.element = el("li", { className: "message assistant growing" }, head, this.#folded, this.#text.element, this.#calls);
-  }
-
-  show({ text, thinking, calls }) {
-    this.#text.show(text);
-    this.#thinking.show(thinking);
-    this.#folded.hidden = thinking === "";
-    if (this.#calls.childElementCount !== calls.length) this.#calls.replaceChildren(...calls.map(callView));
-  }
+/** Whether an item shows the same message, perhaps with fewer results. */
+function isSame(/** @type {import("./items.js").Item} */ old, /** @type {import("./items.js").Item} */ item) {
+  if (old.index !== item.index) return false;
+  return old.message === item.message || JSON.stringify(old.message) === JSON.stringify(item.message);
 }
-
-function same(one, other) {
-  return one === other || JSON.stringify(one) === JSON.stringify(other);
-}
-

@@ -9,12 +9,20 @@ const FAR = 2000; // how many events back; the server keeps about that many of e
 export async function readPast(api, node) {
   if (node.pastRead || !node.known || node.event === 0) return;
   node.pastRead = true;
-  const last = node.event;
+  try {
+    await pastEvents(api, node.id, node.event, FAR, (event) => node.remember(event));
+  } catch (error) {
+    if (error.status !== 404) node.pastRead = false;
+  }
+}
+
+/** Read the last events of a session, up to the number `last`. Raises when the server cannot be asked. */
+export async function pastEvents(api, id, last, far, take) {
   const stop = new AbortController();
   try {
     const headers = { Accept: "text/event-stream" };
-    const query = `after=${Math.max(0, last - FAR)}`;
-    const answer = await api.request(`${place(node.id)}/events?${query}`, { headers, signal: stop.signal });
+    const query = `after=${Math.max(0, last - far)}`;
+    const answer = await api.request(`${place(id)}/events?${query}`, { headers, signal: stop.signal });
     const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
     const decoder = new Decoder();
     for (;;) {
@@ -22,13 +30,11 @@ export async function readPast(api, node) {
       if (done) return;
       for (const { event, data } of decoder.feed(value)) {
         if (event === "stale" || event === "goodbye") return;
-        const told = JSON.parse(data);
-        node.remember(told);
-        if (told.number >= last) return;
+        const found = JSON.parse(data);
+        take(found);
+        if (found.number >= last) return;
       }
     }
-  } catch (error) {
-    if (error.status !== 404) node.pastRead = false;
   } finally {
     stop.abort();
   }

@@ -51,3 +51,8 @@ export function size(bytes) {
 export function clock(seconds) {
   return new Date(seconds * 1000).toLocaleTimeString(language, { hour: "2-digit", minute: "2-digit" });
 }
+
+/** A day and a time of day. */
+export function moment(seconds) {
+  return new Date(seconds * 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+}
