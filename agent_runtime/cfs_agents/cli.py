@@ -205,9 +205,11 @@ def _all(tree: "SessionTree") -> list["SessionTree"]:
 
 def _lines(tree: "SessionTree", paused: set[str], depth: int = 0) -> list[str]:
     name = tree.id if depth == 0 else tree.id.rpartition("/")[2]
-    state = "paused" if tree.id in paused else "agent?" if tree.state == "waiting_for_agent" else tree.state
+    state = "paused" if tree.id in paused else "no agent" if tree.state == "waiting_for_agent" else tree.state
     queued = f" +{tree.queued}" if tree.queued else ""
-    line = f"{'  ' * depth + name:<32} {state:<10} {tree.messages:>4} messages{queued}"
+    line = (
+        f"{'  ' * depth + name:<32} {state:<10} {tree.messages:>4} message{'s' if tree.messages != 1 else ''}{queued}"
+    )
     return [line, *(each for child in tree.children for each in _lines(child, paused, depth + 1))]
 
 

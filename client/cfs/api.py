@@ -241,9 +241,11 @@ def error_of(answer: ApiResponse) -> CfsError:
 # -- sessions ---------------------------------------------------------------------------------------------------------
 
 
-def list_sessions(prefix: str = "", after: str = "", limit: int = 100) -> Call[wire.SessionPage]:
-    """`GET /v1/sessions`: one page, in the order of the ids."""
-    params = {"prefix": prefix, "after": after, "limit": str(limit)}
+def list_sessions(
+    prefix: str = "", after: str = "", limit: int = 100, *, active: bool = False
+) -> Call[wire.SessionPage]:
+    """`GET /v1/sessions`: one page, in the order of the ids; with `active` those with turns, at any depth."""
+    params = {"prefix": prefix, "after": after, "limit": str(limit), "active": "true" if active else ""}
     return Call(Request("GET", ROOT, {key: value for key, value in params.items() if value}), _model(wire.SessionPage))
 
 

@@ -5,6 +5,8 @@ validates it again.
 """
 
 import re
+from collections.abc import Iterator
+from random import SystemRandom
 
 from cfs.errors import InvalidIdentifier
 from cfs.wire import MAX_SESSION_ID_BYTES
@@ -30,6 +32,38 @@ _SCRATCH = re.compile(
 def is_scratch(name: str) -> bool:
     """Return whether this is the name of a program's temporary file, not of a session."""
     return _SCRATCH.fullmatch(name) is not None
+
+
+# Names for sessions that nobody named: `calm-otter-3`. Each word is short, easy to spell and to say, and friendly.
+
+ADJECTIVES = re.findall(
+    r"\w+",
+    """
+    able agile airy amber apt azure bold brave breezy bright brisk bronze calm candid clear clever cosy crisp
+    curly dapper deft eager early fair fancy fleet fond fresh gentle glad golden grand green happy hardy honest
+    humble ivory jolly keen kind lively loyal lucky lunar mellow merry mild misty modest neat nimble noble patient
+    plucky polite proud quick quiet ready rosy royal ruby serene shiny silent silver smart snowy solar spry steady
+    sunny swift tidy tranquil vivid warm wise witty
+    """,
+)
+ANIMALS = re.findall(
+    r"\w+",
+    """
+    alpaca badger bat bear beaver bee bison camel cat cheetah crane cricket deer dolphin dove duck eagle egret elk
+    falcon ferret finch fox frog gecko gibbon goose hare hawk hedgehog heron horse ibis ibex jay koala lark lemur
+    lion lizard llama lynx magpie marten mole moose newt octopus okapi orca osprey otter owl ox panda parrot
+    pelican penguin pigeon pony puffin quail rabbit raven robin salmon seal sparrow squid stork swallow swan tapir
+    tern tiger toad trout turtle vole walrus whale wolf wombat wren yak zebra
+    """,
+)
+
+
+def random_names() -> Iterator[str]:
+    """Yield random names of sessions; their numbers grow, so that a free one is found soon among many sessions."""
+    random, most = SystemRandom(), 9
+    while True:
+        yield f"{random.choice(ADJECTIVES)}-{random.choice(ANIMALS)}-{random.randint(1, most)}"
+        most = min(most * 4, 10**9)
 
 
 ROUTE_WORDS = frozenset(

@@ -175,6 +175,7 @@ class SessionInfo(_Wire):
     queued: int = Field(description="Turns that wait behind the running one.")
     messages: int
     tokens: int = Field(0, description="Of the turns that have ended, read and written ones.")
+    turn_since: float | None = Field(None, description="When the message that is being answered was accepted.")
     size: int = Field(description="Bytes of the transcript in UTF-8.")
     created_at: float
     updated_at: float

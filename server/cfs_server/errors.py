@@ -22,6 +22,16 @@ from cfs.errors import (
 from cfs_server.completions.responses import is_asked_here, problem_for_clients
 
 MEDIA_TYPE = "application/problem+json"
+
+
+class JSONLine(JSONResponse):
+    """A JSON response that ends with a newline, so that a shell's prompt begins on a line of its own."""
+
+    def render(self, content: object) -> bytes:
+        """Return the body."""
+        return super().render(content) + b"\n"
+
+
 CHALLENGE = 'Bearer realm="cfs", Basic realm="cfs", charset="UTF-8"'
 """The `WWW-Authenticate` header of a 401 response (RFC 6750, RFC 7617)."""
 
@@ -33,7 +43,7 @@ def problem_response(error: CfsError, path: str = "", **headers: str) -> Respons
     if error.retry_after is not None:
         headers["Retry-After"] = str(math.ceil(error.retry_after))
     problem = problem_for_clients(error, path) if is_asked_here(path) else to_problem(error)
-    return JSONResponse(problem, problem["status"], headers, MEDIA_TYPE)
+    return JSONLine(problem, problem["status"], headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:

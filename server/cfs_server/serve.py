@@ -134,7 +134,7 @@ async def _serve_with(settings: Settings, journal: Journal, listener: socket.soc
     try:
         model = await engine.start()
         if model.engine is not None:
-            _log.info("engine started", model=model.name, plan=str(model.engine))
+            _log.debug("engine started", model=model.name, plan=str(model.engine))
         listen_on(listener)
         await _serve(settings, engine, model, journal, listener)
     finally:

@@ -1,5 +1,6 @@
 """`cfs chat`, at a real terminal and through a pipe (C10, S12, S14)."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,6 +42,40 @@ def test_a_conversation(http_harness: HttpHarness, chat: Chat) -> None:
         screen.type(CTRL_D)
         assert screen.end()[0] == 0
     assert history(http_harness, "chat1") == ["hello there", "hello there", "again", "again"]
+
+
+def test_a_chat_without_a_name_gets_one_that_can_be_typed_and_continued(http_harness: HttpHarness, chat: Chat) -> None:
+    """The session begins with the first message, so that looking around leaves none behind."""
+    with chat() as screen:
+        screen.expect("New session.")
+        screen.expect(PROMPT)
+        screen.type(CTRL_D)
+        assert screen.end()[0] == 0
+    assert len(http_harness.server.store) == 0
+    http_harness.write("other", "hi")
+    with chat() as screen:
+        screen.expect(PROMPT)
+        screen.line("hello")
+        screen.expect("[this is session ")
+        screen.expect(PROMPT)
+        screen.line("/quit")
+        shown = screen.end()[1]
+    (name,) = {session.id for session in http_harness.server.store} - {"other"}
+    assert re.fullmatch(r"[a-z]+-[a-z]+-\d", name)
+    assert f"To continue: cfs chat {name}" in shown
+    with chat("--continue") as screen:
+        screen.expect(f"Session {name}: 2 messages.")
+        screen.expect(PROMPT)
+        screen.line("again")
+        screen.expect("again\r\n")
+        screen.expect(PROMPT)
+    assert history(http_harness, name) == ["hello", "hello", "again", "again"]
+
+
+def test_there_must_be_a_session_to_continue(http_harness: HttpHarness) -> None:
+    code, _, said = ended(cfs(http_harness.url, "chat", "-c"))
+    assert (code, said) == (1, "cfs: there is no session yet; `cfs chat` begins one\n")
+    assert cfs(http_harness.url, "chat", "-c", "chat1").returncode == 2
 
 
 def test_the_reply_is_shown_as_it_comes(http_harness: HttpHarness, chat: Chat) -> None:

@@ -1,6 +1,8 @@
 """`cfs ls` and `cfs rm` (C10)."""
 
 import json
+import re
+from pathlib import Path
 
 from cfs import wire
 from tests.client.harness import HttpHarness
@@ -37,10 +39,50 @@ def test_the_long_form_says_more(http_harness: HttpHarness) -> None:
     http_harness.write("chat1", "hello")
     http_harness.write("chat1", "more")
     code, output, _ = ended(cfs(http_harness.url, "ls", "-l"))
-    lines = [line.split() for line in output.splitlines()]
+    head, *lines = [line.split() for line in output.splitlines()]
     assert code == 0
-    assert (lines[0][0], lines[0][1], lines[0][-1]) == ("generating+1", "1", "chat1")
-    assert (lines[1][0], lines[1][-3:]) == ("idle", ["1", "below", "main"])
+    assert head == ["STATE", "QUEUED", "MESSAGES", "BYTES", "CHANGED", "BELOW", "NAME"]
+    assert (lines[0][:3], lines[0][-2:]) == (["generating", "1", "1"], ["0", "chat1"])
+    assert (lines[1][:3], lines[1][-2:]) == (["idle", "0", "0"], ["1", "main"])
+    assert [line.rindex("  ") for line in output.splitlines()] == [output.index("  NAME")] * 3
+
+
+def test_what_runs_is_listed_with_all_that_is_below(http_harness: HttpHarness) -> None:
+    """A sub-session may run while its parent is idle; a turn that waits for its agent counts, too."""
+    make(http_harness, "idle", "main/coder", "main/tester")
+    assert ended(cfs(http_harness.url, "ps")) == (0, "", "No turn is running or queued.\n")
+    assert ended(cfs(http_harness.url, "ps", "--json")) == (0, "[]\n", "")
+    http_harness.hold()
+    http_harness.write("main/coder", "hello")
+    http_harness.write("main/coder", "more")
+    code, output, _ = ended(cfs(http_harness.url, "ps"))
+    head, line = (line.split() for line in output.splitlines())
+    assert (code, head) == (0, ["STATE", "QUEUED", "MESSAGES", "TOKENS", "TIME", "NAME"])
+    assert line[:4] == ["generating", "1", "1", "0"]
+    assert re.fullmatch(r"(\d+m)?\d+s", line[4])
+    assert line[5] == "main/coder"
+    (info,) = json.loads(cfs(http_harness.url, "ps", "--json").stdout)
+    assert info["turn_since"] < info["updated_at"] + 1
+
+
+def test_a_name_that_is_typed_wrong_is_understood(http_harness: HttpHarness) -> None:
+    make(http_harness, "chat1", "main/coder", "other")
+    missing = "cfs: there is no session {!r}. Did you mean {!r}?\n"
+    for command in (["cat"], ["cat", "--json"], ["rm"]):
+        assert ended(cfs(http_harness.url, *command, "chta1")) == (1, "", missing.format("chta1", "chat1"))
+    assert ended(cfs(http_harness.url, "cat", "main/codr"))[2] == missing.format("main/codr", "main/coder")
+    assert ended(cfs(http_harness.url, "rm", "quartz"))[2] == "cfs: there is no session 'quartz'\n"
+
+
+def test_the_dashboard_is_opened_where_there_is_a_browser(http_harness: HttpHarness, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
+    browser.chmod(0o755)
+    url = http_harness.url
+    opened = ended(cfs(url, "open", "main/coder", BROWSER=f"{browser} %s"))
+    assert opened == (0, "", "")
+    assert (tmp_path / "opened").read_text() == f"{url}/#conversation/main/coder\n"
+    assert ended(cfs(url, "open", BROWSER="", DISPLAY="", WAYLAND_DISPLAY="")) == (0, f"{url}/\n", "")
 
 
 def test_json_is_a_list_of_sessions(http_harness: HttpHarness) -> None:

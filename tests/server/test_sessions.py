@@ -117,6 +117,34 @@ async def test_a_thousand_sessions_are_listed_page_by_page(server: ServerHarness
     assert (await server.client.get("/v1/sessions", params={"prefix": "s099"})).json()["sessions"][9]["id"] == "s0999"
 
 
+async def test_sessions_with_turns_are_listed_wherever_they_are(server: ServerHarness) -> None:
+    for name in ("idle", "main/coder", "main/writer", "a"):
+        server.store.create(name)
+    server.engine.hold()
+    for name in ("main/coder", "a"):
+        await server.client.post(f"/v1/sessions/{name}/messages", content=b"hi")
+    whole = (await server.client.get("/v1/sessions?active=true")).json()["sessions"]
+    assert [info["id"] for info in whole] == ["a", "main/coder"]
+    assert all(info["turn_since"] >= info["created_at"] for info in whole)
+    page = (await server.client.get("/v1/sessions?active=true&limit=1")).json()
+    assert ([info["id"] for info in page["sessions"]], page["next"]) == (["a"], "a")
+    page = (await server.client.get("/v1/sessions?active=true&after=a&prefix=main")).json()
+    assert ([info["id"] for info in page["sessions"]], page["next"]) == (["main/coder"], None)
+    server.engine.release()
+
+
+async def test_json_ends_with_a_newline(server: ServerHarness) -> None:
+    """So that curl in a shell leaves the prompt on a line of its own."""
+    await server.client.post("/v1/sessions/a/messages?wait=true", content=b"hi")
+    for path in ("", "healthz", "readyz", "v1/sessions", "v1/sessions/a", "v1/sessions/b", "v1/models", "v1/nothing"):
+        answer = await server.client.get(f"/{path}", headers={"Accept": "application/json"})
+        assert answer.text.endswith("}\n"), path
+    asked = {"model": "any", "messages": [{"role": "user", "content": "hi"}]}
+    for path, body in (("sessions/a/messages?wait=true", {"content": "hi"}), ("chat/completions", asked), ("x", {})):
+        answer = await server.client.post(f"/v1/{path}", json=body)
+        assert answer.text.endswith("}\n"), path
+
+
 async def test_settings_change_one_by_one_and_null_is_the_default(server: ServerHarness) -> None:
     await server.create("a", temperature=0.1, top_k=5)
     changed = await server.client.patch("/v1/sessions/a/settings", json={"temperature": None, "seed": 7})

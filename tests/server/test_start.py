@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -163,6 +164,21 @@ def test_a_free_port_is_said_on_stdout_and_in_the_ready_file_which_goes_with_the
         process.signal(signal.SIGINT)
         assert process.ended()[0] == 0
     assert not ready.exists()
+
+
+def test_the_first_screen_says_what_a_user_needs(tmp_path: Path) -> None:
+    """Where it listens, with which model, and where sessions are kept: no internals of the engine, no empty lists."""
+    shown = tmp_path / "shown"
+    with shown.open("w") as err:
+        command = [str(CFS), "serve", "--port", "0", "--data-dir", str(tmp_path / "data")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True, env=environment())
+        assert process.stdout
+        assert process.stdout.readline().startswith("listening on http://127.0.0.1:")
+        process.terminate()
+        process.communicate(timeout=30)
+    events = [line.split()[3] for line in shown.read_text().splitlines()]
+    assert events == ["ready", "stopping", "stopped"]
+    assert not re.search(r"plan=|[{}]|\[\]", shown.read_text())
 
 
 def test_json_logs_are_json_line_by_line() -> None:

@@ -1,9 +1,11 @@
 """From written bytes to a message (S3) and from names to ids (S1)."""
 
+import re
+
 import pytest
 
 from cfs.errors import InvalidIdentifier, TooLarge, UnsupportedMedia
-from cfs.ids import ROUTE_WORDS, check_id
+from cfs.ids import ADJECTIVES, ANIMALS, ROUTE_WORDS, check_id
 from cfs_server.sessions.history import check_content, decode_message
 from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
 
@@ -93,4 +95,22 @@ def test_architectures_of_ids() -> None:
     assert is_within("a/b", "a")
     assert is_within("a", "a")
     assert not is_within("ab", "a")
-    assert check_id(new_id()) != new_id()
+
+
+def test_a_session_without_a_name_gets_one_that_can_be_read() -> None:
+    """However many there are: the numbers grow until a name is free."""
+    taken: set[str] = set()
+    for _ in range(2000):
+        name = new_id(taken.__contains__)
+        assert check_id(name) not in taken
+        assert re.fullmatch(r"[a-z]+-[a-z]+-[1-9][0-9]*", name)
+        taken.add(name)
+    few = {f"{adjective}-{animal}-{number}" for adjective in ADJECTIVES for animal in ANIMALS for number in range(10)}
+    assert int(new_id(few.__contains__).rpartition("-")[2]) >= 10
+
+
+def test_words_of_names_are_many_and_different() -> None:
+    for words in (ADJECTIVES, ANIMALS):
+        assert len(words) >= 80
+        assert len(set(words)) == len(words)
+        assert all(re.fullmatch(r"[a-z]{2,8}", word) for word in words)

@@ -93,7 +93,7 @@ METHODS: dict[str, list[Method]] = {
     ],
 }
 SILENT = {
-    *("may", "page", "children", "visible", "log", "limits", "throughout", "wait_settled", "is_settled"),
+    *("may", "page", "active", "children", "visible", "log", "limits", "throughout", "wait_settled", "is_settled"),
     *("known", "loaded", "enter", "below", "roots_with_children", "turn"),
 }
 """What raises nothing at once: it answers what may be known, or is about a session that was got before."""
@@ -266,6 +266,18 @@ async def test_a_page_is_the_part_of_the_listing_that_may_be_listed(name: str) -
                 and c.gate._handle.allows("list", path_of(session))
             ]
             assert ids(c.gate.page(prefix, after, limit)) == wanted[:limit], (prefix, after, limit)
+
+
+@pytest.mark.parametrize("name", GRANTS)
+async def test_active_sessions_are_shown_as_far_as_they_may_be_listed(name: str) -> None:
+    async with counter() as c:
+        c.harness.engine.hold()
+        for session in NAMES:
+            c.harness.store.submit(session, TurnRequest(Message(role="user", content="x")))
+        c.may(*GRANTS[name])
+        wanted = [session for session in sorted(NAMES) if c.gate._handle.allows("list", path_of(session))]
+        assert ids(c.gate.active()) == wanted
+        c.harness.engine.release()
 
 
 @pytest.mark.parametrize("name", GRANTS)

@@ -5,10 +5,11 @@ imported when the command runs or is listed, so that short commands are fast.
 """
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points, version
@@ -20,7 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from cfs.errors import CfsError, InvalidRequest, Unreachable, Unverified
+from cfs.errors import CfsError, InvalidRequest, NotFound, Unreachable, Unverified
 
 if TYPE_CHECKING:
     from cfs.transports.http import Client
@@ -140,7 +141,8 @@ def print_error(reason: str) -> None:
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 
-def _checked(session: str | None) -> str | None:
+def check_name(session: str | None) -> str | None:
+    """Return a legal session id; raises `typer.BadParameter`."""
     from cfs.ids import check_id
 
     try:
@@ -150,7 +152,7 @@ def _checked(session: str | None) -> str | None:
 
 
 def _each_checked(sessions: list[str]) -> list[str]:
-    return [_checked(session) or "" for session in sessions]
+    return [check_name(session) or "" for session in sessions]
 
 
 Session = Annotated[
@@ -158,7 +160,7 @@ Session = Annotated[
     typer.Argument(
         metavar="SESSION",
         help="Name of the session.",
-        callback=_checked,
+        callback=check_name,
         autocompletion=session_names,
         show_default=False,
     ),
@@ -168,7 +170,7 @@ OptionalSession = Annotated[
     typer.Argument(
         metavar="SESSION",
         help="Name of the session (default: a new one).",
-        callback=_checked,
+        callback=check_name,
         autocompletion=session_names,
         show_default=False,
     ),
@@ -206,14 +208,43 @@ TokenFile = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
 
-def connect(url: str, token_file: Path | None, *, timeout: float = 30.0) -> "Client":
-    """Create a client with a timeout in seconds; raises `typer.BadParameter` for an invalid URL or token file."""
+@contextmanager
+def connect(url: str, token_file: Path | None, *, timeout: float = 30.0) -> Iterator["Client"]:
+    """Create a client with a timeout in seconds; the error about an unknown session names a similar one.
+
+    Raises `typer.BadParameter` for an invalid URL or token file.
+    """
     from cfs.transports.http import Client
 
     try:
-        return Client(url, read_token(token_file), timeout=timeout)
+        client = Client(url, read_token(token_file), timeout=timeout)
     except InvalidRequest as error:
         raise typer.BadParameter(error.detail) from None
+    with client:
+        try:
+            yield client
+        except NotFound as error:
+            error.detail += similar_session(client, error)
+            raise
+
+
+def similar_session(client: "Client", error: CfsError) -> str:
+    """Return a sentence that names a session like the unknown one of an error; empty if there is none."""
+    from cfs import api
+
+    unknown = _UNKNOWN_SESSION.match(error.detail)
+    if unknown is None:
+        return ""
+    name = unknown[1]
+    names: set[str] = set()
+    with suppress(CfsError):
+        for prefix in {name[: name.rfind("/") + 1], name[:1] if "/" not in name else ""}:
+            names |= {info.id for info in client.call(api.list_sessions(prefix, limit=_MOST_NAMES)).sessions}
+    return did_you_mean(get_close_matches(name, names, n=1))
+
+
+_UNKNOWN_SESSION = re.compile(r"there is no session '([^']+)'$")
+_MOST_NAMES = 1000
 
 
 def read_token(token_file: Path | None) -> str | None:
@@ -236,6 +267,8 @@ _OWN = {
     "chat": _SESSIONS,
     "cat": _SESSIONS,
     "ls": _SESSIONS,
+    "ps": _SESSIONS,
+    "open": _SESSIONS,
     "rm": _SESSIONS,
     "export": _SESSIONS,
     "import": _SESSIONS,

@@ -36,30 +36,40 @@ _KEPT_LINES = 1000
 _READY, _MORE = "> ", "... "
 
 
-def run(client: Client, session: str) -> None:
-    """Run a chat until the input ends or the user quits."""
+def run(client: Client, session: str | None) -> None:
+    """Run a chat until the input ends or the user quits. Without a session, the first message begins a new one."""
     interactive = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     conversation = Conversation(client, session, interactive=interactive)
     conversation.begin()
     read_line = LineEditor(history_file()).read_line if interactive else read_input
     for entry in messages(read_line):
         if not conversation.take(entry):
-            return
-    if interactive:
-        typer.echo()
+            break
+    else:
+        if interactive:
+            typer.echo()
+    conversation.end()
 
 
 class Conversation:
-    """Executes the user's input. If not interactive, the first error ends it."""
+    """Executes the user's input. If not interactive, the first error ends it.
 
-    def __init__(self, client: Client, session: str, *, interactive: bool) -> None:
-        self.session = session
+    Without a name, the session is created when it is first needed, under a name that the server chooses.
+    """
+
+    def __init__(self, client: Client, session: str | None, *, interactive: bool) -> None:
+        self._name = session
+        self._given = session is not None
         self._client = client
         self._interactive = interactive
         self._life = api.Life()
 
     def begin(self) -> None:
         """Show the current state of the conversation; raises errors of the server."""
+        if self._name is None:
+            self._client.call(api.list_sessions(limit=1))  # a server that does not answer is reported before the prompt
+            self._remark("New session. /help lists the commands.")
+            return
         try:
             detail = self._client.call(self._life.call(api.read(self.session)))
         except NotFound:
@@ -72,6 +82,19 @@ class Conversation:
                 note(_shortened(message))
         if detail.state != "idle":
             self._remark("[a turn is running; what you send is answered after it]")
+
+    def end(self) -> None:
+        """Say how to continue a session that the user has not named."""
+        if self._name is not None and not self._given:
+            self._remark(f"To continue: cfs chat {self._name}")
+
+    @property
+    def session(self) -> str:
+        """The session, which is created now if it has no name yet."""
+        if self._name is None:
+            self._name = self._client.call(api.create()).id
+            self._remark(f"[this is session {self._name}]")
+        return self._name
 
     def take(self, entry: str) -> bool:
         """Execute one entry; False to quit. Raises errors unless interactive."""
@@ -142,9 +165,9 @@ class Conversation:
                 counts = self._client.call(api.cancel(self.session, queued=True))
                 self._remark(f"[cancelled: {counts.running} running, {counts.queued} waiting]")
             case "/fork":
-                self.session = self._client.call(api.fork(self.session, words[0] if words else None)).id
+                self._name = self._client.call(api.fork(self.session, words[0] if words else None)).id
                 self._life.forget()
-                self._remark(f"[this is {self.session} now]")
+                self._remark(f"[this is {self._name} now]")
             case _:
                 raise InvalidRequest(f"there is no command {name}: /help lists them; //TEXT sends what begins so")
 

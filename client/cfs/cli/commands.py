@@ -1,8 +1,8 @@
 """Defines the commands of `cfs` with their arguments and help; they import their code when they run (C10)."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
-from uuid import uuid4
 
 import typer
 
@@ -15,6 +15,7 @@ from cfs.cli.app import (
     Sessions,
     TokenFile,
     Url,
+    check_name,
     connect,
     read_token,
     session_names,
@@ -69,16 +70,24 @@ def send(
         run(client, session, message, wait=wait, as_json=as_json, idempotency_key=idempotency_key)
 
 
-def chat(session: OptionalSession = None, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+def chat(
+    session: OptionalSession = None,
+    latest: Annotated[bool, typer.Option("--continue", "-c", help="Continue the session that changed last.")] = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
     '''Chat with a session line by line. Replies are printed while they are generated.
 
     Ctrl-C cancels the running turn and keeps the session; Ctrl-D exits. Put a message of several lines between two
     """. /help lists the commands. Piped input is read line by line, and the replies go to standard output.
     '''
     from cfs.cli.chat import run
+    from cfs.cli.sessions import latest_session
 
+    if latest and session:
+        raise typer.BadParameter("either the name of a session or --continue")
     with connect(url, token_file) as client:
-        run(client, session or str(uuid4()))
+        run(client, latest_session(client) if latest else session)
 
 
 def cat(
@@ -119,7 +128,12 @@ def ls(
         ),
     ] = "",
     long: Annotated[
-        bool, typer.Option("--long", "-l", help="Also print state, messages, bytes, time of change and sub-sessions.")
+        bool,
+        typer.Option(
+            "--long",
+            "-l",
+            help="Also print state, queued turns, messages, bytes, time of change and number of sub-sessions.",
+        ),
     ] = False,
     as_json: Json = False,
     url: Url = DEFAULT_URL,
@@ -130,6 +144,38 @@ def ls(
 
     with connect(url, token_file) as client:
         list_sessions(client, prefix, long=long, as_json=as_json)
+
+
+def ps(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
+    """List what runs now: sessions and sub-sessions with turns, the tokens that they have used, and since when."""
+    from cfs.cli.sessions import list_active
+
+    with connect(url, token_file) as client:
+        list_active(client, as_json=as_json)
+
+
+def open_(
+    session: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SESSION",
+            help="Session to show (default: the first page).",
+            callback=check_name,
+            autocompletion=session_names,
+            show_default=False,
+        ),
+    ] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Open the dashboard in the browser. Without a browser, print its address."""
+    import os
+    import webbrowser
+    from urllib.parse import quote
+
+    address = url.rstrip("/") + (f"/#conversation/{quote(session)}" if session else "/")
+    has_display = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    if not ((has_display or os.environ.get("BROWSER")) and webbrowser.open(address)):
+        typer.echo(address)
 
 
 def rm(

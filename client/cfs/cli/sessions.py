@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
@@ -11,7 +12,7 @@ from datetime import datetime
 import typer
 
 from cfs import api
-from cfs.cli.app import REFUSED, note, print_error, show
+from cfs.cli.app import REFUSED, note, print_error, show, similar_session
 from cfs.errors import CfsError, NotFound, Timeout, Unreachable
 from cfs.stream import StreamEvent
 from cfs.transcript import PREFIXES, render, render_one
@@ -167,10 +168,39 @@ def list_sessions(client: Client, prefix: str, *, long: bool, as_json: bool) -> 
     """Print the sessions whose names begin with a prefix."""
     pages = _pages(client, prefix)
     if as_json:
-        show("[" + ",\n".join(info.model_dump_json() for page in pages for info in page) + "]\n")
+        _print_json(pages)
         return
+    if long:
+        show(f"{'STATE':<10} {'QUEUED':>6} {'MESSAGES':>8} {'BYTES':>9}  {'CHANGED':<19} {'BELOW':>5}  NAME\n")
     for page in pages:
         show("".join((_line(info) if long else info.id) + "\n" for info in page))
+
+
+def list_active(client: Client, *, as_json: bool) -> None:
+    """Print the sessions with running or waiting turns, at any depth."""
+    pages = _pages(client, "", active=True)
+    if as_json:
+        _print_json(pages)
+        return
+    found = [info for page in pages for info in page]
+    if not found:
+        note("No turn is running or queued.")
+        return
+    now = time.time()
+    rows = [f"{'STATE':<10} {'QUEUED':>6} {'MESSAGES':>8} {'TOKENS':>9} {'TIME':>7}  NAME"]
+    for info in found:
+        since = "" if info.turn_since is None else _duration(now - info.turn_since)
+        state = f"{_state(info):<10} {info.queued:>6} {info.messages:>8} {info.tokens:>9}"
+        rows.append(f"{state} {since:>7}  {info.id}")
+    show("".join(f"{row}\n" for row in rows))
+
+
+def latest_session(client: Client) -> str:
+    """Return the session that changed last. Raises `NotFound` if there is none."""
+    newest = max((info for page in _pages(client, "") for info in page), key=lambda info: info.updated_at, default=None)
+    if newest is None:
+        raise NotFound("there is no session yet; `cfs chat` begins one")
+    return newest.id
 
 
 def delete_sessions(client: Client, sessions: Iterable[str], *, force: bool) -> None:
@@ -183,23 +213,35 @@ def delete_sessions(client: Client, sessions: Iterable[str], *, force: bool) -> 
             raise
         except CfsError as error:
             if not (force and isinstance(error, NotFound)):
-                print_error(error.detail)
+                print_error(error.detail + similar_session(client, error))
                 refused = True
     if refused:
         raise typer.Exit(REFUSED)
 
 
-def _pages(client: Client, prefix: str) -> Iterator[tuple[SessionInfo, ...]]:
+def _print_json(pages: Iterable[tuple[SessionInfo, ...]]) -> None:
+    show("[" + ",\n".join(info.model_dump_json() for page in pages for info in page) + "]\n")
+
+
+def _pages(client: Client, prefix: str, *, active: bool = False) -> Iterator[tuple[SessionInfo, ...]]:
     after: str | None = ""
     while after is not None:
-        page = client.call(api.list_sessions(prefix, after, _PAGE))
+        page = client.call(api.list_sessions(prefix, after, _PAGE, active=active))
         yield page.sessions
         after = page.next
 
 
 def _line(info: SessionInfo) -> str:
     changed = datetime.fromtimestamp(info.updated_at).astimezone().isoformat(" ", "seconds")[:19]
-    state = "agent?" if info.state == "waiting_for_agent" else info.state
-    queued = f"+{info.queued}" if info.queued else ""
-    below = f"{info.sub_sessions} below" if info.sub_sessions else ""
-    return f"{state + queued:<12} {info.messages:>5} {info.size:>9} {changed} {below:>9} {info.id}"
+    counts = f"{info.queued:>6} {info.messages:>8} {info.size:>9}"
+    return f"{_state(info):<10} {counts}  {changed} {info.sub_sessions:>5}  {info.id}"
+
+
+def _state(info: SessionInfo) -> str:
+    return "no agent" if info.state == "waiting_for_agent" else info.state
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(max(round(seconds), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s" if minutes else f"{rest}s"

@@ -102,7 +102,7 @@ async def complete(
         if not asked.stream:
             text = completion_json(await attend(request, writer.completion(items)))
             await items.close()
-            return Response(text, media_type="application/json")
+            return Response(text + "\n", media_type="application/json")
         await attend(request, items.begin(_PATIENCE))
     except BaseException:
         await items.close()

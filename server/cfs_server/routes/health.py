@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fastapi import APIRouter, Response
-from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.responses import PlainTextResponse, StreamingResponse
 
 from cfs import wire
 from cfs.errors import Conflict, Forbidden, InvalidParameters, NotAcceptable, StorageFull, Unavailable
 from cfs_filesystem import OPERATIONS
+from cfs_server.errors import JSONLine
 from cfs_server.metrics import CONTENT_TYPE
 from cfs_server.openapi import answer, problems
 from cfs_server.routes import dashboard
@@ -62,13 +63,13 @@ async def index(accept: Accept = None, if_none_match: IfNoneMatch = None) -> Res
     if chosen == media.TEXT:
         lines = "".join(f"{path:16}{what}\n" for what, path in _PLACES.items())
         return PlainTextResponse(f"CFS {_VERSION}\n{lines}")
-    return JSONResponse({"name": "cfs", "version": _VERSION, **_PLACES})
+    return JSONLine({"name": "cfs", "version": _VERSION, **_PLACES})
 
 
 @router.get("/healthz", responses={200: {"description": "The server lives", **_OBJECT}, **problems()})
 async def healthz(parts: AppContext) -> Response:
     """Return 200 while the server runs. `store` changes when a restart has lost the sessions."""
-    return JSONResponse({"status": "alive", "store": parts.store.bus.log.life})
+    return JSONLine({"status": "alive", "store": parts.store.bus.log.life})
 
 
 @router.get("/readyz", responses={200: {"description": "A turn would start now", **_OBJECT}, **problems(Unavailable)})
@@ -81,7 +82,7 @@ async def readyz(parts: AppContext) -> Response:
         state = "stopping" if parts.store.draining else stats.state
         why = f": {stats.reason}" if stats.reason else ""
         raise Unavailable(f"the engine is {state}{why}", retry_after=1, model=_model(parts))
-    return JSONResponse({"status": "ready", "model": _model(parts), "restarts": stats.restarts})
+    return JSONLine({"status": "ready", "model": _model(parts), "restarts": stats.restarts})
 
 
 @router.get(

@@ -323,13 +323,13 @@ def question(found: AskedQuestion) -> Question:
 def detail_json(shown: SessionDetail) -> bytes:
     """Serialize to JSON, a few messages at a time, so that other threads can run in between."""
     if len(shown.history) <= _MESSAGES_AT_ONCE:
-        return shown.model_dump_json().encode()
+        return shown.model_dump_json().encode() + b"\n"
     pieces = [
         _MESSAGES.dump_json(shown.history[start : start + _MESSAGES_AT_ONCE])[1:-1]
         for start in range(0, len(shown.history), _MESSAGES_AT_ONCE)
     ]
     head, _, tail = shown.model_copy(update={"history": ()}).model_dump_json().encode().partition(_NO_HISTORY)
-    return b"".join([head, _NO_HISTORY[:-1], b",".join(pieces), b"]", tail])
+    return b"".join([head, _NO_HISTORY[:-1], b",".join(pieces), b"]", tail, b"\n"])
 
 
 def tree(session: Session, sessions: AuthorizedSessions) -> SessionTree:
@@ -361,7 +361,7 @@ def location(session_id: str) -> str:
 
 def as_json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """Return a response with a wire model, serialized by pydantic."""
-    return Response(model.model_dump_json(), status, headers, "application/json")
+    return Response(model.model_dump_json() + "\n", status, headers, "application/json")
 
 
 class LongText(Response):

@@ -68,10 +68,11 @@ async def list_sessions(
     prefix: Annotated[str, Query(description="Beginning of the ids; with a '/' the sub-sessions that it names.")] = "",
     after: Annotated[str, Query(description="Last id of the page before.")] = "",
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    active: Annotated[bool, Query(description="Only those with running or waiting turns, at any depth.")] = False,
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """List sessions ordered by id, one page at a time."""
-    found = sessions.page(prefix, after, limit + 1)
+    found = (sessions.active if active else sessions.page)(prefix, after, limit + 1)
     page = wire.SessionPage(
         sessions=tuple(info(session, sessions) for session in found[:limit]),
         next=found[limit - 1].id if len(found) > limit else None,

@@ -137,6 +137,12 @@ class AuthorizedSessions:
         found = sorted(_existing(self._store, named), key=lambda session: session.id)
         return [session for session in found if session.id > after and session.id.startswith(prefix)][:limit]
 
+    def active(self, prefix: str = "", after: str = "", limit: int = 100) -> list[Session]:
+        """Return sessions with turns that the caller may list, at any depth, by id."""
+        found = [session for session in self._store if not session.idle and self.may("list", session.id)]
+        found = [session for session in found if session.id > after and session.id.startswith(prefix)]
+        return sorted(found, key=lambda session: session.id)[:limit]
+
     def children(self, session: Session) -> list[Session]:
         """Return the direct sub-sessions by id."""
         return self._store.children(session)
@@ -170,7 +176,7 @@ class AuthorizedSessions:
         self, session_id: str | None = None, patch: SettingsPatch | None = None, transcript: str | Weighed | None = None
     ) -> Session:
         """Create a session; see `SessionStore.create`."""
-        name = new_id() if session_id is None else session_id
+        name = new_id(lambda name: self._store.find(name) is not None) if session_id is None else session_id
         self._require_new(name)
         return self._store.create(name, patch, transcript, self._account)
 
@@ -199,7 +205,7 @@ class AuthorizedSessions:
     def fork(self, session_id: str, new: str | None = None, at: int | None = None) -> Session:
         """Copy a session; see `SessionStore.fork`."""
         self.require("read_binary", session_id)
-        name = new_id() if new is None else new
+        name = new_id(lambda name: self._store.find(name) is not None) if new is None else new
         self._require_new(name)
         return self._store.fork(session_id, name, at, self._account)
 

@@ -1,11 +1,11 @@
 """Session ids: their logical paths, new ids, and the families that ids form (S1, S2)."""
 
 import re
-import uuid
+from collections.abc import Callable
 from urllib.parse import quote, unquote_to_bytes
 
 from cfs.errors import InvalidIdentifier
-from cfs.ids import check_id
+from cfs.ids import check_id, random_names
 from cfs_filesystem import InvalidPathError, Path, validate_path
 
 # Session ids as logical paths, and back (S1, G1).
@@ -53,9 +53,9 @@ def _escape(found: "re.Match[str]") -> str:
     return quote(found[0], safe="")
 
 
-def new_id() -> str:
-    """Return a new id for a session without a name (S2)."""
-    return str(uuid.uuid4())
+def new_id(taken: Callable[[str], bool]) -> str:
+    """Return a new id for a session without a name (S2): one that can be read, remembered and typed."""
+    return next(name for name in random_names() if not taken(name))
 
 
 def parent_of(session_id: str) -> str | None:

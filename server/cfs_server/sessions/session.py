@@ -215,6 +215,7 @@ class Session(SessionState):
             queued=len(self.queue),
             messages=len(self.history),
             tokens=self.tokens,
+            turn_since=next((turn.request.accepted_at for turn in (self.running, *self.queue) if turn), None),
             size=self.history.size,
             created_at=self.created_at,
             updated_at=self.updated_at,

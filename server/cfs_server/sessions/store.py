@@ -267,7 +267,7 @@ class SessionStore:
         A transcript that ends with an unanswered user message starts a turn. The same is true for `replace` and `fork`.
         Raises `AlreadyExists`.
         """
-        name = new_id() if session_id is None else check_id(session_id)
+        name = new_id(self._sessions.__contains__) if session_id is None else check_id(session_id)
         if name in self._sessions:
             raise AlreadyExists(f"there is a session {name!r} already")
         history, settings = self.read(transcript or ""), self._defaults.patched(patch or SettingsPatch())
@@ -323,7 +323,7 @@ class SessionStore:
         copy that ends with a user message answers it.
         """
         source = self.get(session_id)
-        name = new_id() if new is None else check_id(new)
+        name = new_id(self._sessions.__contains__) if new is None else check_id(new)
         if name in self._sessions:
             raise AlreadyExists(f"there is a session {name!r} already")
         if at is not None and at > len(source.history):
@@ -461,12 +461,14 @@ class SessionStore:
         await self.load_busy()
         self.journal.opened = replace(opened, heads=(), rows=())  # they take more memory than the sessions
         resumed = Counter(filter(None, [session.resume() for session in list(self)]))
+        if not self._sessions and not opened.repairs:
+            return  # a first start has nothing to say
         _log.info(
             "sessions.restored",
             sessions=len(self),
             records=len(opened.rows),
-            turns=dict(resumed),
-            repairs=list(opened.repairs),
+            turns=", ".join(f"{count} {how}" for how, count in resumed.items()) or "none",
+            repairs="; ".join(opened.repairs) or "none",
             seconds=round(time.monotonic() - began, 3),
         )
 
