@@ -100,6 +100,18 @@ export class Api {
     return this.json(`/v1/search?limit=30&q=${encodeURIComponent(query)}`);
   }
 
+  share(session, access, expires) {
+    return this.send("POST", "/v1/shares", { session, access, expires });
+  }
+
+  shares(session) {
+    return this.json(`/v1/shares?session=${encodeURIComponent(session)}`);
+  }
+
+  unshare(id) {
+    return this.json(`/v1/shares/${encodeURIComponent(id)}`, { method: "DELETE" });
+  }
+
   async transcript(id) {
     const answer = await this.request(place(id), { headers: { Accept: "text/plain" } });
     return { text: await answer.text(), etag: answer.headers.get("ETag") };

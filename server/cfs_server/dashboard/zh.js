@@ -252,4 +252,27 @@ export const ZH = {
   "{n} old messages left the prompt": "{n} 条旧消息已移出提示词",
   "The conversation is longer than the context of the model, which no longer reads its oldest messages.": "对话长度超过模型的上下文，最早的消息不再被读取。",
   "Context used: {used} of {all} tokens in the last turn. When it is full, the oldest messages leave the prompt.": "上一回合使用了 {all} 个词元中的 {used} 个。上下文用满后，最早的消息会移出提示词。",
+
+  // Sharing
+  "Read": "只读",
+  "Read and write": "读写",
+  "1 day": "1 天",
+  "7 days": "7 天",
+  "30 days": "30 天",
+  "No end": "永久",
+  "until {time}": "至 {time}",
+  "Link": "链接",
+  "Copy": "复制",
+  "Copied.": "已复制。",
+  "Links to this session": "此会话的链接",
+  "This server asks for no tokens: everyone who can reach it can open the link.": "此服务器不要求令牌：能访问它的人都能打开此链接。",
+  "The link is shown only now. Everyone who has it may use it until it ends or is revoked.":
+    "链接只显示这一次。在到期或撤销之前，持有者均可使用。",
+  "Revoke": "撤销",
+  "Revoked. The link no longer works.": "已撤销。链接不再有效。",
+  "Share {name}": "分享 {name}",
+  "A person with the link sees this session and its sub-sessions, and nothing else.": "持有链接者只能看到此会话及其子会话。",
+  "May": "权限",
+  "For": "期限",
+  "Make a link": "生成链接",
 };
