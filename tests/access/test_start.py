@@ -52,7 +52,7 @@ def test_without_tokens_others_are_kept_out_and_the_sentence_says_how_to_let_the
     refused = run_cfs("serve", *SCRIPTED, "--host", EVERYWHERE)
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
     advice = refused.stderr
-    for words in (f"listening on {EVERYWHERE} would let everybody", "--host 127.0.0.1", "--allow-remote"):
+    for words in (f"listening on {EVERYWHERE} would let everyone", "--host 127.0.0.1", "--allow-remote"):
         assert words in advice
     command, serve_with = shlex.split(advice.split("'")[1]), "--tokens tokens.toml"
     assert f"serve with {serve_with}" in advice
