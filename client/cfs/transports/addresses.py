@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +37,9 @@ class Address:
     through_proxies: bool
 
     @property
-    def encrypted(self) -> bool:
-        """Whether the URL uses TLS."""
-        return self.url.startswith("https:")
+    def verify(self) -> ssl.SSLContext | bool:
+        """How to check the server's certificate; `SSL_CERT_FILE` and `SSL_CERT_DIR` name other authorities."""
+        return httpx.create_ssl_context() if self.url.startswith("https:") else False
 
 
 def address_of(url: str | None = None, token: str | None = None) -> Address:

@@ -54,7 +54,7 @@ class AsyncClient:
         self._http = httpx.AsyncClient(
             base_url=address.url,
             headers=dict(address.headers),
-            verify=address.encrypted,
+            verify=address.verify,
             trust_env=address.through_proxies,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )

@@ -55,7 +55,7 @@ class Client:
         self._http = httpx.Client(
             base_url=address.url,
             headers=dict(address.headers),
-            verify=address.encrypted,
+            verify=address.verify,
             trust_env=address.through_proxies,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
