@@ -137,4 +137,7 @@ def test_a_workspace(curl: Curl, stage: Stage, name: str) -> None:
     assert curl.status(f"{folder}/big", "-T", "-", "-H", f"If-Match: {etag}", text="y") == 412
     assert curl.status(f"{folder}/big", "-X", "MOVE", "-H", f"Destination: {curl.root}{folder}/small") == 201
     assert curl(f"{folder}/") == "small\n"
+    public = curl.root.replace("http://", "https://")  # as a client writes it that is behind a proxy with TLS
+    assert curl.status(f"{folder}/small", "-X", "MOVE", "-H", f"Destination: {public}{folder}/tls") == 201
+    assert curl.status(f"{folder}/tls", "-X", "MOVE", "-H", "Destination: https://example.com/dav/x") == 502
     assert curl.status(f"{folder}/", "-X", "DELETE") == 204

@@ -134,7 +134,8 @@ _CUT = "?;"
 
 def with_plain_destination(scope: Scope) -> Scope:
     """Return the request with a normalized destination. Raises `InvalidRequest` if it is not a valid path."""
-    headers = [(name, _plain(value) if name == b"destination" else value) for name, value in scope["headers"]]
+    scheme = scope["scheme"]
+    headers = [(name, _plain(value, scheme) if name == b"destination" else value) for name, value in scope["headers"]]
     return dict(scope, headers=headers)
 
 
@@ -145,18 +146,21 @@ def require_plain_parts(path: str) -> None:
         raise InvalidRequest("the path must not have empty components, '.' or '..'")
 
 
-def _plain(value: bytes) -> bytes:
+def _plain(value: bytes, scheme: str) -> bytes:
+    """Normalize a destination. Its scheme becomes that of the request: behind a proxy with TLS they differ."""
     try:
         url = urlsplit(value.decode())
     except (UnicodeDecodeError, ValueError):
         raise InvalidRequest("the Destination is no URL") from None
+    if url.netloc and url.scheme not in ("http", "https"):
+        raise InvalidRequest("a Destination is a path, or a URL of this server")
     if url.query or url.fragment:
         raise InvalidRequest("a Destination has no query and no fragment; write %3F and %23 for the characters")
     path = plain_path(url.path.encode())
     require_plain_parts(path)
     if any(sign in path for sign in _CUT):
         raise InvalidRequest("a name with '?' or ';' can be no Destination; rename by POST /v1/sessions/{id}/rename")
-    authority = f"{url.scheme}://{url.netloc}" if url.netloc else ""
+    authority = f"{scheme}://{url.netloc}" if url.netloc else ""
     return (authority + quote(path)).encode()
 
 
