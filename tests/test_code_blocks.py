@@ -1,7 +1,6 @@
 """Every code block of the documentation is run, or says why not.
 
-A comment before each block is its mark: `<!-- tested -->` or `<!-- tested: name -->` if a test runs it, and
-`<!-- not run: reason -->` if none can. Pages have tests of their own; what these leave is run here.
+Pages have tests of their own; what these leave is run here.
 """
 
 import asyncio
@@ -14,22 +13,20 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import httpx
 import pytest
-from markdown_it import MarkdownIt
 
 from cfs.transcript import parse, render
 from cfs.wire import Message
 from cfs_server.access.tokens import load
+from tests.documentation import BLOCKS, ROOT, block, blocks_of
 from tests.fuse import support as fuse
 from tests.server.support import CFS, Process, environment, serving
+from tests.test_guides import GUIDES
 from tests.webdav import davmount
 
-ROOT = Path(__file__).parent.parent
-GENERATED = {"docs/cli.md"}  # from the commands themselves, and compared with them by scripts/docs --check
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 ELSEWHERE = {  # what the tests of single pages run
     ("README.md", ""): ("tests/test_scripts.py", "tests/client/test_documentation.py"),
     ("README.md", "cfs"): ("tests/client/test_cli_readme.py",),
@@ -47,32 +44,6 @@ ELSEWHERE = {  # what the tests of single pages run
 HERE: set[tuple[str, str]] = set()
 
 
-class Block(NamedTuple):
-    """A code block: where it stands, what it says, and its mark."""
-
-    page: str
-    line: int
-    text: str
-    mark: str | None
-
-
-def blocks_of(page: str, text: str) -> Iterator[Block]:
-    """All code blocks of a page, as Markdown defines them, each with the comment before it."""
-    tokens = MarkdownIt("commonmark").parse(text)
-    for before, token in zip([None, *tokens], tokens, strict=False):
-        if token.type in ("fence", "code_block") and token.map:
-            comment = re.fullmatch(r"<!-- (.+) -->", before.content.strip()) if before and before.content else None
-            yield Block(page, token.map[0] + 1, token.content, comment[1] if comment else None)
-
-
-BLOCKS = [
-    block
-    for path in PAGES
-    if (name := path.relative_to(ROOT).as_posix()) not in GENERATED
-    for block in blocks_of(name, path.read_text(encoding="utf-8"))
-]
-
-
 def test_every_block_is_run_or_says_why_not() -> None:
     """A block without a mark is a promise that no test keeps."""
     marks = re.compile(r"tested|tested: [\w ]+|not run: .{9,}")
@@ -85,7 +56,7 @@ def test_every_mark_names_a_test() -> None:
     marked = {
         (block.page, block.mark.removeprefix("tested").removeprefix(": "))
         for block in BLOCKS
-        if block.mark and block.mark.startswith("tested")
+        if block.mark and block.mark.startswith("tested") and block.page not in GUIDES
     }
     assert marked == ELSEWHERE.keys() | HERE
     assert not ELSEWHERE.keys() & HERE
@@ -103,12 +74,6 @@ def runs(page: str, *names: str) -> Callable[[Callable[..., None]], Callable[...
     """Say of a test which blocks of a page it runs."""
     HERE.update((page, name) for name in names)
     return lambda test: test
-
-
-def block(page: str, name: str) -> str:
-    """The text of one block."""
-    (found,) = (block.text for block in BLOCKS if (block.page, block.mark) == (page, f"tested: {name}"))
-    return found
 
 
 class Shell:

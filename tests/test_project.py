@@ -1,14 +1,12 @@
-"""What surrounds the code holds together: the version, the release, the hooks of commits, the site."""
+"""What surrounds the code holds together: the version, the release, the hooks of commits."""
 
 import re
 import subprocess
 import tomllib
-from html.parser import HTMLParser
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from cfs_server.app import create_app
@@ -83,43 +81,3 @@ def test_each_decision_is_a_page_with_the_same_headings_and_listed() -> None:
         assert re.match(rf"# {path.name[:3]}: .+\n", text), path.name
         assert re.findall(r"^## (.+)$", text, re.MULTILINE)[:3] == ["Context", "Decision", "Consequences"], path.name
         assert f"]({path.name})" in index, path.name
-
-
-class Foreign(HTMLParser):
-    """Collects what a page loads from other hosts: scripts, styles, fonts, pictures; links may lead anywhere."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        for name, value in attrs:
-            if tag != "a" and name in ("src", "href") and re.match(r"([a-z]+:)?//", value or ""):
-                self.loads.append(f"<{tag} {name}={value}>")
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The documentation as a site; a warning is an error (a page that no menu has, a dead link or anchor)."""
-    folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run([ROOT / "scripts/docs", "--site", folder], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    return folder
-
-
-def test_the_site_has_every_page(site: Path) -> None:
-    pages = {path.relative_to(ROOT / "docs").with_suffix(".html") for path in (ROOT / "docs").rglob("*.md")}
-    made = {path.relative_to(site) for path in site.rglob("*.html")}
-    assert {page.with_name(page.name.replace("README", "index")) for page in pages} <= made
-    assert {Path("index.html"), Path("changelog.html"), Path("contributing.html")} <= made
-    assert 'href="spec.html"' in (site / "index.html").read_text(encoding="utf-8")
-
-
-def test_the_site_asks_no_other_host(site: Path) -> None:
-    """No font, script or picture of somebody else's."""
-    loads = []
-    for path in site.rglob("*.html"):
-        page = Foreign()
-        page.feed(path.read_text(encoding="utf-8"))
-        loads += page.loads
-    assert loads == []
