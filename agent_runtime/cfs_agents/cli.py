@@ -47,9 +47,9 @@ Commands = Annotated[
     CommandModeName,
     typer.Option(
         "--commands",
-        help="Whether agents may run shell commands. none: never; ask: as your user, after you agree to each one at"
-        " this terminal; bwrap: without asking, in a bubblewrap sandbox; host: without asking, as your user. Anyone who"
-        " can write to an agent's session can then run commands.",
+        help="Whether agents may run shell commands. none: never; ask: as your user, after you agree to each one, at"
+        " this terminal or (serve, resume) in the agent's session; bwrap: without asking, in a bubblewrap sandbox;"
+        " host: without asking, as your user. Anyone who can write to an agent's session can then run commands.",
     ),
 ]
 
@@ -126,7 +126,7 @@ def serve(
     Interrupted work is resumed first, so after any end it is enough to start this again. A server or model that is away
     is waited for; --patience limits that while there is work.
     """
-    questions = questions_of(commands)
+    questions = questions_of(commands, in_session=True)
     config = _tree_config(instruction, lang, commands, questions, env, budget)
     options = _options(root, _settings(model, temperature), questions, patience, url, token_file)
     with _tree_runner(session, config, options) as runner:
@@ -153,7 +153,7 @@ def resume(
 
     The exit code is 0 if the root agent has answered, and 4 if its answer names files as made or changed that are not.
     """
-    questions = questions_of(commands)
+    questions = questions_of(commands, in_session=True)
     config = _tree_config(instruction, lang, commands, questions, env, budget)
     options = _options(root, _settings(model, temperature), questions, patience, url, token_file)
     with _tree_runner(session, config, options) as runner:
@@ -255,16 +255,21 @@ def _options(
     return RunnerOptions(root=root, model=model, url=url, token=token, questions=questions, patience=patience)
 
 
-def questions_of(commands: CommandModeName) -> "CommandQuestions | None":
-    """Return the consent prompt for each command, for `ask`; raises `typer.BadParameter` if there is no terminal."""
+def questions_of(commands: CommandModeName, *, in_session: bool = False) -> "CommandQuestions | None":
+    """Return the consent prompt for each command, for `ask`; None if commands are only asked about in the session.
+
+    Raises `typer.BadParameter` if there is neither a terminal nor a session.
+    """
     from cfs_agents.console import CommandQuestions, can_ask
 
     if commands != "ask":
         return None
+    if not can_ask() and in_session:
+        return None
     if not can_ask():
         raise typer.BadParameter(
             "--commands ask needs a terminal for its questions, on standard input and standard error:"
-            " run it at a terminal, or choose none, bwrap or host"
+            " run it at a terminal, or choose none, bwrap or host; `cfs agent serve` can ask in its session instead"
         )
     return CommandQuestions()
 

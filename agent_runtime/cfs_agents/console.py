@@ -87,8 +87,9 @@ class CommandQuestions:
                     return Answer.NO
                 if (answer := _ANSWERS.get(typed.decode("utf-8", "replace").strip().lower())) is not None:
                     return answer
-        except asyncio.CancelledError:
-            _write("\n[not answered: the command is not run]\n")
+        except asyncio.CancelledError as error:
+            reason = shapely(str(error)) or "not answered: the command is not run"
+            _write(f"\n[{reason}]\n")
             raise
         finally:
             self._quiet.set()

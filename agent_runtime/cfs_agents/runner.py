@@ -25,6 +25,7 @@ from cfs_agents.fibre.report import ChangeKind, MessageChunk
 from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.file_agent import FileSystemAgent, FileSystemAgentConfig
 from cfs_agents.model import PATIENCE, ModelSettings, Outages, Retries, ServerCounter, ServerModel, is_outage
+from cfs_agents.tools import CommandMode
 
 AgentT = TypeVar("AgentT", FileSystemAgent, FibreAgent)
 
@@ -159,10 +160,17 @@ class TreeRunner(Runner[FibreAgent]):
     async def _serve(self) -> None:
         await self._agent.attach()  # first: the server's model would answer earlier messages
         note(f"[an agent answers in {self._session}; Ctrl-C ends it]")
+        self._tell_where()
         await self._show(self._agent.serve())
+
+    def _tell_where(self) -> None:
+        """Say where commands are asked about if there is no terminal."""
+        if self._config.commands is CommandMode.ASK and self._config.ask is None:
+            note(f"[no terminal: answer its questions by `cfs answer {self._session}`, or in the browser]")
 
     async def _resume(self) -> None:
         self._agent.require_unfinished()
+        self._tell_where()
         await self._show(self._agent.run_stream())
         report = self._agent.report
         if report is not None and not report.ok:

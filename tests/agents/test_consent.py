@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from cfs_agents.cli import app
 from cfs_agents.console import question, shapely
+from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.file_agent import FileSystemAgentConfig
 from cfs_agents.testing import calls, says
@@ -75,9 +76,15 @@ def test_a_setting_that_means_nothing_is_refused(config: Any) -> None:
     for wrong in (True, "sandbox", ""):
         with pytest.raises(ValueError, match="CommandMode"):
             config(commands=wrong)
-    with pytest.raises(ValueError, match="needs `ask`"):
-        config(commands=CommandMode.ASK)
     assert config(commands="host").commands is CommandMode.HOST
+
+
+def test_to_ask_takes_a_person(tmp_path: Path) -> None:
+    """A function that asks one, or for a tree a server, in whose sessions a person is asked."""
+    with pytest.raises(ValueError, match="needs `ask`"):
+        FileSystemAgentConfig(commands=CommandMode.ASK)
+    with pytest.raises(ValueError, match="needs `ask`"):
+        FibreAgent(tmp_path, ScriptedModels(), FibreConfig(commands=CommandMode.ASK))
 
 
 def test_one_option_for_all_of_them() -> None:
@@ -94,9 +101,9 @@ def test_one_option_for_all_of_them() -> None:
         assert "--commands none|ask|bwrap|host" in refused.output
 
 
-@pytest.mark.parametrize("name", AGENT_COMMANDS)
+@pytest.mark.parametrize("name", ["run", "chat"])
 def test_to_ask_takes_a_terminal(tmp_path: Path, name: str) -> None:
-    """Nothing is begun without one."""
+    """Nothing is begun without one, where there is no session to ask in."""
     root = tmp_path / "root"
     refused = CliRunner().invoke(app, ["agent", name, "--commands", "ask", "--root", str(root)], env={"COLUMNS": "400"})
     assert refused.exit_code == 2
@@ -106,7 +113,7 @@ def test_to_ask_takes_a_terminal(tmp_path: Path, name: str) -> None:
 
 def test_to_ask_takes_a_terminal_as_a_program_too(url: str, tmp_path: Path) -> None:
     """One line, and the code of wrong usage."""
-    code, output, errors = ended(cfs(url, "agent", "serve", "--commands", "ask", "--root", str(tmp_path / "root")))
+    code, output, errors = ended(cfs(url, "agent", "run", "x", "--commands", "ask", "--root", str(tmp_path / "root")))
     assert (code, output) == (2, "")
     assert "--commands ask needs a terminal" in errors
 

@@ -30,6 +30,7 @@ from cfs_agents.fibre.sub_agent import Claim, FibreSubAgent
 from cfs_agents.fibre.tools import build_toolset
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.model import Model, Retries
+from cfs_agents.tools import command_mode
 from cfs_agents.tools.files import WORKSPACE
 from cfs_filesystem import OPERATIONS, DiskFileSystem, Grant
 
@@ -67,6 +68,7 @@ class FibreAgent:
         self._backend: SessionBackend = NoSessions()
         if client is not None:
             self._backend = ServerSessions(client, self.config.lease_seconds, retries or Retries())
+        command_mode(self.config.commands, self.config.ask, elsewhere=client is not None)
         self._chunks = ChunkStream()
         self._busy = False
 

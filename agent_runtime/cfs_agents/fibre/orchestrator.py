@@ -68,8 +68,7 @@ class FibreOrchestrator:
             lock_seconds=config.lock_seconds,
             language=config.language,
         )
-        asks = config.commands is CommandMode.ASK
-        self.consent = Consent(config.ask) if asks and config.ask is not None else None
+        self.consent = Consent(config.ask) if config.commands is CommandMode.ASK else None
         self._resources = TreeResources(
             config=config,
             backend=backend,
@@ -201,7 +200,13 @@ class FibreOrchestrator:
 
     async def _finishing(self, sub_agent: FibreSubAgent, claim: Claim) -> None:
         try:
-            await sub_agent.finish_turn(await claim())
+            turn = await claim()
+            if turn is not None and not turn.resumed:  # its turn had ended before the kill: this is the next message
+                sub_agent.record.lease = None
+                sub_agent.prepare()
+                await self._life(sub_agent, ready(turn), None, may_be_gone=False)
+                return
+            await sub_agent.finish_turn(turn)
         except CfsError as error:
             if is_outage(error):
                 raise

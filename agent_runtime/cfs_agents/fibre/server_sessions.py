@@ -29,8 +29,10 @@ from cfs.wire import (
     SettingsPatch,
     Usage,
 )
+from cfs_agents.fibre.questions import ServerQuestion
 from cfs_agents.fibre.state import LeaseRecord, StoredSession, SubAgentRecorder
 from cfs_agents.model import Retries, is_outage
+from cfs_agents.tools import CommandRequest, Elsewhere
 
 T = TypeVar("T")
 
@@ -132,6 +134,10 @@ class SessionBackend(Protocol):
         """Cancel all turns of a session and of those below it."""
         ...
 
+    def question(self, session_id: str, request: CommandRequest, key: str) -> Elsewhere | None:
+        """Return a question about a command in the running turn; None if nobody can be asked. `key` names the call."""
+        ...
+
 
 # -- without a server -------------------------------------------------------------------------------------------------
 
@@ -206,6 +212,10 @@ class NoSessions:
     async def cancel(self, session_id: str) -> None:
         """Do nothing."""
 
+    def question(self, session_id: str, request: CommandRequest, key: str) -> Elsewhere | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
 
 # -- a turn on a server -----------------------------------------------------------------------------------------------
 
@@ -245,6 +255,9 @@ class ServerLease:
         self._messages: list[Message] = []
         """All of the turn; the first `_sent` have arrived."""
         self._sent = 0
+        self._answers: list[Callable[[], Awaitable[object]]] = []
+        """Requests with answers to questions that were given here."""
+        self._answering = asyncio.Lock()
         self.ended = False
         self._failure: CfsError | None = None
         self._woken = asyncio.Event()
@@ -271,6 +284,23 @@ class ServerLease:
     def replace(self, record: LeaseRecord) -> None:
         """Continue with another lease of the same turn, in which nothing has arrived yet."""
         self.record, self._sent = record, 0
+
+    def renew(self) -> None:
+        """Send a request now. If the server does not know the lease, the turn is claimed again or lost."""
+        self._woken.set()
+
+    def answered(self, send: Callable[[], Awaitable[object]]) -> None:
+        """Send how a question of the turn was answered here, as soon as the server can be reached."""
+        self._answers.append(send)
+        self._woken.set()
+
+    async def send_answers(self) -> None:
+        """Send the answers that were given here and have not been sent."""
+        async with self._answering:
+            while self._answers:
+                with suppress(NotFound, Forbidden, Conflict):  # answered elsewhere, or withdrawn with the lease
+                    await self._retries.call(self._answers[0], forever=lambda: not self.ended)
+                self._answers.pop(0)
 
     def lose(self, reason: str) -> None:
         """Report that the turn was cancelled or taken over."""
@@ -351,6 +381,7 @@ class ServerLease:
         call, key = api.update(self.session, self.record.turn, update), _new_key()
         await self._retries.call(lambda: self._client.call(call, idempotency_key=key), forever=lambda: not self.ended)
         self._sent = max(self._sent, count)
+        await self.send_answers()
 
 
 def arrived(detail: SessionDetail, content: str) -> int:
@@ -520,6 +551,13 @@ class ServerSessions:
     async def cancel(self, session_id: str) -> None:
         """Cancel all turns of a session and of those below it."""
         await self.client.call(api.cancel(session_id, queued=True, cascade=True))
+
+    def question(self, session_id: str, request: CommandRequest, key: str) -> Elsewhere | None:
+        """Return a question about a command in the running turn; None if there is no turn."""
+        lease = self._leases.get(session_id)
+        if lease is None or lease.ended:
+            return None
+        return ServerQuestion(self.client, session_id, lease, request, key, self.retries)
 
     # -- turns ----------------------------------------------------------------------------------------------------
 

@@ -44,14 +44,16 @@ class FibreConfig:
     """The configuration of a tree. Times are in seconds, budgets in tokens; None is no limit.
 
     `prompt` is the form of the system prompt's fixed part: by default the short one if the model's context window is
-    under 8,192 tokens, else the full one. `instruction` is the root's own part of its system prompt, `common` is added
-    for all agents. `max_turns`, `timeout` and `budget` hold for an agent unless its parent gives others; those of the
-    root begin with `root_`. `tree_budget` is what all agents of the tree may use together. `max_depth` counts the
-    levels below the root, `max_alive` and `max_agents` the sub-agents at work and in all. `file_tools` names the tools
-    besides those of Fibre, and `tools` are further ones. With `commands` agents have a shell: anyone who can write to
-    their sessions can then run commands; `CommandMode.ASK` awaits `ask` before each command, one at a time. Commands
-    get the harmless part of the environment, and `keep_variables`. Results above `offload_token_threshold` tokens go to
-    files below `.cfs` in the workspace, where the agent's tools can read them. `workflow` is shared by all agents.
+    under 8,192 tokens, else the full one. `instruction` is the root's own part of its system prompt, `common` is
+    added for all agents. `max_turns`, `timeout` and `budget` hold for an agent unless its parent gives others; those
+    of the root begin with `root_`. `tree_budget` is what all agents of the tree may use together. `max_depth` counts
+    the levels below the root, `max_alive` and `max_agents` the sub-agents at work and in all. `file_tools` names the
+    tools besides those of Fibre, and `tools` are further ones. With `commands` agents have a shell: anyone who can
+    write to their sessions can then run commands; `CommandMode.ASK` awaits `ask` before each command, one at a time,
+    and asks in the agent's session on the server; the first answer counts, and without a server it needs `ask`.
+    Commands get the harmless part of the environment, and `keep_variables`. Results above `offload_token_threshold`
+    tokens go to files below `.cfs` in the workspace, where the agent's tools can read them. `workflow` is shared by
+    all agents.
     """
 
     language: Language = "en"
@@ -84,7 +86,7 @@ class FibreConfig:
 
     def __post_init__(self) -> None:
         """Check it."""
-        object.__setattr__(self, "commands", command_mode(self.commands, self.ask))
+        object.__setattr__(self, "commands", command_mode(self.commands, self.ask, elsewhere=True))
 
 
 # -- the context of a session, and the part that a child inherits (B4) ------------------------------------------------
@@ -296,7 +298,8 @@ def _as_list(value: object) -> object:
 class SubAgentRecord(BaseModel):
     """One sub-agent in `session_status.json`: its identity, its rights, and the state of its task.
 
-    `begun` are the ids of started calls without a result. `items` are those of the context: a whole item, or
+    `begun` are the ids of started calls without a result. `asking` is the one of them that waits for a person, so that
+    nothing of it has happened. `items` are those of the context: a whole item, or
     `{"at": n, ...}` for an item whose message is the n-th of `messages.json`. `messages` is the number of messages in
     that file. `doubted` is an answer of the root that did not agree with the files. `life` and `settings` are those of
     the session on the server. Times are in seconds since the epoch.
@@ -327,6 +330,7 @@ class SubAgentRecord(BaseModel):
     usage: Usage = Usage()
     lease: LeaseRecord | None = _saved_as("held")
     begun: Annotated[list[str], BeforeValidator(_as_list)] = []
+    asking: str = ""
     broken: dict[str, str] = Field(default_factory=dict)
     inbox: list[InboxMessage] = Field(default_factory=list)
     seen: list[str] = Field(default_factory=list)
@@ -593,7 +597,7 @@ class SubAgentRecorder:
     async def added(self, item: ContextItem, broken: Mapping[str, str], usage: Usage | None) -> None:
         """Store a message of the user or of the model."""
         record = self.record
-        record.begun, record.broken = [], dict(broken)
+        record.begun, record.asking, record.broken = [], "", dict(broken)
         if usage is not None:
             record.rounds += 1
             record.usage = added(record.usage, usage)

@@ -43,7 +43,7 @@ from cfs_agents.fibre.state import (
 from cfs_agents.file_agent.agent import to_the_end
 from cfs_agents.messages import Language, catalogue, format_changes
 from cfs_agents.model import HasContextWindow, Model, is_outage
-from cfs_agents.tools import AsyncPersistentShell, Tool
+from cfs_agents.tools import CALL_ID, AsyncPersistentShell, Tool
 
 _log = structlog.get_logger(__name__)
 
@@ -400,6 +400,28 @@ class FibreSubAgent:
             if not self._waits and self._state is SubAgentState.WAITING:
                 self._change(SubAgentState.WORKING)
 
+    @property
+    def present_call(self) -> str:
+        """The id of the present call, the same after a kill: its message's index in the session, and its id."""
+        messages = self.context.message_manager.messages
+        place = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].tool_calls), 0)
+        return f"{place}:{CALL_ID.get()}"
+
+    @asynccontextmanager
+    async def asking(self) -> AsyncIterator[None]:
+        """Store that the present call waits for a person in this block, so that nothing of it has happened."""
+        self.record.asking = CALL_ID.get()
+        await self.recorder.save()
+        try:
+            yield
+        except asyncio.CancelledError:
+            raise  # it still has not happened
+        except BaseException:
+            self.record.asking = ""
+            raise
+        self.record.asking = ""
+        await self.recorder.save()
+
     # -- from outside ---------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
@@ -560,7 +582,8 @@ class FibreSubAgent:
         record.inbox = [each for each in record.inbox if self._text_of(each) not in newest]  # taken in, then killed
         system = ContextItem.of(Message(role="system", content=await self.system_text(model)))
         calls = stored.open_calls
-        once = any(call.id in record.begun and call.name not in REPEATABLE for call in calls)
+        begun_once = set(record.begun) - {record.asking}
+        once = any(call.id in begun_once and call.name not in REPEATABLE for call in calls)
         begun = record.begun if once else ()
         agent.resume_at(Context((system, *stored.items)), begun=begun, broken=record.broken)
         self.recorder.current = lambda: agent.context.context
@@ -693,7 +716,7 @@ class FibreSubAgent:
         await self._close_tools()
         report = self.report = await self._judged(ending)
         record.state, record.report, record.report_delivered = "done", state_of(report), self.is_root
-        record.begun, record.finish = [], None
+        record.begun, record.asking, record.finish = [], "", None
         record.seconds_used = self.clock.stop()
         await self.recorder.save()
         if (

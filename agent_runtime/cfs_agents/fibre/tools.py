@@ -18,7 +18,6 @@ from cfs_agents.fibre.state import AgentSpec, InboxMessage
 from cfs_agents.fibre.sub_agent import FibreSubAgent
 from cfs_agents.messages import catalogue
 from cfs_agents.tools import (
-    CALL_ID,
     AsyncPersistentShell,
     CommandMode,
     CommandRequest,
@@ -67,8 +66,17 @@ def build_toolset(
 
 
 async def _require(sub_agent: FibreSubAgent, consent: Consent, request: CommandRequest) -> None:
-    async with sub_agent.waiting(counts=False):
-        await consent.require(sub_agent.agent_id, request)
+    """Ask a person, at the terminal and in the agent's session. A command that is allowed waits for the end of a pause.
+
+    What is asked and not answered has not happened, so a killed agent asks again.
+    """
+    if consent.holds(request):
+        return
+    backend, session = sub_agent.tree.backend, sub_agent.session_id
+    async with sub_agent.waiting(counts=False), sub_agent.asking():
+        question = backend.question(session, request, sub_agent.present_call)
+        await consent.require(sub_agent.agent_id, request, question)
+        await backend.unpaused(session)
 
 
 def _shell_settings(orchestrator: FibreOrchestrator, sub_agent: FibreSubAgent) -> ShellSettings:
@@ -121,7 +129,7 @@ class FibreTools:
         budget: Annotated[int | None, Field(ge=1, description="tokens at most")] = None,
     ) -> str:
         """Start a child and return its id at once. The same call starts one child only, also after a kill."""
-        usual, parent, call = self._orchestrator.config, self._sub_agent, self._call()
+        usual, parent, call = self._orchestrator.config, self._sub_agent, self._sub_agent.present_call
         for child in parent.children:
             if child.record.spawned_by == call:
                 return child.agent_id
@@ -180,7 +188,7 @@ class FibreTools:
             raise ToolError("this is you: there is no need to write to yourself")
         if not content.strip():
             raise ToolError("the message is empty")
-        await target.deliver(InboxMessage(id=f"{me.agent_id}:{self._call()}", sender=me.agent_id, content=content))
+        await target.deliver(InboxMessage(id=f"{me.agent_id}:{me.present_call}", sender=me.agent_id, content=content))
         self._orchestrator.wake(target)
         return self._say.sent.format(agent_id)
 
@@ -210,9 +218,3 @@ class FibreTools:
             others = [each for each in agents if each != self._sub_agent.agent_id]
             raise ToolError(f"there is no agent {agent_id[:80]!r} (there are: {', '.join(others) or 'none'})")
         return agents[agent_id]
-
-    def _call(self) -> str:
-        """Return the id of the present call, the same after a kill: its message's index in the session, and its id."""
-        messages = self._sub_agent.context.message_manager.messages
-        place = next((n for n in range(len(messages) - 1, -1, -1) if messages[n].tool_calls), 0)
-        return f"{place}:{CALL_ID.get()}"
