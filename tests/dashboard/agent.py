@@ -62,6 +62,10 @@ class Agent:
         usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
         self._post(f"{self._place}/turns/{self._turn}/finish", {"claim": self._claim, "reply": reply, "usage": usage})
 
+    def fail(self, error: str) -> None:
+        """End the turn with an error."""
+        self._post(f"{self._place}/turns/{self._turn}/finish", {"claim": self._claim, "error": error})
+
     def _update(self, **news: Any) -> None:
         self._post(f"{self._place}/turns/{self._turn}/update", {"claim": self._claim, "lease": LEASE, **news})
 

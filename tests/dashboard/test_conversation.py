@@ -154,15 +154,17 @@ def test_a_running_agent_is_paused_and_goes_on(page: Page, server: Process, clie
     with Agent(client, "c-pause") as agent:
         agent.begin("Go")
         show(page, server, "conversation/c-pause")
-        page.get_by_role("button", name="Pause").click()
+        act(page, "Pause")
         expect(page.locator(".badge")).to_have_text("paused")
         expect(row(page, "c-pause")).to_have_attribute("data-state", "paused")
         assert client.get("/v1/sessions/c-pause/settings").json()["paused"] is True
         page.get_by_role("button", name="Resume").click()
         expect(page.locator(".badge")).to_have_text("working")
         agent.finish("done")
-        expect(page.locator(".badge")).to_have_text("idle")
-        expect(page.get_by_role("button", name="Pause")).to_be_hidden()
+        expect(page.locator(".badge")).to_have_text("finished")
+        page.get_by_role("button", name="Actions of the session").click()
+        expect(page.get_by_role("menuitem", name="Rename")).to_be_visible()
+        expect(page.get_by_role("menuitem", name="Pause")).to_have_count(0)
 
 
 def act(page: Page, name: str) -> None:

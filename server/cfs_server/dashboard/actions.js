@@ -1,68 +1,89 @@
-// What can be done to a session: a button for what is urgent, a menu for the rest.
+// What can be done to a session, as a list: the header shows it as a button and a menu.
 
 import { ask } from "./dialog.js";
-import { button, say } from "./dom.js";
 import { exportSession } from "./export.js";
 import { parentOf } from "./ids.js";
-import { menuButton } from "./menu.js";
+import { openShare } from "./share.js";
 import { many, t } from "./text.js";
 
-/** The buttons of a session; `update` lets each be what the session allows. @param {any} context */
+/**
+ * An action as it is now. The `primary` one is what one is most likely to want.
+ * @typedef {{ name: string, label: string, icon: string, run: () => void, hint?: string, danger?: boolean,
+ *   disabled?: boolean, primary?: boolean, group: number }} Action
+ */
+
+/**
+ * The actions that a session allows now.
+ * @param {{ api: any, live: any, app: any, conversation: any }} context
+ * @returns {Action[]}
+ */
 export function actionsOf({ api, live, app, conversation }) {
-  const { id } = conversation;
-  const announced = (/** @type {() => Promise<unknown>} */ work) => () =>
+  const { id, busy, queued, settings, gone } = conversation;
+  if (gone !== null) return [];
+  const node = live.sessions.get(id);
+  const below = node?.busyBelow ?? 0;
+  const paused = settings?.paused ?? false;
+  const announced = (/** @type {() => Promise<any>} */ work) => () => {
     work().catch((error) => app.announce(error.message));
-  const cancelAll = button(t("Stop tree"), announced(() => api.cancel(id, true)), {
-    title: t("Stop the turns of this session and of all its sub-sessions, queued ones included"),
-  });
-  const pause = button(t("Pause"), announced(() => api.settings(id, { paused: !conversation.settings.paused })), {
-    title: t("The agent pauses before its next step until you resume it"),
-  });
-  const fork = async () => {
-    const made = await ask({
-      title: t("Copy {session}", { session: id }), label: t("Name of the copy"), value: "", action: t("Copy"),
-      hint: t("The copy gets the same messages and settings. Leave the name empty for a numbered one."),
-      work: (name) => api.fork(id, name.trim()),
-    });
-    if (made) app.go(made.id, "conversation");
   };
-  const rename = () => ask({
+  const save = (/** @type {"txt" | "json" | "md"} */ form) => announced(() => exportSession(api, id, form));
+  const pause = {
+    name: "pause", group: 0, icon: paused ? "play" : "pause", label: paused ? t("Resume") : t("Pause"), primary: paused,
+    hint: t("The agent pauses before its next step until you resume it"),
+    run: announced(() => api.settings(id, { paused: !paused })),
+  };
+  const stopTree = {
+    name: "stop-tree", group: 0, icon: "stop", label: t("Stop tree"), primary: !paused,
+    hint: t("Stop the turns of this session and of all its sub-sessions, queued ones included"),
+    run: announced(() => api.cancel(id, true)),
+  };
+  const stop = {
+    name: "stop", group: 0, icon: "stop", label: t("Stop"), hint: t("Stop the running turn"),
+    run: announced(() => api.cancel(id, false)),
+  };
+  const tree = below > 0 || queued > 0 || (busy && (node?.children.length ?? 0) > 0);
+  return [
+    ...(busy ? [{ ...stop, primary: !paused && !tree }] : []),
+    ...(tree ? [stopTree] : []),
+    // An agent looks at this before each step; a model's turn has none.
+    ...(settings?.driver === "agent" && (busy || below > 0 || paused) ? [pause] : []),
+    { name: "share", group: 1, icon: "share", label: t("Share"), primary: !paused && !busy && !tree, run: () => openShare(api, id) },
+    { name: "copy-id", group: 1, icon: "link", label: t("Copy the name"), run: announced(() => navigator.clipboard.writeText(id)) },
+    { name: "rename", group: 1, icon: "tag", label: t("Rename"), run: () => rename(api, id) },
+    { name: "copy", group: 1, icon: "branch", label: t("Copy session"), run: () => fork(api, app, id) },
+    { name: "export-markdown", group: 2, icon: "download", label: t("Export as markdown"), run: save("md") },
+    { name: "export-json", group: 2, icon: "download", label: t("Export as JSON"), run: save("json") },
+    { name: "export-transcript", group: 2, icon: "download", label: t("Export the transcript"), run: save("txt") },
+    { name: "delete", group: 3, icon: "trash", label: t("Delete"), danger: true, run: () => remove(api, app, live, id) },
+  ];
+}
+
+async function fork(api, app, id) {
+  const made = await ask({
+    title: t("Copy {session}", { session: id }), label: t("Name of the copy"), action: t("Copy"),
+    hint: t("The copy gets the same messages and settings. Leave the name empty for a numbered one."),
+    work: (name) => api.fork(id, name.trim()),
+  });
+  if (made) app.go(made.id, "conversation");
+}
+
+function rename(api, id) {
+  return ask({
     title: t("Rename {session}", { session: id }), label: t("New name"), value: id, action: t("Rename"),
     hint: t("Its sub-sessions are renamed, too."),
     work: (name) => api.rename(id, name.trim()),
   });
-  const remove = async () => {
-    const below = live.sessions.family(id).length - 1;
-    const done = await ask({
-      title: t("Delete {session}?", { session: id }), action: t("Delete"), danger: true,
-      hint: below ? many("This permanently deletes the session and its {n} sub-session.",
-        "This permanently deletes the session and its {n} sub-sessions.", below) : t("This permanently deletes the session."),
-      work: () => api.remove(id),
-    });
-    if (done) app.go(parentOf(id));
-  };
-  const save = (/** @type {"txt" | "json" | "md"} */ form) => announced(() => exportSession(api, id, form));
-  const menu = menuButton({ label: t("Actions of the session"), items: () => {
-    const gone = conversation.gone !== null;
-    return [
-      { label: t("Rename"), icon: "edit", disabled: gone, run: rename },
-      { label: t("Copy session"), icon: "branch", disabled: gone, run: fork },
-      null,
-      { label: t("Export as markdown"), icon: "download", disabled: gone, run: save("md") },
-      { label: t("Export as JSON"), icon: "download", disabled: gone, run: save("json") },
-      { label: t("Export the transcript"), icon: "download", disabled: gone, run: save("txt") },
-      null,
-      { label: t("Delete"), icon: "trash", danger: true, disabled: gone, run: remove },
-    ];
-  } });
-  const update = () => {
-    const { busy, queued, settings, gone } = conversation;
-    const node = live.sessions.get(id);
-    const below = node?.busyBelow ?? 0;
-    cancelAll.hidden = gone !== null || !(below || queued || (busy && node?.children.length));
-    // An agent looks at this before each step; a model's turn has none.
-    pause.hidden = gone !== null || settings?.driver !== "agent" || !(busy || below || settings.paused);
-    if (!pause.hidden) say(pause, settings.paused ? t("Resume") : t("Pause"));
-  };
-  return { elements: [cancelAll, pause, menu], update };
+}
+
+async function remove(api, app, live, id) {
+  const below = live.sessions.family(id).length - 1;
+  const done = await ask({
+    title: t("Delete {session}?", { session: id }), action: t("Delete"), danger: true,
+    hint: below
+      ? many("This permanently deletes the session and its {n} sub-session.",
+        "This permanently deletes the session and its {n} sub-sessions.", below)
+      : t("This permanently deletes the session."),
+    work: () => api.remove(id),
+  });
+  if (done) app.go(parentOf(id));
 }

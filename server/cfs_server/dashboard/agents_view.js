@@ -1,64 +1,139 @@
 // All agents of a tree side by side, a column each: those that work first get one.
 
-import { el, mark, say } from "./dom.js";
+import { COLOURS, OUTCOMES, SIGNS, stateOf } from "./badges.js";
+import { agentColour } from "./colours.js";
+import { button, el, mark, say } from "./dom.js";
 import { never, soon } from "./frame.js";
-import { nameOf } from "./ids.js";
+import { icon } from "./icons.js";
+import { encoded, nameOf } from "./ids.js";
 import { MessageList } from "./message_list.js";
+import { aboutOf } from "./node.js";
+import { outcomeOf, runningCall } from "./outcome.js";
+import { many, t } from "./text.js";
+import { duration, short } from "./times.js";
 
 const FIRST = 12;
 const MORE = 12;
+const KEPT = "cfs.columns"; // whether columns show calls with all details
+const TICK = 1000; // milliseconds after which times that pass are shown anew
 
 /** Columns of a session and what is below it. A column that is out of sight is not drawn by the browser. */
-export class AgentsView {
+export class AgentsView extends HTMLElement {
   #context;
+  /** @type {Map<string, Column>} */
   #columns = new Map();
   #most = FIRST;
-  #row = el("div", { className: "columns", tabIndex: 0, role: "region", "aria-label": "Agents side by side" });
-  #more = el("button", { type: "button", className: "button", onclick: () => this.#showMore() });
-  #unwatch;
+  #only = ""; // the state of those that are shown, or all
+  #stale = true;
+  #busy = "";
+  #brief;
+  #told = el("p", { className: "quiet figure" });
+  #choice = el("div", { className: "segments", role: "group", "aria-label": t("Agents that are shown") });
+  #row = el("div", { className: "columns", tabIndex: 0, role: "region", "aria-label": t("Agents side by side") });
+  #nothing = el("p", { className: "nothing", hidden: true });
+  #more = button("", () => this.#showMore());
+  #unwatch = () => {};
+  #timer = 0;
   #draw = () => this.#update();
 
   constructor(context) {
+    super();
+    this.className = "agents";
     this.#context = context;
-    this.element = el("div", { className: "agents" }, this.#row, this.#more);
-    this.#unwatch = context.live.sessions.watch(() => soon(this.#draw));
+    const choices = [["", t("All")], ["busy", t("Working")], ["done", t("Done")]];
+    this.#choice.append(...choices.map(([only, words]) =>
+      button(words, () => this.#narrow(only), { className: "segment", "aria-pressed": only === "", "data-only": only })));
+    this.#brief = el("button", { type: "button", className: "button", "aria-pressed": "false", onclick: () => this.#shorten() },
+      t("Details"));
+    this.append(el("div", { className: "bar-of" }, this.#told, el("span", { className: "space" }), this.#brief, this.#choice), this.#row,
+      this.#nothing, this.#more);
+  }
+
+  connectedCallback() {
+    this.#drawBrief();
+    this.#unwatch = this.#context.live.sessions.watch(({ ids, reshaped }) => {
+      this.#stale ||= reshaped;
+      for (const id of ids) this.#columns.get(id)?.touch();
+      soon(this.#draw);
+    });
+    this.#timer = setInterval(() => {
+      for (const column of this.#columns.values()) column.tick();
+    }, TICK);
     soon(this.#draw);
   }
 
-  close() {
+  disconnectedCallback() {
     never(this.#draw);
+    clearInterval(this.#timer);
     this.#unwatch();
-    for (const column of this.#columns.values()) column.close();
+    for (const column of this.#columns.values()) column.remove();
+    this.#columns.clear();
   }
 
   #showMore() {
     this.#most += MORE;
+    this.#stale = true;
+    this.#update();
+  }
+
+  /** Show what ended calls were asked and answered, or only their names. */
+  #shorten() {
+    if (localStorage.getItem(KEPT) === null) localStorage.setItem(KEPT, "full");
+    else localStorage.removeItem(KEPT);
+    this.#drawBrief();
+  }
+
+  #drawBrief() {
+    const full = localStorage.getItem(KEPT) !== null;
+    mark(this.#brief, "aria-pressed", full);
+    mark(this.#row, "data-brief", full ? null : "");
+  }
+
+  #narrow(only) {
+    this.#only = only;
+    for (const each of this.#choice.children) mark(each, "aria-pressed", /** @type {HTMLElement} */ (each).dataset.only === only);
+    this.#stale = true;
     this.#update();
   }
 
   #update() {
     const family = this.#context.live.sessions.family(this.#context.id);
-    const shown = this.#chosen(family);
+    const busy = family.filter((node) => node.busy);
+    const works = busy.map(({ id }) => id).join("\n");
+    if (this.#stale || works !== this.#busy) this.#arrange(family, busy);
+    this.#stale = false;
+    this.#busy = works;
+    const tokens = family.reduce((sum, node) => sum + node.spent, 0);
+    const parts = [many("{n} agent", "{n} agents", family.length), t("{n} working", { n: busy.length })];
+    const waiting = family.filter((node) => node.state === "waiting_for_agent").length;
+    if (waiting) parts.push(t("{n} waiting", { n: waiting }));
+    parts.push(t("{n} tokens", { n: short(tokens) }));
+    say(this.#told, parts.join(" · "));
+  }
+
+  #arrange(family, busy) {
+    const wanted = this.#only === "" ? family : this.#only === "busy" ? busy : family.filter((node) => node.state === "idle");
+    const shown = this.#chosen(wanted);
     const ids = new Set(shown.map((node) => node.id));
     for (const [id, column] of this.#columns) {
       if (ids.has(id)) continue;
-      column.close();
+      column.remove();
       this.#columns.delete(id);
     }
     shown.forEach((node, index) => {
-      let column = this.#columns.get(node.id);
-      if (column === undefined) {
-        column = new Column(this.#context, node.id);
-        this.#columns.set(node.id, column);
-      }
-      column.show(node);
-      if (this.#row.children[index] !== column.element) {
-        this.#row.insertBefore(column.element, this.#row.children[index] ?? null);
-      }
+      const column = this.#columns.get(node.id) ?? new Column(this.#context, node);
+      this.#columns.set(node.id, column);
+      column.node = node;
+      if (this.#row.children[index] !== column) this.#row.insertBefore(column, this.#row.children[index] ?? null);
+      column.touch();
     });
-    const rest = family.length - shown.length;
+    const rest = wanted.length - shown.length;
     this.#more.hidden = rest === 0;
-    say(this.#more, `Show more (${rest})`);
+    say(this.#more, t("Show more ({n})", { n: rest }));
+    this.#nothing.hidden = shown.length > 0;
+    this.#row.hidden = shown.length === 0;
+    say(this.#nothing, this.#only === "busy" ? t("No agent of this tree works at the moment.")
+      : t("The agents that this session starts appear here side by side."));
   }
 
   /** Columns stay where they are; free places go to those that work, then to the others, in the order of the tree. */
@@ -80,31 +155,96 @@ export class AgentsView {
   }
 }
 
-/** One agent: its name, what it does, its messages. */
-class Column {
-  #live;
+/** One agent: its name, what it does and for how long, its messages, and how it ended. */
+class Column extends HTMLElement {
+  node;
+  #context;
   #conversation;
   #list;
-  #doing = el("span", { className: "quiet" });
+  #badge = el("span", { className: "badge" });
+  #doing = el("p", { className: "doing" });
+  #figures = el("span", { className: "quiet figure" });
+  #ended = el("div", { className: "ended", hidden: true });
+  #shown = "";
+  /** @type {(() => void) | null} */
+  #unwatch = null;
+  #draw = () => this.#update();
 
-  constructor({ live }, id) {
-    this.#live = live;
-    this.#conversation = live.open(id);
+  constructor(context, node) {
+    super();
+    this.node = node;
+    this.#context = context;
+    this.#conversation = context.live.open(node.id);
     this.#list = new MessageList(this.#conversation);
-    const way = id.split("/").map(encodeURIComponent).join("/");
-    const head = el("h2", {}, el("a", { href: `#conversation/${way}`, title: id }, nameOf(id)));
-    this.element = el("section", { className: "column", "aria-label": id }, el("div", { className: "head" }, head,
-      this.#doing), this.#list.element);
+    const name = el("a", { href: `#conversation/${encoded(node.id)}`, title: node.id }, nameOf(node.id));
+    this.className = "column";
+    this.role = "group";
+    this.ariaLabel = node.id;
+    mark(this, "data-agent", agentColour(node.id));
+    this.append(
+      el("header", {}, el("div", { className: "together" }, el("span", { className: "dot", "aria-hidden": "true" }), el("h2", {}, name),
+        this.#badge), el("div", { className: "together" }, this.#doing, this.#figures)),
+      this.#list,
+      this.#ended,
+    );
   }
 
-  show(node) {
-    mark(this.element, "data-state", node.state);
-    say(this.#doing, node.tool ?? (node.busy ? "working" : node.state === "idle" ? "idle" : "waits for an agent"));
+  connectedCallback() {
+    this.#unwatch ??= this.#conversation.watch(() => soon(this.#draw));
+    soon(this.#draw);
   }
 
-  close() {
-    this.#list.close();
-    this.#live.release(this.#conversation);
-    this.element.remove();
+  disconnectedCallback() {
+    if (this.isConnected) return; // it has only been moved
+    never(this.#draw);
+    this.#unwatch?.();
+    this.#context.live.release(this.#conversation);
+  }
+
+  /** Something that the tree knows of it has changed. */
+  touch() {
+    soon(this.#draw);
+  }
+
+  /** Time has passed. */
+  tick() {
+    if (this.node.busy) this.#drawDoing();
+  }
+
+  #update() {
+    const [state, words] = stateOf(this.#conversation, this.node);
+    mark(this, "data-state", this.node.state);
+    mark(this.#badge, "data-state", state);
+    say(this.#badge, words);
+    say(this.#figures, this.node.spent ? t("{n} tokens", { n: short(this.node.spent) }) : "");
+    this.#drawDoing();
+    this.#drawOutcome();
+  }
+
+  #drawDoing() {
+    const { busy } = this.node;
+    const call = busy ? runningCall(this.#conversation) : null;
+    const turn = [...this.node.turns.values()].at(-1);
+    const since = call?.since ?? (turn?.end === null ? turn.start : null);
+    const passed = since === null ? "" : duration(Math.max(0, Date.now() / 1000 - since));
+    const what = call ? [call.name, aboutOf(call.arguments)].filter(Boolean).join(" ") : this.node.tool ?? t("writes");
+    say(this.#doing, busy ? [what, passed].filter(Boolean).join(" · ") : "");
+  }
+
+  #drawOutcome() {
+    const outcome = this.#conversation.settings?.driver === "agent" ? outcomeOf(this.#conversation) : null;
+    const shown = outcome === null ? "" : `${outcome.kind}\n${outcome.text}`;
+    if (shown === this.#shown) return;
+    this.#shown = shown;
+    this.#ended.hidden = outcome === null;
+    if (outcome === null) return;
+    mark(this.#ended, "data-state", COLOURS[outcome.kind]);
+    this.#ended.replaceChildren(
+      el("strong", {}, icon(SIGNS[outcome.kind]), OUTCOMES[outcome.kind]),
+      el("p", { title: outcome.text }, outcome.text.slice(0, 600)),
+    );
   }
 }
+
+customElements.define("cfs-agents", AgentsView);
+customElements.define("cfs-agent-column", Column);

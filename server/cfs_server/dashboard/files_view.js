@@ -1,46 +1,66 @@
-// The workspace of a tree: its files, what is in them, and who changed what.
+// The workspace of a tree: its files, what is in them, and which agent changed what.
 
-import { changesOf } from "./changes.js";
-import { difference, nearby } from "./diff.js";
-import { button, el, mark, say } from "./dom.js";
+import { changesOf, treeOf } from "./changes.js";
+import { agentColour } from "./colours.js";
+import { el, mark, say } from "./dom.js";
+import { FileView } from "./file_view.js";
 import { never, soon } from "./frame.js";
-import { encoded, nameOf, rootOf } from "./ids.js";
-import { clock, size } from "./times.js";
+import { icon } from "./icons.js";
+import { nameOf, rootOf } from "./ids.js";
+import { many, t } from "./text.js";
+import { size } from "./times.js";
 
 const LOOK_AGAIN = 3000;
-const MOST_SHOWN = 200_000;
 const MOST_AGENTS = 64;
+const MOST_OPEN = 200; // with more files than that, folders are closed at first
+const MOST_ROWS = 500; // of one folder, until more are asked for
+const MOST_DOTS = 4;
 
-/** Files at the side, one file with its changes beside them. */
-export class FilesView {
+/** The tree of files at the side, one file with its versions beside it. On a phone one of the two. */
+export class FilesView extends HTMLElement {
   #context;
   #root;
+  /** @type {Map<string, { conversation: any, end: () => void }>} */
   #conversations = new Map();
-  #stored = new Map(); // path: what the server says of it
-  #chosen = null; // by the reader
-  #open = null; // the chosen one, or the first: files and what agents tell of them come in any order
+  /** What the server says of each file, by path. @type {Map<string, { size: number, version: string | null }>} */
+  #stored = new Map();
+  #looked = false;
+  /** By the reader. @type {string | null} */
+  #chosen = null;
+  /** @type {string | null} */
+  #open = null; // the chosen one, or the first: files and what agents say of them come in any order
   #drawn = "";
-  #list = el("ul", { className: "files" });
-  #told = el("p", { className: "quiet" });
-  #shown = el("div", { className: "file scroll", tabIndex: 0, role: "region", "aria-label": "File" });
-  #unwatch;
+  /** Folders that are not as they would be by themselves. @type {Set<string>} */
+  #turned = new Set();
+  #limits = new Map();
+  #list = el("ul", { className: "files", role: "tree", "aria-label": t("Files") });
+  #told = el("p", { className: "quiet figure" });
+  #nothing = el("p", { className: "nothing", hidden: true },
+    t("The files that the agents of this tree write appear here, with who changed what."));
+  #side;
+  #file;
+  #unwatch = () => {};
   #timer;
-  #closed = false;
   #draw = () => this.#update();
 
   constructor(context) {
+    super();
+    this.className = "workspace";
     this.#context = context;
     this.#root = rootOf(context.id);
-    const side = el("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": "Files" },
-      this.#list, this.#told);
-    this.element = el("div", { className: "workspace" }, side, this.#shown);
-    this.#unwatch = context.live.sessions.watch(() => this.#attend());
+    this.#file = new FileView(context, () => this.#back());
+    this.#side = el("div", { className: "files-side" }, this.#told, this.#list);
+    this.#list.addEventListener("keydown", (event) => this.#key(event));
+    this.append(this.#side, this.#file, this.#nothing);
+  }
+
+  connectedCallback() {
+    this.#unwatch = this.#context.live.sessions.watch(({ reshaped }) => reshaped && this.#attend());
     this.#attend();
     this.#look();
   }
 
-  close() {
-    this.#closed = true;
+  disconnectedCallback() {
     clearTimeout(this.#timer);
     never(this.#draw);
     this.#unwatch();
@@ -48,6 +68,7 @@ export class FilesView {
       end();
       this.#context.live.release(conversation);
     }
+    this.#conversations.clear();
   }
 
   /** Read along with the agents of the tree. */
@@ -60,11 +81,11 @@ export class FilesView {
     soon(this.#draw);
   }
 
-  /** Ask for the files by and by: no event tells of them. */
+  /** Ask for the files again and again: there is no event for them. */
   async #look() {
     const prefix = `/workspaces/${this.#root}/`;
+    const found = new Map();
     try {
-      const found = new Map();
       for (let after = ""; after !== null; ) {
         const query = `prefix=${encodeURIComponent(prefix)}&limit=1000&after=${encodeURIComponent(after)}`;
         const page = await this.#context.api.json(`/v1/files?${query}`);
@@ -75,95 +96,142 @@ export class FilesView {
     } catch {
       this.#stored = new Map(); // none, or none that the caller may see
     }
-    if (this.#closed) return;
+    this.#looked = true;
+    if (!this.isConnected) return;
     soon(this.#draw);
     this.#timer = setTimeout(() => this.#look(), LOOK_AGAIN);
   }
 
   #update() {
     const changes = changesOf([...this.#conversations.values()].map(({ conversation }) => conversation));
-    const paths = [...new Set([...this.#stored.keys(), ...changes.keys()])].sort();
-    this.#open = this.#chosen ?? paths[0] ?? null;
-    const digest = JSON.stringify([this.#open, paths.map((path) => [path, this.#stored.get(path)?.version,
-      this.#stored.get(path)?.size, changes.get(path)?.length])]);
+    const paths = [...new Set([...this.#stored.keys(), ...changes.keys()])];
+    const tree = treeOf(paths);
+    this.#open = this.#chosen ?? firstOf(tree);
+    const digest = JSON.stringify([this.#open, [...this.#turned], [...this.#limits], paths.map((path) => [path,
+      this.#stored.get(path)?.version, this.#stored.get(path)?.size, changes.get(path)?.map(({ pending, time }) => [pending, time])])]);
+    mark(this, "data-shows", this.#chosen === null ? "list" : "file");
     if (digest === this.#drawn) return;
     this.#drawn = digest;
-    this.#drawList(paths, changes);
-    say(this.#told, paths.length ? "" : "The agents of this tree have not written any files.");
-    this.#drawFile(changes.get(this.#open) ?? []);
+    const empty = paths.length === 0;
+    this.#side.hidden = this.#file.hidden = empty;
+    this.#nothing.hidden = !empty || !this.#looked;
+    const bytes = [...this.#stored.values()].reduce((sum, file) => sum + file.size, 0);
+    say(this.#told, [many("{n} file", "{n} files", paths.length), bytes ? size(bytes) : null].filter(Boolean).join(" · "));
+    this.#drawList(tree, changes, paths.length);
+    if (this.#open !== null) this.#file.show(this.#open, this.#stored.get(this.#open) ?? null, changes.get(this.#open) ?? []);
   }
 
-  #drawList(paths, changes) {
-    const focused = document.activeElement?.dataset?.path;
-    this.#list.replaceChildren(
-      ...paths.map((path) => {
-        const stored = this.#stored.get(path);
-        const writers = [...new Set((changes.get(path) ?? []).map(({ by }) => nameOf(by)))];
-        const about = [stored ? size(stored.size) : null, writers.join(", ")].filter(Boolean).join(" · ");
-        const choose = el("button", { type: "button", className: "choose", "data-path": path,
-          onclick: () => this.#choose(path) }, el("span", {}, path), el("span", { className: "quiet" }, about));
-        mark(choose, "aria-current", path === this.#open ? "true" : null);
-        return el("li", {}, choose);
-      }),
-    );
-    if (focused !== undefined) {
-      [...this.#list.querySelectorAll("button")].find((each) => each.dataset.path === focused)?.focus();
-    }
+  // -- the tree of files -------------------------------------------------------------------------------------------
+
+  #drawList(tree, changes, count) {
+    const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.path;
+    const rows = [];
+    const walk = (entries, level) => {
+      const most = this.#limits.get(level === 1 ? "" : entries[0].path) ?? MOST_ROWS;
+      for (const entry of entries.slice(0, most)) {
+        const folded = entry.children !== null && this.#isFolded(entry, count);
+        rows.push(this.#rowOf(entry, level, folded, changes));
+        if (entry.children !== null && !folded) walk(entry.children, level + 1);
+      }
+      if (entries.length > most) {
+        const key = level === 1 ? "" : entries[0].path;
+        rows.push(el("li", { role: "none" }, el("button", { type: "button", className: "button",
+          onclick: () => this.#more(key, most) }, t("Show more ({n})", { n: entries.length - most }))));
+      }
+    };
+    walk(tree, 1);
+    this.#list.replaceChildren(...rows);
+    const all = this.#rows();
+    const stop = all.find((row) => row.dataset.path === focused) ?? all.find((row) => row.dataset.path === this.#open) ?? all[0];
+    if (stop) stop.tabIndex = 0;
+    if (focused !== undefined && stop?.dataset.path === focused) stop.focus();
+  }
+
+  #isFolded({ path }, count) {
+    const inside = this.#open !== null && this.#open.startsWith(`${path}/`) && this.#chosen === null;
+    return (count > MOST_OPEN && !inside) !== this.#turned.has(path);
+  }
+
+  #rowOf({ name, path, children }, level, folded, changes) {
+    const folder = children !== null;
+    const stored = this.#stored.get(path);
+    const writers = folder ? [] : [...new Set((changes.get(path) ?? []).map(({ by }) => by))];
+    const pending = !folder && changes.get(path)?.some((change) => change.pending);
+    const label = [name, writers.length ? t("changed by {agents}", { agents: writers.map(nameOf).join(", ") }) : null];
+    const row = el("li", { className: "choose", role: "treeitem", tabIndex: -1, "data-path": path, "aria-level": level,
+      title: path, "aria-label": label.filter(Boolean).join(", "), "aria-expanded": folder ? !folded : null,
+      "aria-selected": folder ? null : path === this.#open, onclick: () => (folder ? this.#turn(path) : this.#choose(path)) },
+      icon(folder ? (folded ? "next" : "down") : "file"),
+      el("span", { className: "words" }, name),
+      pending ? el("span", { className: "pulse", title: t("is being written") }) : null,
+      ...writers.slice(0, MOST_DOTS).map((by) => el("span", { className: "dot", "data-agent": agentColour(by), title: by })),
+      stored && !folder ? el("span", { className: "quiet figure" }, size(stored.size)) : null);
+    row.style.setProperty("--level", String(level - 1));
+    return row;
+  }
+
+  #turn(path) {
+    if (!this.#turned.delete(path)) this.#turned.add(path);
+    this.#update();
+  }
+
+  #more(key, most) {
+    this.#limits.set(key, most + MOST_ROWS);
+    this.#update();
   }
 
   #choose(path) {
     this.#chosen = path;
     this.#update();
+    if (getComputedStyle(this.#side).display === "none") this.#file.focusBack();
   }
 
-  #drawFile(history) {
-    const path = this.#open;
-    if (path === null) return;
-    const content = el("pre", { className: "content" }, "");
-    const actual = this.#stored.has(path);
-    const known = history.at(-1)?.after ?? null;
-    content.textContent = known ?? "";
-    this.#shown.replaceChildren(
-      el("h2", {}, path),
-      el("p", { className: "quiet" }, actual ? "Current file in the workspace" : "File as the agents wrote it"),
-      content,
-      el("h2", {}, "Changes"),
-      ...(history.length ? history.map(changeView).reverse() : [el("p", { className: "quiet" }, "No agent has reported a change.")]),
-    );
-    if (actual) this.#fetch(path, content);
+  /** From a file to the list, on a phone. */
+  #back() {
+    const path = this.#chosen;
+    this.#chosen = null;
+    this.#update();
+    this.#rows().find((row) => row.dataset.path === path)?.focus();
   }
 
-  async #fetch(path, content) {
-    const place = `/workspaces/${this.#root}/${path}`;
-    try {
-      const bytes = await this.#context.api.file(place);
-      if (path !== this.#open) return;
-      const text = new TextDecoder().decode(bytes.subarray(0, MOST_SHOWN));
-      const rest = bytes.length - MOST_SHOWN;
-      content.textContent = text.includes("\0") ? `(${bytes.length} bytes that are no text)` : text;
-      if (rest > 0) content.append(`\n… ${size(rest)} more`);
-      if (bytes.length) content.before(button("Download", () => download(path, bytes)));
-    } catch (error) {
-      content.textContent = error.message;
-    }
+  /** @returns {HTMLElement[]} */
+  #rows() {
+    return [...this.#list.querySelectorAll("[role=treeitem]")];
+  }
+
+  /** @param {KeyboardEvent} event */
+  #key(event) {
+    const rows = this.#rows();
+    const at = rows.indexOf(/** @type {HTMLElement} */ (document.activeElement));
+    if (at < 0) return;
+    const row = rows[at];
+    const open = row.getAttribute("aria-expanded");
+    const above = () => rows.slice(0, at).findLastIndex((each) => Number(each.ariaLevel) < Number(row.ariaLevel));
+    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1 }[event.key];
+    if (to !== undefined) focusOn(rows[Math.min(rows.length - 1, Math.max(0, to))], row);
+    else if (event.key === "Enter" || event.key === " ") row.click();
+    else if (event.key === "ArrowRight" && open === "false") row.click();
+    else if (event.key === "ArrowRight" && open === "true") focusOn(rows[at + 1], row);
+    else if (event.key === "ArrowLeft" && open === "true") row.click();
+    else if (event.key === "ArrowLeft") focusOn(rows[above()], row);
+    else return;
+    event.preventDefault();
   }
 }
 
-function changeView({ by, time, call, before, after }) {
-  const title = el("div", { className: "head" }, el("a", { href: `#conversation/${encoded(by)}` }, by),
-    el("span", { className: "quiet" }, ` ${call.name}${time === null ? "" : ` at ${clock(time)}`}`));
-  const parts = call.name === "edit_file" ? [call.arguments.old, call.arguments.new] : [before ?? "", after];
-  const lines = nearby(difference(...parts.map((part) => String(part ?? ""))));
-  const names = { "+": "added", "-": "removed" };
-  const shown = lines.map(({ sign, text }) =>
-    el("div", { className: `line ${names[sign] ?? "same"}` }, `${sign} ${text}`));
-  return el("div", { className: "change" }, title,
-    shown.length ? el("div", { className: "diff" }, shown) : el("p", { className: "quiet" }, "No differences."));
+function focusOn(row, before) {
+  if (!row) return;
+  before.tabIndex = -1;
+  row.tabIndex = 0;
+  row.focus();
 }
 
-/** Save a file by the browser: its bytes are here already, and the token need not be in any address. */
-function download(path, bytes) {
-  const address = URL.createObjectURL(new Blob([bytes], { type: "application/octet-stream" }));
-  el("a", { href: address, download: nameOf(path) }).click();
-  setTimeout(() => URL.revokeObjectURL(address), 1000);
+function firstOf(entries) {
+  for (const { path, children } of entries) {
+    const found = children === null ? path : firstOf(children);
+    if (found !== null) return found;
+  }
+  return null;
 }
+
+customElements.define("cfs-files", FilesView);

@@ -1,8 +1,11 @@
 // What the tree knows of one session: a line of a listing, kept up to date by events.
 
+import { ending, isFailure, subjectOf } from "./items.js";
 import { SessionState, spent } from "./session_state.js";
 
 const KEPT_TURNS = 500;
+const LONGEST = 80; // signs of what a call is about
+const SAME = 1; // second: a message and the start of its turn
 
 /** A session in the tree: its state, and what the timeline shows of it. Times are seconds since the epoch. */
 export class Node extends SessionState {
@@ -15,7 +18,8 @@ export class Node extends SessionState {
   created = 0;
   updated = 0;
   turns = new Map(); // by turn: { start, end, tokens, reason }
-  calls = []; // { time, name, path } of tool calls that were seen
+  calls = []; // { number, index, id, name, about, time, until, failed } of tool calls
+  asked = new Map(); // by question: { time, until, text, answer }
   pastRead = false;
 
   constructor(id) {
@@ -54,6 +58,7 @@ export class Node extends SessionState {
     this.settings = older.settings;
     this.turns = older.turns;
     this.calls = older.calls.filter(({ number }) => number <= this.event); // a crash may have taken back the last ones
+    this.asked = older.asked;
     this.pastRead = older.pastRead;
     if (this.busy) this.tool = older.tool;
   }
@@ -76,10 +81,50 @@ export class Node extends SessionState {
     } else if (type === "turn.finished" || type === "turn.failed") {
       const turn = this.turns.get(data.turn);
       if (turn) Object.assign(turn, { end: time, tokens: spent(data.usage), reason: data.finish_reason });
-    } else if (type === "message.added" && data.message.tool_calls?.length) {
-      if (this.calls.some((call) => call.number === number)) return;
-      for (const call of data.message.tool_calls) this.calls.push({ number, time, index: data.index, name: call.name });
-      if (this.calls.length > KEPT_TURNS) this.calls.splice(0, this.calls.length - KEPT_TURNS);
+    } else if (type === "message.added") {
+      this.#rememberMessage(data.message, data.index, time, number);
+    } else if (type === "question.asked") {
+      if (!this.asked.has(data.id)) this.asked.set(data.id, { time, until: null, text: data.text, answer: null });
+      if (this.asked.size > KEPT_TURNS) this.asked.delete(this.asked.keys().next().value);
+    } else if (type === "question.answered") {
+      const question = this.asked.get(data.id);
+      if (question) Object.assign(question, { until: time, answer: data.answer });
     }
   }
+
+  /** Take from the messages what happened before the events that could still be read. Their turns have no costs. */
+  recall({ history, times, state }) {
+    if (history.length !== times?.length) return;
+    const first = Math.min(...[...this.turns.values()].map(({ start }) => start));
+    const turns = new Map();
+    history.forEach((message, index) => {
+      if (message.role !== "user" || times[index] >= first - SAME) return;
+      let end = index;
+      while (end + 1 < history.length && history[end + 1].role !== "user") end++;
+      const open = end === history.length - 1 && state !== "idle";
+      const reason = { failed: "error", cancelled: "cancelled" }[ending(history[end])] ?? "stop";
+      turns.set(`message ${index}`, { start: times[index], end: open ? null : times[end], tokens: 0, reason: open ? null : reason });
+    });
+    this.turns = new Map([...[...turns].slice(-KEPT_TURNS), ...this.turns]);
+    history.forEach((message, index) => this.#rememberMessage(message, index, times[index], 0));
+    this.calls.sort((one, other) => one.time - other.time);
+  }
+
+  #rememberMessage({ role, content, tool_calls, tool_call_id }, index, time, number) {
+    if (role === "tool") {
+      const call = this.calls.findLast(({ id, index: before }) => id === tool_call_id && before < index);
+      if (call && call.until === null) Object.assign(call, { until: time, failed: isFailure(content) });
+    }
+    if (!tool_calls?.length || this.calls.some((call) => call.index === index)) return;
+    for (const { id, name, arguments: given } of tool_calls) {
+      this.calls.push({ number, index, id, name, about: aboutOf(given), time, until: null, failed: false });
+    }
+    if (this.calls.length > KEPT_TURNS) this.calls.splice(0, this.calls.length - KEPT_TURNS);
+  }
+}
+
+/** What a call is about, in one line. */
+export function aboutOf(given) {
+  const { subject } = subjectOf({ id: "", name: "", arguments: given ?? {} });
+  return (subject || String(given?.agent_id ?? "")).split("\n", 1)[0].slice(0, LONGEST);
 }

@@ -1,16 +1,21 @@
-// What a session did before this page was opened: its last events, read once.
+// What a session did before this page was opened: its last events, read once, and before these its messages.
 
 import { place } from "./api.js";
 import { Decoder } from "./sse.js";
 
-const FAR = 2000; // how many events back; the server keeps about that many of each session
+const FAR = 2000; // how many events back: among them are the pieces of long replies
 
-/** Let a node remember its turns and calls. Raises when the server cannot be asked. */
+/** Let a node remember its turns and calls. One that could not be read is asked for again the next time. */
 export async function readPast(api, node) {
   if (node.pastRead || !node.known || node.event === 0) return;
   node.pastRead = true;
+  let first = null;
   try {
-    await pastEvents(api, node.id, node.event, FAR, (event) => node.remember(event));
+    await pastEvents(api, node.id, node.event, FAR, (event) => {
+      first ??= event.number;
+      node.remember(event);
+    });
+    if (first !== 1) node.recall(await api.patiently(place(node.id)));
   } catch (error) {
     if (error.status !== 404) node.pastRead = false;
   }

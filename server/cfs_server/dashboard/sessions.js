@@ -1,5 +1,6 @@
 // All sessions as a tree: a listing, and from then on the events.
 
+import { introduce } from "./colours.js";
 import { soon } from "./frame.js";
 import { parentOf } from "./ids.js";
 import { Node } from "./node.js";
@@ -61,6 +62,7 @@ export class Sessions {
       (info.children ?? []).forEach(add);
     };
     trees.forEach(add);
+    introduce(this.#nodes.values());
     for (const id of before.keys()) this.#note(id);
     for (const id of this.#nodes.keys()) this.#note(id);
     this.#reshaped = true;
@@ -76,7 +78,9 @@ export class Sessions {
     if (type === "session.created") this.#renew(id, event.number);
     const node = this.#nodes.get(id) ?? this.#made(id);
     const was = node.busy;
-    if (node.take(event)) {
+    const changed = node.take(event);
+    introduce([node]);
+    if (changed) {
       if (node.busy !== was) this.#count(node, node.busy ? 1 : -1);
       this.#note(id);
     }
