@@ -276,14 +276,23 @@ class AsyncSession:
         """
         await self._use(lambda: self._transport.wait(self._deadline(timeout)))
 
-    async def fork(self, path: str | None = None, *, at: int | None = None, idempotency_key: str | None = None) -> Self:
-        """Copy the history, or its first `at` messages, to an independent session and return it (S14).
+    async def fork(
+        self,
+        path: str | None = None,
+        *,
+        messages: int | None = None,
+        at: int | None = None,
+        idempotency_key: str | None = None,
+    ) -> Self:
+        """Copy the history, or its first `messages`, to an independent session and return it (S14).
 
-        Without a `path` the copy gets a new name; raises `AlreadyExists` if the name is taken. Calls with the same
-        `idempotency_key` make one copy. As a file: read and
-        write a new one. Over HTTP: `POST /v1/sessions/{id}/fork`.
+        Without a `path` the copy is named after this session, with `-2` or the next number; raises `AlreadyExists` if
+        the name is taken. A copy of the first messages that ends with a user's message answers it. Calls with the same
+        `idempotency_key` make one copy. `at` is an older name of `messages`. As a file: read and write a new one.
+        Over HTTP: `POST /v1/sessions/{id}/fork`.
         """
-        copy = await self._use(lambda: self._transport.fork(path, at, self._deadline(None), idempotency_key))
+        taken = at if messages is None else messages
+        copy = await self._use(lambda: self._transport.fork(path, taken, self._deadline(None), idempotency_key))
         return type(self)(copy, **self._place, timeout=self._timeout)
 
     async def delete(self) -> None:

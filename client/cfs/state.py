@@ -12,7 +12,7 @@ from cfs.api import life_in
 from cfs.errors import Gone, Unavailable
 from cfs.stream import Outcome, StreamEvent, asked_last, end_of_answer
 from cfs.transcript import Turn
-from cfs.wire import FinishReason, Message, Question, SessionDetail, SessionInfo, Settings, ToolCall, Usage
+from cfs.wire import FinishReason, Message, Origin, Question, SessionDetail, SessionInfo, Settings, ToolCall, Usage
 
 IDLE = "idle"
 GENERATING = "generating"
@@ -204,6 +204,8 @@ class SessionState:
     history: list[Message] | None = None
     open_questions: int = 0
     questions: dict[str, Question] = field(default_factory=dict)
+    title: str | None = None
+    origin: Origin | None = None
     deleted: bool = False
     renamed_to: str | None = None
 
@@ -220,6 +222,7 @@ class SessionState:
         self.tokens, self.tool, self.turn = info.tokens, None, None
         self.settings = self.history = None
         self.open_questions, self.questions = info.open_questions, {}
+        self.title, self.origin = info.title, info.origin
         if isinstance(info, SessionDetail):
             self.settings, self.history = info.settings, list(info.history)
             self.questions = {question.id: question for question in info.questions}
@@ -232,6 +235,7 @@ class SessionState:
             return False
         self.event = event.number
         data = event.data
+        self.title = data.get("title", self.title)
         match event.type:
             case "session.created":
                 self.life, self.changed_at = data.get("life", ""), event.time
@@ -239,6 +243,8 @@ class SessionState:
                 self.settings = Settings.model_validate(data["settings"])
                 self.history = [] if self.history is not None and not self.messages else None
                 self.deleted, self.renamed_to = False, None
+                self.title = data.get("title")
+                self.origin = Origin.model_validate(data["origin"]) if "origin" in data else None
                 if "renamed_from" not in data:
                     self.open_questions, self.questions = 0, {}
             case "message.added":

@@ -6,7 +6,7 @@ Times are seconds since the epoch (UTC), sizes are bytes of the transcript in UT
 from math import inf
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from cfs.transcript import PREFIXES
 
@@ -89,6 +89,9 @@ class Message(_Wire):
     thinking: str | None = None
 
 
+Title = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+"""A title: one line."""
+
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
@@ -114,6 +117,7 @@ class SettingsPatch(TurnSettings):
     driver: Literal["model", "agent"] | None = None
     paused: bool | None = None
     keep: Keep | None = None
+    title: Title | None = None
 
 
 class Settings(_Wire):
@@ -127,7 +131,8 @@ class Settings(_Wire):
     A history that the context does not hold is cut from its oldest messages on in the prompt (`overflow`), never in the
     transcript. An agent in whose session, or in one above it, `paused` is set waits before its next step.
     A session that has not changed for as long as `keep` says (`90d`, `12h`, or `forever`) is deleted with all below it;
-    null is what the session above says, or the server (`--keep`).
+    null is what the session above says, or the server (`--keep`). `title` is what listings show; null means the first
+    line of the first message of a user.
     """  # S8, S9
 
     max_tokens: int = 512
@@ -144,6 +149,7 @@ class Settings(_Wire):
     reproducible: bool = False
     overflow: Overflow = "shift"
     keep: Keep | None = None
+    title: Title | None = None
 
     def patched(self, patch: SettingsPatch) -> "Settings":
         """Apply a change: keys set to null go back to their defaults."""
@@ -167,6 +173,13 @@ class Usage(_Wire):
     tokens_per_second: float = 0.0
 
 
+class Origin(_Wire):
+    """Where a copy comes from: the id that the session had then, and how many of its messages were taken."""
+
+    session: str
+    messages: int
+
+
 class SessionInfo(_Wire):
     """A session without its messages: a line of a listing."""  # H1
 
@@ -183,6 +196,10 @@ class SessionInfo(_Wire):
     event: int = Field(description="Number of the session's last event.")
     etag: str
     open_questions: int = Field(0, description="Questions of its agent that wait for an answer.")
+    title: str | None = Field(
+        None, description="The setting `title`, or what a user wrote first. Null without a right to read."
+    )
+    origin: Origin | None = Field(None, description="What it is a copy of; null unless that may be read, too.")
 
 
 MAX_QUESTION = 65_536
@@ -417,10 +434,15 @@ class Cancelled(_Wire):
 
 
 class ForkRequest(_Wire):
-    """Body of `POST .../fork`: the copy's id, and how many messages of the history it takes (all unless set)."""
+    """Body of `POST .../fork`: the copy's id, and how many messages of the history it takes (all unless set).
+
+    Without an `id` it is that of the original with `-2`, or the next number. `at` is an older name of `messages`.
+    """
 
     id: Annotated[str | None, _NewId] = None
-    at: Annotated[int, Field(ge=0), _Integral] | None = None
+    messages: Annotated[int, Field(ge=0), _Integral] | None = Field(
+        None, validation_alias=AliasChoices("messages", "at")
+    )
 
 
 class RenameRequest(_Wire):
@@ -517,13 +539,31 @@ class Taken(_Wire):
     requests: float | None = None
 
 
+class Price(_Wire):
+    """What a million tokens cost: those of prompts, and those of replies."""
+
+    prompt: float
+    completion: float
+    currency: str
+
+
+class ModelShown(_Wire):
+    """The model that answers: whether it is the small one that CFS contains, its context in tokens, and its price."""
+
+    name: str
+    embedded: bool
+    context: int | None = None
+    price: Price | None = None
+
+
 class WhoAmI(_Wire):
-    """The caller as the server knows it."""  # G9
+    """The caller as the server knows it, and the model that the server uses."""  # G9
 
     name: str
     grants: tuple[GrantInfo, ...]
     limits: Taken
     usage: Taken
+    model: ModelShown | None = None
 
 
 class RenderItem(_Wire):
@@ -536,7 +576,7 @@ class RenderItem(_Wire):
 class RenderRequest(_Wire):
     """Body of `POST /v1/render`."""
 
-    items: Annotated[tuple[RenderItem, ...], Field(max_length=1000)]
+    items: Annotated[tuple[RenderItem, ...], Field(max_length=256)]
 
 
 class RenderedItem(_Wire):

@@ -68,7 +68,12 @@ def create_app(
             if settings.tokens is not None:
                 await principals.load(settings.tokens)
             await store.restore(principals.account_of)
-            watches = [metrics.watch(store), store.checkpoints(), Retention(store, settings.keep).run()]
+            watches = [
+                metrics.watch(store),
+                store.checkpoints(),
+                store.find_topics(),
+                Retention(store, settings.keep).run(),
+            ]
             if settings.tokens is not None:
                 watches.append(principals.watch(settings.tokens))
             with dav.opened(store):

@@ -5,6 +5,7 @@ The table is the class `Settings`. The flags of `cfs serve`, the variables `CFS_
 """
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -13,7 +14,7 @@ import platformdirs
 from pydantic import ByteSize, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
-from cfs.wire import Keep
+from cfs.wire import Keep, Price
 from cfs_server.access.auth import ConnectionLimits, Network, PrincipalLimits
 from cfs_server.engine.interface import UpstreamKind
 from cfs_server.sessions.quotas import Limits
@@ -29,6 +30,7 @@ _RENDER = "/v1/render"
 _RENDER_BYTES = 1 << 20
 """A request that lists properties or asks for a lock is a few hundred bytes of XML."""
 
+_PRICE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)\s*,\s*([0-9]{1,6}(?:\.[0-9]{1,6})?)(?:\s+([A-Z]{3}))?")
 _NO_LIMIT = 1 << 62
 Seconds = Annotated[float, Field(ge=0, le=31_536_000, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -99,6 +101,11 @@ class Settings(BaseSettings):
     )
     upstream_thinking_tokens: int = Field(
         0, ge=0, description="Thinking budget in tokens for Anthropic models, at least 1024; 0 disables thinking."
+    )
+    upstream_price: str = Field(
+        "",
+        description="What a million tokens of prompts and of replies cost, and the currency: `3, 15 USD`. The dashboard"
+        " shows the cost of turns.",
     )
     upstream_timeout: Seconds = Field(
         120.0, gt=0, description="Seconds without data from the upstream after which a turn fails."
@@ -268,6 +275,24 @@ class Settings(BaseSettings):
         names = frozenset(name.strip().lower() for name in self.allowed_hosts.split(",") if name.strip())
         anywhere = self.allow_remote_without_tokens or self.tokens is not None
         return None if anywhere and not names else names
+
+    @field_validator("upstream_price")
+    @classmethod
+    def _check_price(cls, value: str) -> str:
+        if value.strip() and not _PRICE.fullmatch(value.strip()):
+            raise ValueError("write a price as two numbers and a currency, such as 3, 15 USD")
+        return value
+
+    @property
+    def price(self) -> Price | None:
+        """The price of tokens, if it is known."""
+        found = _PRICE.fullmatch(self.upstream_price.strip())
+        return found and Price(prompt=float(found[1]), completion=float(found[2]), currency=found[3] or "USD")
+
+    @property
+    def uses_embedded_model(self) -> bool:
+        """Whether the model that CFS contains answers."""
+        return self.engine == "llama" and self.model is None and self.upstream is None
 
     @field_validator("trusted_proxies")
     @classmethod

@@ -3,11 +3,14 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from cfs.wire import Message, WhoAmI
+import pytest
+
+from cfs.wire import Message, Price, WhoAmI
 from cfs_server.access import tokens
 from cfs_server.sessions.history import cost_of
+from cfs_server.settings import Settings
 from tests.access.support import bearer, gated, make
-from tests.server.support import EventStream, ServerHarness, until
+from tests.server.support import EventStream, ServerHarness, running_server, until
 
 NOTHING = {"sessions": None, "bytes": None, "streams": None, "requests": None}
 
@@ -25,6 +28,7 @@ async def test_a_token_learns_its_name_its_grants_its_limits_and_what_it_has_tak
             ],
             "limits": {"sessions": 3, "bytes": 10_000, "streams": 4, "requests": 50},
             "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
+            "model": {"name": "scripted", "embedded": False, "context": 2048, "price": None},
         }
         said = await gate["alice"].post("/v1/sessions/alice/one/messages?wait=true", content=b"hello")
         assert said.status_code == 200, said.text
@@ -57,6 +61,22 @@ async def test_what_a_token_made_counts_for_it_whoever_writes_there_later(file: 
         assert (await gate.used("alice"))["bytes"] == 0
 
 
+async def test_a_price_of_tokens_is_told() -> None:
+    async with running_server(upstream_price="3, 0.25 EUR") as server:
+        model = (await server.client.get("/v1/whoami")).json()["model"]
+    assert model["price"] == {"prompt": 3.0, "completion": 0.25, "currency": "EUR"}
+    assert Settings(upstream_price="3,15").price == Price(prompt=3, completion=15, currency="USD")
+    for wrong in ("3", "3, x", "-1, 2", "1, 2 euros", "nan, 1", "3; 4"):
+        with pytest.raises(ValueError, match="two numbers and a currency"):
+            Settings(upstream_price=wrong)
+
+
+def test_the_embedded_model_is_named_as_such() -> None:
+    assert Settings().uses_embedded_model
+    for other in ({"model": "x.gguf"}, {"upstream": "http://127.0.0.1:1/v1"}, {"engine": "scripted"}):
+        assert not Settings(**other).uses_embedded_model  # type: ignore[arg-type]
+
+
 async def test_without_tokens_the_caller_is_local(server: ServerHarness) -> None:
     assert (await server.client.get("/v1/whoami")).json() == {
         "name": "local",
@@ -68,4 +88,5 @@ async def test_without_tokens_the_caller_is_local(server: ServerHarness) -> None
         ],
         "limits": NOTHING,
         "usage": {"sessions": 0, "bytes": 0, "streams": 0, "requests": None},
+        "model": {"name": "scripted", "embedded": False, "context": 2048, "price": None},
     }

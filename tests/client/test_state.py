@@ -16,7 +16,7 @@ from cfs.stream import StreamEvent
 from cfs.transcript import Turn
 from cfs.wire import Event, SessionDetail, Settings
 
-YOUNGER: dict[str, Any] = {"open_questions": 0, "questions": {}}
+YOUNGER: dict[str, Any] = {"open_questions": 0, "questions": {}, "title": None, "origin": None}
 FIXTURES = sorted((Path(__file__).parent.parent / "fixtures/events").glob("*.json"))
 
 
@@ -51,6 +51,7 @@ def shown(state: SessionState) -> dict[str, Any]:
         if state.history is None
         else [message.model_dump(mode="json", exclude_defaults=True) for message in state.history]
     )
+    found["origin"] = None if state.origin is None else state.origin.model_dump()
     closing = {"answer", "by", "terminal"}
     found["questions"] = {name: each.model_dump(mode="json", exclude=closing) for name, each in state.questions.items()}
     if state.turn is not None:

@@ -145,7 +145,7 @@ async def test_a_copy_goes_on_where_the_session_is_and_an_earlier_one_anew(demo:
         await talk.talk(30)
         cut = talk.session.history.window.cut
         talk.store.fork("chat", "copy")
-        talk.store.fork("chat", "early", at=6)
+        talk.store.fork("chat", "early", messages=6)
         copy, early = talk.other("copy"), talk.other("early")
         assert copy.session.history.window.cut == cut
         original, copied = await talk.say("Hello!"), await copy.say("Hello!")

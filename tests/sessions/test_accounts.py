@@ -170,7 +170,7 @@ async def replaced(d: StoreHarness) -> None:
 async def forked(d: StoreHarness) -> None:
     d.store.create("source", transcript=TALK * 2)
     d.store.fork("source", "a")
-    d.store.fork("source", "part", at=1)
+    d.store.fork("source", "part", messages=1)
     d.store.delete("source")
 
 

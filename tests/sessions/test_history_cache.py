@@ -308,7 +308,7 @@ async def test_a_fork_copies_what_was_not_in_memory() -> None:
     async with small() as h:
         source = await h.make("a")
         async with h.store.loaded("a"):
-            copy, part = h.store.fork("a", "b"), h.store.fork("a", "c", at=2)
+            copy, part = h.store.fork("a", "b"), h.store.fork("a", "c", messages=2)
         await h.calm()
         assert (copy.history.loaded, part.history.loaded) == (False, False)
         assert await h.read(copy) == await h.read(source)

@@ -131,9 +131,9 @@ async def test_a_fork_goes_on_on_its_own() -> None:
         assert await d.text("b") == "User: one\nAssistant: one\nUser: two\nAssistant: two\n"
         assert await d.text("a") == "User: one\nAssistant: one\n"
         assert fork.settings.seed == 5
-        assert d.store.fork("a", at=1).history.text == "User: one\n"
+        assert d.store.fork("a", messages=1).history.text == "User: one\n"
         with pytest.raises(Conflict, match="2 messages"):
-            d.store.fork("a", at=3)
+            d.store.fork("a", messages=3)
         with pytest.raises(AlreadyExists):
             d.store.fork("a", "b")
 
@@ -204,7 +204,7 @@ async def test_a_history_that_ends_with_an_unanswered_message_gets_its_turn(last
         d.store.open("b")
         d.store.replace("b", HISTORY + last, d.store.get("b").etag)
         d.store.create("c", transcript=HISTORY + last + "Assistant: four\n")
-        d.store.fork("c", "d", at=2 + bool(last))
+        d.store.fork("c", "d", messages=2 + bool(last))
         for name in "abd":
             assert await d.text(name) == answered
             assert d.types(name).count("turn.started") == d.types(name).count("turn.finished") == bool("User" in last)

@@ -7,11 +7,11 @@ import asyncio
 import codecs
 import contextlib
 import os
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from itertools import count
 
-from cfs.errors import Busy, EngineError, Gone, Unsupported
+from cfs.errors import AlreadyExists, Busy, EngineError, Gone, Unsupported
 from cfs.ids import check_id
 from cfs.stream import Outcome, as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transcript import render
@@ -135,19 +135,28 @@ class AsyncFileTransport:
             await self._disk.remove(self._path)
         self._life = None
 
-    async def fork(self, copy: str | None, at: int | None, deadline: Deadline, key: str | None) -> str:
+    async def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:
         """Copy the file with its attributes, which needs one read and one write."""
         _refuse(key)
-        copy = copy or str(uuid.uuid4())
-        path = file_of(self._mount, copy)
         text = await self.read(deadline)
-        with translated(path):
-            await self._disk.make(path, (text if at is None else render(turns_of(text)[:at])).encode())
-            with contextlib.suppress(OSError):  # some mounts have no attributes
-                for name, value in (await self._disk.attributes(self._path)).items():
-                    if name.startswith(PREFIX) and name not in (CANCEL, LIFE):
-                        await self._disk.set_attribute(path, name, value)
-        return copy
+        data = (text if messages is None else render(turns_of(text)[:messages])).encode()
+        numbers = count(2)
+        name = copy or f"{self._id}-{next(numbers)}"
+        while True:
+            path = file_of(self._mount, name)
+            try:
+                with translated(path):
+                    await self._disk.make(path, data)
+                break
+            except AlreadyExists:
+                if copy is not None:
+                    raise
+                name = f"{self._id}-{next(numbers)}"
+        with contextlib.suppress(OSError):  # some mounts have no attributes
+            for attribute, value in (await self._disk.attributes(self._path)).items():
+                if attribute.startswith(PREFIX) and attribute not in (CANCEL, LIFE):
+                    await self._disk.set_attribute(path, attribute, value)
+        return name
 
     async def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Set the attribute `user.cfs.cancel`."""

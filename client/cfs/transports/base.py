@@ -139,8 +139,8 @@ class Transport(Protocol):
         """Delete the session."""
         ...
 
-    def fork(self, copy: str | None, at: int | None, deadline: Deadline, key: str | None) -> str:
-        """Copy the first `at` messages, or all; return the copy's id."""
+    def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:
+        """Copy the first `messages`, or all; return the copy's id."""
         ...
 
     def cancel(self, *, queued: bool, cascade: bool) -> None:
@@ -205,8 +205,8 @@ class AsyncTransport(Protocol):
         """Delete the session."""
         ...
 
-    async def fork(self, copy: str | None, at: int | None, deadline: Deadline, key: str | None) -> str:
-        """Copy the first `at` messages, or all; return the copy's id."""
+    async def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:
+        """Copy the first `messages`, or all; return the copy's id."""
         ...
 
     async def cancel(self, *, queued: bool, cascade: bool) -> None:

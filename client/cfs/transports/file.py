@@ -8,11 +8,11 @@ import codecs
 import contextlib
 import os
 import time
-import uuid
 from collections.abc import Generator
 from contextlib import closing
+from itertools import count
 
-from cfs.errors import Busy, EngineError, Gone, Unsupported
+from cfs.errors import AlreadyExists, Busy, EngineError, Gone, Unsupported
 from cfs.ids import check_id
 from cfs.stream import Outcome, as_written, decode, error_in, find_reply, settled, turns_of
 from cfs.transcript import render
@@ -136,19 +136,28 @@ class FileTransport:
             self._disk.remove(self._path)
         self._life = None
 
-    def fork(self, copy: str | None, at: int | None, deadline: Deadline, key: str | None) -> str:
+    def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:
         """Copy the file with its attributes, which needs one read and one write."""
         _refuse(key)
-        copy = copy or str(uuid.uuid4())
-        path = file_of(self._mount, copy)
         text = self.read(deadline)
-        with translated(path):
-            self._disk.make(path, (text if at is None else render(turns_of(text)[:at])).encode())
-            with contextlib.suppress(OSError):  # some mounts have no attributes
-                for name, value in (self._disk.attributes(self._path)).items():
-                    if name.startswith(PREFIX) and name not in (CANCEL, LIFE):
-                        self._disk.set_attribute(path, name, value)
-        return copy
+        data = (text if messages is None else render(turns_of(text)[:messages])).encode()
+        numbers = count(2)
+        name = copy or f"{self._id}-{next(numbers)}"
+        while True:
+            path = file_of(self._mount, name)
+            try:
+                with translated(path):
+                    self._disk.make(path, data)
+                break
+            except AlreadyExists:
+                if copy is not None:
+                    raise
+                name = f"{self._id}-{next(numbers)}"
+        with contextlib.suppress(OSError):  # some mounts have no attributes
+            for attribute, value in (self._disk.attributes(self._path)).items():
+                if attribute.startswith(PREFIX) and attribute not in (CANCEL, LIFE):
+                    self._disk.set_attribute(path, attribute, value)
+        return name
 
     def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Set the attribute `user.cfs.cancel`."""

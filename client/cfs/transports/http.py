@@ -297,9 +297,9 @@ class HttpTransport:
         self._call(api.delete(self._id))
         self._life.forget()
 
-    def fork(self, copy: str | None, at: int | None, deadline: Deadline, key: str | None) -> str:  # noqa: ARG002 - it never waits
+    def fork(self, copy: str | None, messages: int | None, deadline: Deadline, key: str | None) -> str:  # noqa: ARG002 - it never waits
         """Copy the session on the server."""
-        return (self._call(api.fork(self._id, copy, at), key)).id
+        return (self._call(api.fork(self._id, copy, messages), key)).id
 
     def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""

@@ -62,6 +62,8 @@ export class SessionState {
   history = null; // the messages themselves, where they are followed
   open_questions = 0; // of its agent
   questions = {}; // those that are known, by id, oldest first: a listing only counts them
+  title = null;
+  origin = null; // {session, messages} of the original, for a copy
   deleted = false;
   renamed_to = null;
 
@@ -80,6 +82,8 @@ export class SessionState {
     this.settings = info.settings ?? null;
     this.history = info.history ? [...info.history] : null;
     this.open_questions = info.open_questions ?? 0;
+    this.title = info.title ?? null;
+    this.origin = info.origin ?? null;
     this.questions = Object.fromEntries((info.questions ?? []).map((question) => [question.id, question]));
   }
 
@@ -88,8 +92,11 @@ export class SessionState {
     const { type, data, time, number } = event;
     if (number <= this.event) return false;
     this.event = number;
+    if (data.title !== undefined) this.title = data.title;
     switch (type) {
       case "session.created":
+        this.title = data.title ?? null;
+        this.origin = data.origin ?? null;
         this.life = data.life ?? "";
         this.changed_at = time;
         this.messages = data.messages;

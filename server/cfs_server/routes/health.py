@@ -134,9 +134,9 @@ async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
 
 
 @router.get("/v1/whoami", responses={200: answer("The caller", json=wire.WhoAmI), **problems()})
-async def whoami(me: Me) -> Response:
-    """Return the caller's name, grants, limits and usage."""
-    principal = me.principal
+async def whoami(parts: AppContext, me: Me) -> Response:
+    """Return the caller's name, grants, limits and usage, and the model."""
+    principal, model = me.principal, parts.model
     limits, account = principal.limits, principal.account
     found = wire.WhoAmI(
         name=principal.name,
@@ -147,5 +147,12 @@ async def whoami(me: Me) -> Response:
             sessions=limits.sessions, bytes=limits.bytes, streams=limits.streams, requests=limits.requests
         ),
         usage=wire.Taken(sessions=account.sessions, bytes=account.bytes, streams=principal.streams),
+        model=model
+        and wire.ModelShown(
+            name=model.name,
+            embedded=parts.settings.uses_embedded_model,
+            context=model.context_tokens or None,
+            price=parts.settings.price,
+        ),
     )
     return as_json(found, headers={"Cache-Control": "no-cache"})

@@ -298,8 +298,13 @@ _NO_HISTORY = b'"history":[]'
 
 
 def info(session: Session, sessions: AuthorizedSessions) -> SessionInfo:
-    """Return a session without its messages."""
-    return session.info(len(sessions.children(session)))
+    """Return a session without its messages. Its title is a part of them, and its origin the name of another one."""
+    found = session.info(len(sessions.children(session)))
+    if not sessions.may("read_binary", session.id):
+        return found.model_copy(update={"title": None, "origin": None})
+    if session.origin is not None and not sessions.may("read_binary", session.origin.session):
+        return found.model_copy(update={"origin": None})
+    return found
 
 
 def detail(session: Session, sessions: AuthorizedSessions) -> SessionDetail:
@@ -335,7 +340,7 @@ def detail_json(shown: SessionDetail) -> bytes:
 def tree(session: Session, sessions: AuthorizedSessions) -> SessionTree:
     """Return a session and everything below it."""
     children = sessions.children(session)
-    return SessionTree(**dict(session.info(len(children))), children=tuple(tree(child, sessions) for child in children))
+    return SessionTree(**dict(info(session, sessions)), children=tuple(tree(child, sessions) for child in children))
 
 
 def reply(session: Session, turn: Turn, result: TurnResult, *, transcript: bool = False) -> Reply:

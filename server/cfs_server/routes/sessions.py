@@ -271,7 +271,7 @@ async def fork(
 ) -> Response:
     """Copy a session. The copy is independent."""  # S14
     async with sessions.loaded(id):
-        return _made(sessions.fork(id, how.id, how.at), sessions, 201)
+        return _made(sessions.fork(id, how.id, how.messages), sessions, 201)
 
 
 @router.post(

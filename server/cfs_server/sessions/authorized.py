@@ -21,7 +21,7 @@ from cfs_filesystem import OPERATIONS, InvalidPathError, Operation, Path
 from cfs_server.sessions.authorization import Access, Authorization
 from cfs_server.sessions.events import Event, EventLog
 from cfs_server.sessions.history import Weighed
-from cfs_server.sessions.ids import SESSIONS, id_of, new_id, path_of
+from cfs_server.sessions.ids import SESSIONS, copy_ids, id_of, new_id, path_of
 from cfs_server.sessions.quotas import Limits, StorageUsage
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
@@ -202,12 +202,21 @@ class AuthorizedSessions:
         self.require("write", session_id)
         return self._store.cancel(session_id, queued=queued, cascade=cascade)
 
-    def fork(self, session_id: str, new: str | None = None, at: int | None = None) -> Session:
+    def fork(self, session_id: str, new: str | None = None, messages: int | None = None) -> Session:
         """Copy a session; see `SessionStore.fork`."""
         self.require("read_binary", session_id)
-        name = new_id(lambda name: self._store.find(name) is not None) if new is None else new
+        self._store.get(session_id)
+        name = self._copy_id(session_id) if new is None else new
         self._require_new(name)
-        return self._store.fork(session_id, name, at, self._account)
+        return self._store.fork(session_id, name, messages, self._account)
+
+    def _copy_id(self, session_id: str) -> str:
+        """Return the first free id for a copy. Rights come first: who lacks one learns nothing of taken ids."""
+        for name in copy_ids(session_id):
+            self.require("write", name)
+            if self._store.find(name) is None:
+                return name
+        raise AssertionError  # pragma: no cover - the ids have no end
 
     def rename(self, session_id: str, new: str) -> Session:
         """Change the id of a session; see `SessionStore.rename`."""
@@ -289,7 +298,10 @@ class AuthorizedSessions:
         return [self._without_names(event) for event in events if readable[event.session]]
 
     def _without_names(self, event: Event) -> Event:
-        hidden = [key for key in _ORIGINS if key in event.data and not self.may("read_binary", event.data[key])]
+        named = {key: event.data[key] for key in _ORIGINS if key in event.data}
+        if "origin" in event.data:
+            named["origin"] = event.data["origin"]["session"]
+        hidden = [key for key, name in named.items() if not self.may("read_binary", name)]
         if not hidden:
             return event
         return replace(event, data={key: value for key, value in event.data.items() if key not in hidden})

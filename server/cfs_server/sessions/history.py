@@ -138,6 +138,18 @@ def is_error_reply(message: Message) -> bool:
     return message.role == "assistant" and content.startswith(_ERROR) and content.endswith("]")
 
 
+_TOPIC_CHARACTERS = 80
+
+
+def topic_of(messages: Iterable[Message]) -> str:
+    """Return the first line that a user has written, shortened; empty without one."""
+    lines = (
+        " ".join(message.content.lstrip().partition("\n")[0].split()) for message in messages if message.role == "user"
+    )
+    line = next(filter(None, lines), "")
+    return line if len(line) <= _TOPIC_CHARACTERS else f"{line[: _TOPIC_CHARACTERS - 1].rstrip()}…"
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """The part of a history in prompts: the leading system messages, and the messages from `cut` on.
@@ -172,6 +184,7 @@ class HistoryHead:
     begins_at: int = 0
     leading: int = 0
     calls_tools: bool = False
+    topic: str | None = None
 
 
 class HistoryNotLoaded(Exception):
@@ -206,6 +219,7 @@ class History:
         "leading",
         "since",
         "size",
+        "topic",
         "version",
         "window",
     )
@@ -221,6 +235,8 @@ class History:
         """The memory of the messages that are in memory."""
         self.size = self.cost = 0
         self.version = 0
+        self.topic: str | None = ""
+        """The first line that a user has written; empty without one, None if the head of the history lacks it."""
         self._put(history or Weighed(), time.time() if at is None else at)
 
     @classmethod
@@ -230,6 +246,7 @@ class History:
         history._resized(head.size, head.cost, head.changed_at)
         history._absent, history.version, history.since = head.count, head.version, head.since
         history.window, history.leading, history.calls_tools = head.window, head.leading, head.calls_tools
+        history.topic = head.topic
         return history
 
     def head(self, begins_at: int) -> HistoryHead:
@@ -245,6 +262,7 @@ class History:
             begins_at,
             self.leading,
             self.calls_tools,
+            self.topic,
         )
 
     def __len__(self) -> int:
@@ -280,6 +298,8 @@ class History:
         self._messages[:0] = [message for message, _ in messages[: self._absent]]
         self._times[:0] = array("d", [at for _, at in messages[: self._absent]])
         self._absent, self._present = 0, self.cost
+        if self.topic is None:
+            self.topic = topic_of(self._messages)
 
     def require_loaded(self) -> None:
         """Raise `HistoryNotLoaded` unless all messages are in memory."""
@@ -409,6 +429,8 @@ class History:
         if self.leading == len(self) and message.role == "system":
             self.leading += 1
         self.calls_tools = bool(message.tool_calls)
+        if self.topic == "":
+            self.topic = topic_of([message])
         self._messages.append(message)
         self._times.append(at)
         self._present += cost
@@ -443,7 +465,7 @@ class History:
         self.window = _WHOLE
         self._text, self._rendered, self._rendered_size = "", 0, 0
         self.since = (self.version, len(self._messages))
-        self.leading = leading_systems(self._messages)
+        self.leading, self.topic = leading_systems(self._messages), topic_of(self._messages)
         self.calls_tools = bool(self._messages) and bool(self._messages[-1].tool_calls)
         self._resized(history.size - self.size, history.cost - self.cost, at)
 
@@ -469,6 +491,8 @@ class History:
             raise AssertionError("the text kept is not that of the messages")
         if self.size != len(self.text.encode()):
             raise AssertionError(f"size {self.size} of a transcript of {len(self.text.encode())} bytes")
+        if self.topic != topic_of(self._messages):
+            raise AssertionError(f"the topic is not {self.topic!r}")
         newest = self._messages[-1:]
         if (self.leading, self.calls_tools) != (
             leading_systems(self._messages),

@@ -1,7 +1,8 @@
 """Session ids: their logical paths, new ids, and the families that ids form (S1, S2)."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from urllib.parse import quote, unquote_to_bytes
 
 from cfs.errors import InvalidIdentifier
@@ -56,6 +57,24 @@ def _escape(found: "re.Match[str]") -> str:
 def new_id(taken: Callable[[str], bool]) -> str:
     """Return a new id for a session without a name (S2): one that can be read, remembered and typed."""
     return next(name for name in random_names() if not taken(name))
+
+
+def copy_ids(session_id: str) -> Iterator[str]:
+    """Yield ids for copies of a session: with `-2`, `-3` and so on. A long id is shortened."""
+    parent, slash, name = session_id.rpartition("/")
+    for number in count(2):
+        kept = name
+        while not _is_id(copy := f"{parent}{slash}{kept}-{number}"):
+            kept = kept[:-1]
+        yield copy
+
+
+def _is_id(session_id: str) -> bool:
+    try:
+        path_of(session_id)
+    except InvalidIdentifier:
+        return False
+    return True
 
 
 def parent_of(session_id: str) -> str | None:

@@ -135,6 +135,7 @@ class Session(SessionState):
         session.created_at, session.updated_at = head.created_at, head.updated_at
         session.seq, session.begins_at = head.seq, head.history.begins_at
         session.questions = {question.id: question for question in head.questions}
+        session.origin = head.origin
         account.add(sessions=1, size=session.waiting_bytes)
         return session
 
@@ -163,6 +164,7 @@ class Session(SessionState):
             None if self.running is None else self.running.head(),
             tuple(turn.head() for turn in self.queue),
             tuple(self.questions.values()),
+            self.origin,
         )
 
     # -- changing -------------------------------------------------------------------------------------------------
@@ -223,6 +225,8 @@ class Session(SessionState):
             event=self.log.last,
             etag=self.etag,
             open_questions=len(open_questions(self.questions)),
+            title=self.title,
+            origin=self.origin,
         )
 
     def settled_history(self) -> Weighed:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from cfs.wire import EventType, FinishReason, Message, Settings, State, Usage
+from cfs.wire import EventType, FinishReason, Message, Origin, Settings, State, Usage
 from cfs_server.engine.interface import Delta
 from cfs_server.sessions.events import Event
 from cfs_server.sessions.history import History, HistoryHead, Weighed, Window
@@ -52,6 +52,7 @@ class SessionState:
         "id",
         "key",
         "nonce",
+        "origin",
         "questions",
         "queue",
         "running",
@@ -72,6 +73,8 @@ class SessionState:
     questions: dict[str, Question]
     """The open questions of its agent and the newest closed ones of the same turn, by id, oldest first."""
     deleted: bool
+    origin: Origin | None
+    """What it is a copy of."""
     tokens: int
     created_at: float
     updated_at: float
@@ -93,6 +96,15 @@ class SessionState:
         if self.queue:
             return "waiting_for_agent" if self.settings.driver == "agent" else "generating"
         return "idle"
+
+    @property
+    def title(self) -> str | None:
+        """What listings show: the setting, or what a user wrote first."""
+        return self.settings.title or self.history.topic or None
+
+    def retitled(self, before: str | None) -> dict[str, str | None]:
+        """Return the title for an event, if it is another one than before."""
+        return {} if self.title == before else {"title": self.title}
 
     @property
     def waiting_bytes(self) -> int:
@@ -120,10 +132,11 @@ class SessionState:
         self.running = None
         self.queue.insert(0, turn)
 
-    def created_event(self, **origin: str) -> EventDraft:
-        """Return the event that announces the session with its id."""
+    def created_event(self, **names: str) -> EventDraft:
+        """Return the event that announces the session with its id, and with earlier names of it or of its original."""
         settings, size = self.settings.model_dump(), self.history.size
-        data = {"settings": settings, "messages": len(self.history), "size": size, "life": self.nonce, **origin}
+        data = {"settings": settings, "messages": len(self.history), "size": size, "life": self.nonce, **names}
+        data |= self.retitled(None) | ({} if self.origin is None else {"origin": self.origin.model_dump()})
         return EventDraft(self.id, "session.created", data)
 
 
@@ -145,6 +158,7 @@ class Head:
     running: TurnHead | None = None
     queue: tuple[TurnHead, ...] = ()
     questions: tuple[Question, ...] = ()
+    origin: Origin | None = None
 
 
 class Change(Protocol):
@@ -209,6 +223,8 @@ class Created:
         session.history.window = self.window
         session.queue, session.running, session.deleted, session.tokens = [], None, False, 0
         session.questions = {}
+        taken = len(self.history.messages)
+        session.origin = None if self.forked_from is None else Origin(session=self.forked_from, messages=taken)
         session.created_at = session.updated_at = at
         session.account.add(sessions=1)
         return (session.created_event(**({} if self.forked_from is None else {"forked_from": self.forked_from})),)
@@ -253,8 +269,9 @@ class SettingsChanged:
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:  # noqa: ARG002
         """Replace the settings."""
-        session.settings = shared(self.settings)
-        return (EventDraft(session.id, "settings.changed", {"settings": self.settings.model_dump()}),)
+        title, session.settings = session.title, shared(self.settings)
+        data = {"settings": self.settings.model_dump(), **session.retitled(title)}
+        return (EventDraft(session.id, "settings.changed", data),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,9 +319,10 @@ class MessageAdded:
             turn = session.turn(self.turn)
             session.account.add(size=-turn.waiting_bytes)
             turn.base = len(session.history)
-        index = session.history.append(self.message, at)
+        title, index = session.title, session.history.append(self.message, at)
         message = self.message.model_dump(exclude_defaults=True)
         data = {"turn": self.turn, "index": index, "message": message, "size": session.history.size}
+        data |= session.retitled(title)
         return (EventDraft(session.id, "message.added", data),)
 
 
@@ -317,9 +335,10 @@ class HistoryReplaced:
 
     def apply(self, session: SessionState, at: float) -> Sequence[EventDraft]:
         """Replace the history."""
+        title = session.title
         session.history.replace(self.history, at)
         session.history.window = self.window
-        data = {"messages": len(session.history), "size": session.history.size}
+        data = {"messages": len(session.history), "size": session.history.size, **session.retitled(title)}
         return (EventDraft(session.id, "history.replaced", data),)
 
 

@@ -10,7 +10,7 @@ import uuid
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import TracebackType
@@ -25,7 +25,7 @@ from cfs_server.engine.interface import Engine, Hint
 from cfs_server.sessions.events import Archive, Event, EventBus, new_nonce
 from cfs_server.sessions.history import Weighed, Window, check_content, read_history
 from cfs_server.sessions.history_cache import HistoryCache
-from cfs_server.sessions.ids import ancestors_of, is_within, new_id, parent_of
+from cfs_server.sessions.ids import ancestors_of, copy_ids, is_within, new_id, parent_of
 from cfs_server.sessions.journal.journal import Journal
 from cfs_server.sessions.journal.records import decode
 from cfs_server.sessions.quotas import Limits, Quota, StorageUsage
@@ -315,15 +315,15 @@ class SessionStore:
         return sum(running for running, _ in counts), sum(waiting for _, waiting in counts)
 
     def fork(
-        self, session_id: str, new: str | None = None, at: int | None = None, account: StorageUsage | None = None
+        self, session_id: str, new: str | None = None, messages: int | None = None, account: StorageUsage | None = None
     ) -> Session:
-        """Copy a session's settings and the first `at` messages of its history (S14).
+        """Copy a session's settings, and its history or the first `messages` of it (S14).
 
-        Without `at`, the copy of a busy session ends before the running turn, and nothing is generated. With `at`, a
-        copy that ends with a user message answers it.
+        Without this number, the copy of a busy session ends before the running turn, and nothing is generated. With
+        it, a copy that ends with a user message answers it.
         """
-        source = self.get(session_id)
-        name = new_id(self._sessions.__contains__) if new is None else check_id(new)
+        source, at = self.get(session_id), messages
+        name = next(id_ for id_ in copy_ids(session_id) if id_ not in self._sessions) if new is None else check_id(new)
         if name in self._sessions:
             raise AlreadyExists(f"there is a session {name!r} already")
         if at is not None and at > len(source.history):
@@ -506,6 +506,13 @@ class SessionStore:
             self.histories.touch(session)
             if not session.idle:  # the engine has nothing of the others
                 self._hints.look(session)
+
+    async def find_topics(self) -> None:
+        """Read the histories of sessions that an older version has stored without their topics."""
+        for session in [session for session in self if session.history.topic is None]:
+            with suppress(CfsError):  # its title stays unknown until somebody reads it
+                async with self.histories.loaded(session):
+                    self._changed[session.key] = session
 
     async def checkpoints(self) -> None:
         """Store the heads of changed sessions now and then, until cancelled."""

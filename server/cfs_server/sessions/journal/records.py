@@ -203,6 +203,10 @@ def _defaults(type_: type[Any]) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, field.default) for field in fields(type_))
 
 
+_YOUNGER_SETTINGS = ("title",)
+"""Settings that are not in each record of version 1."""
+
+
 def plain(value: Any) -> Any:
     """Return a value as JSON data without fields that have their default.
 
@@ -211,9 +215,11 @@ def plain(value: Any) -> Any:
     kind = type(value)
     if kind in (str, int, float, bool, type(None)):
         return value
+    if isinstance(value, Settings):
+        return value.model_dump(exclude={name for name in _YOUNGER_SETTINGS if getattr(value, name) is None})
     if isinstance(value, BaseModel):
-        patch, settings = isinstance(value, TurnSettings), isinstance(value, Settings)
-        return value.model_dump(exclude_unset=patch, exclude_defaults=not (patch or settings))
+        patch = isinstance(value, TurnSettings)
+        return value.model_dump(exclude_unset=patch, exclude_defaults=not patch)
     if is_dataclass(kind):
         given = ((name, getattr(value, name), default) for name, default in _defaults(kind))
         return {name: plain(found) for name, found, default in given if default is MISSING or found != default}
