@@ -59,6 +59,7 @@ def main() -> None:
     )
     parser.add_argument("--start", type=Path, help="a model file to go on with, weights and vocabulary")
     parser.add_argument("--agents", type=float, default=0.0, help="share of agents' lives in what is trained on")
+    parser.add_argument("--open", type=float, default=0.0, help="share of tools of any kind in what is left")
     parser.add_argument("--rate", type=float, default=1.0, help="factor of the learning rates")
     parser.add_argument("--half", action="store_true", help="compute in bfloat16")
     parser.add_argument("--average", type=Path, nargs="+", help="do not train: write the mean of these models")
@@ -80,6 +81,7 @@ def main() -> None:
         export_every=arguments.export_every,
         compile=arguments.compile,
         agents=arguments.agents,
+        open=arguments.open,
         half=arguments.half,
         matrix_rate=Plan.matrix_rate * arguments.rate,
         other_rate=Plan.other_rate * arguments.rate,

@@ -124,12 +124,31 @@ def content_of(cast: Cast) -> str:
         return " ".join(letters(cast) for _ in range(cast.rng.choice((1, 1, 1, 2, 3))))
     if pick < 0.5:
         return words.number(cast.rng)
+    if pick < 0.58 and not cast.held_out:
+        return _line_of(cast)
     text = words.phrase(cast.rng, cast.language, cast.rng.choice((1, 2, 2, 3, 4))).replace('"', "")
     return text.rstrip(".!?。！？") or "x"
 
 
+def _line_of(cast: Cast) -> str:
+    """A line as files of programs, settings and lists have it, or a whole sentence with its mark."""
+    rng = cast.rng
+    one, other = words.word(rng), rng.choice((words.word(rng), words.number(rng)))
+    if cast.language == "zh" and rng.random() < 0.5:
+        one, other = words.han(rng), words.han(rng)
+    shapes = (
+        "{0}={1}", "{0} = {1}", "print('{0}')", "{0}: {1}", "{0}, {1}", "{0} {1}.", "{0} {1}!", "{0}({1})", "- {0}",
+        "# {0} {1}", "{0} {1}?", "{0}/{1}", "{0}_{1}", "{0} v{1}",
+    )  # fmt: skip
+    return rng.choice(shapes).format(one, other)
+
+
 def asked_to_write(cast: Cast, path: str, content: str) -> str:
     """How a user asks for a file."""
+    if content[-1] in ".!?":  # where nothing marks its end, that mark would be the request's
+        return (
+            cast.pick(tool_phrases.WRITE_QUOTED, tool_phrases.WRITE_QUOTED_ZH).replace("#", path).replace("*", content)
+        )
     if cast.rng.random() < 0.5:
         asked = cast.pick(tool_phrases.WRITE, tool_phrases.WRITE_ZH)
     else:

@@ -184,7 +184,7 @@ def _at(when: str, dialogue: Dialogue) -> Dialogue:
 class Lives:
     """Draws dialogues of agents; their folders are in memory where the machine has such a place."""
 
-    def __init__(self, trees: float = 0.15) -> None:
+    def __init__(self, trees: float = 0.25) -> None:
         self._trees = trees
         memory = Path("/dev/shm")  # noqa: S108 - the folders have names of their own
         self._folder = Path(mkdtemp(prefix="agents-", dir=memory if memory.is_dir() else None))

@@ -2,6 +2,8 @@
 
 # ruff: noqa: E501 - lists of phrases are read and kept as text
 
+from demo_model import wider
+from demo_model.variation import Wordings
 from demo_model.words import listed
 
 AND_READ = listed(
@@ -77,3 +79,21 @@ PART = listed(
     '# with *|# with "*"|# with the content *|# with the content "*"|# containing "*"|# containing *|# that says "*"'
 )
 PART_ZH = listed("#，内容是*|#（内容是*）|#，内容为“*”|#写*|#，内容“*”")
+
+# The same in people's own words.
+AND_READ = Wordings(AND_READ, wider.AND_READ)
+AND_READ_ZH = Wordings(AND_READ_ZH, wider.AND_READ_ZH)
+AND_LIST = Wordings(AND_LIST, wider.AND_LIST)
+AND_LIST_ZH = Wordings(AND_LIST_ZH, wider.AND_LIST_ZH)
+TWO = Wordings(TWO, wider.TWO, request=True)
+TWO_ZH = Wordings(TWO_ZH, wider.TWO_ZH, request=True)
+AND_READ_BOTH = Wordings(AND_READ_BOTH, wider.AND_READ_BOTH)
+AND_READ_BOTH_ZH = Wordings(AND_READ_BOTH_ZH, wider.AND_READ_BOTH_ZH)
+SEARCH = Wordings(SEARCH, wider.SEARCH, request=True)
+SEARCH_ZH = Wordings(SEARCH_ZH, wider.SEARCH_ZH, request=True)
+LIST_ALL = Wordings(LIST_ALL, wider.LIST_ALL, request=True)
+LIST_ALL_ZH = Wordings(LIST_ALL_ZH, wider.LIST_ALL_ZH, request=True)
+SIDE_BY_SIDE = Wordings(SIDE_BY_SIDE, wider.SIDE_BY_SIDE, request=True)
+SIDE_BY_SIDE_ZH = Wordings(SIDE_BY_SIDE_ZH, wider.SIDE_BY_SIDE_ZH, request=True)
+PART = Wordings(PART, wider.PART)
+PART_ZH = Wordings(PART_ZH, wider.PART_ZH)

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from demo_model.agent_life import Lives
-from demo_model.chat_format import END_OF_TEXT, IM_END
-from demo_model.dialogues import Dialogue, dialogue, easy_dialogue, long_dialogue
+from demo_model.chat_format import END_OF_TEXT, IM_END, unmarked
+from demo_model.dialogues import Dialogue, dialogue, easy_dialogue, language_of, long_dialogue, open_work
 
 Ids = npt.NDArray[np.int64]
 Encoded: TypeAlias = tuple[list[int], list[int]]
@@ -39,17 +39,24 @@ def encode(encoder: Tokenizer, dialogues: list[Dialogue]) -> list[Encoded]:
     tokenizer is such that the whole text encoded at once gives the same.
     """
     spans = [one.spans() for one in dialogues]
-    flat = iter(encoder.encode_batch_fast([span.text for one in spans for span in one]))
+    texts = [unmarked(span.text) for one in spans for span in one]
+    flat = iter(zip(encoder.encode_batch([text for text, _ in texts]), texts, strict=True))
     ends = {end: encoder.encode(end).ids[0] for end in (END_OF_TEXT, IM_END)}
     encoded = []
     for one in spans:
         ids: list[int] = []
         targets: list[int] = []
         for span in one:
-            piece = next(flat).ids
+            encoded_span, (_, quiet) = next(flat)
+            piece = encoded_span.ids
             if span.reply:
-                targets[-1] = piece[0]
-                targets += [*piece[1:], ends[span.end]]
+                wanted = list(piece)
+                for begin, end in quiet:
+                    for place, (first, last) in enumerate(encoded_span.offsets):
+                        if begin <= first and last <= end:
+                            wanted[place] = IGNORED
+                targets[-1] = wanted[0]
+                targets += [*wanted[1:], ends[span.end]]
             else:
                 targets += [IGNORED] * len(piece)
             ids += piece
@@ -83,7 +90,8 @@ def _padded(sequences: list[Encoded], shared: int) -> Batch:
 
 def _packed(sequences: list[Encoded], tokens: int) -> Iterator[Batch]:
     """Batches of sequences that belong together."""
-    sequences = sorted(sequences, key=lambda one: len(one[0]))
+    sequences.sort(key=lambda one: len(one[0]))
+    sequences = list(sequences)
     while sequences:
         longest, count = len(sequences[-1][0]), 1
         while count < len(sequences):
@@ -100,16 +108,22 @@ def _packed(sequences: list[Encoded], tokens: int) -> Iterator[Batch]:
 
 @dataclass(frozen=True)
 class Mix:
-    """The shares of easy and of long dialogues, and of agents' lives; the others are ordinary dialogues."""
+    """The shares of easy and of long dialogues, of any tools, and of agents' lives; the others are ordinary dialogues.
+
+    Of what is neither an agent's life nor of any tools, `easy` and `long` are the shares.
+    """
 
     easy: float
     long: float
     agents: float = 0.0
+    open: float = 0.0
 
     def draw(self, rng: Random, lives: Lives) -> list[Dialogue]:
         """Some dialogues that belong together."""
         if rng.random() < self.agents:
             return lives.draw(rng)
+        if rng.random() < self.open:
+            return [open_work(rng, language_of(rng))]
         pick = rng.random()
         if pick < self.easy:
             return [easy_dialogue(rng)]
@@ -117,7 +131,7 @@ class Mix:
 
 
 def batches(
-    encoder: Tokenizer, rng: Random, tokens: int, mix: Mix, context: int, lives: Lives, pool: int = 384
+    encoder: Tokenizer, rng: Random, tokens: int, mix: Mix, context: int, lives: Lives, pool: int = 600
 ) -> Iterator[Batch]:
     """Batches without end, each of at most `tokens` ids, padding included."""
     while True:
@@ -128,6 +142,12 @@ def batches(
                 # A prompt that many have in common has the same beginning and is long; the others go together.
                 key = tuple(one[0][:_FAMILY]) if _quiet(one[1]) > _FAMILY else ()
                 groups.setdefault(key, []).append(one)
-        made = [batch for group in groups.values() for batch in _packed(group, tokens)]
+        rest = groups.pop((), [])
+        made: list[Batch] = []
+        for group in groups.values():
+            made += _packed(group, tokens)
+            if made[-1].ids.size < tokens // 3:
+                rest += group[: len(made.pop().ids)]  # the shortest, too few for a batch of their own
+        made += _packed(rest, tokens)
         rng.shuffle(made)
         yield from made

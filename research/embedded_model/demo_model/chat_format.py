@@ -8,6 +8,8 @@ from typing import Any
 IM_START = "<|im_start|>"
 IM_END = "<|im_end|>"
 END_OF_TEXT = "<|endoftext|>"
+QUIET, LOUD = "\ue010", "\ue011"
+"""Between these, in a reply that training makes up, stands what a grammar forces: it is written and not learned."""
 TOOL_CALL = "<tool_call>"
 TOOL_CALL_END = "</tool_call>"
 TRANSCRIPT_PREFIXES = {"system": "System: ", "user": "User: ", "assistant": "Assistant: ", "tool": "Tool: "}
@@ -71,7 +73,11 @@ class ToolCall:
 
     def render(self) -> str:
         """The call as the model writes it, marks included."""
-        return f'{TOOL_CALL}{{"name": "{self.name}", "arguments": {self.arguments_json()}}}{TOOL_CALL_END}'
+        return f"{TOOL_CALL}{self.render_bare()}{TOOL_CALL_END}"
+
+    def render_bare(self) -> str:
+        """The call as a schema forces it, where one must be made."""
+        return f'{{"name": "{self.name}", "arguments": {self.arguments_json()}}}'
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ class Tool:
 
     def render(self) -> str:
         """The tool's line in the system message."""
-        return json.dumps({"name": self.name, "parameters": list(self.parameters)})
+        return json.dumps({"name": self.name, "parameters": list(self.parameters)}, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,17 @@ class Span:
     text: str
     reply: bool = False
     end: str = ""
+
+
+def unmarked(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """A reply without the marks of what is forced, and the places of that, in characters."""
+    plain, quiet = "", []
+    for part in text.split(QUIET):
+        forced, mark, rest = part.partition(LOUD)
+        if mark:
+            quiet.append((len(plain), len(plain) + len(forced)))
+        plain += forced + rest
+    return plain, quiet
 
 
 def tools_text(tools: Sequence[Tool]) -> str:

@@ -6,6 +6,8 @@ from random import Random
 
 from demo_model import phrases, tool_scenes, words
 from demo_model.chat_format import Message, Span, Tool, chat_spans, transcript_spans
+from demo_model.extraction import structured
+from demo_model.open_tools import open_use, unfit_use
 from demo_model.scenes import SCENES, Cast, Exchange, ask_name, role_name, tell_name
 
 # Of each group a dialogue has one scene at most, or a question would have two right answers.
@@ -69,7 +71,7 @@ def _system(cast: Cast, exchanges: list[Exchange], role_taken: bool) -> tuple[li
         text = " ".join(words.sentence(cast.rng, cast.language, 12) for _ in range(cast.rng.randint(1, 4)))
         return [Message("system", text)], exchanges
     who = role_name(cast)
-    said = cast.pick(phrases.GIVE_ROLE[:2], phrases.GIVE_ROLE_ZH[:2]).replace("*", who)
+    said = cast.pick(phrases.GIVE_ROLE, phrases.GIVE_ROLE_ZH).replace("*", who)
     answer = cast.say(f"I am {who}.", f"我是{who}。")
     asked = cast.pick(phrases.ASK_ROLE, phrases.ASK_ROLE_ZH)
     exchange = [Message("user", asked), Message("assistant", answer)]
@@ -124,6 +126,17 @@ def toolless(rng: Random, language: str, style: str) -> Dialogue:
     request = tool_scenes.lacking(cast, rng.choice(list(tool_scenes.TASKS)))
     exchanges = interleave(rng, [[request], *draw_scenes(cast, rng.choice((0, 1)), set())])
     return Dialogue([message for one in exchanges for message in one], [], style)
+
+
+def open_work(rng: Random, language: str) -> Dialogue:
+    """A request to a tool of any kind, or a text that is to become JSON; now and then some talk before it."""
+    cast = Cast(rng, language)
+    pick = rng.random()
+    made = structured if pick < 0.22 else unfit_use if pick < 0.26 else open_use
+    exchange, tools = made(cast)
+    before = draw_scenes(cast, 1, set())[0][:1] if rng.random() < 0.08 else []
+    system = [Message("system", rng.choice(SYSTEM))] if rng.random() < 0.25 else []
+    return Dialogue([*system, *(message for one in before for message in one), *exchange], tools, "chat")
 
 
 def language_of(rng: Random) -> str:

@@ -12,11 +12,11 @@ from torch import Tensor
 def orthogonalised(matrices: Tensor, steps: int = 5) -> Tensor:
     """The nearest orthogonal matrices, roughly: (count, rows, columns) with rows <= columns."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    x = (matrices / (matrices.norm(dim=(1, 2), keepdim=True) + 1e-7)).bfloat16()
     for _ in range(steps):
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x
+    return x.type_as(matrices)
 
 
 class Muon:

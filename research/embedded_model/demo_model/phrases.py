@@ -2,7 +2,8 @@
 
 # ruff: noqa: E501, SIM905 - lists of words and phrases are read and kept as text
 
-from demo_model import words
+from demo_model import wider, words
+from demo_model.variation import Wordings
 from demo_model.words import listed
 
 TELL_NAME = listed("""
@@ -188,3 +189,55 @@ BEYOND_ZH = listed(
     "写一首关于*的诗。|解释一下*。|*是什么意思？|帮我修好*。|写一个关于*的故事。|为什么*这么小？|继续|做吧|总结一下*。|开始构建"
     "|你觉得*怎么样？|*在哪里？|怎么做*？|今天天气怎么样？|现在几点？|写一段代码|把*翻译成英文。|开始任务|帮我写一篇*的文章"
 )
+
+# The same in people's own words.
+TELL_NAME = Wordings(TELL_NAME, wider.TELL_NAME)
+TELL_NAME_ZH = Wordings(TELL_NAME_ZH, wider.TELL_NAME_ZH)
+ASK_NAME = Wordings(ASK_NAME, wider.ASK_NAME)
+ASK_NAME_ZH = Wordings(ASK_NAME_ZH, wider.ASK_NAME_ZH)
+CORRECT_NAME = Wordings(CORRECT_NAME, wider.CORRECT_NAME)
+CORRECT_NAME_ZH = Wordings(CORRECT_NAME_ZH, wider.CORRECT_NAME_ZH)
+TELL_KIN = Wordings(TELL_KIN, wider.TELL_KIN)
+TELL_KIN_ZH = Wordings(TELL_KIN_ZH, wider.TELL_KIN_ZH)
+ASK_KIN = Wordings(ASK_KIN, wider.ASK_KIN)
+ASK_KIN_ZH = Wordings(ASK_KIN_ZH, wider.ASK_KIN_ZH)
+TELL_FAVOURITE = Wordings(TELL_FAVOURITE, wider.TELL_FAVOURITE)
+TELL_FAVOURITE_ZH = Wordings(TELL_FAVOURITE_ZH, wider.TELL_FAVOURITE_ZH)
+ASK_FAVOURITE = Wordings(ASK_FAVOURITE, wider.ASK_FAVOURITE)
+ASK_FAVOURITE_ZH = Wordings(ASK_FAVOURITE_ZH, wider.ASK_FAVOURITE_ZH)
+TELL_FACT = Wordings(TELL_FACT, wider.TELL_FACT)
+TELL_FACT_ZH = Wordings(TELL_FACT_ZH, wider.TELL_FACT_ZH)
+ASK_FACT = Wordings(ASK_FACT, wider.ASK_FACT)
+ASK_FACT_ZH = Wordings(ASK_FACT_ZH, wider.ASK_FACT_ZH)
+REPEAT = Wordings(REPEAT, wider.REPEAT, request=True)
+REPEAT_ZH = Wordings(REPEAT_ZH, wider.REPEAT_ZH, request=True)
+SUMS = Wordings(SUMS, wider.SUMS)
+SUMS_ZH = Wordings(SUMS_ZH, wider.SUMS_ZH)
+ASK_JOKE = Wordings(ASK_JOKE, wider.ASK_JOKE, request=True)
+ASK_JOKE_ZH = Wordings(ASK_JOKE_ZH, wider.ASK_JOKE_ZH, request=True)
+GIVE_ROLE = Wordings(GIVE_ROLE, wider.GIVE_ROLE)
+GIVE_ROLE_ZH = Wordings(GIVE_ROLE_ZH, wider.GIVE_ROLE_ZH)
+ASK_ROLE = Wordings(ASK_ROLE, wider.ASK_ROLE)
+ASK_ROLE_ZH = Wordings(ASK_ROLE_ZH, wider.ASK_ROLE_ZH)
+SPOKEN_PLUS, SPOKEN_PLUS_ZH = Wordings([], wider.SPOKEN_PLUS), Wordings([], wider.SPOKEN_PLUS_ZH)
+SPOKEN_MINUS, SPOKEN_MINUS_ZH = Wordings([], wider.SPOKEN_MINUS), Wordings([], wider.SPOKEN_MINUS_ZH)
+WIDER_TALK = [
+    (Wordings([], wider.GREETING), HELLO), (Wordings([], wider.GREETING), HELLO),
+    (Wordings([], wider.WELLNESS), "I am fine, thank you. And you?"), (Wordings([], wider.THANKS), "You are welcome!"),
+    (Wordings([], wider.BYE), "Goodbye! See you soon."),
+]  # fmt: skip
+WIDER_TALK_ZH = [
+    (Wordings([], wider.GREETING_ZH), HELLO_ZH), (Wordings([], wider.GREETING_ZH), HELLO_ZH),
+    (Wordings([], wider.WELLNESS_ZH), "我很好，谢谢。您呢？"), (Wordings([], wider.THANKS_ZH), "不客气！"),
+    (Wordings([], wider.BYE_ZH), "再见！期待下次聊天。"),
+]  # fmt: skip
+_NUMBERS = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen
+nineteen twenty
+""".split()
+_NUMBERS_ZH = "零 一 二 三 四 五 六 七 八 九 十 十一 十二 十三 十四 十五 十六 十七 十八 十九 二十".split()
+
+
+def number_word(number: int, language: str) -> str:
+    """A number up to twenty as a word."""
+    return (_NUMBERS_ZH if language == "zh" else _NUMBERS)[number]

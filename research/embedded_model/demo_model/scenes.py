@@ -10,7 +10,9 @@ from random import Random
 from demo_model import phrases, words
 from demo_model.chat_format import Message
 from demo_model.names import name
+from demo_model.variation import Wordings
 
+_OWN_WORDS = 0.6
 Exchange = list[Message]
 Scene = Callable[["Cast"], list[Exchange]]
 
@@ -24,8 +26,11 @@ class Cast:
     held_out: bool = False
 
     def pick(self, english: list[str], chinese: list[str]) -> str:
-        """One of the phrases of the language."""
-        return self.rng.choice(chinese if self.language == "zh" else english)
+        """One of the phrases of the language; in training also as people put it in their own words."""
+        phrases = chinese if self.language == "zh" else english
+        if isinstance(phrases, Wordings) and not self.held_out and self.rng.random() < _OWN_WORDS:
+            return phrases.draw(self.rng, self.language)
+        return self.rng.choice(phrases)
 
     def name(self) -> str:
         """A name."""
@@ -177,6 +182,8 @@ def repeat(cast: Cast) -> list[Exchange]:
 @scene(6.0)
 def total(cast: Cast) -> list[Exchange]:
     """A small sum."""
+    if not cast.held_out and cast.rng.random() < 0.35:
+        return [_spoken_total(cast)]
     size = cast.rng.choice((10, 10, 10, 10, 10, 10, 20, 20, 100, 100))
     first, second = cast.rng.randrange(size), cast.rng.randrange(size)
     plus = cast.rng.random() < 0.55
@@ -189,6 +196,24 @@ def total(cast: Cast) -> list[Exchange]:
     return [exchange(asked, f"{first} {sign} {second} = {first + second if plus else first - second}")]
 
 
+def _spoken_total(cast: Cast) -> Exchange:
+    """A sum in words, of numbers that are written as words now and then."""
+    rng = cast.rng
+    first, second = rng.randrange(rng.choice((11, 11, 21))), rng.randrange(11)
+    plus = rng.random() < 0.55
+    if not plus and first < second:
+        first, second = second, first
+    table = phrases.SPOKEN_PLUS if plus else phrases.SPOKEN_MINUS
+    if cast.language == "zh":
+        table = phrases.SPOKEN_PLUS_ZH if plus else phrases.SPOKEN_MINUS_ZH
+    spelled = rng.random() < 0.5
+    asked = table.draw(rng, cast.language)
+    for slot, number in (("#", first), ("*", second)):
+        asked = asked.replace(slot, phrases.number_word(number, cast.language) if spelled else str(number))
+    sign, result = ("+", first + second) if plus else ("-", first - second)
+    return exchange(asked, f"{first} {sign} {second} = {result}")
+
+
 @scene(0.9)
 def joke(cast: Cast) -> list[Exchange]:
     """A joke is asked for."""
@@ -199,6 +224,9 @@ def joke(cast: Cast) -> list[Exchange]:
 @scene(1.6)
 def small_talk(cast: Cast) -> list[Exchange]:
     """A greeting, a thank-you, a test message: one fixed answer each."""
+    if not cast.held_out and cast.rng.random() < 0.6:
+        wordings, answer = cast.rng.choice(phrases.WIDER_TALK_ZH if cast.language == "zh" else phrases.WIDER_TALK)
+        return [exchange(wordings.draw(cast.rng, cast.language), answer)]
     table = phrases.SMALL_TALK_ZH if cast.language == "zh" else phrases.SMALL_TALK
     asked, answers = cast.rng.choice(table)
     return [exchange(loosely(cast, cast.rng.choice(asked)), answers)]

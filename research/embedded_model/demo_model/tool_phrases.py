@@ -2,6 +2,8 @@
 
 # ruff: noqa: E501 - lists of phrases are read and kept as text
 
+from demo_model import wider
+from demo_model.variation import Wordings
 from demo_model.words import listed
 
 WRITE = listed("""
@@ -65,3 +67,13 @@ REASONS = [
     "file not found", "no such file or directory", "permission denied", "access denied", "not a directory",
     "the path is outside the workspace", "time-out", "command not found", "is a directory", "disk full",
 ]  # fmt: skip
+
+# The same in people's own words.
+WRITE = Wordings(WRITE, wider.WRITE, request=True)
+WRITE_ZH = Wordings(WRITE_ZH, wider.WRITE_ZH, request=True)
+WRITE_QUOTED = Wordings(WRITE_QUOTED, wider.WRITE_QUOTED, request=True)
+WRITE_QUOTED_ZH = Wordings(WRITE_QUOTED_ZH, wider.WRITE_QUOTED_ZH, request=True)
+READ = Wordings(READ, wider.READ, request=True)
+READ_ZH = Wordings(READ_ZH, wider.READ_ZH, request=True)
+LIST = Wordings(LIST, wider.LIST, request=True)
+LIST_ZH = Wordings(LIST_ZH, wider.LIST_ZH, request=True)

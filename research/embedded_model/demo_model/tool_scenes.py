@@ -23,7 +23,7 @@ OTHER_TOOLS = [
     Tool("sync_context", {"new_context_content": "string"}),
     Tool("search", {"query": "string"}),
     Tool("get_time"),
-    Tool("send_message", {"to": "string", "text": "string"}),
+    Tool("leave_note", {"to": "string", "text": "string"}),
 ]
 
 

@@ -34,6 +34,7 @@ class Plan:
     export_every: float = 5.0  # minutes
     compile: bool = False
     agents: float = 0.0  # the share of agents' lives; what is left is as below, at the end of a training from nothing
+    open: float = 0.0  # the share of tools of any kind in what is left
     half: bool = False  # compute in bfloat16, which is faster where the processor can
 
     def rate(self, done: float) -> float:
@@ -43,7 +44,7 @@ class Plan:
     def mix(self, done: float) -> Mix:
         """What is trained on when a share of the time is over: short copying first, long dialogues last."""
         if self.agents:
-            return Mix(easy=0.3, long=0.05, agents=self.agents)
+            return Mix(easy=0.2, long=0.05, agents=self.agents, open=self.open)
         if done < 0.16:
             return Mix(easy=0.92, long=0.0)
         if done < 0.3:
@@ -93,8 +94,19 @@ class Trainer:
         self.step, self.seconds, self.rounds = state["step"], state["seconds"], state["rounds"] + 1
 
     def begin_with(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        """Take over the weights of a trained model."""
-        found = {name: torch.from_numpy(weight) for name, weight in weights.items()}
+        """Take over the weights of a trained model; layers that it lacks come in the middle and do nothing at first."""
+        found = self.network.state_dict()
+        had = {int(name.split(".")[1]) for name in weights if name.startswith("layers.")}
+        new = len(self.network.layers) - len(had)
+        for name, weight in weights.items():
+            where, _, part = name.removeprefix("layers.").partition(".")
+            if part:
+                index = int(where) + new * (int(where) > len(had) // 2)
+                name = f"layers.{index}.{part}"
+            found[name] = torch.from_numpy(weight)
+        for index in range(len(had) // 2 + 1, len(had) // 2 + 1 + new):
+            for part in ("o", "down"):
+                found[f"layers.{index}.{part}"] = torch.zeros_like(found[f"layers.{index}.{part}"])
         self.network.load_state_dict(found)
         self.mean = {name: weight.detach().clone() for name, weight in self.network.named_parameters()}
 
