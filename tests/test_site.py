@@ -146,7 +146,7 @@ def test_a_reader_searches_and_changes_the_version(served: str) -> None:
         expect(page).to_have_title(re.compile("CFS"))
         assert page.url == f"{served}/{VERSION}/index.html"
         page.keyboard.press("/")
-        page.keyboard.type("restore a backup")
+        page.keyboard.type("restore backup")
         found = page.locator(".md-search-result__link", has_text="Back up and restore").first
         expect(found).to_be_visible()
         found.click()

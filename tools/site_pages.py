@@ -18,6 +18,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parent.parent
 VERSION = version("cfs-local")
 FROM_ROOT = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md"}
+ICON = ROOT / "server/cfs_server/dashboard/icon.svg"
 START = {"README.md": "README.md"}  # the site begins with docs/README.md instead of the repository's
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?![a-z]+:|#)([^)\s#]+)(#[^)\s]*)?\)")
 FORWARD = """<!doctype html>
@@ -35,15 +36,20 @@ def on_config(config: MkDocsConfig) -> None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add pages that lie at the root of the repository."""
+    """Add what lies elsewhere in the repository: pages at its root, and the icon."""
     for name, page in FROM_ROOT.items():
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=relinked(text, name, page)))
+    files.append(File.generated(config, "images/icon.svg", abs_src_path=str(ICON)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
     """Mend the links of a page of docs/; those of the others were mended when they were read."""
+    if page.is_homepage:
+        page.meta["hide"] = ["navigation"]  # its menu is itself only
+    if page.file.src_uri.startswith(("how-to/", "tutorial")):
+        page.meta["search"] = {"boost": 2}  # who searches has a task, mostly
     if page.file.src_uri in FROM_ROOT.values():
         return markdown
     return relinked(markdown, f"docs/{page.file.src_uri}", page.file.src_uri)
@@ -62,13 +68,22 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def relinked(text: str, source: str, page: str) -> str:
-    """Let each link lead where the site has its target; a link to a file that it does not have becomes plain text."""
+    """Let each link lead where the site has its target; a link to a file that it does not have becomes plain text.
+
+    A link that shows the name of a page's file shows the page's title instead.
+    """
 
     def target(link: re.Match[str]) -> str:
         path = normpath(PurePosixPath(source).parent / link[2])
         found = path.removeprefix("docs/") if path.startswith("docs/") else (FROM_ROOT | START).get(path)
         if found is None:
             return link[1]
-        return f"[{link[1]}]({relpath(found, PurePosixPath(page).parent)}{link[3] or ''})"
+        words = title(path) if link[1] == PurePosixPath(path).name else link[1]
+        return f"[{words}]({relpath(found, PurePosixPath(page).parent)}{link[3] or ''})"
 
     return LINK.sub(target, text)
+
+
+def title(path: str) -> str:
+    """Return the first heading of a page of the repository."""
+    return (ROOT / path).read_text(encoding="utf-8").partition("# ")[2].partition("\n")[0]
