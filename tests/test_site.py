@@ -126,6 +126,7 @@ def in_browser(visit: Callable[[Page], None], **context: Any) -> None:
 
     def show() -> None:
         asked: list[str] = []
+        expect.set_options(timeout=30_000)
         with sync_playwright() as library:
             browser = library.chromium.launch(executable_path=program, args=FLAGS)
             page = browser.new_page(**context)
@@ -145,8 +146,9 @@ def test_a_reader_searches_and_changes_the_version(served: str) -> None:
         page.goto(served)
         expect(page).to_have_title(re.compile("CFS"))
         assert page.url == f"{served}/{VERSION}/index.html"
-        page.keyboard.press("/")
-        page.keyboard.type("restore backup")
+        field = page.get_by_role("textbox", name="Search")
+        field.click()
+        field.fill("restore backup")
         found = page.locator(".md-search-result__link", has_text="Back up and restore").first
         expect(found).to_be_visible()
         found.click()

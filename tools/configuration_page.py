@@ -17,8 +17,8 @@ Each setting of `cfs serve` can be given in four ways. The first that names it w
 3. a TOML file, named by `--config FILE` or by `{CONFIG_VARIABLE}`: `port = 9000`;
 4. the default below.
 
-Times are in seconds, sizes in bytes. A flag that switches something on has a twin `--no-...`. What cannot be used is
-told in one line, and the server ends with exit code 2 before it listens.
+Times are in seconds, sizes in bytes. A flag that switches something on has a twin `--no-...`. If a
+setting cannot be used, the server prints one line that says why, and ends with exit code 2 before it listens.
 
 | key of the file | flag | variable | default | meaning |
 |---|---|---|---|---|

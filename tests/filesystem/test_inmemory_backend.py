@@ -88,7 +88,7 @@ def test_of_many_that_delete_an_entry_one_does() -> None:
 
 def test_a_delete_that_lost_a_race_is_a_conflict() -> None:
     memory = InMemoryFileSystem()
-    with pytest.raises(ConflictError, match="somebody else"):
+    with pytest.raises(ConflictError, match="another caller"):
         memory._delete_impl("/gone")
     with pytest.raises(NotFoundError):
         memory._read_binary_impl("/gone")
