@@ -566,6 +566,28 @@ class WhoAmI(_Wire):
     model: ModelShown | None = None
 
 
+class SearchResult(_Wire):
+    """A message that contains the words: its session, its index in the history, and a part of its text.
+
+    `ranges` are the places of the words in `text`, in characters.
+    """
+
+    session: str
+    title: str | None
+    index: int
+    role: Role
+    time: float
+    text: str
+    ranges: tuple[tuple[int, int], ...]
+
+
+class SearchResults(_Wire):
+    """The newest messages that contain some words; `truncated` says whether there may be more."""
+
+    results: tuple[SearchResult, ...]
+    truncated: bool
+
+
 class RenderItem(_Wire):
     """A text to render: `markdown`, code of a language or of a file with this name, or plain text (null)."""
 

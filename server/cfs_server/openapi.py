@@ -162,6 +162,7 @@ _MODELS = (
     wire.Matches,
     wire.WhoAmI,
     wire.Rendered,
+    wire.SearchResults,
     completions.ChatCompletion,
     completions.ModelCard,
     completions.ModelList,

@@ -230,7 +230,7 @@ FOR_ALL = {
     ("GET", path)
     for path in (
         "/", "/healthz", "/readyz", "/metrics", "/v1/whoami", "/v1/sessions", "/v1/files", "/v1/events",
-        "/v1/models", "/v1/models/{model}", "/v1/backup",
+        "/v1/models", "/v1/models/{model}", "/v1/backup", "/v1/search",
     )
 } | {("POST", "/v1/tokens"), ("POST", "/v1/render")}  # fmt: skip
 """Routes that are about nothing in particular: what they show depends on the caller."""

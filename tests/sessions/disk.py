@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from cfs.errors import Unavailable
 from cfs_server.sessions.journal.journal import Backend, Batch, Journal, Opened, batch_of
-from cfs_server.sessions.journal.records import DELETED, Row, decode_head
+from cfs_server.sessions.journal.records import DELETED, HISTORY, Row, decode_head
 
 _T = TypeVar("_T")
 
@@ -66,6 +66,10 @@ class DiskBackend:
         """Return rows of a session."""
         wanted = set(kinds)
         return [row for row in self.disk.rows if row.session == session and row.seq >= begins_at and row.kind in wanted]
+
+    def candidates(self, pattern: str, before: int | None, span: int, most: int) -> tuple[list[Row], int | None]:  # noqa: ARG002
+        """Return all rows with messages, newest first."""
+        return [row for row in reversed(self.disk.rows) if row.kind in HISTORY], None
 
     def events(self, session: str | None, after: int, most: int) -> list[Row] | None:  # noqa: ARG002
         """Return rows with events after a number."""

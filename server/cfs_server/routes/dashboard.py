@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Depends, Query, Response
 from starlette.requests import Request
 from starlette.routing import Route
 
 from cfs import wire
-from cfs.errors import InvalidParameters, NotFound, TooLarge, UnsupportedMedia
+from cfs.errors import InvalidParameters, NotFound, TooLarge, Unavailable, UnsupportedMedia
 from cfs_server.openapi import answer, body, problems
 from cfs_server.routes.http import AppContext, Me, as_json, json_body, unchanged
+from cfs_server.sessions.search import excerpt
 
 router = APIRouter(prefix="/v1", tags=["dashboard"])
 
@@ -109,3 +110,38 @@ async def render(
     texts = [(item.text, item.language) for item in wanted.items]
     found = await parts.renderer.render(me.principal.name, texts)
     return as_json(wire.Rendered(items=tuple(wire.RenderedItem(html=html) for html in found)))
+
+
+@router.get(
+    "/search",
+    responses={
+        200: answer("The newest messages with these words", json=wire.SearchResults),
+        **problems(InvalidParameters, Unavailable),
+    },
+)
+async def search(
+    me: Me,
+    q: Annotated[
+        str, Query(description="Words as they stand in a message; case does not matter.", min_length=1, max_length=200)
+    ],
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    prefix: Annotated[str, Query(description="Only sessions whose id begins like this.")] = "",
+) -> Response:
+    """Search in the messages of all sessions that the caller may read, newest first."""
+    async with me.principal.searches:
+        found, more = await me.sessions.search(q, prefix, limit)
+    results = []
+    for match in found:
+        part = excerpt(match.message.content, q)
+        results.append(
+            wire.SearchResult(
+                session=match.session.id,
+                title=match.session.title,
+                index=match.index,
+                role=match.message.role,
+                time=match.time,
+                text=part.text,
+                ranges=part.ranges,
+            )
+        )
+    return as_json(wire.SearchResults(results=tuple(results), truncated=more), headers={"Cache-Control": "no-store"})

@@ -23,6 +23,7 @@ from cfs_server.sessions.events import Event, EventLog
 from cfs_server.sessions.history import Weighed
 from cfs_server.sessions.ids import SESSIONS, copy_ids, id_of, new_id, path_of
 from cfs_server.sessions.quotas import Limits, StorageUsage
+from cfs_server.sessions.search import Match, search
 from cfs_server.sessions.session import Session
 from cfs_server.sessions.store import SessionStore
 from cfs_server.sessions.turns import TURN_EVENTS, Turn, TurnRequest, ended_turn, has_ended
@@ -169,6 +170,15 @@ class AuthorizedSessions:
             named = {"/".join(scope.split("/", 3)[:3]) for scope in scopes}
             roots = sorted(_existing(self._store, named), key=lambda session: session.id)
         return [root for root in roots if self._store.children(root) and (SESSIONS in scopes or self.below(root.id))]
+
+    async def search(self, words: str, prefix: str, limit: int) -> tuple[list[Match], bool]:
+        """Return the newest messages with these words in sessions that the caller may read; see `search`."""
+        every = SESSIONS in self._handle.scopes("read_binary", SESSIONS)
+        readable = [each for each in self._store if each.id.startswith(prefix)]
+        if not every:
+            readable = [each for each in readable if self.may("read_binary", each.id)]
+        found, more = await search(readable, self._store.journal, words, limit, self._authorization.name)
+        return [each for each in found if not each.session.deleted and self.may("read_binary", each.session.id)], more
 
     # -- creating and changing ------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ from cfs_server.sessions.state import Head, Record
 
 _T = TypeVar("_T")
 _DELAY_SECONDS = 0.05
+_SEARCHED_ROWS = 20_000
+"""Rows that one step of a search looks at. A step delays the next commit by some milliseconds."""
 """The longest time in seconds until a commit for which no request waits."""
 _RETRY_SECONDS = 1.0
 _ASK_AGAIN_SECONDS = 5.0
@@ -113,6 +115,13 @@ class Backend(Protocol):
 
     def rows(self, session: str, begins_at: int, kinds: Iterable[str]) -> list[Row]:
         """Return the rows of a session of these kinds, from a sequence number on, in order."""
+        ...
+
+    def candidates(self, pattern: str, before: int | None, span: int, most: int) -> tuple[list[Row], int | None]:
+        """Return rows with messages that match a pattern of LIKE, newest first: `most` of the `span` rows before a row.
+
+        Also returns the number of the row to go on before; None at the end.
+        """
         ...
 
     def events(self, session: str | None, after: int, most: int) -> list[Row] | None:
@@ -382,6 +391,10 @@ class Journal:
             return [added for row in rows for added in decode_messages(row)]
 
         return await self._reading(read)
+
+    async def candidates(self, pattern: str, before: int | None, most: int) -> tuple[list[Row], int | None]:
+        """Return some of the rows whose messages may match a pattern, newest first, and where to go on."""
+        return await self._reading(lambda backend: backend.candidates(pattern, before, _SEARCHED_ROWS, most))
 
     async def events(self, key: str | None, after: int, most: int) -> list[Event] | None:
         """Return stored events after a number of a session's log, or after a position of the common log.

@@ -28,6 +28,10 @@ class MemoryBackend:
         """Return nothing."""
         return []
 
+    def candidates(self, pattern: str, before: int | None, span: int, most: int) -> tuple[list[Row], int | None]:  # noqa: ARG002
+        """Return nothing."""
+        return [], None
+
     def events(self, session: str | None, after: int, most: int) -> list[Row] | None:  # noqa: ARG002
         """Return None: earlier events do not exist."""
         return None

@@ -353,6 +353,25 @@ class SqliteBackend:
             )
             return [read_row(values) for values in found]
 
+    def candidates(self, pattern: str, before: int | None, span: int, most: int) -> tuple[list[Row], int | None]:
+        """Return rows with messages that match a pattern of LIKE, newest first: `most` of the `span` rows before a row.
+
+        Also returns the number of the row to go on before; None at the end.
+        """
+        with self._reading() as connection:
+            if before is None:
+                before = int(connection.execute("SELECT coalesce(max(seq), 0) + 1 FROM records").fetchone()[0])
+            begin = max(0, before - span)
+            found = connection.execute(
+                f"SELECT {ROW} FROM records JOIN sessions ON session = id"  # noqa: S608
+                f" WHERE records.seq >= ? AND records.seq < ? AND deleted IS NULL"
+                f" AND kind IN ({', '.join('?' * len(HISTORY))}) AND body LIKE ? ORDER BY records.seq DESC"
+                " LIMIT ?",
+                (begin, before, *HISTORY, pattern, most),
+            )
+            rows = [read_row(values) for values in found]
+        return rows, (rows[-1].seq if len(rows) == most else begin) or None
+
     def events(self, session: str | None, after: int, most: int) -> list[Row] | None:
         """Return rows with events after a number of a session's log, or after a position of the common log.
 
