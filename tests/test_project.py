@@ -64,7 +64,7 @@ def test_a_release_builds_packages_and_image() -> None:
 
 
 def test_hooks_of_commits_are_local() -> None:
-    """Nothing is fetched to make a commit, and the hook is the check that everybody runs."""
+    """Nothing is fetched to make a commit, and the hook is the check that all contributors run."""
     (repository,) = parsed(".pre-commit-config.yaml")["repos"]
     assert repository["repo"] == "local"
     assert [hook["entry"] for hook in repository["hooks"]] == ["scripts/check"]

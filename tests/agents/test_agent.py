@@ -122,7 +122,7 @@ async def test_a_conversation_goes_on_after_a_failure() -> None:
 
 
 async def test_an_interrupt_leaves_the_callers_task_alone() -> None:
-    """The stream ends, and whoever reads it goes on, uncancelled."""
+    """The stream ends, and its reader goes on, uncancelled."""
 
     async def wait() -> str:
         """Wait for ever."""

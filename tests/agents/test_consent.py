@@ -72,7 +72,7 @@ async def test_without_the_setting_no_agent_of_a_library_runs_one(tmp_path: Path
 
 @pytest.mark.parametrize("config", [FileSystemAgentConfig, FibreConfig])
 def test_a_setting_that_means_nothing_is_refused(config: Any) -> None:
-    """Also what it was called before: nobody may believe that `True` still confines something."""
+    """Also what it was called before: no caller may believe that `True` still confines something."""
     for wrong in (True, "sandbox", ""):
         with pytest.raises(ValueError, match="CommandMode"):
             config(commands=wrong)

@@ -101,7 +101,7 @@ def test_serve_waits_for_a_server_that_is_not_there_yet(upstream: Upstream, tmp_
 
 @pytest.mark.timeout(120)
 def test_when_patience_is_over_the_task_can_be_resumed(upstream: Upstream, tmp_path: Path) -> None:
-    """Whoever ended it: the outage is told, nothing has failed, and the command that was run is not run again."""
+    """The outage is reported, nothing has failed, and the command that was run is not run again."""
 
     def resume(*more: str) -> subprocess.CompletedProcess[str]:
         command = [
@@ -163,7 +163,7 @@ def test_readers_that_leave_do_not_use_up_the_upstream(upstream: Upstream) -> No
 
 
 def test_a_deleted_session_is_not_made_anew(upstream: Upstream, tmp_path: Path) -> None:
-    """That it is gone is no outage: somebody wanted it."""
+    """That it is gone is no outage: it was deleted on purpose."""
     with serving(upstream) as server:
         flags = ("--session", "unwanted", "--root", str(tmp_path))
         with Running(server.url, "agent", "serve", *flags) as running:

@@ -148,7 +148,7 @@ async def test_pieces_come_while_the_reply_is_being_made(server: ServerHarness) 
 
 
 async def test_closing_the_iterator_ends_the_reply(server: ServerHarness) -> None:
-    """Nobody computes for a reader that has left."""
+    """Nothing is computed for a reader that has left."""
     server.engine.hold()
     async with AsyncClient(server.url) as client:
         async with aclosing(ServerModel(client).stream([USER])) as items:
@@ -315,7 +315,7 @@ async def test_who_asks_for_too_much_time_is_not_asked_again() -> None:
 
 
 async def test_a_retry_is_told_before_its_pause() -> None:
-    """Whoever shows the reply can say that nothing happens for a while, and why."""
+    """The console can say that nothing happens for a while, and why."""
     clock = ManualClock()
     stub = OpenAIStub(Refusal(429, headers={"retry-after": "7"}))
     async with served(stub) as url, AsyncClient(url.removesuffix("/v1"), KEY) as client:
@@ -370,7 +370,7 @@ async def test_nobody_there_is_unreachable(free_port: int) -> None:
 
 
 async def test_an_outage_is_waited_out_as_long_as_patience_lasts(free_port: int) -> None:
-    """The pauses grow to ten seconds; that somebody waits is said once."""
+    """The pauses grow to ten seconds; the wait is reported once."""
     clock, begun = ManualClock(jumps=True), list[CfsError]()
     retries = Retries(patience=300, sleep=clock.sleep, outages=Outages(begun.append))
     async with AsyncClient(f"http://127.0.0.1:{free_port}") as client:
@@ -465,7 +465,7 @@ async def test_the_embedded_model_answers_calls_and_counts(model_server: Process
 
 @pytest.fixture
 def free_port() -> int:
-    """A port at which nobody listens."""
+    """A port without a listener."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]

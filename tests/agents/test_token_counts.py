@@ -118,7 +118,7 @@ async def test_near_a_limit_it_is_counted_before_it_is_sent(tmp_path: Path) -> N
 
 
 async def test_a_large_result_goes_to_disk_by_what_it_cost(tmp_path: Path) -> None:
-    """Nobody has counted it before."""
+    """It was not counted before."""
 
     def large() -> str:
         """Read much."""

@@ -37,7 +37,7 @@ def put(path: Path, text: str = "x") -> None:
 
 
 async def test_a_claim_that_is_not_so_gets_one_prompt_and_is_then_unverified(tmp_path: Path) -> None:
-    """With the facts, and a warning for whoever looks."""
+    """With the facts, and a warning for the person who looks."""
     made, model = agent(tmp_path, says(CLAIM), says(CLAIM))
     async with made:
         events = await events_of(made, "Write hello to out.txt")
@@ -91,7 +91,7 @@ async def test_a_file_of_before_does_not_bear_a_claim_out(tmp_path: Path) -> Non
 
 
 async def test_the_outcome_lists_what_became_of_the_files(tmp_path: Path) -> None:
-    """Of workspace and storage, whoever did it; not what the runtime keeps there."""
+    """Of workspace and storage, by any agent; not what the runtime keeps there."""
     for name in ("old.txt", "gone.txt", "same.txt"):
         put(tmp_path / "workspace" / name)
     made, _ = agent(
@@ -205,7 +205,7 @@ async def test_the_root_of_a_tree_is_asked_once_and_is_then_unverified(tmp_path:
 
 
 async def test_what_its_children_wrote_bears_a_root_out(tmp_path: Path) -> None:
-    """Whoever of the tree has written it, in whichever folder; the facts are in the report."""
+    """By any agent of the tree, in whichever folder; the facts are in the report."""
     scripted = ScriptedModels(
         main=[spawn("a"), wait("a"), says("The agents wrote out.txt.")],
         a=[write("notes/out.txt"), finish("wrote it", "notes/out.txt")],

@@ -84,7 +84,7 @@ def test_sizes_that_are_given_are_kept() -> None:
 
 
 async def test_the_engine_says_what_it_chose(windowed: Path) -> None:
-    """To whoever starts it, in the fields that `/readyz` and `/metrics` show."""
+    """To the user who starts it, in the fields that `/readyz` and `/metrics` show."""
     engine = LlamaEngine(str(windowed), Options(parallel=2, threads=1))
     try:
         plan = (await engine.start()).engine

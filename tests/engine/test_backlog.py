@@ -20,7 +20,7 @@ def test_what_an_owner_has_waiting_is_before_his_next_turn() -> None:
 
 
 def test_of_each_other_owner_only_as_much_is_before_him_and_a_turn() -> None:
-    """Whoever has much waits longer than a newcomer, and nobody for more than there is."""
+    """An owner with much waits longer than a newcomer, and none for more than there is."""
     crowd = [("crowd", "interactive", 2.0)] * 50
     backlog = Backlog.of(1.0, [*crowd, ("light", "interactive", 2.0)])
     assert waits(backlog, "crowd") == 1 + 100 + 2
@@ -38,7 +38,7 @@ def test_an_owners_kinds_of_work_count_by_weight() -> None:
 
 
 def test_it_stays_small_however_many_owners_wait() -> None:
-    """Those with least are summed up, and go before everybody: nobody is promised too much."""
+    """Those with least are summed up, and go before all others: none is promised too much."""
     few = [(f"few-{n}", "interactive", 0.1) for n in range(100)]
     many = [(f"many-{n}", "interactive", 3.0) for n in range(MOST_OWNERS)]
     backlog = Backlog.of(0.0, [*few, *many])

@@ -1,4 +1,4 @@
-"""Many sessions in one pool: nobody's answer changes, nobody fails, and nothing is computed twice."""
+"""Many sessions in one pool: no answer changes, none fails, and nothing is computed twice."""
 
 import asyncio
 import random

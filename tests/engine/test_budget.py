@@ -115,7 +115,7 @@ def test_prompts_that_are_too_dear_together_take_turns() -> None:
 
 
 def test_a_slow_model_still_reads() -> None:
-    """Prompts do not starve however much a token costs, and where nobody streams they are read in large pieces."""
+    """Prompts do not starve however much a token costs, and without streams they are read in large pieces."""
     assert budget(5.0).share({"s": 1, "long": 900}) == {"long": TILE}
     assert budget(5.0).share({"long": 900}) == {"long": MIN_ALONE}
 
@@ -247,7 +247,7 @@ class Machine:
 def test_no_share_is_more_than_pending_and_all_fit_into_a_step(
     pending: dict[int, int], cost: float, look: float, depth: int, after: bool
 ) -> None:
-    """Whatever waits: somebody computes, streams one token each, nobody more than it needs or a step takes."""
+    """Whatever waits: each step computes something, one token of each stream, and no more than needed or possible."""
     known = budget(cost, look)
     if after:
         known.saw_step(64, 1.0, 0)

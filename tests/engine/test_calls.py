@@ -1,4 +1,4 @@
-"""Calls and thinking on their way from the worker to whoever reads a turn (H4)."""
+"""Calls and thinking on their way from the worker to the reader of a turn (H4)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""A turn that may take so long and no longer: it ends then, whatever it is doing, and nobody else notices."""
+"""A turn that may take so long and no longer: it ends then, whatever it is doing, and no other turn notices."""
 
 import asyncio
 from pathlib import Path
@@ -64,7 +64,7 @@ async def test_the_earliest_deadline_is_first(tiny: Path) -> None:
 
 
 async def test_a_paused_turn_is_ended_while_the_engine_rests(tiny: Path) -> None:
-    """Nobody computes or sends anything, so the worker wakes by itself; the reader gets the text and then the error."""
+    """Nothing is computed or sent, so the worker wakes by itself; the reader gets the text and then the error."""
     async with running(tiny, **EXACT, backpressure=BackpressureLimits(tokens=20)) as engine:
         wanted = request("a story", max_tokens=1900, deadline_seconds=1.0)
         stream = engine.generate(wanted)

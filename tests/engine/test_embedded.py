@@ -55,7 +55,7 @@ async def test_a_schema_is_kept() -> None:
 
 
 async def test_fifty_sessions_get_their_own_right_answer() -> None:
-    """Eight run side by side, the others wait; nobody hears another's name."""
+    """Eight run side by side, the others wait; none hears another's name."""
     names = ["Alice", "Bob", "Carol", "David", "Emma"] * 10
     async with running(None) as engine:
         alone = {name: (await ask(engine, f"My name is {name}.", max_tokens=40)).text for name in set(names)}

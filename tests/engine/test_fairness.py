@@ -1,4 +1,4 @@
-"""Fair shares, on paper and in the engine: two owners, kinds of work, families; nobody starves."""
+"""Fair shares, on paper and in the engine: two owners, kinds of work, families; none starves."""
 
 import asyncio
 import random
@@ -63,7 +63,7 @@ def test_idleness_saves_nothing_up() -> None:
 
 
 def test_random_joins_and_leaves_agree_with_a_list() -> None:
-    """The books know who is there; when nobody is, they are empty."""
+    """The books know who is there; when none is, they are empty."""
     dice, fairness, here = random.Random(3), Fairness(), list[Account]()
     for _ in range(3000):
         if here and dice.random() < 0.5:

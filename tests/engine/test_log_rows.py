@@ -85,7 +85,7 @@ def test_a_new_worker_has_the_tokens_that_the_model_chose(make: Callable[..., Lo
 
 
 def test_a_fork_after_a_crash_has_its_parents_tokens_and_shares_its_rows(make: Callable[..., LogStoreHarness]) -> None:
-    """Nobody else's: another owner's copy is cut from its text."""
+    """No other's: another owner's copy is cut from its text."""
     harness = make()
     parent = harness.turn("parent", [user("hi")], "abab")
     harness.crash()

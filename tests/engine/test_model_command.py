@@ -26,7 +26,7 @@ def test_the_embedded_model_is_always_listed(tmp_path: Path) -> None:
 
 
 def test_a_model_is_fetched_and_then_listed(hub: str, tmp_path: Path, tiny: Path) -> None:
-    """Its path is all that is printed where nobody looks; the second time the hub need not be there."""
+    """Its path is all that is printed into a pipe; the second time the hub need not be there."""
     pulled = run_cfs("model", "pull", GOOD, **hub_at(hub, tmp_path))
     assert (pulled.returncode, pulled.stderr) == (0, "")
     assert Path(pulled.stdout.strip()).read_bytes() == tiny.read_bytes()

@@ -20,7 +20,7 @@ from cfs_server.engine.supervisor import LlamaEngine
 
 
 def foreign(path: Path) -> None:
-    """Write a proper GGUF of an architecture that nobody has heard of."""
+    """Write a proper GGUF of an unknown architecture."""
     writer = gguf.GGUFWriter(path, "no-such-architecture")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -177,7 +177,7 @@ def test_turns_side_by_side_share_what_is_committed(harness: CacheHarness) -> No
 
 
 def test_two_turns_that_computed_the_same_keep_it_once(harness: CacheHarness) -> None:
-    """Whoever commits second takes the first one's cells and frees its own."""
+    """The second to commit takes the first one's cells and frees its own."""
     tokens = words((1, 40))
     allocations = [harness.enter(tokens), harness.enter(tokens)]
     for allocation in allocations:
@@ -225,7 +225,7 @@ def test_an_aborted_step_is_as_if_it_had_not_been(harness: CacheHarness) -> None
 
 
 def test_no_room_changes_nothing(harness: CacheHarness) -> None:
-    """Beside running turns that fill the pool nobody else is seated, and nothing is lost."""
+    """Beside running turns that fill the pool no other is seated, and nothing is lost."""
     long = words((1, 500))
     allocation = harness.enter(long)
     harness.compute(allocation, long)

@@ -1,4 +1,4 @@
-"""Reproducible turns: with a seed the same text, whoever else is there and whatever was computed before."""
+"""Reproducible turns: with a seed the same text, whatever else runs and was computed before."""
 
 import asyncio
 from pathlib import Path

@@ -127,7 +127,7 @@ def test_a_message_that_is_far_too_long_is_cut_no_further_than_it_must(harness: 
 
 
 def test_questions_take_turns_and_are_dropped(model: LoadedModel) -> None:
-    """Of many texts and of one, the one is counted first; of what nobody waits for nothing is."""
+    """Of many texts and of one, the one is counted first; what is no longer waited for is not counted."""
     said: list[CountedTokens] = []
     counter = Counter(model.vocabulary, PromptBuilder(None), said.append)
     texts = ["some words"] * 50

@@ -68,7 +68,7 @@ def test_a_pool_with_less_room_than_booked_parks_and_goes_on(harness: SchedulerH
 
 
 def test_a_turn_that_alone_finds_no_room_fails(harness: SchedulerHarness) -> None:
-    """There is nobody to preempt for it; the next one is served."""
+    """There is no turn to preempt for it; the next one is served."""
     harness.model.context.cells = 100_000
     harness.put("big", prompt=300, tokens=5)
     assert harness.run("big")["big"].error == "the pool has no room for this turn"
@@ -134,7 +134,7 @@ def test_a_prompt_that_many_turns_share_is_waited_for_once(harness: SchedulerHar
 
 
 def test_turns_that_go_take_their_prompts_with_them(harness: SchedulerHarness) -> None:
-    """Cancelled, paused or waiting: whoever comes then is spared nothing that nobody computes any more."""
+    """Cancelled, paused or waiting: what comes then need not wait for work that is no longer done."""
     for name in ("one", "two"):
         harness.put(name, prompt=100, tokens=5)
     for name in ("one", "two"):

@@ -1,4 +1,4 @@
-"""Fan-out (W3): what many sessions begin with is computed once, whoever is first, wherever it is meanwhile."""
+"""Fan-out (W3): what many sessions begin with is computed once, whichever is first, wherever it is meanwhile."""
 
 import asyncio
 from collections.abc import Sequence
@@ -85,7 +85,7 @@ async def test_sharing_changes_no_reply(roomy: Path) -> None:
 
 
 async def test_owners_share_nothing(roomy: Path) -> None:
-    """The same prompt of another owner is computed again: its speed must not tell that somebody has asked it."""
+    """The same prompt of another owner is computed again: its speed must not tell that it was asked before."""
     async with running(roomy, **EXACT) as engine:
         first = await ask(engine, task(SHARED, 1), owner="alice", max_tokens=2)
         second = await ask(engine, task(SHARED, 1), owner="bob", max_tokens=2)

@@ -1,4 +1,4 @@
-"""Nobody computes ahead of a reader that does not read, and nobody else notices such a reader."""
+"""Nothing is computed ahead of a reader that does not read, and no other notices such a reader."""
 
 import asyncio
 from collections.abc import AsyncGenerator

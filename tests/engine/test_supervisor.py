@@ -122,7 +122,7 @@ async def test_a_worker_that_hangs_is_not_waited_for_without_end(tiny: Path) -> 
     finally:
         os.kill(pid, signal.SIGCONT)
     try:
-        while True:  # it has questions to answer that nobody waits for
+        while True:  # it has questions to answer that no caller waits for
             with contextlib.suppress(Unavailable):
                 assert (await engine.count_tokens(["one two"])).texts[0] > 0
                 break
@@ -173,7 +173,7 @@ async def test_an_idle_worker_that_hangs_is_replaced_before_it_is_needed(tiny: P
 
 
 async def test_a_step_that_never_ends_is_noticed_although_other_threads_live(tiny: Path, tmp_path: Path) -> None:
-    """It is the engine's thread that must make progress; nobody but that turn fails."""
+    """It is the engine's thread that must make progress; only that turn fails."""
     command = (sys.executable, "-P", hanging_worker.__file__, "hang", str(tmp_path / "mark"))
     async with watched(tiny, command) as engine:
         with pytest.raises(WorkerCrashed, match="hung"):
@@ -183,7 +183,7 @@ async def test_a_step_that_never_ends_is_noticed_although_other_threads_live(tin
 
 
 async def test_a_worker_that_computes_is_not_taken_for_one_that_hangs(tiny: Path, tmp_path: Path) -> None:
-    """An unpredicted step takes three times the limit, as on a machine that is overloaded: nobody notices."""
+    """An unpredicted step takes three times the limit, as on a machine that is overloaded: no caller notices."""
     command = (sys.executable, "-P", hanging_worker.__file__, "late", str(tmp_path / "mark"))
     async with watched(tiny, command) as engine:
         assert (await ask(engine, "first", max_tokens=50)).finished.usage.completion_tokens == 50

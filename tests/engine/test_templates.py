@@ -1,4 +1,4 @@
-"""Prompts say what the history says, in the model's own format, and nobody can forge a piece of it (S8)."""
+"""Prompts say what the history says, in the model's own format, and no text can forge a piece of it (S8)."""
 
 import re
 

@@ -98,7 +98,7 @@ def test_a_reply_keeps_the_tokens_that_the_model_chose(vocabulary: Vocabulary, t
 
 
 def test_a_copy_of_a_session_has_its_tokens(vocabulary: Vocabulary, template: str) -> None:
-    """A fork, or a child that is told what its parent was told; but nobody else's."""
+    """A fork, or a child that is told what its parent was told; but no other's."""
     harness = TokenLogHarness(vocabulary, template)
     log, _ = harness.next([user("hi")], key="parent")
     letters = np.array([int(vocabulary.tokenize(letter, special=False)[0]) for letter in "abab"], dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Paths that somebody tries in order to get out, in or around; for every face of the gate.
+"""Paths that an attacker tries in order to get out, in or around; for every face of the gate.
 
 `REFUSED` are no logical paths: each face answers `InvalidPathError` (or its own word for it). `LITERAL` are legal and
 mean just what they say: a face that decodes, trims, folds or normalises one of them touches something else than asked.

@@ -9,7 +9,7 @@ SECRET = "nobody may read this"  # noqa: S105
 
 
 class Place:
-    """A root with a disk file system on it, and a neighbour that nobody may touch."""
+    """A root with a disk file system on it, and a neighbour that may not be touched."""
 
     def __init__(self, base: Path) -> None:
         self.root = base / "root"

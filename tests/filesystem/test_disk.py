@@ -95,7 +95,7 @@ def test_hard_links_can_be_allowed_and_are_never_written_through(place: Place) -
 
 
 def test_the_root_itself_may_be_a_link_and_may_be_moved(tmp_path: Path) -> None:
-    """The root is the word of whoever runs the server, and is opened once."""
+    """The root is the word of the user who runs the server, and is opened once."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     handle = everything(DiskFileSystem(tmp_path / "link"))
@@ -301,7 +301,7 @@ def test_of_many_that_create_a_file_one_does(place: Place, monkeypatch: pytest.M
 
 
 def test_a_write_survives_the_removal_of_its_directory(place: Place) -> None:
-    """Somebody who tidies up empty directories makes no write fail."""
+    """A program that tidies up empty directories makes no write fail."""
     stop = threading.Event()
 
     def tidy() -> None:
@@ -349,7 +349,7 @@ def test_permissions_are_kept_and_new_files_follow_the_umask(place: Place) -> No
 
 
 def test_what_is_made_can_be_its_owners_alone(tmp_path: Path) -> None:
-    """With `private` nobody else may look into a directory or read a file, whatever the umask allows."""
+    """With `private` no other user may look into a directory or read a file, whatever the umask allows."""
     root = tmp_path / "root"
     before = os.umask(0)
     try:

@@ -245,7 +245,7 @@ def _full_of(place: Place, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "hard link", "no path", "directory"])
 def test_a_directory_with_anything_in_it_is_not_removed(place: Place, kind: str) -> None:
-    """Be it shown or not: somebody put it there."""
+    """Be it shown or not: another program put it there."""
     _full_of(place, kind)
     for action in (place.handle.remove_directory, place.disk._remove_directory_impl):
         with pytest.raises(ConflictError, match="not empty"):
@@ -344,7 +344,7 @@ def test_of_many_that_move_one_thing_one_does(place: Place, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["file", "directory"])
 def test_of_many_that_move_to_one_path_one_does(place: Place, kind: str) -> None:
-    """Nobody's things are lost."""
+    """Nothing is lost."""
     for attempt in range(40):
         for number in range(4):
             place.handle.write(f"/s{number}" if kind == "file" else f"/s{number}/x", str(number))
@@ -358,7 +358,7 @@ def test_of_many_that_move_to_one_path_one_does(place: Place, kind: str) -> None
 
 
 def test_what_is_written_while_it_is_moved_is_not_lost(place: Place) -> None:
-    """The last content that was written is at the old path or has been moved, whoever came in between."""
+    """The last content that was written is at the old path or has been moved, whatever came in between."""
     stop = threading.Event()
 
     def move() -> int:

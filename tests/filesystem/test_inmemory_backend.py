@@ -280,7 +280,7 @@ class AgainstADictionary(RuleBasedStateMachine):
 
     @invariant()
     def same_directories(self) -> None:
-        """Whoever walks from the root finds each entry and each directory, once."""
+        """A walk from the root finds each entry and each directory, once."""
         waiting, entries, directories = ["/"], [], set()
         while waiting:
             for meta in self.handle.scan(waiting.pop()):

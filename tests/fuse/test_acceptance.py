@@ -28,7 +28,7 @@ def check(mount: Mount, script: str) -> str:
 
 
 def test_commands(mount: Mount) -> None:
-    """One after the other, as somebody would type them."""
+    """One after the other, as a user would type them."""
     check(mount, 'echo "你好" > $M/chat1; grep -q "Assistant:" $M/chat1')
     assert "Alice" in check(mount, 'echo "我叫Alice" >> $M/chat1; echo "我叫什么？" >> $M/chat1; tail -n 1 $M/chat1')
     check(mount, "echo one > $M/a; echo two > $M/b")

@@ -153,7 +153,7 @@ def test_cancel_wakes_the_reader(mount: Mount, stage: Stage, name: str) -> None:
 
 
 def test_more_than_three_hundred_readers_leave_the_mount_alive(mount: Mount, stage: Stage, name: str) -> None:
-    """So many wait as there are places; the others are told EAGAIN, and everybody else works on."""
+    """So many wait as there are places; the others are told EAGAIN, and all others work on."""
     failures: list[int] = []
     texts: list[bytes] = []
 

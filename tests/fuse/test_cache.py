@@ -131,7 +131,7 @@ def test_another_life_of_a_name(cache: Cache, source: Source) -> None:
 
 
 def test_deletion(cache: Cache, source: Source) -> None:
-    """Whoever holds the session is told; a new one of the name is another."""
+    """A holder of the session is told; a new one of the name is another."""
     cache.apply(source.make("session.created", "f"))
     entry = cache.get("f")
     cache.apply(source.make("session.deleted", "f"))
@@ -167,7 +167,7 @@ def test_rename_to_where_the_caller_may_not_look(cache: Cache, source: Source) -
 
 
 def test_settled_includes_what_is_below(cache: Cache, source: Source) -> None:
-    """A parent waits for its children, a child for nobody (S13)."""
+    """A parent waits for its children, a child does not wait for its parent (S13)."""
     for name in ("a", "a/b", "a/b/c", "ab"):
         cache.apply(source.make("session.created", name))
     cache.apply(source.make("state.changed", "a/b/c", state="generating", queued=0))
@@ -178,7 +178,7 @@ def test_settled_includes_what_is_below(cache: Cache, source: Source) -> None:
 
 
 def test_server_that_is_away(cache: Cache, source: Source) -> None:
-    """Nothing of the past is shown, and nobody waits; with the server everything comes back."""
+    """Nothing of the past is shown, and no reader waits; with the server everything comes back."""
     cache.apply(source.make("session.created", "f"))
     cache.apply(source.make("state.changed", "f", state="generating", queued=0))
     entry = cache.get("f")
@@ -247,7 +247,7 @@ def test_end_of_a_turn(cache: Cache, source: Source, said: list[str], reply: str
 
 
 def test_waiters_are_woken_and_only_by_what_concerns_them(cache: Cache, source: Source) -> None:
-    """Tokens wake nobody who waits for the end."""
+    """Tokens do not wake a reader that waits for the end."""
     for name in ("a", "a/b", "c"):
         cache.apply(source.make("session.created", name))
     entry: Entry = cache.get("a")

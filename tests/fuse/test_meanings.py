@@ -406,7 +406,7 @@ def test_df_answers(mount: Mount, stage: Stage, name: str) -> None:
 
 
 def test_two_writers_at_once(mount: Mount, stage: Stage, name: str) -> None:
-    """Nobody's message is lost, none is mixed with another (S4)."""
+    """No message is lost, none is mixed with another (S4)."""
     words = [[f"{writer}-{number} " * 5_000 for number in range(10)] for writer in "ab"]
 
     def write(path: Path, texts: list[str]) -> None:
@@ -434,7 +434,7 @@ def test_every_write_is_a_message_if_wanted(stage: Stage, tmp_path: Path, mount:
 
 
 def test_a_conversation_costs_one_request_a_message(mount: Mount, stage: Stage, name: str) -> None:
-    """What the bridge makes and writes it knows; looking and reading ask nobody (F7)."""
+    """What the bridge makes and writes it knows; looking and reading send no request (F7)."""
     (mount / name).touch()
     before = requests(stage)
     for number in range(3):

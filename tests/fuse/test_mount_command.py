@@ -90,7 +90,7 @@ def test_background(stage: Stage, tmp_path: Path) -> None:
 @needs_fuse
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_ordinary_user() -> None:
-    """Somebody who may open the device mounts by fusermount3, writes, reads and unmounts."""
+    """A user who may open the device mounts by fusermount3, writes, reads and unmounts."""
     script = (
         'set -e; mount --make-rprivate /; if [ -n "$HIDDEN" ]; then mkdir $T/keep; mount --bind $BASE $T/keep; '
         "mount -t tmpfs -o mode=755 none $HIDDEN; mkdir -p $BASE; mount --bind $T/keep $BASE; fi; "

@@ -143,7 +143,7 @@ def test_patience() -> None:
 
 
 def test_calls_are_interruptible() -> None:
-    """A server that does not answer holds nobody."""
+    """A server that does not answer holds up nothing."""
     caller = Caller()
     waiter = Waiter(caller, 1)
     assert waiter.call(lambda: 5) == 5

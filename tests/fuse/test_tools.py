@@ -1,4 +1,4 @@
-"""Programs that everybody has, on a mount: they work, or they are refused and nothing is lost (F1, F2)."""
+"""Common programs on a mount: they work, or they are refused and nothing is lost (F1, F2)."""
 
 import shutil
 from dataclasses import dataclass, field

@@ -42,7 +42,7 @@ class Guest:
 
 @asynccontextmanager
 async def guests(server: ServerHarness, **grants: Sequence[Grant]) -> AsyncIterator[dict[str, Guest]]:
-    """Let these callers in, each with its grants, and nobody else."""
+    """Let these callers in, each with its grants, and no others."""
     secrets = {name: f"cfs_{name}" for name in grants}
     server.parts.principals.use({name: Token(hash=digest(secret)) for name, secret in secrets.items()})
     async with AsyncExitStack() as stack:

@@ -308,7 +308,7 @@ def end(process: subprocess.Popen[str]) -> None:
 def serving(*flags: str, **env: str) -> Iterator[Process]:
     """Run `cfs serve` on a free port; it is killed at the end if it has not ended by then.
 
-    Its log goes to a file: a pipe that nobody reads would stop it when full.
+    Its log goes to a file: a pipe without a reader would stop it when full.
     """
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(

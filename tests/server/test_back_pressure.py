@@ -12,7 +12,7 @@ COMPLETION = {"messages": [{"role": "user", "content": "hello"}]}
 
 
 async def test_the_wait_is_that_of_the_callers_own_work(server: ServerHarness) -> None:
-    """Of sessions, of their sub-sessions, and of completions; somebody else is not told to wait for it."""
+    """Of sessions, of their sub-sessions, and of completions; another owner need not wait for it."""
     async with guests(server, crowd=[grant("/sessions")], light=[grant("/sessions")]) as who:
         crowd, light = who["crowd"], who["light"]
         owner = crowd.principal.account.owner
@@ -27,7 +27,7 @@ async def test_the_wait_is_that_of_the_callers_own_work(server: ServerHarness) -
 
 
 def test_one_whose_turn_is_next_is_let_in_while_a_crowd_is_refused(tmp_path: Path) -> None:
-    """A crowd sends until it is told to wait; at that moment somebody else is answered."""
+    """A crowd sends until it is told to wait; at that moment another owner is answered."""
     tokens = tmp_path / "tokens.toml"
     secrets = {name: _token(name, tokens) for name in ("crowd", "light")}
     flags = ["--tokens", str(tokens), "--max-wait-seconds", "4", "--log-level", "error"]

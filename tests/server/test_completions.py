@@ -24,7 +24,7 @@ CALL = '<tool_call>{"name": "read_file", "arguments": {"path": "a", "count": 2}}
 
 
 def saying(*pieces: str | Delta) -> Script:
-    """Make a script that says the same to everybody."""
+    """Make a script that says the same to all."""
     return lambda _: pieces
 
 
@@ -242,7 +242,7 @@ async def test_heartbeats_are_comments() -> None:
 
 
 async def test_the_longest_life_of_streams_is_not_for_completions() -> None:
-    """Nobody could resume one."""
+    """It could not be resumed."""
     engine = ScriptedEngine(saying("late"))
     engine.hold()
     async with running_server(engine=engine, stream_seconds=0.01, ping=0.01) as server:
@@ -259,7 +259,7 @@ async def test_the_longest_life_of_streams_is_not_for_completions() -> None:
 
 
 async def test_a_client_that_goes_away_ends_its_completion() -> None:
-    """In the middle of a stream, before it, and while it waits for the whole: nothing is computed for nobody."""
+    """In the middle of a stream, before it, and while it waits for the whole: nothing is computed in vain."""
     engine = ScriptedEngine(saying(*["x"] * 1000))
     engine.hold()
     async with running_server(engine=engine) as server:
@@ -449,7 +449,7 @@ async def test_no_more_is_counted_than_one_message_may_have(server: ServerHarnes
 
 
 def test_the_oldest_conversations_are_forgotten() -> None:
-    """An engine keeps nothing for ever, and nobody shares a key with another owner."""
+    """An engine keeps nothing for ever, and no owner shares a key with another."""
     forgotten: list[str] = []
     known = Conversations(forgotten.append, most=2)
 

@@ -306,7 +306,7 @@ WRITER = Grant(prefix="/sessions/mine", ops={"read", "write"})
 
 
 async def test_who_may_write_to_no_session_may_not_use_the_model(strict: ServerHarness) -> None:
-    """Reading, or files, is not enough; the models may be listed by anybody with a token."""
+    """Reading, or files, is not enough; the models may be listed with any token."""
     reader = Grant(prefix="/sessions", ops={"read", "list", "file", "delete"})
     async with guests(
         strict, reader=[reader], files=[grant("/workspaces")], nobody=[], writer=[WRITER], all=[grant("/")]

@@ -31,7 +31,7 @@ class TestWorkspaces(FileSystemConformance):
 
 @pytest.fixture
 def composed(tmp_path: Path) -> Iterator[RouterFileSystem]:
-    """What each principal of the server has a handle for, but that nobody answers."""
+    """What each principal of the server has a handle for, but that no model answers."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(running_store()) as d:
         sessions = portal.call(lambda: SessionFileSystem(d.store, generate=False))
         yield RouterFileSystem({SESSIONS: sessions, WORKSPACES: Workspaces(tmp_path)})

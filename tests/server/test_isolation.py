@@ -315,7 +315,7 @@ async def shared() -> AsyncIterator[Estate]:
 async def test_what_is_not_granted_is_as_if_it_did_not_exist(
     shared: Estate, route: tuple[str, str], call: Call
 ) -> None:
-    """Asked for by somebody without rights, it changes nothing and answers as what is not there, to the letter."""
+    """Asked for without rights, it changes nothing and answers as what is not there, to the letter."""
     server, who, turn = shared
     bob, before = who["bob"], await everything_in(server)
     methods = ("GET", "HEAD") if route[0] == "GET" else (route[0],)
@@ -371,7 +371,7 @@ async def test_a_change_of_settings_shows_them_to_readers_only() -> None:
 
 
 async def untargeted(guest: Guest) -> dict[str, Answer]:
-    """All answers of the routes that are for everybody, but for the stream."""
+    """All answers of the routes that need no token, but for the stream."""
     return {
         path: await ask(guest, guest.client.build_request(method, path))
         for method, path in sorted(FOR_ALL)

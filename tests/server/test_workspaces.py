@@ -210,7 +210,7 @@ def test_what_changes_how_much_is_stored_is_counted(tmp_path: Path) -> None:
 
 
 class SlowDisk(Workspaces):
-    """Takes its time before a write or a deletion: whoever does not wait for it is sure to come in between."""
+    """Takes its time before a write or a deletion: a caller that does not wait for it is sure to come in between."""
 
     def _write_from_impl(self, path: str, source: Iterable[bytes], overwrite: bool) -> EntryMeta:
         time.sleep(0.02)
@@ -288,7 +288,7 @@ class SlowSearches(InMemoryFileSystem):
 
 
 async def test_many_searches_of_one_caller_leave_the_threads_to_the_others(tmp_path: Path) -> None:
-    """Twice as many searches as there are threads wait for one another, and nobody else waits for them."""
+    """Twice as many searches as there are threads wait for one another, and no other request waits for them."""
     slow = SlowSearches()
     handle = slow.create_handle([Grant(prefix="/", ops=OPERATIONS)])
     handle.write("/workspaces/main/a", "x")

@@ -72,7 +72,7 @@ async def pair(kind: UpstreamKind, *acts: Act, stub: Stub | None = None, **chang
 
 
 async def started(stub: Stub | None, kind: UpstreamKind, *, url: str = "", **changes: Any) -> ModelInfo:
-    """Start an engine with a stub, or with an address where nobody is; what it says of its model."""
+    """Start an engine with a stub, or with an address without a server; what it says of its model."""
     async with contextlib.AsyncExitStack() as stack:
         if stub is not None:
             url = await stack.enter_async_context(served(stub))

@@ -258,7 +258,7 @@ async def test_newer_models_of_openai_have_another_name_for_the_length() -> None
 
 @BOTH
 async def test_an_upstream_that_goes_away_is_seen_and_seen_again_when_it_is_back(kind: UpstreamKind) -> None:
-    """Turns fail meanwhile; later ones work, and nobody has to ask (H6)."""
+    """Turns fail meanwhile; later ones work, without being asked (H6)."""
     naps = Naps()
     async with served(STUBS[kind]()) as url:
         engine = UpstreamEngine(options(url, kind, retries=Retries(most=1, sleep=naps)))

@@ -74,7 +74,7 @@ def main(root: str, kills: int) -> None:
 
 
 def unreadable(folder: Path) -> list[str]:
-    """Files that do not parse, before anybody has mended anything."""
+    """Files that do not parse, before anything is mended."""
     bad = []
     for path in folder.rglob("*.json*"):
         try:

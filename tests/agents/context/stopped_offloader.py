@@ -71,7 +71,7 @@ def main(root: str) -> None:
 
 
 def looked_at(root: Path) -> list[str]:
-    """What is wrong before anybody has mended anything, and after that."""
+    """What is wrong before anything is mended, and after that."""
     index = root / SESSION / "index.json"
     records = json.loads(index.read_text())["items"] if index.exists() else []
     found = [f"{record['path']} is nowhere" for record in records if not (index.parent / record["path"]).is_file()]

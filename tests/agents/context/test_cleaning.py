@@ -74,7 +74,7 @@ async def test_the_working_context_keeps_what_it_refers_to(files: ContextFileSys
 
 
 def test_whole_sessions_go_when_they_are_old(tmp_path: Path, clock: ManualClock) -> None:
-    """Not one that somebody has open, has a name of its own, or was used lately; nor what else lies there."""
+    """Not one that is open, has a name of its own, or was used lately; nor what else lies there."""
     kept = {"mine", "session_20260102_030405_notes"}
     sessions = [ContextFileSystem(tmp_path, session_id, now=clock, reserve=0) for session_id in (None, None, "mine")]
     for files in sessions:

@@ -200,7 +200,7 @@ def test_a_threshold_has_to_make_sense(threshold: int, goal: int | None) -> None
 
 
 async def test_the_newest_give_way_where_nobody_sums_up(files: ContextFileSystem) -> None:
-    """Only as far as the threshold needs it; somebody who is not asked now keeps them."""
+    """Only as far as the threshold needs it; those that are not asked now keep them."""
     context = task_of(*(m for n in range(4) for m in (assistant("", call(f"c{n}")), result(words(300), f"c{n}"))))
     alone = await SelectiveCompactionPolicy(900, keep_recent=9).compact(context, offloader(files))
     assert 600 < alone.tokens_after <= 900

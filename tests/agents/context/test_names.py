@@ -33,7 +33,7 @@ ODD = [
 
 @pytest.mark.parametrize("plain", ["call_1", "call_Ab9xYz", "toolu_01A09q90qw90lq917835lq9", "0", "chatcmpl-tool-1f"])
 def test_a_plain_id_is_its_own_name(plain: str) -> None:
-    """Whoever looks into the folder recognises it."""
+    """A person who looks into the folder recognises it."""
     assert safe_name(plain, "item") == plain
 
 

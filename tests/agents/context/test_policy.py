@@ -53,7 +53,7 @@ def test_only_what_is_above_two_thousand_tokens_goes(tokens: int, goes: bool) ->
 
 
 def test_a_summary_never_goes() -> None:
-    """Whoever asks for that has misunderstood something."""
+    """A caller who asks for that has misunderstood something."""
     with pytest.raises(InvalidSettings, match="compaction_summary"):
         OffloadPolicy(type_enabled={"compaction_summary": True})
 

@@ -333,7 +333,7 @@ def test_a_file_that_no_index_names_is_taken_in(files: ContextFileSystem) -> Non
 
 
 def test_a_record_whose_file_is_gone_is_dropped(files: ContextFileSystem) -> None:
-    """The index does not lead to nothing, whoever removed the file; nor does a damaged file stay in it unread."""
+    """The index does not lead to nothing, however the file was removed; nor does a damaged file stay in it unread."""
     first, second = item(result("1", "call_1")), item(result("2", "call_2"))
     stored(files, first, second)
     with damaged(files, lambda folder: (folder / "tool_result/shell/call_1.json").unlink()) as again:
@@ -394,7 +394,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_a_true_index(tmp_path: Pat
 
 @pytest.mark.parametrize("elsewhere", ["../../outside.json", "/outside.json", "no/such.json"])
 def test_an_index_cannot_lead_elsewhere(files: ContextFileSystem, elsewhere: str) -> None:
-    """A path that somebody wrote into it is not followed; the item is found where it is."""
+    """A forged path in it is not followed; the item is found where it is."""
     entry = item(result("x"))
     stored(files, entry)
     (files.root.parent / "outside.json").write_text("nobody may read or write this")

@@ -1,4 +1,4 @@
-"""Texts are counted once, by whoever can; nobody there means a guess (A7)."""
+"""Texts are counted once, by what can count them; without that, they are estimated (A7)."""
 
 from collections.abc import Sequence
 

@@ -5,7 +5,7 @@
     python killed_tree.py FOLDER URL stumbling N    one task in lives that are each killed at their point N
 
 With CFS_VICTIM=server the server is killed at the point instead, and with both the server and then the runtime. Its pid
-is in the file CFS_SERVER_PID, and whoever started this program starts it again.
+is in the file CFS_SERVER_PID, and the test starts it again.
 
 Points are before and after everything that is written, asked of the server or of a model. Prints, as JSON, what was
 found. A program of its own, since a test run with threads must not fork.
@@ -242,7 +242,7 @@ def main() -> None:
         found = each(folder, url, random.Random(int(sys.argv[5])).sample(range(1, 400), number))
     else:
         found = stumbling(folder, url, number)
-    print(json.dumps(found))  # noqa: T201 - the answer to whoever started this
+    print(json.dumps(found))  # noqa: T201 - the answer to the test
 
 
 if __name__ == "__main__":

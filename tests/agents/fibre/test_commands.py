@@ -79,7 +79,7 @@ def wrote(root: Path, session: str) -> str:
 
 
 def test_the_agent_says_that_it_answers_once_it_does(url: str, client: Client, tmp_path: Path) -> None:
-    """Nobody else answers what is written then, also where there was no session."""
+    """No other answers what is written then, also where there was no session."""
     with serve(url, "fresh", tmp_path) as running:
         assert running.process.stderr is not None
         assert running.process.stderr.readline() == b"[an agent answers in fresh; Ctrl-C ends it]\n"
@@ -113,7 +113,7 @@ def test_pausing_the_root_holds_its_children_too(url: str, client: Client, tmp_p
 
 
 def test_a_killed_tree_is_resumed_from_disk(url: str, client: Client, tmp_path: Path) -> None:
-    """Whoever killed it, and whatever the server still believes."""
+    """However it was killed, and whatever the server still believes."""
     ready(client, "killed")
     with serve(url, "killed", tmp_path) as running:
         client.call(api.post("killed", NewMessage(content=family("child"))))

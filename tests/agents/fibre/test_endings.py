@@ -227,7 +227,7 @@ async def test_a_server_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_turn_whose_holder_was_late_goes_on(tmp_path: Path, server: ServerHarness) -> None:
-    """The lease runs out in the middle of a task, and nobody else has claimed the turn."""
+    """The lease runs out in the middle of a task, and no other agent has claimed the turn."""
     scripted = ScriptedModels(main=[late(write("a.txt")), says("ok")])
     async with tree(tmp_path, scripted, server.url) as agent:
         working = asyncio.create_task(agent.run("go"))

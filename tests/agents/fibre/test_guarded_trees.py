@@ -30,7 +30,7 @@ async def child_of(folder: Path, script: Script, *before: Line, **config: Any) -
 
 
 def put(folder: Path, name: str, text: str) -> None:
-    """Have a file in the workspace before anybody is at work."""
+    """Have a file in the workspace before any agent is at work."""
     place = folder / "main" / "agent_workspace"
     place.mkdir(parents=True)
     (place / name).write_text(text)

@@ -214,4 +214,4 @@ def stumbling(folder: Path, point: int) -> dict[str, Any]:
 
 if __name__ == "__main__":
     kill = {"every": every, "stumbling": stumbling}[sys.argv[2]]
-    print(json.dumps(kill(Path(sys.argv[1]), int(sys.argv[3]))))  # noqa: T201 - the answer to whoever started this
+    print(json.dumps(kill(Path(sys.argv[1]), int(sys.argv[3]))))  # noqa: T201 - the answer to the test

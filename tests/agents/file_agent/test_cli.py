@@ -85,7 +85,7 @@ def test_commands_get_the_variables_that_are_named(url: str, tmp_path: Path, mod
 
 
 def test_variable_that_is_not_there_is_refused(url: str, tmp_path: Path) -> None:
-    """It may be a slip of the pen, which nobody would find."""
+    """It may be a slip of the pen, which would not be found."""
     code, _, errors = ended(cfs(url, "agent", "run", "hello", "--env", "NO_SUCH_VARIABLE", "--root", str(tmp_path)))
     assert code == 2
     assert "there is no variable 'NO_SUCH_VARIABLE'" in errors

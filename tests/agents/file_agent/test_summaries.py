@@ -25,7 +25,7 @@ class Talker:
         self._length = length
 
     async def stream(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]] = ()) -> AsyncGenerator[Item]:
-        """Reply at once; whoever sums up has no tools."""
+        """Reply at once; a model that sums up has no tools."""
         if not tools:
             self.summarised.append(messages[-1].content)
             if isinstance(self._summary, Exception):

@@ -108,7 +108,7 @@ async def test_the_chinese_heading_is_one_too(tmp_path: Path) -> None:
 
 
 async def test_a_window_that_is_edited_by_hand_counts_from_the_next_task_on(tmp_path: Path) -> None:
-    """The file is the state: whoever changes it changes what the agent has in mind."""
+    """The file is the state: a change of it changes what the agent has in mind."""
     made, model = agent(tmp_path, says("Hello."), says("Hello, Ada."))
     async with made:
         await made.run("Hello.")

@@ -179,7 +179,7 @@ async def test_every_ten_steps_without_a_sync_it_is_asked_for(tmp_path: Path) ->
 
 
 async def test_a_sync_of_its_own_begins_the_ten_steps_anew(tmp_path: Path) -> None:
-    """Whoever keeps the window up to date is not asked to."""
+    """An agent that keeps the window up to date is not asked to."""
     steps = [calls("execute_command", command=f"echo {number}") for number in range(27)]
     sync = calls("sync_context", new_context_content="# Current Task\nCount.\n")
     made, model = agent(tmp_path, *steps[:9], sync, *steps[9:18], sync, *steps[18:], says("Done."))

@@ -62,7 +62,7 @@ SETTINGS = ("kernel/core_pattern", "kernel/modprobe", "kernel/hostname", "kernel
 
 @dataclass
 class World:
-    """What is outside of a sandbox, with everything open to whoever can reach it."""
+    """What is outside of a sandbox, with everything open to a process that can reach it."""
 
     base: Path
     token: str
@@ -263,7 +263,7 @@ def tried(world: World, shell: PersistentShell, attempt: Attempt) -> list[str]:
 
 @pytest.fixture(params=["own", "ordinary"])
 def account(request: pytest.FixtureRequest) -> str:
-    """Whose commands they are: those of whoever runs the tests, and of a user who may do nothing else here."""
+    """Whose commands they are: those of the user who runs the tests, and of a user who may do nothing else here."""
     if request.param == "ordinary" and os.getuid() != 0:
         pytest.skip("the tests run as an ordinary user")
     return str(request.param)

@@ -227,7 +227,7 @@ async def test_function_that_blocks_is_left_alone_when_its_time_is_over(gate: th
 
 
 def test_function_that_hangs_does_not_keep_the_program_from_ending(gate: threading.Event) -> None:
-    """The loop waits for no thread of a tool; a result that comes too late bothers nobody."""
+    """The loop waits for no thread of a tool; a result that comes too late is dropped."""
 
     @tool("block", timeout=0.01)
     def block() -> None:
@@ -240,7 +240,7 @@ def test_function_that_hangs_does_not_keep_the_program_from_ending(gate: threadi
 
 
 async def test_cancelling_a_call_is_no_result(gate: threading.Event) -> None:
-    """Whoever cancels an agent gets its task back at once."""
+    """A caller that cancels an agent gets its task back at once."""
 
     @tool("block")
     def block() -> None:

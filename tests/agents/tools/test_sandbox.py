@@ -253,7 +253,7 @@ def test_runtime_opens_nothing_that_a_command_has_replaced(box: AnyShell, root: 
 
 @needs_bubblewrap
 def test_directory_of_scripts_and_pipes_is_read_only_in_a_sandbox(box: AnyShell) -> None:
-    """A file that is made there by somebody else, or removed, would be opened by the runtime."""
+    """A file that another process makes there, or removes, would be opened by the runtime."""
     for attempt in ("touch D/new", "rm D/command", "mv D/command D/x", "ln D/command D/x", "mkfifo D/x", "chmod 777 D"):
         result = box.run(attempt.replace("D", SHARED))
         assert result.status != 0, attempt

@@ -113,7 +113,7 @@ def test_question_cannot_wait_for_an_answer(shell: AnyShell, command: str) -> No
 
 
 def at_a_terminal(program: str) -> str:
-    """Write the command that gives a program a terminal of its own, at which nobody types."""
+    """Write the command that gives a program a terminal of its own, without a person at it."""
     inner = ["python3", "-c", program]
     return f"python3 -c {shlex.quote(f'import pty; pty.spawn({inner!r})')}"
 
@@ -139,7 +139,7 @@ def test_work_after_a_text_like_a_question_is_not_interrupted(shell: AnyShell) -
 
 
 def test_question_in_the_background_interrupts_nothing(shell: AnyShell) -> None:
-    """Nobody waits for it."""
+    """It is not waited for."""
     asks = at_a_terminal("input('Overwrite? ')")
     result = shell.run(f"{asks} >/dev/null & sleep 2.5; echo done", timeout=50)
     assert result.asked is None
@@ -175,7 +175,7 @@ def test_background_child_cannot_hang_a_command(shell: AnyShell) -> None:
 
 
 def test_background_child_that_writes_much_goes_on(shell: AnyShell) -> None:
-    """More than a pipe holds: nobody may block it, and nobody may break its pipe."""
+    """More than a pipe holds: nothing may block it, and nothing may break its pipe."""
     result = shell.run("{ sleep 0.2; seq 500000; touch done; } & true")
     shell.run("while [ ! -e done ]; do sleep 0.05; done")
     assert result.record

@@ -1,4 +1,4 @@
-"""A command or its shell comes to an end that nobody planned: the shell lives on, or says that it did not (A5, B8)."""
+"""A command or its shell comes to an unplanned end: the shell lives on, or says that it did not (A5, B8)."""
 
 import asyncio
 import os
@@ -130,7 +130,7 @@ def test_shell_that_ends_is_replaced_and_says_so(
 
 
 def test_shell_that_died_between_two_commands_is_replaced_and_says_so(shell: AnyShell) -> None:
-    """Nobody saw it end; the next command says that it has a fresh one."""
+    """It ended unseen; the next command says that it has a fresh one."""
     pid = int(shell.run("echo $$; (sleep 0.05; kill -9 $$) & disown").output)
     until(lambda: not is_alive(pid))
     result = shell.run("echo back")
@@ -196,7 +196,7 @@ def test_what_a_command_does_to_the_shell_does_not_break_it(
 def test_shell_that_lost_what_it_needs_is_replaced(
     shell: AnyShell, first: str, replaced: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when somebody closes every descriptor, or removes the files of the shell."""
+    """Also when a command closes every descriptor, or removes the files of the shell."""
     if not replaced:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -255,7 +255,7 @@ def test_closing_runs_what_is_to_be_run_at_exit(shell: AnyShell, tmp_path: Path)
 
 
 def test_closing_ends_a_command_that_runs(settings: ShellSettings) -> None:
-    """Whoever waits for it is told that the shell has ended."""
+    """The caller that waits for it gets an error: the shell has ended."""
     shell = PersistentShell(settings)
     shell.run("true")
     results = []

@@ -66,7 +66,7 @@ def test_output_is_cut_between_characters(text: str, keep: int) -> None:
     ],
 )
 def test_variable_that_is_not_listed_is_left_out(name: str) -> None:
-    """Whatever it is called; whoever needs it names it."""
+    """Whatever it is called; a user who needs it names it."""
     assert name not in environment({name: "x"}, {}, frozenset(), "/home")
     assert environment({name: "x"}, {}, frozenset({name}), "/home")[name] == "x"
     assert environment({}, {name: "x"}, frozenset(), "/home")[name] == "x"
@@ -81,7 +81,7 @@ def test_harmless_variables_are_kept() -> None:
 
 
 def test_what_bash_takes_orders_from_is_left_out(settings: ShellSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No startup file, no trap in the environment, no prompt; programs are told that nobody is there."""
+    """No startup file, no trap in the environment, no prompt; programs are told that no person is there."""
     for name in ("BASH_ENV", "ENV", "PROMPT_COMMAND", "SHELLOPTS", "BASHOPTS", "BASH_FUNC_ls%%", "CDPATH", "PS1"):
         monkeypatch.setenv(name, "() { echo hacked; }" if name.startswith("BASH_F") else "xtrace:extglob")
     monkeypatch.setenv("MY_TOKEN", "secret")

@@ -227,7 +227,7 @@ def test_link_in_the_place_of_a_folder_leads_the_ledger_nowhere(ledger: ChangeLo
 
 
 def test_pipe_in_the_place_of_a_file_does_not_hold_up_the_ledger(ledger: ChangeLog, root: Path) -> None:
-    """Nobody writes to it."""
+    """Nothing writes to it."""
     write(ledger, root, "a", "file", "text")
     (root / "file").unlink()
     os.mkfifo(root / "file")
