@@ -30,17 +30,22 @@ export class Conversation {
   revision = 0; // grows when a message, its time or its cost changes
   remembered = 0; // the first message whose text is here
   loaded = false;
+  /** @type {string | null} */
   gone = null; // a sentence, once it has been deleted
   movedTo = null;
+  /** @type {string | null} */
   error = null;
   #api;
   #session = new SessionState();
   #before = []; // messages that are shown while a replaced history is read
+  /** @type {{ turn: import("./session_state.js").TurnState | null, text: number, thinking: number, calls: number }} */
   #stored = { turn: null, text: 0, thinking: 0, calls: 0 }; // how much of the running turn is in messages already
+  /** @type {{ turn: import("./session_state.js").TurnState | null, first: number, last: number, tokens: number }} */
   #pace = { turn: null, first: 0, last: 0, tokens: 0 };
   #size = 0; // characters of the messages that are remembered
   #whole = false; // all messages were asked for: none is forgotten
   #figures = false; // the figures of the last turns have been asked for
+  /** @type {Promise<any> | null} */
   #loading = null;
   #again = false;
   #waiting = [];

@@ -6,20 +6,22 @@ import { t } from "./text.js";
 /**
  * Ask for a text, or with no `label` for a yes; `work` is then done while the dialog is open, and what it returns is
  * the answer. Undefined when the user leaves. An error is shown and the user may try again.
+ * @param {{ title: string, label?: string | null, value?: string, hint?: string, action: string, danger?: boolean,
+ *   work: (answer: string) => any }} question
+ * @returns {Promise<any>}
  */
-export function ask({ title, label = null, value = "", hint = "", action, danger = false, options = null, work }) {
+export function ask({ title, label = null, value = "", hint = "", action, danger = false, work }) {
   return new Promise((resume) => {
     let answer;
     const field = label === null ? null : el("input", { id: "answer", type: "text", value, spellcheck: false,
       autocomplete: "off" });
-    const choice = options && el("input", { type: "checkbox" });
     const complaint = el("p", { className: "complaint", role: "alert" });
     const go = el("button", { type: "submit", className: `button ${danger ? "danger" : "primary"}` }, action);
     const onsubmit = async (event) => {
       event.preventDefault();
       go.disabled = true;
       try {
-        answer = (await work(field?.value ?? "", choice?.checked ?? false)) ?? true;
+        answer = (await work(field?.value ?? "")) ?? true;
         dialog.close();
       } catch (error) {
         say(complaint, error.message);
@@ -34,7 +36,6 @@ export function ask({ title, label = null, value = "", hint = "", action, danger
       hint === "" ? null : el("p", { id: "hint", className: "quiet" }, hint),
       field && el("label", { htmlFor: "answer" }, label),
       field,
-      choice && el("label", { className: "choice" }, choice, ` ${options}`),
       complaint,
       el("div", { className: "answers" }, button(t("Cancel"), () => dialog.close()), go),
     );

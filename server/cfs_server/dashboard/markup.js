@@ -26,7 +26,7 @@ const policy = globalThis.trustedTypes?.createPolicy("cfs-markup", {
 
 /**
  * Markup of the server, which `insert` takes.
- * @typedef {TrustedHTML | string} Html
+ * @typedef {{ toString(): string }} Html
  * @typedef {{ text: string, language: string | null, keep: boolean, done: (html: Html | null) => void }} Wanted
  */
 
@@ -150,7 +150,7 @@ function trusted(html) {
  * @param {Html} html
  */
 export function insert(element, html) {
-  element.innerHTML = /** @type {string} */ (html);
+  element.innerHTML = /** @type {any} */ (html);
   for (const code of element.querySelectorAll(".code")) furnish(/** @type {HTMLElement} */ (code));
   for (const table of element.querySelectorAll("table")) {
     const frame = el("div", { className: "table", tabIndex: 0, role: "region", "aria-label": t("Table") });
