@@ -18,8 +18,8 @@ HTML = (
     "<a href='javascript:window.ran = 5'>click</a>",
     "<details open ontoggle='window.ran = 6'><summary>x</summary></details>",
     "<input autofocus onfocus='window.ran = 7'>",
-    "<style>@import 'http://203.0.113.1/x.css'; * { background: url(http://203.0.113.1/x) }</style>",
-    "<form action='http://203.0.113.1/'><button>send</button></form>",
+    "<style>@import 'http://evil.example/x.css'; * { background: url(http://evil.example/x) }</style>",
+    "<form action='http://evil.example/'><button>send</button></form>",
     "<math><mtext><table><mglyph><style><img src=x onerror='window.ran = 8'>",
     "\"'><b onclick='window.ran = 9'>x</b>",
     "${window.ran = 10} {{window.ran = 11}} </textarea><script>window.ran = 12</script>",
@@ -30,7 +30,7 @@ MARKDOWN = (
     "[click](JaVaScRiPt:window.ran=14)",
     "[click](data:text/html;base64,PHNjcmlwdD53aW5kb3cucmFuPTE1PC9zY3JpcHQ+)",
     "<javascript:window.ran=16>",
-    "![x](http://203.0.113.1/tracker.png)",
+    "![x](http://evil.example/tracker.png)",
     "![x](x' onerror='window.ran=17)",
     "[x]: javascript:window.ran=18\n\n[x]",
     "```<img/src=x/onerror=window.ran=19>\ncode\n```",
@@ -39,8 +39,8 @@ MARKDOWN = (
     "# <img src=x onerror=window.ran=22>",
     "| <script>window.ran = 23</script> |\n|---|\n| <img src=x onerror=window.ran=24> |",
     "- <svg/onload=window.ran=25>\n\n> <img src=x onerror=window.ran=26>",
-    '[x](http://203.0.113.1/" onmouseover="window.ran=27)',
-    "http://203.0.113.1/<script>window.ran=28</script>",
+    '[x](http://evil.example/" onmouseover="window.ran=27)',
+    "http://evil.example/<script>window.ran=28</script>",
     "&lt;img src=x onerror=window.ran=29&gt; &#60;script&#62;window.ran=30&#60;/script&#62;",
 )
 """Markdown that other renderers have turned into scripts, styles or requests."""
@@ -114,7 +114,7 @@ def test_each_payload_is_shown_and_does_nothing(pages: Pages, server: Process, c
     expect(page.locator(".text .plain")).to_have_count(0)  # all are rendered
     for link in messages(page).locator("a").all():
         assert (link.get_attribute("rel") or "").split() == ["noopener", "noreferrer", "nofollow"]
-        assert (link.get_attribute("href") or "").startswith("http://203.0.113.1/")
+        assert (link.get_attribute("href") or "").startswith("http://evil.example/")
     harmless(page)
 
 

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.agent import Agent
-from tests.dashboard.support import address, messages, send
+from tests.dashboard.support import PHONE, Pages, address, messages, send, violations
 from tests.server.support import Process
 
 DROP = """([text, name]) => {
@@ -122,6 +122,57 @@ def test_a_file_that_is_refused_says_why(page: Page, server: Process, client: ht
     expect(messages(page).first).not_to_contain_text("x.txt")
 
 
+def test_an_edit_begins_a_branch_and_nothing_is_lost(page: Page, server: Process, client: httpx.Client) -> None:
+    talked(client, "w-edit", "first", "second")
+    show(page, server, "w-edit")
+    messages(page).nth(2).get_by_role("button", name="Edit in a new branch").click()
+    field = page.get_by_role("textbox", name="Edit message")
+    expect(field).to_have_value("second")
+    field.press("Escape")
+    expect(field).to_have_count(0)
+    page.keyboard.press("Enter")  # the button has the focus again
+    field.fill("second, other words")
+    field.press("Enter")
+    expect(page).to_have_url(re.compile("#conversation/w-edit-2$"))
+    expect(messages(page).nth(3)).to_contain_text("second, other words")
+    switcher = page.get_by_role("group", name="Branch 2 of 2")
+    expect(messages(page).nth(2).locator(".switcher")).to_have_count(1)
+    switcher.get_by_role("button", name="Previous branch").click()
+    expect(page).to_have_url(re.compile("#conversation/w-edit$"))
+    expect(messages(page)).to_have_count(4)
+    expect(messages(page).nth(2)).not_to_contain_text("other words")
+    page.get_by_role("group", name="Branch 1 of 2").get_by_role("button", name="Next branch").focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("#conversation/w-edit-2$"))
+    assert client.get("/v1/sessions/w-edit").json()["messages"] == 4
+
+
+def test_a_reply_is_made_again_and_branched_from(page: Page, server: Process, client: httpx.Client) -> None:
+    talked(client, "w-again", "one", "two")
+    show(page, server, "w-again")
+    messages(page).nth(1).get_by_role("button", name="Answer again in a new branch").click()
+    expect(page).to_have_url(re.compile("#conversation/w-again-2$"))
+    expect(messages(page)).to_have_count(2)
+    expect(page.get_by_role("group", name="Branch 2 of 2")).to_be_visible()
+    show(page, server, "w-again")
+    messages(page).nth(1).get_by_role("button", name="Branch from here").click()
+    expect(page).to_have_url(re.compile("#conversation/w-again-3$"))
+    expect(messages(page)).to_have_count(2)
+    send(page, "another way")
+    expect(messages(page)).to_have_count(4)
+    expect(messages(page).nth(2).locator(".switcher")).to_contain_text("2/2")
+    assert violations(page) == []
+
+
+def test_the_last_message_is_edited_by_a_key(page: Page, server: Process, client: httpx.Client) -> None:
+    talked(client, "w-key", "one", "two")
+    show(page, server, "w-key")
+    expect(messages(page)).to_have_count(4)
+    page.get_by_role("region", name="Messages of w-key").focus()
+    page.keyboard.press("e")
+    expect(page.get_by_role("textbox", name="Edit message")).to_have_value("two")
+
+
 def test_times_and_figures_stay_after_a_reload(page: Page, server: Process, client: httpx.Client) -> None:
     with Agent(client, "w-times") as agent:
         agent.begin("Go")
@@ -161,6 +212,23 @@ def test_a_session_is_exported(
         assert text == client.get(f"/v1/sessions/w-export-{name}", headers={"Accept": "text/plain"}).text
     else:
         assert re.search(r"^# .*\n\n## User · .* UTC\n\none\ntwo\n\n## Assistant", text)
+
+
+def test_a_phone_has_all_actions_by_touch(pages: Pages, server: Process, client: httpx.Client) -> None:
+    talked(client, "w-phone", "one")
+    page = pages.open(server.url, "conversation/w-phone", viewport=PHONE, is_mobile=True, has_touch=True)
+    expect(messages(page)).to_have_count(2)
+    for name in ("Copy message", "Edit in a new branch", "Answer again in a new branch", "Branch from here", "Send"):
+        action = page.get_by_role("button", name=name).last
+        expect(action).to_be_visible()
+        box = action.bounding_box()
+        assert box is not None
+        assert min(box["width"], box["height"]) >= 40, name
+    page.get_by_role("button", name="Edit in a new branch").tap()
+    page.get_by_role("textbox", name="Edit message").fill("other")
+    page.locator(".editor").get_by_role("button", name="Send").tap()
+    expect(messages(page).nth(1)).to_contain_text("other")
+    assert violations(page) == []
 
 
 def test_memory_of_a_long_conversation_is_bounded(page: Page, server: Process, client: httpx.Client) -> None:
