@@ -222,7 +222,10 @@ def tree(client: httpx.Client) -> list[Agent]:
     """Let the agents work on the shop; returns those that still do. Their turns end with the server."""
     lead = Agent(client, TREE)
     lead.begin("Build a cart and a till for the shop, with tests and a page of documentation.")
-    lead.say("I split the work: the cart, its tests, the till, and the page.")
+    lead.think(
+        "Four parts, of which three can begin at once.",
+        "I split the work: the cart, its tests, the till, and the page.",
+    )
     for name, role in (
         ("coder", "writes the cart"),
         ("tester", "tests it"),
@@ -334,7 +337,6 @@ def diff(page: Page, url: str) -> None:
     at(f"files/{TREE}", ".choose")(page, url)
     page.get_by_role("treeitem", name="cart.py").first.click()
     page.get_by_role("button", name="Changes").click()
-    page.locator(".version").nth(1).click()
     page.locator(".diff .added").first.wait_for()
 
 
@@ -348,7 +350,7 @@ def files(page: Page, url: str) -> None:
 def timeline(page: Page, url: str) -> None:
     """The timeline with what is said of one call."""
     at(f"timeline/{TREE}", ".track .turn")(page, url)
-    page.get_by_role("button", name="pytest -q tests").first.hover()
+    page.locator(".lane", has_text="till").locator(".tick").last.hover()
     page.locator(".tip").wait_for()
 
 
@@ -368,13 +370,13 @@ def unfolded(page: Page, url: str) -> None:
 
 
 PICTURES: dict[str, tuple[Picture, dict[str, Any]]] = {
+    "timeline": (timeline, {}),
     "empty": (at("", "textarea, .nothing"), {}),
     "chat": (at("conversation/lighthouse", ".message"), {}),
     "markdown": (at("conversation/asyncio", ".message"), {}),
     "tree": (unfolded, {}),
-    "timeline": (timeline, {}),
     "files": (files, {}),
-    "diff": (diff, {}),
+    "diff": (diff, {"viewport": {"width": 1440, "height": 800}}),
     "search": (search, {}),
     "branches": (at("conversation/lighthouse-2", ".message"), {}),
     "phone": (at(f"agents/{TREE}", ".column"), {"viewport": PHONE, "has_touch": True, "is_mobile": True}),

@@ -241,8 +241,10 @@ def test_what_sessions_say_is_text_wherever_it_stands(page: Page, server: Proces
         agent.write(evil, evil)
         agent.call(evil, **{evil: evil})
         agent.say(evil)
+        client.post("/v1/sessions", json={"id": f"{name}/below"}).raise_for_status()
         show(page, server, f"conversation/{name}")
-        expect(page.get_by_role("heading", name=name)).to_be_visible()
+        expect(page.get_by_role("heading", level=1)).to_have_text(evil)  # what was written first is its title
+        expect(page.get_by_role("navigation", name="Path")).to_have_text(name)
         expect(page.locator(".message.growing")).to_contain_text(evil)
         for folded in page.locator("details.folded:not([hidden]) summary").all():
             folded.click()

@@ -235,9 +235,39 @@ def test_the_timeline_is_used_by_keys(page: Page, server: Process, client: httpx
         expect(page.locator(".tick")).to_be_focused()  # where one is stays in sight
         page.keyboard.press("0")
         expect(page.locator(".bar-of .figure")).to_have_text(whole)
+        page.locator(".turn").first.hover()
+        page.keyboard.down("Control")
+        page.mouse.wheel(0, -300)
+        page.keyboard.up("Control")
+        expect(page.locator(".bar-of .figure")).not_to_have_text(whole)
+        page.mouse.down()
+        page.mouse.move(700, 300, steps=4)
+        page.mouse.up()  # it has been moved, and not pressed
+        expect(page.get_by_role("tab", name="Timeline")).to_have_attribute("aria-selected", "true")
+        page.get_by_role("button", name="Show all").click()
+        expect(page.locator(".bar-of .figure")).to_have_text(whole)
+        page.locator(".tick").focus()
         page.keyboard.press("Enter")
         expect(page.get_by_role("tab", name="Conversation")).to_have_attribute("aria-selected", "true")
         expect(page.get_by_role("heading", level=1)).to_have_text("coder")
+
+
+def test_a_title_is_changed_where_it_stands(page: Page, server: Process, client: httpx.Client) -> None:
+    client.post("/v1/sessions", json={"id": "w-title/below"}).raise_for_status()
+    page.goto(address(server.url, "conversation/w-title/below"))
+    page.get_by_role("button", name="below", exact=True).click()
+    page.get_by_label("Title", exact=True).fill("Not this")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("heading", level=1)).to_have_text("below")
+    act(page, "Change the title")
+    page.get_by_label("Title", exact=True).fill("  A better name ")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_have_text("A better name")
+    assert client.get("/v1/sessions/w-title/below/settings").json()["title"] == "A better name"
+    path = page.get_by_role("navigation", name="Path")
+    expect(path).to_contain_text("w-title")
+    path.get_by_role("link", name="w-title").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("w-title")
 
 
 def test_tabs_without_anything_in_them_are_hidden(page: Page, server: Process, client: httpx.Client) -> None:

@@ -11,7 +11,7 @@ import { many, t } from "./text.js";
 import { clock, size } from "./times.js";
 
 const MOST_SHOWN = 200_000; // characters
-const WIDE = 880; // pixels: from there on two columns are the better way to begin with
+const WIDE = 800; // pixels: from there on two columns are the better way to begin with
 const NARROW = 560; // less than that, and they do not fit
 const MOST_LINES = 4000; // of a difference, until all are asked for
 const KEPT = "cfs.diff"; // how differences are shown: "sides" or "inline"

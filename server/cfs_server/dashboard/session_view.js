@@ -92,10 +92,11 @@ export class SessionView extends HTMLElement {
     soon(this.#draw);
   }
 
-  /** What the session is called: its title, else the last part of its id. */
+  /** What the session is called: its title, else what the user wrote first; an agent without a title has its name. */
   #titleText() {
-    const title = this.#conversation.settings?.title ?? this.#context.live.sessions.get(this.session)?.title;
-    return title || nameOf(this.session);
+    const { settings } = this.#conversation;
+    const first = rootOf(this.session) === this.session ? this.#context.live.sessions.get(this.session)?.title : null;
+    return settings?.title || first || nameOf(this.session);
   }
 
   #actions() {

@@ -249,11 +249,14 @@ export class TimelineView extends HTMLElement {
     this.#chart.addEventListener("keydown", (event) => this.#key(event));
     this.#chart.addEventListener("pointerdown", (event) => this.#down(event));
     this.#chart.addEventListener("pointermove", (event) => this.#drag(event));
-    for (const end of ["pointerup", "pointercancel"]) {
+    for (const end of ["pointerup", "pointercancel", "lostpointercapture"]) {
       this.#chart.addEventListener(end, (event) => this.#fingers.delete(/** @type {PointerEvent} */ (event).pointerId));
     }
     this.#chart.addEventListener("pointerover", (event) => this.#point(event.target));
-    this.#chart.addEventListener("pointerleave", () => this.#point(document.activeElement));
+    this.#chart.addEventListener("pointerleave", (event) => {
+      if (!this.#chart.hasPointerCapture(event.pointerId)) this.#fingers.delete(event.pointerId);
+      this.#point(document.activeElement);
+    });
     this.#chart.addEventListener("focusin", (event) => this.#point(event.target));
     this.#chart.addEventListener("focusout", () => this.#point(null));
     this.#chart.addEventListener("click", (event) => {
@@ -286,15 +289,14 @@ export class TimelineView extends HTMLElement {
     if (event.button === 0) this.#fingers.set(event.pointerId, event.clientX);
   }
 
-  /** One finger moves, two zoom. @param {PointerEvent} event */
+  /** One finger moves, two zoom. What was moved is not pressed: from then on the chart gets the events. @param {PointerEvent} event */
   #drag(event) {
     const before = this.#fingers.get(event.pointerId);
-    if (before === undefined || before === event.clientX) return;
+    if (before === undefined || (Math.abs(event.clientX - before) < LEAST && !this.#chart.hasPointerCapture(event.pointerId))) return;
+    this.#chart.setPointerCapture(event.pointerId);
     const seen = this.#seen ?? this.#whole;
-    if (this.#fingers.size === 1) {
-      if (this.#seen === null && Math.abs(event.clientX - before) < 4) return;
-      this.#move(((before - event.clientX) / this.#width) * (seen.to - seen.from));
-    } else {
+    if (this.#fingers.size === 1) this.#move(((before - event.clientX) / this.#width) * (seen.to - seen.from));
+    else {
       const other = [...this.#fingers].find(([id]) => id !== event.pointerId)?.[1] ?? 0;
       const factor = Math.abs(before - other) / Math.max(8, Math.abs(event.clientX - other));
       this.#see(zoomed(seen, this.#whole, factor, this.#timeAt((event.clientX + other) / 2)));

@@ -299,7 +299,7 @@ class Row {
     mark(element, "data-state", node.paused ? "paused" : node.state);
     mark(element, "data-folds", folds ? "" : null);
     const name = nameOf(node.id);
-    const title = node.title ?? name;
+    const title = node.parent === null ? (node.title ?? name) : name; // an agent is known by its name
     mark(element, "title", title === name ? node.id : `${title}\n${node.id}`);
     say(this.#name, title);
     const doing = doingOf(node);
