@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cfs.cli.app import DEFAULT_URL, CommandGroup, Json, Session, TokenFile, Url, connect, read_token, show
+from cfs.cli.app import DEFAULT_URL, Background, CommandGroup, Json, Session, TokenFile, Url, connect, read_token, show
 from cfs.errors import CfsError
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def serve(
     env: Variables = None,
     budget: Budget = None,
     patience: Patience = USUAL_PATIENCE,
+    in_background: Background = False,
     url: Url = DEFAULT_URL,
     token_file: TokenFile = None,
 ) -> None:
@@ -124,8 +125,12 @@ def serve(
 
     Each sub-agent has a session below this one. Write to any of these sessions, over any interface, to steer its agent.
     Interrupted work is resumed first, so after any end it is enough to start this again. A server or model that is away
-    is waited for; --patience limits that while there is work.
+    is waited for; --patience limits that while there is work. With --background, `cfs logs SESSION` shows what it does.
     """
+    if in_background:
+        from cfs.cli import background
+
+        raise typer.Exit(background.start())
     questions = questions_of(commands, in_session=True)
     config = _tree_config(instruction, lang, commands, questions, env, budget)
     options = _options(root, _settings(model, temperature), questions, patience, url, token_file)

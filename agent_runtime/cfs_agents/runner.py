@@ -1,6 +1,7 @@
 """Runs agents for the command line: reads tasks, shows progress, and stops on Ctrl-C without loss of state."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, aclosing, contextmanager
@@ -14,6 +15,7 @@ import structlog
 
 from cfs.api import acting_as
 from cfs.cli.app import note, print_error, show, visible
+from cfs.cli.background import Announcement
 from cfs.errors import CfsError, InvalidRequest, NotFound, Unreachable, Unverified
 from cfs.transports.async_http import AsyncClient
 from cfs_agents.config import Outcome
@@ -138,6 +140,7 @@ class TreeRunner(Runner[FibreAgent]):
         super().__init__(options, Outages(_server_away, _server_back))
         self._session = session
         self._config = config
+        self._announcement = Announcement()
 
     def _make(self, client: AsyncClient, model: ServerModel, counter: TokenCounter) -> FibreAgent:
         config = replace(self._config, counter=counter)
@@ -159,7 +162,11 @@ class TreeRunner(Runner[FibreAgent]):
 
     async def _serve(self) -> None:
         await self._agent.attach()  # first: the server's model would answer earlier messages
-        note(f"[an agent answers in {self._session}; Ctrl-C ends it]")
+        if self._announcement.in_background:
+            text = f"An agent answers in {self._session}. `cfs logs {self._session}` shows what it does."
+            self._announcement.make("agent", self._session, self._options.url or "", text)
+        else:
+            note(f"[an agent answers in {self._session}; Ctrl-C ends it]")
         self._tell_where()
         await self._show(self._agent.serve())
 
@@ -211,7 +218,7 @@ def _show_chunk(chunk: MessageChunk) -> None:
     """Show an agent's action in one line."""
     match chunk.kind:
         case "call" if chunk.call is not None:
-            text = f"> {chunk.call.name} {chunk.call.arguments}"
+            text = f"> {chunk.call.name} {json.dumps(chunk.call.arguments, ensure_ascii=False)}"
         case "result":
             text = f"< {chunk.name}: {chunk.content}"
         case "message":

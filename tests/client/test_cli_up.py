@@ -43,7 +43,7 @@ def is_mounted(directory: Path) -> bool:
 
 def test_it_says_ready_with_three_commands_and_ends_on_a_signal() -> None:
     with Running("", "up", "--no-mount", *SERVER) as running:
-        shown = running.until("\n\n  curl")
+        shown = running.until("\n  curl")
         shown += running.until("curl") + running.until("curl") + running.until("\n")
         url = READY.search(shown)
         assert url

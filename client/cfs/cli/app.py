@@ -205,6 +205,9 @@ TokenFile = Annotated[
         show_default=False,
     ),
 ]
+Background = Annotated[
+    bool, typer.Option("--background", "-b", help="Return as soon as it is ready; it goes on in the background.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 
 
@@ -226,6 +229,15 @@ def connect(url: str, token_file: Path | None, *, timeout: float = 30.0) -> Iter
         except NotFound as error:
             error.detail += similar_session(client, error)
             raise
+        except Unreachable as error:
+            error.detail += _other_servers()
+            raise
+
+
+def _other_servers() -> str:
+    from cfs.cli.background import running
+
+    return "".join(f"; your server at {each.url} runs: --url {each.url}" for each in running("server"))
 
 
 def similar_session(client: "Client", error: CfsError) -> str:
@@ -273,6 +285,8 @@ _OWN = {
     "export": _SESSIONS,
     "import": _SESSIONS,
     "up": _SERVER,
+    "down": _SERVER,
+    "logs": _SERVER,
     "doctor": _SERVER,
 }
 """The commands of this package, which are functions of `cfs.cli.commands`, with their section of the help."""

@@ -8,6 +8,7 @@ import typer
 
 from cfs.cli.app import (
     DEFAULT_URL,
+    Background,
     Json,
     OptionalSession,
     OptionalSessions,
@@ -19,6 +20,7 @@ from cfs.cli.app import (
     connect,
     read_token,
     session_names,
+    show,
 )
 
 
@@ -243,13 +245,15 @@ def up(
         ),
     ] = None,
     mount: Annotated[bool, typer.Option("--mount/--no-mount", help="Mount the sessions as files, too.")] = True,
+    in_background: Background = False,
     token_file: TokenFile = None,
 ) -> None:
     """Start the server, and the mount if this machine supports it. Ctrl-C ends both.
 
     When one of them exits, the other is ended, and the exit code is that of the first. With --tokens, the mount needs
-    CFS_TOKEN or --token-file.
+    CFS_TOKEN or --token-file. With --background, `cfs logs` shows the log, and `cfs down` ends both.
     """
+    from cfs.cli import background
     from cfs.cli.up import Plan, start
 
     flags = list(arguments or ())
@@ -257,7 +261,36 @@ def up(
     if directory is not None and not mount:
         raise typer.BadParameter("a directory cannot be combined with --no-mount")
     read_token(token_file)
+    if in_background:
+        raise typer.Exit(background.start())
     raise typer.Exit(start(Plan(directory, tuple(flags), token_file, mount=mount)))
+
+
+def down(url: Url = DEFAULT_URL) -> None:
+    """End the server that `cfs up --background` has started, with its mount and the agents in the background."""
+    from cfs.cli.background import stop_server
+
+    stop_server(url)
+
+
+def logs(
+    session: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SESSION",
+            help="Session of an agent in the background (default: the log of the server).",
+            show_default=False,
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines, too, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of lines to begin with.")] = 100,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Print the log of a server or an agent that was started with --background."""
+    from cfs.cli.background import agent_log, read_log, server_log
+
+    for text in read_log(agent_log(session) if session else server_log(url), lines, follow=follow):
+        show(text)
 
 
 def doctor(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:

@@ -7,6 +7,7 @@ parent is killed.
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -18,13 +19,17 @@ from urllib.parse import urlsplit
 
 import typer
 
-from cfs.cli.app import USAGE, main, print_error
+from cfs.cli.app import DEFAULT_URL, USAGE, main, print_error
+from cfs.cli.background import Announcement, port_of
 from cfs.cli.doctor import mount_obstacle
 
 DEFAULT_DIRECTORY = Path("/cfs")
+_USUAL_URL = DEFAULT_URL.replace("127.0.0.1", "localhost")
 _LISTENING = "listening on "
 _READY = "ready"
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - an address to replace, not to bind
+_LOG_SECONDS = 60.0
+"""How often to look whether the log has become long."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -133,6 +138,7 @@ class _Up:
         self._plan = plan
         self._directory = directory
         self._obstacle = obstacle
+        self._announcement = Announcement()
         self._signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
         self._children: list[ChildProcess] = []
 
@@ -167,10 +173,15 @@ class _Up:
             mount = await self._start(_READY, "mount", str(self._directory), "--url", url, *token)
             if await mount.ready() is None:
                 return await (mount if server.runs else server).ended()
-        typer.echo(_announcement(url, self._directory, self._obstacle))
+        shown = url.replace("//127.0.0.1:", "//localhost:").replace("//[::1]:", "//localhost:")
+        text = _welcome(shown, self._directory, self._obstacle, in_background=self._announcement.in_background)
+        self._announcement.make("server", port_of(url), shown, text)
         ends = [asyncio.create_task(child.ended()) for child in self._children]
-        done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        return done.pop().result()
+        while True:
+            done, _ = await asyncio.wait(ends, timeout=_LOG_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return done.pop().result()
+            self._announcement.shorten_log()
 
     async def _start(self, beginning: str, *arguments: str) -> ChildProcess:
         child = await ChildProcess.start(sys.executable, "-m", "cfs.cli.up", *arguments, beginning=beginning)
@@ -198,26 +209,29 @@ def _reachable(url: str) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{parts.port}" if host else url
 
 
-def _announcement(url: str, directory: Path | None, obstacle: str | None) -> str:
-    shown = url.replace("//127.0.0.1:", "//localhost:").replace("//[::1]:", "//localhost:")
+def _welcome(url: str, directory: Path | None, obstacle: str | None, *, in_background: bool) -> str:
+    """Return what to try next: commands that can be copied as they are, in this shell or in another one."""
+    path = "" if shutil.which("cfs") else f'export PATH="{Path(sys.executable).parent}:$PATH"'
+    address = "" if url == _USUAL_URL else f"export CFS_URL={url}"
+    lines = [part for part in (path, address) if part]
+    lines += ["cfs chat                     # in the terminal", "cfs open                     # in the browser"]
     if directory is not None:
         file = quote(str(directory / "chat1"))
-        where = f"CFS is ready on {shown} and in {directory}"
-        lines = [
-            f"echo 'My name is Alice.' > {file}; cat {file}",
-            f"cfs chat chat1 --url {shown}",
-            f"curl -d 'What is my name?' '{shown}/v1/sessions/chat1/messages?wait=true'",
-        ]
-    else:
-        where = f"CFS is ready on {shown}"
-        lines = [
-            f"curl -N -H 'Accept: text/event-stream' -d 'My name is Alice.' {shown}/v1/sessions/chat1/messages",
-            f"curl -d 'What is my name?' '{shown}/v1/sessions/chat1/messages?wait=true'",
-            f"curl -H 'Accept: text/plain' {shown}/v1/sessions/chat1",
-        ]
+        lines.append(f"echo 'My name is Alice.' > {file}; cat {file}")
+    lines += [
+        f"curl -N -H 'Accept: text/event-stream' -d 'My name is Alice.' {url}/v1/sessions/chat1/messages",
+        f"curl -d 'What is my name?' '{url}/v1/sessions/chat1/messages?wait=true'",
+        f"curl -H 'Accept: text/plain' {url}/v1/sessions/chat1",
+    ]
+    where = f"{url} and in {directory}" if directory is not None else url
     without = f"There is no mount: {obstacle}\n" if obstacle else ""
+    how = (
+        "`cfs logs` shows its log, `cfs down` ends it). Try"
+        if in_background
+        else "Ctrl-C ends it). Try in another terminal"
+    )
     commands = "".join(f"  {line}\n" for line in lines)
-    return f"\n{without}{where} (Ctrl-C ends it). Try in another terminal:\n\n{commands}"
+    return f"\n{without}CFS is ready on {where} ({how}:\n\n{commands}"
 
 
 def run_with_parent() -> None:
