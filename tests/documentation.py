@@ -121,8 +121,10 @@ class Reader:
 
     prelude = 'set -euo pipefail\ncurl() { command curl -sSf "$@"; }\n'
 
-    def __init__(self, home: Path, port: int, replace: dict[str, str] | None = None) -> None:
-        """Sit down in an empty home; the page's port 8000 is another one here."""
+    def __init__(
+        self, home: Path, port: int, replace: dict[str, str] | None = None, env: dict[str, str] | None = None
+    ) -> None:
+        """Sit down in an empty home; the page's port 8000 is another one here. `env` has all that the shell knows."""
         self.home = home
         self.terminals: list[Terminal] = []
         self.shown = ""
@@ -131,6 +133,7 @@ class Reader:
         url = f"http://127.0.0.1:{port}"
         self._env = environment(PATH=path, HOME=str(home), LC_ALL="C.UTF-8", CFS_PORT=str(port), CFS_URL=url)
         self._env = {name: value for name, value in self._env.items() if name not in ("CFS_DATA_DIR", "XDG_DATA_HOME")}
+        self._env = self._env if env is None else env
         self._shell = subprocess.Popen(
             ["bash"],
             cwd=home,
@@ -151,9 +154,10 @@ class Reader:
                 presses.pop(0)
                 self.terminals.pop(0).press_ctrl_c()
             if block.mark and block.mark.startswith("tested"):
-                self._follow(block)
+                self.follow(block)
 
-    def _follow(self, block: Block) -> None:
+    def follow(self, block: Block) -> None:
+        """Do what one block says."""
         text = block.text
         for ours, here in self._replace.items():
             text = text.replace(ours, here)
@@ -165,7 +169,7 @@ class Reader:
             assert missing(text, self.shown) == [], f"{block.page}:{block.line}\n{self.shown}"
         elif block.language == "python":
             (self.home / "program.py").write_text(text)
-            self.type("python3 program.py")
+            self.type(f"python3 {self.home}/program.py")
         else:
             assert block.language == "sh", f"{block.page}:{block.line} has no language"
             self.type(text)

@@ -25,11 +25,12 @@ from tests.documentation import BLOCKS, ROOT, block, blocks_of
 from tests.fuse import support as fuse
 from tests.server.support import CFS, Process, environment, serving
 from tests.test_guides import GUIDES
-from tests.webdav import davmount
 
 ELSEWHERE = {  # what the tests of single pages run
-    ("README.md", ""): ("tests/test_scripts.py", "tests/client/test_documentation.py"),
-    ("README.md", "cfs"): ("tests/client/test_cli_readme.py",),
+    ("README.md", ""): ("tests/test_readme.py",),
+    ("README.md", "mount"): ("tests/test_readme.py",),
+    ("README.md", "davfs2"): ("tests/test_readme.py",),
+    ("README.md", "end"): ("tests/test_readme.py",),
     ("docs/access.md", "make"): ("tests/access/test_documentation.py",),
     ("docs/access.md", "use"): ("tests/access/test_documentation.py",),
     ("docs/agents.md", ""): ("tests/agents/tools/test_documentation.py",),
@@ -144,43 +145,8 @@ def needs_fuse() -> None:
         pytest.skip(reason)
 
 
-@runs("README.md", "chat")
-def test_a_chat_ends_with_its_input(shell: Shell) -> None:
-    shell.run(block("README.md", "chat"))
-
-
-@runs("README.md", "mount")
-def test_the_mount_of_the_readme(shell: Shell) -> None:
-    needs_fuse()
-    shown = shell.run(block("README.md", "mount").replace("fusermount3 -u", "wait; fusermount3 -u"), cwd=ROOT)
-    assert "User: My name is Alice.\nAssistant: " in shown
-    assert "\nUser: What is my name?\nAssistant: " in shown
-
-
-@runs("README.md", "dav")
-def test_webdav_of_the_readme(shell: Shell) -> None:
-    if reason := davmount.reason_to_skip():
-        pytest.skip(reason)
-    (shell.server / "cfs").mkdir()
-    try:
-        shown = shell.run(block("README.md", "dav") + "ls ~/cfs\n")
-    finally:
-        davmount.unmount(shell.server / "cfs")
-    assert "User: What is my name?\nAssistant: " in shown
-    assert shown.splitlines()[-1] != ""
-
-
 ATTACHED = "grep -qm1 answers <(tail -F -n +1 agent.log 2>/dev/null)\n"
 """Waits until the agent that runs in the background is attached."""
-
-
-@runs("README.md", "agents")
-def test_agents_of_the_readme(mounted: Shell) -> None:
-    script = block("README.md", "agents").replace("--temperature 0 & ", "--temperature 0 >agent.log 2>&1 & ")
-    shown = mounted.run(script.replace("echo 'Make", f"{ATTACHED}echo 'Make"))
-    assert "notes.txt says: hello" in shown
-    assert "\nUser: Make a.txt" in f"\n{shown}"
-    assert "writer_2" in shown
 
 
 @runs("docs/fibre.md", "serve", "steer")
@@ -198,18 +164,6 @@ def test_a_tree_is_led_from_outside(mounted: Shell) -> None:
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - as the page says
 TOKENS = "cfs token create root --grant / --tokens tokens.toml >root.txt\n"
-
-
-@runs("README.md", "tokens")
-def test_tokens_of_the_readme(tmp_path: Path) -> None:
-    made, served, used = block("README.md", "tokens").splitlines()
-    assert served.split("#")[0].split() == ["cfs", "serve", "--tokens", "tokens.toml", "--host", EVERYWHERE]
-    shell = Shell(tmp_path)
-    token = shell.run(made).split()[-1]
-    (tmp_path / "notes.txt").write_text("a note")
-    with serving("--engine", "scripted", "--tokens", str(tmp_path / "tokens.toml"), "--host", EVERYWHERE) as process:
-        port = process.url.rpartition(":")[2]
-        shell.run(used.replace("the-server:8000", f"127.0.0.1:{port}"), TOKEN=token)
 
 
 @runs("docs/sessions.md", "backup")

@@ -172,18 +172,6 @@ def test_up_is_ready_in_ten_seconds(up: Running) -> None:
     assert min(seconds) < 10, seconds
 
 
-def test_tour_of_the_readme_works(up: Running) -> None:
-    """Every curl of the README's tour, in its order, is answered without an error."""
-    blocks = re.findall(r"<!-- tested -->\n```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    commands = [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
-    assert len(commands) > 10
-    for command in commands:
-        done = shell(command.replace("localhost:8000", f"localhost:{up.port}").replace("curl ", "curl -sS -f ", 1))
-        endless = " -m " in command
-        assert done.returncode == (28 if endless else 0), f"{command}\n{done.stdout}\n{done.stderr}"
-        assert done.stdout or "-X DELETE" in command, command
-
-
 def test_example_works(up: Running) -> None:
     """The example talks to the server that it is pointed at, and cleans up after itself."""
     done = shell(f"{ROOT}/examples/tour.sh http://localhost:{up.port}")

@@ -11,7 +11,6 @@ from cfs import Session
 from tests.server.support import Process, serving
 
 ROOT = Path(__file__).parent.parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGE = (ROOT / "docs/sdk.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"<!-- tested -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -38,15 +37,6 @@ def test_the_snippets_of_the_page_run(
     assert "Unreachable no server answers at" in shown
     assert namespace["answer"].parsed.mood in ("good", "bad")
     assert namespace["notes"] == {"notes.txt": "hello"}, "the embedded model calls the tools of the example"
-
-
-@pytest.mark.parametrize("number", range(2))
-def test_the_snippets_of_the_readme_run(server: Process, capsys: pytest.CaptureFixture[str], number: int) -> None:
-    snippets = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert len(snippets) == 2
-    code = compile(snippets[number].replace("http://localhost:8000", server.url), "README.md", "exec")
-    exec(code, {})  # noqa: S102 - it is our own page
-    assert capsys.readouterr().out
 
 
 def test_the_page_names_every_method() -> None:

@@ -104,7 +104,6 @@ class Announcement:
 
     def __init__(self) -> None:
         self._told = os.environ.pop(_READY, None)
-        self._record: TextIO | None = None
         self.log: Path | None = None
 
     @property
@@ -123,11 +122,11 @@ class Announcement:
             self.log.replace(self.log.with_suffix(".log.1"))
         Path(before).replace(self.log)
         record = Running(kind, name, url, os.getpid(), str(self.log))
-        self._record = record.place.open("a")
-        fcntl.flock(self._record, fcntl.LOCK_EX)
-        self._record.truncate(0)
-        self._record.write(json.dumps(asdict(record)))
-        self._record.flush()
+        # Only the end of the process releases the lock: a file object would be closed a moment before.
+        descriptor_of_record = os.open(record.place, os.O_WRONLY | os.O_CREAT, 0o600)
+        fcntl.flock(descriptor_of_record, fcntl.LOCK_EX)
+        os.truncate(descriptor_of_record, 0)
+        os.write(descriptor_of_record, json.dumps(asdict(record)).encode())
         with os.fdopen(int(descriptor), "w", encoding="utf-8") as starter:
             starter.write(text)
 
