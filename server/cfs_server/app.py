@@ -11,6 +11,7 @@ from starlette.routing import Mount, Route
 
 from cfs_server import errors, openapi
 from cfs_server.access.auth import Principal, Principals
+from cfs_server.access.shares import Shares
 from cfs_server.completions.run import EphemeralCompletions
 from cfs_server.dav import ROOT
 from cfs_server.dav.optional import make_dav
@@ -20,7 +21,18 @@ from cfs_server.idempotency import IdempotencyMiddleware, Requests
 from cfs_server.markup import Renderer
 from cfs_server.metrics import Metrics
 from cfs_server.middleware import RequestMiddleware
-from cfs_server.routes import completions, dashboard, events, files, health, messages, questions, sessions, turns
+from cfs_server.routes import (
+    completions,
+    dashboard,
+    events,
+    files,
+    health,
+    messages,
+    questions,
+    sessions,
+    shares,
+    turns,
+)
 from cfs_server.routes.http import ClientLeft, Context, nobody_listens
 from cfs_server.sessions.journal.journal import Backend, Journal
 from cfs_server.sessions.journal.memory import MemoryBackend
@@ -52,6 +64,10 @@ def create_app(
             streams = Streams(settings, metrics.streams)
             completions = EphemeralCompletions(engine, settings.limits)
             requests, renderer = Requests(journal), Renderer()
+            if settings.tokens is not None:
+                await principals.load(settings.tokens)
+            await store.restore(principals.account_of)
+            shared = Shares(principals, store, journal)
             app.state.cfs = Context(
                 settings,
                 engine,
@@ -64,14 +80,13 @@ def create_app(
                 completions,
                 requests,
                 renderer,
+                shared,
             )
-            if settings.tokens is not None:
-                await principals.load(settings.tokens)
-            await store.restore(principals.account_of)
             watches = [
                 metrics.watch(store),
                 store.checkpoints(),
                 store.find_topics(),
+                shared.watch(),
                 Retention(store, settings.keep).run(),
             ]
             if settings.tokens is not None:
@@ -90,7 +105,7 @@ def create_app(
         redirect_slashes=False,
         separate_input_output_schemas=False,
     )
-    for module in (sessions, messages, events, turns, questions, completions, files, dashboard, health):
+    for module in (sessions, messages, events, turns, questions, completions, files, shares, dashboard, health):
         app.include_router(module.router)
     app.router.routes += [dashboard.ROUTE, Route(ROOT, dav), Mount(ROOT, dav)]
     errors.install(app)

@@ -41,8 +41,11 @@ def test_the_walk_sees_all_routes() -> None:
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 async def test_every_route_fails_in_one_shape(server: ServerHarness, method: str, path: str) -> None:
-    url = path.format(id="a", turn="x", question="q", model="m", path="workspaces/a/b")
-    for broken in (path.format(id="%FF", turn="x", question="q", model="m", path="%FF") + "?a=%FF", f"{url}?a=%zz"):
+    url = path.format(id="a", turn="x", question="q", share="s", model="m", path="workspaces/a/b")
+    for broken in (
+        path.format(id="%FF", turn="x", question="q", share="s", model="m", path="%FF") + "?a=%FF",
+        f"{url}?a=%zz",
+    ):
         assert problem_in(await server.client.request(method, broken)).status == 400
     wrong_method = await server.client.request("PROPFIND", url)
     assert problem_in(wrong_method).status == 405
@@ -54,7 +57,7 @@ async def test_every_route_refuses_too_much() -> None:
     assert len(with_body) >= 10
     async with running_server(max_body_bytes=1000, max_file_bytes=1000) as small:
         for method, path in with_body:
-            url = path.format(id="a", turn="x", question="q", model="m", path="workspaces/a/b")
+            url = path.format(id="a", turn="x", question="q", share="s", model="m", path="workspaces/a/b")
             assert problem_in(await small.client.request(method, url, content=b"x" * 1001)).status == 413
 
 

@@ -36,6 +36,7 @@ WRITES: list[tuple[str, str, dict[str, Any]]] = [
         "/v1/chat/completions",
         {"json": {"messages": [{"role": "user", "content": "x"}]}, "headers": {"X-CFS-Session": "a"}},
     ),
+    ("POST", "/v1/shares", {"json": {"session": "a"}}),
     ("PUT", "/v1/files/sessions/a", {"content": "x"}),
     ("DELETE", "/v1/files/sessions/a", {}),
     ("PUT", "/v1/files/workspaces/a/x", {"content": "x"}),
@@ -84,6 +85,7 @@ async def test_a_repeated_write_is_carried_out_once(
 async def test_every_route_that_writes_is_tested_here(server: ServerHarness) -> None:
     tested = [
         *WRITES,
+        ("DELETE", "/v1/shares/x", {}),  # in test_shares
         *(("POST", f"/v1/sessions/a/{route}", {}) for route in ("claim", "turns/t/update", "turns/t/finish")),
         *(("POST", f"/v1/sessions/a/{route}", {}) for route in ("questions", "questions/q")),  # test_questions.py
     ]

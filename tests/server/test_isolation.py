@@ -120,6 +120,7 @@ class Call:
 READ: AbstractSet[Operation] = {"read_binary"}
 WRITE: AbstractSet[Operation] = {"write"}
 DELETE: AbstractSet[Operation] = {"delete"}
+SHARED: AbstractSet[Operation] = {"list", "file", "read_binary", "read_file", "read_re"}
 ANY = {"If-Match": "*"}
 S = "/v1/sessions"
 F = "/v1/files/{path}"
@@ -192,6 +193,10 @@ CALLS: dict[tuple[str, str], list[Call]] = {
     ("POST", S + "/{id}/questions/{question}"): [
         Call(needs=WRITE, about=AGENT, json={"answer": "deny", "claim": "{claim}"}, status=200, repeats=True)
     ],
+    ("POST", "/v1/shares"): [
+        Call(needs=SHARED, json={"session": "{id}"}, status=201, repeats=True),
+        Call(needs=SHARED | WRITE, json={"session": "{id}", "access": "write"}, status=201, repeats=True),
+    ],
     ("POST", "/v1/chat/completions"): [
         Call(needs=WRITE | READ | DELETE, headers=RECORDED, json={"messages": [X]}, status=200),
         Call(needs=WRITE | READ, about=CHAPTER, headers=RECORDED, json={"messages": [MEDLARS, X]}, status=200),
@@ -230,9 +235,9 @@ FOR_ALL = {
     ("GET", path)
     for path in (
         "/", "/healthz", "/readyz", "/metrics", "/v1/whoami", "/v1/sessions", "/v1/files", "/v1/events",
-        "/v1/models", "/v1/models/{model}", "/v1/backup", "/v1/search",
+        "/v1/models", "/v1/models/{model}", "/v1/backup", "/v1/search", "/v1/shares",
     )
-} | {("POST", "/v1/tokens"), ("POST", "/v1/render")}  # fmt: skip
+} | {("POST", "/v1/tokens"), ("POST", "/v1/render"), ("DELETE", "/v1/shares/{share}")}  # fmt: skip
 """Routes that are about nothing in particular: what they show depends on the caller."""
 
 

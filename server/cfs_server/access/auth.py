@@ -6,9 +6,11 @@ import ipaddress
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self
 
 import structlog
 from anyio import CancelScope, CapacityLimiter
@@ -99,6 +101,7 @@ class Principal:
 
     def __init__(self, name: str, store: SessionStore, workspaces: Workspaces) -> None:
         self.name = name
+        self.is_share = False
         self.account = store.account.part(name, Quota())
         sessions = SessionFileSystem(store, self.account)
         self.handle = RouterFileSystem({SESSIONS: sessions, WORKSPACES: workspaces}).create_handle(())
@@ -110,13 +113,30 @@ class Principal:
         self._lives: set[CancelScope] = set()
         self.rate = Rate()
 
+    def share(self, name: str, grant: Grant) -> Self:
+        """Return a principal with a part of these rights. What it takes counts for this one.
+
+        Raises `AccessDeniedError` if this one does not have them. Rights that this one loses later, that one loses too.
+        """
+        bearer = copy(self)
+        bearer.name, bearer.is_share, bearer.handle = name, True, self.handle.narrow([grant])
+        bearer.authorization = Authorization(name, bearer.handle)
+        bearer.account = self.account.part(name, Quota())  # its cached prompts are its own, so it probes nobody else's
+        bearer.searches, bearer.streams, bearer._lives = CapacityLimiter(_SEARCHES), 0, set()  # noqa: SLF001
+        return bearer
+
+    def end(self) -> None:
+        """Remove all rights, and end the connections."""
+        self.handle.grants = []
+        for life in self._lives:
+            life.cancel()
+
     def allow(self, grants: tuple[Grant, ...], limits: PrincipalLimits) -> None:
         """Set its rights and limits. A principal without rights loses its connections."""
         self.handle.grants = list(grants)
         self.limits = limits
         if not grants:
-            for life in self._lives:
-                life.cancel()
+            self.end()
         self.account.quota = Quota(limits.sessions, limits.bytes)
         self.rate.limit(limits.requests)
 
@@ -146,7 +166,9 @@ class Principals:
         self._names: dict[str, str] = {}
         """Names by the hash of their secret."""
         self._seen: tuple[int, int, int] | None = None
-        self._named(LOCAL).allow(EVERYTHING, defaults)
+        self.bearer_of: Callable[[str], Principal | None] = lambda _hash: None
+        """Returns the principal of a share by the hash of its secret."""
+        self.named(LOCAL).allow(EVERYTHING, defaults)
 
     @property
     def closed(self) -> bool:
@@ -163,7 +185,7 @@ class Principals:
         for name in {*self._principals} - set(known):
             self._principals[name].allow((), self._defaults)
         for name, token in known.items():
-            self._named(name).allow(
+            self.named(name).allow(
                 tuple(Grant(prefix=one.prefix, ops=one.ops) for one in token.grants), _limits(token, self._defaults)
             )
         self._expire()
@@ -185,14 +207,17 @@ class Principals:
             return self._principals[LOCAL]
         if authorization is None:
             return None
-        name = self._names.get(tokens.digest(secret_of(authorization)))
+        hashed = tokens.digest(secret_of(authorization))
+        name = self._names.get(hashed)
+        if name is None and (bearer := self.bearer_of(hashed)) is not None:
+            return bearer
         if name is None or self._tokens[name].expired(datetime.now(UTC)):
             raise Unauthorized("the token is not valid: it is wrong, has expired, or has been revoked")
         return self._principals[name]
 
     def account_of(self, owner: str) -> StorageUsage:
         """Return the account of a principal, which may have no token any more."""
-        return self._named(owner).account
+        return self.named(owner).account
 
     async def load(self, path: Path) -> None:
         """Read the tokens file. Raises `TokensError`."""
@@ -213,7 +238,8 @@ class Principals:
             else:
                 _log.info("tokens.changed", tokens=len(self._names))
 
-    def _named(self, name: str) -> Principal:
+    def named(self, name: str) -> Principal:
+        """Return the principal with this name, which may have no token."""
         if name not in self._principals:
             self._principals[name] = self._make(name)
         return self._principals[name]

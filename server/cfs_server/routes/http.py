@@ -34,6 +34,7 @@ from cfs.errors import (
 from cfs.ids import ROUTE_WORDS, check_id
 from cfs.wire import ID_PATTERN, Message, Question, Reply, SessionDetail, SessionInfo, SessionTree
 from cfs_server.access.auth import Principal, Principals
+from cfs_server.access.shares import Shares
 from cfs_server.completions.run import AuthorizedCompletions, EphemeralCompletions
 from cfs_server.engine.interface import Engine, ModelInfo
 from cfs_server.errors import invalid
@@ -185,6 +186,7 @@ class Context:
     completions: EphemeralCompletions
     requests: Requests
     renderer: Renderer
+    shares: Shares
     started_at: float = field(default_factory=time.time)
 
     @property

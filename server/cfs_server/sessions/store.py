@@ -164,6 +164,8 @@ class SessionStore:
         self.account = StorageUsage("the server", Quota(self.limits.sessions, self.limits.total_bytes), busy)
         self._hints = Hints(engine, self.find)
         self.journal = journal
+        self.on_removed: Callable[[Session], None] = lambda _session: None
+        """Called when a session is deleted or gets another name."""
         self._changed: dict[str, Session] = {}
         self._services = Services(
             engine, self.bus, self.limits, self._spawn, self._state_changed, self._tools_changed, self._recorded
@@ -574,7 +576,10 @@ class SessionStore:
         insort(self._siblings(session.id), session.id)
 
     def _remove(self, session_id: str) -> None:
-        self.histories.forget(self._sessions.pop(session_id))
+        session = self._sessions.pop(session_id)
+        if self.journal is not None:  # else the store ends
+            self.on_removed(session)
+        self.histories.forget(session)
         self._hints.taken_away(session_id)
         siblings = self._siblings(session_id)
         del siblings[bisect_left(siblings, session_id)]

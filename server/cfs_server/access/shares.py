@@ -1,0 +1,124 @@
+"""Shares: links with a token of their own for one session and all below it (G9).
+
+A share never has more rights than the principal that made it has at that moment: its handle is narrowed from the
+owner's. It ends when it expires, when it is revoked, and when its session is deleted or gets another name, because
+another session may get the old one. What its bearer writes counts for the owner.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from cfs.errors import NotFound, StorageFull
+from cfs_filesystem import AccessDeniedError, Grant, Operation
+from cfs_server.access.auth import Principal, Principals
+from cfs_server.access.tokens import PREFIX, digest
+from cfs_server.sessions.ids import path_of
+from cfs_server.sessions.journal.journal import Journal
+from cfs_server.sessions.session import Session
+from cfs_server.sessions.store import SessionStore
+
+SharedAccess = Literal["read", "write"]
+READ: frozenset[Operation] = frozenset({"list", "file", "read_binary", "read_file", "read_re"})
+OPERATIONS_OF: dict[SharedAccess, frozenset[Operation]] = {"read": READ, "write": READ | {"write"}}
+MOST_OF_ONE = 1_000
+"""Maximum number of shares of one principal."""
+
+_SPACE = "shares"
+_LOOK_SECONDS = 1.0
+_ID_BYTES, _SECRET_BYTES = 8, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A share as stored. The secret itself is not. `key` is the session's, which another session never has."""
+
+    id: str
+    hash: str
+    owner: str
+    session: str
+    key: str
+    access: SharedAccess
+    created: float
+    expires: float | None = None
+
+
+class Shares:
+    """All shares of a server, and their principals."""
+
+    def __init__(self, principals: Principals, store: SessionStore, journal: Journal) -> None:
+        """Restore the shares of a journal, for the sessions of a restored store."""
+        self._principals = principals
+        self._journal = journal
+        self._shares: dict[str, Share] = {}
+        self._bearers: dict[str, Principal] = {}
+        for document in journal.kept(_SPACE).values():
+            share = Share(**json.loads(document))
+            session = store.find(share.session)
+            if session is None or session.key != share.key:
+                journal.keep(_SPACE, share.id, None)
+            else:
+                self._shares[share.id] = share
+        store.on_removed = self._removed
+        principals.bearer_of = self.bearer
+
+    def create(
+        self, owner: Principal, session: Session, access: SharedAccess, seconds: float | None
+    ) -> tuple[Share, str]:
+        """Make a share of a session, and return it with its secret. The caller has checked the owner's rights."""
+        if sum(share.owner == owner.name for share in self._shares.values()) >= MOST_OF_ONE:
+            raise StorageFull(f"you have {MOST_OF_ONE} shares; revoke some")
+        secret, now = PREFIX + secrets.token_urlsafe(_SECRET_BYTES), time.time()
+        name, expires = secrets.token_hex(_ID_BYTES), None if seconds is None else now + seconds
+        share = Share(name, digest(secret), owner.name, session.id, session.key, access, now, expires)
+        self._shares[share.id] = share
+        self._journal.keep(_SPACE, share.id, json.dumps(asdict(share)))
+        return share, secret
+
+    def of(self, owner: Principal, session_id: str) -> list[Share]:
+        """Return the owner's shares of a session, oldest first."""
+        return [each for each in self._shares.values() if each.owner == owner.name and each.session == session_id]
+
+    def revoke(self, owner: Principal, share_id: str) -> None:
+        """End a share of the owner. Raises `NotFound`."""
+        share = self._shares.get(share_id)
+        if share is None or share.owner != owner.name:
+            raise NotFound(f"you have no share {share_id!r}")
+        self._end(share)
+
+    def bearer(self, hashed: str) -> Principal | None:
+        """Return the principal of a share by the hash of its secret."""
+        share = next((each for each in self._shares.values() if each.hash == hashed), None)
+        if share is None or _is_over(share):
+            return None
+        if share.id not in self._bearers:
+            grant = Grant(prefix=path_of(share.session), ops=OPERATIONS_OF[share.access])
+            try:
+                self._bearers[share.id] = self._principals.named(share.owner).share(f"share:{share.id}", grant)
+            except AccessDeniedError:  # the owner has lost rights
+                return None
+        return self._bearers[share.id]
+
+    async def watch(self) -> None:
+        """End shares that expire, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            for share in [each for each in self._shares.values() if _is_over(each)]:
+                self._end(share)
+
+    def _removed(self, session: Session) -> None:
+        for share in [each for each in self._shares.values() if each.key == session.key]:
+            self._end(share)
+
+    def _end(self, share: Share) -> None:
+        del self._shares[share.id]
+        self._journal.keep(_SPACE, share.id, None)
+        if (bearer := self._bearers.pop(share.id, None)) is not None:
+            bearer.end()
+
+
+def _is_over(share: Share) -> bool:
+    return share.expires is not None and share.expires <= time.time()
