@@ -25,6 +25,8 @@ export class AgentsView extends HTMLElement {
   #most = FIRST;
   #only = ""; // the state of those that are shown, or all
   #stale = true;
+  /** Those of the tree, parents first. @type {any[]} */
+  #family = [];
   #busy = "";
   #brief;
   #told = el("p", { className: "quiet figure" });
@@ -51,7 +53,10 @@ export class AgentsView extends HTMLElement {
 
   connectedCallback() {
     this.#drawBrief();
+    this.#family = this.#context.live.sessions.family(this.#context.id);
+    this.#stale = true;
     this.#unwatch = this.#context.live.sessions.watch(({ ids, reshaped }) => {
+      if (reshaped) this.#family = this.#context.live.sessions.family(this.#context.id);
       this.#stale ||= reshaped;
       for (const id of ids) this.#columns.get(id)?.touch();
       soon(this.#draw);
@@ -97,7 +102,7 @@ export class AgentsView extends HTMLElement {
   }
 
   #update() {
-    const family = this.#context.live.sessions.family(this.#context.id);
+    const family = this.#family;
     const busy = family.filter((node) => node.busy);
     const works = busy.map(({ id }) => id).join("\n");
     if (this.#stale || works !== this.#busy) this.#arrange(family, busy);
@@ -224,7 +229,7 @@ class Column extends HTMLElement {
   #drawDoing() {
     const { busy } = this.node;
     const call = busy ? runningCall(this.#conversation) : null;
-    const turn = [...this.node.turns.values()].at(-1);
+    const turn = this.node.turn && this.node.turns.get(this.node.turn.id);
     const since = call?.since ?? (turn?.end === null ? turn.start : null);
     const passed = since === null ? "" : duration(Math.max(0, Date.now() / 1000 - since));
     const what = call ? [call.name, aboutOf(call.arguments)].filter(Boolean).join(" ") : this.node.tool ?? t("writes");

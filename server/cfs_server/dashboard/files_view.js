@@ -30,6 +30,7 @@ export class FilesView extends HTMLElement {
   /** @type {string | null} */
   #open = null; // the chosen one, or the first: files and what agents say of them come in any order
   #drawn = "";
+  #revisions = "";
   /** Folders that are not as they would be by themselves. @type {Set<string>} */
   #turned = new Set();
   #limits = new Map();
@@ -76,9 +77,16 @@ export class FilesView extends HTMLElement {
     for (const { id } of this.#context.live.sessions.family(this.#root).slice(0, MOST_AGENTS)) {
       if (this.#conversations.has(id)) continue;
       const conversation = this.#context.live.open(id);
-      this.#conversations.set(id, { conversation, end: conversation.watch(() => soon(this.#draw)) });
+      this.#conversations.set(id, { conversation, end: conversation.watch(() => this.#noticed()) });
     }
     soon(this.#draw);
+  }
+
+  /** Replies that grow change no files: only whole messages do. */
+  #noticed() {
+    const revisions = [...this.#conversations.values()].map(({ conversation }) => conversation.revision).join();
+    if (revisions !== this.#revisions) soon(this.#draw);
+    this.#revisions = revisions;
   }
 
   /** Ask for the files again and again: there is no event for them. */

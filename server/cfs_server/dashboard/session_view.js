@@ -7,7 +7,7 @@ import { agentColour } from "./colours.js";
 import { el, mark, say } from "./dom.js";
 import { never, soon } from "./frame.js";
 import { icon } from "./icons.js";
-import { encoded, isWithin, lineOf, nameOf, rootOf } from "./ids.js";
+import { encoded, lineOf, nameOf, rootOf } from "./ids.js";
 import { menuButton } from "./menu.js";
 import { stateOf } from "./badges.js";
 import { Tabs } from "./tabs.js";
@@ -29,6 +29,7 @@ export class SessionView extends HTMLElement {
   #asked = "";
   /** The sessions of the tree, from its root. @type {any[]} */
   #family = [];
+  #below = 0; // sub-sessions, at any depth
   #files = false;
   #was = "";
   #crumbs = el("nav", { className: "crumbs", "aria-label": t("Path") });
@@ -65,9 +66,13 @@ export class SessionView extends HTMLElement {
   connectedCallback() {
     const { sessions } = this.#context.live;
     const watch = ({ ids, reshaped }) => {
-      if (reshaped) this.#family = sessions.family(rootOf(this.session));
-      for (const id of ids) this.#files ||= rootOf(id) === rootOf(this.session) && wrote(sessions.get(id));
-      if (reshaped || ids.has(this.session)) soon(this.#draw);
+      if (reshaped) {
+        this.#family = sessions.family(rootOf(this.session));
+        this.#below = sessions.family(this.session).length - 1;
+      }
+      const written = !this.#files && [...ids].some((id) => rootOf(id) === rootOf(this.session) && wrote(sessions.get(id)));
+      this.#files ||= written;
+      if (reshaped || written || ids.has(this.session)) soon(this.#draw);
     };
     this.#unwatch = [this.#conversation.watch(() => soon(this.#draw)), sessions.watch(watch)];
     watch({ ids: new Set(), reshaped: true });
@@ -150,7 +155,7 @@ export class SessionView extends HTMLElement {
   }
 
   #drawTabs() {
-    const agents = this.#family.filter(({ id }) => id !== this.session && isWithin(id, this.session)).length;
+    const agents = Math.max(0, this.#below);
     const shown = VIEWS.filter(({ name }) => name === this.name || (name === "agents" ? agents > 0 : name !== "files" || this.#hasFiles()));
     this.#views.show(shown.map(({ name, title, icon: sign }) => ({
       key: name, title, icon: sign, count: name === "agents" ? agents : null,
