@@ -249,6 +249,12 @@ def list_sessions(
     return Call(Request("GET", ROOT, {key: value for key, value in params.items() if value}), _model(wire.SessionPage))
 
 
+def search(words: str, prefix: str = "", limit: int = 20) -> Call[wire.SearchResults]:
+    """`GET /v1/search`: the newest messages that contain the words, in sessions that the caller may read."""
+    params = {"q": words, "limit": str(limit)} | ({"prefix": prefix} if prefix else {})
+    return Call(Request("GET", "/v1/search", params), _model(wire.SearchResults))
+
+
 def create(
     session: str | None = None,
     settings: wire.SettingsPatch | None = None,

@@ -19,6 +19,19 @@ def test_names_come_one_a_line_in_their_order(http_harness: HttpHarness) -> None
     assert ended(cfs(http_harness.url, "ls")) == (0, "a\nb\n名字\n", "")
 
 
+def test_messages_are_searched(http_harness: HttpHarness) -> None:
+    http_harness.write("garden", "Plan a\nGarden")
+    http_harness.write("pond", "no fish")
+    code, shown, said = ended(cfs(http_harness.url, "search", "a\ngarden", "--limit", "1", "--in", "gard"))
+    assert code == 0
+    assert re.fullmatch(r"garden #[01] (user|assistant): Plan a Garden\n", shown)
+    code, shown, said = ended(cfs(http_harness.url, "search", "orchid"))
+    assert (code, shown) == (0, "")
+    assert "No message" in said
+    as_json = json.loads(cfs(http_harness.url, "search", "FISH", "--json").stdout)
+    assert {each["session"] for each in as_json["results"]} == {"pond"}
+
+
 def test_a_prefix_chooses(http_harness: HttpHarness) -> None:
     make(http_harness, "chat1", "chat2", "main/coder/tester", "main/writer")
     assert ended(cfs(http_harness.url, "ls", "chat")) == (0, "chat1\nchat2\n", "")

@@ -279,6 +279,7 @@ _OWN = {
     "chat": _SESSIONS,
     "cat": _SESSIONS,
     "ls": _SESSIONS,
+    "search": _SESSIONS,
     "ps": _SESSIONS,
     "open": _SESSIONS,
     "rm": _SESSIONS,

@@ -148,6 +148,21 @@ def ls(
         list_sessions(client, prefix, long=long, as_json=as_json)
 
 
+def search(
+    words: Annotated[str, typer.Argument(help="Words as they stand in a message; case does not matter.")],
+    prefix: Annotated[str, typer.Option("--in", help="Only sessions whose names begin with this.")] = "",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=100, help="Maximum number of messages.")] = 20,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Search in the messages of all sessions that you may read, newest first."""
+    from cfs.cli.sessions import print_matches
+
+    with connect(url, token_file) as client:
+        print_matches(client, words, prefix=prefix, limit=limit, as_json=as_json)
+
+
 def ps(as_json: Json = False, url: Url = DEFAULT_URL, token_file: TokenFile = None) -> None:
     """List what runs now: sessions and sub-sessions with turns, the tokens that they have used, and since when."""
     from cfs.cli.sessions import list_active

@@ -176,6 +176,20 @@ def list_sessions(client: Client, prefix: str, *, long: bool, as_json: bool) -> 
         show("".join((_line(info) if long else info.id) + "\n" for info in page))
 
 
+def print_matches(client: Client, words: str, *, prefix: str, limit: int, as_json: bool) -> None:
+    """Print the messages that contain some words: session, index of the message, and the line with the first match."""
+    found = client.search(words, prefix=prefix, limit=limit)
+    if as_json:
+        show(found.model_dump_json() + "\n")
+        return
+    for match in found.results:
+        show(f"{match.session} #{match.index} {match.role}: {' '.join(match.text.split())}\n")
+    if not found.results:
+        note("No message contains these words.")
+    elif found.truncated:
+        note(f"There are more: --limit {min(100, limit * 5)} shows more of them.")
+
+
 def list_active(client: Client, *, as_json: bool) -> None:
     """Print the sessions with running or waiting turns, at any depth."""
     pages = _pages(client, "", active=True)

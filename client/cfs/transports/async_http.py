@@ -29,7 +29,7 @@ from cfs.transports.addresses import (
     was_sent,
 )
 from cfs.transports.base import Deadline
-from cfs.wire import NewMessage, Settings, SettingsPatch
+from cfs.wire import NewMessage, SearchResults, Settings, SettingsPatch
 
 if TYPE_CHECKING:
     from cfs.completions import ChatChunk
@@ -58,6 +58,13 @@ class AsyncClient:
             trust_env=address.through_proxies,
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
         )
+
+    async def search(self, words: str, *, prefix: str = "", limit: int = 20) -> SearchResults:
+        """Return the newest messages that contain the words, in sessions that the caller may read.
+
+        Over HTTP: `GET /v1/search`.
+        """
+        return await self.call(api.search(words, prefix, limit))
 
     async def call(self, call: api.Call[T], *, idempotency_key: str | None = None) -> T:
         """Send a call and return its parsed response.
