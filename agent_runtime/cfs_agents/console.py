@@ -15,7 +15,7 @@ from typing import Any, Literal, TextIO, TypeAlias
 
 import typer
 
-from cfs.cli.app import has_colours, is_terminal, visible
+from cfs.cli.app import has_colours, is_terminal, shapely, visible
 from cfs.wire import ToolCall, Usage
 from cfs_agents.agent import added
 from cfs_agents.events import (
@@ -46,9 +46,6 @@ from cfs_agents.tools.registry import ToolError, ToolResult
 
 _LINE, _GOES_ON = "  | ", "  : "
 _NARROWEST = 20
-_SHAPELESS = frozenset(map(chr, (0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0)))
-"""Characters that are shown as nothing."""
-_SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 _ANSWERS = {
     **dict.fromkeys(("y", "yes"), Answer.YES),
     **dict.fromkeys(("n", "no"), Answer.NO),
@@ -108,17 +105,6 @@ def question(agent: str, request: CommandRequest, columns: int) -> str:
     if any(shapely(line) != line for line in lines):
         shown.append("(<U+...> stands for a character that cannot be seen)")
     return "\n".join(shown) + "\n"
-
-
-def shapely(text: str) -> str:
-    """Replace control characters and invisible characters by their numbers."""
-    return "".join(each if _has_shape(each) else f"<U+{ord(each):04X}>" for each in text)
-
-
-def _has_shape(character: str) -> bool:
-    if not character.isprintable() or character in _SHAPELESS:
-        return False
-    return not any(ord(character) in selectors for selectors in _SELECTORS)
 
 
 def _parts(line: str, width: int) -> Iterator[str]:

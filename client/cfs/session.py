@@ -14,14 +14,14 @@ from typing import Any, Self, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
-from cfs.errors import EngineError, InvalidParameters, InvalidReply, InvalidRequest, NotFound, TooManyRounds
+from cfs.errors import Conflict, EngineError, InvalidParameters, InvalidReply, InvalidRequest, NotFound, TooManyRounds
 from cfs.ids import check_id
 from cfs.response import TRIES, Form, Response, respond
 from cfs.stream import Outcome
 from cfs.tools import MAX_ROUNDS, Tool, Toolbox, ToolRequest
 from cfs.transcript import parse, render_one
 from cfs.transports.base import DEFAULT_MOUNT, Deadline, Transport, resolve
-from cfs.wire import NewMessage, Settings, SettingsPatch, TurnSettings
+from cfs.wire import NewMessage, Question, Settings, SettingsPatch, TurnSettings
 
 Model = TypeVar("Model", bound=BaseModel)
 T = TypeVar("T")
@@ -269,6 +269,30 @@ class Session:
         As a file: `setxattr user.cfs.cancel 1`. Over HTTP: `POST /v1/sessions/{id}/cancel`.
         """
         self._use(lambda: self._transport.cancel(queued=queued, cascade=cascade))
+
+    def questions(self) -> tuple[Question, ...]:
+        """Return the open questions of its agent, such as whether a command may run; oldest first (A5).
+
+        Escape what cannot be seen in their texts before you show them. As a file: not possible. Over HTTP:
+        `GET /v1/sessions/{id}/questions`.
+        """
+        return self._use(self._transport.questions)
+
+    def answer(self, answer: str, question: str | None = None) -> None:
+        """Answer an open question of its agent: `allow`, `always` or `deny` (A5).
+
+        Without the id of a `question` there must be one only; else raises `Conflict`, as also if another answer came
+        first, or `NotFound`. As a file: not possible. Over HTTP: `POST /v1/sessions/{id}/questions/{question}`.
+        """
+        if question is None:
+            known = self.questions()
+            if not known:
+                raise NotFound(f"no question is open in session {self._id!r}")
+            if len(known) > 1:
+                raise Conflict(f"{len(known)} questions are open in session {self._id!r}: give the id of one")
+            question = known[0].id
+        chosen = question
+        self._use(lambda: self._transport.answer(chosen, answer))
 
     def wait(self, timeout: float | None = None) -> None:
         """Wait until no turn is running or queued (S13).

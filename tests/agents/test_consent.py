@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cfs.cli.app import shapely
 from cfs_agents.cli import app
-from cfs_agents.console import question, shapely
+from cfs_agents.console import question
 from cfs_agents.fibre.agent import FibreAgent
 from cfs_agents.fibre.state import FibreConfig
 from cfs_agents.file_agent import FileSystemAgentConfig

@@ -195,6 +195,40 @@ def open_(
         typer.echo(address)
 
 
+def questions(
+    session: OptionalSession = None,
+    as_json: Json = False,
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """List the open questions of agents: of a session and its sub-sessions, or of all sessions."""
+    from cfs.cli.questions import list_questions
+
+    with connect(url, token_file) as client:
+        list_questions(client, session, as_json=as_json)
+
+
+def answer(
+    session: Session,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[QUESTION] ANSWER",
+            help="allow, deny, or always (this exact command while the agent runs); before it, the beginning of the"
+            " question's id if several are open.",
+            show_default=False,
+        ),
+    ],
+    url: Url = DEFAULT_URL,
+    token_file: TokenFile = None,
+) -> None:
+    """Answer a question of a session's agent, such as whether a command may run. The first answer counts."""
+    from cfs.cli.questions import answer_question
+
+    with connect(url, token_file) as client:
+        answer_question(client, session, words)
+
+
 def rm(
     sessions: Sessions,
     force: Annotated[bool, typer.Option("--force", "-f", help="Ignore sessions that do not exist.")] = False,

@@ -29,7 +29,7 @@ from cfs.transports.addresses import (
     was_sent,
 )
 from cfs.transports.base import Deadline
-from cfs.wire import NewMessage, SearchResults, Settings, SettingsPatch
+from cfs.wire import NewMessage, Question, SearchResults, Settings, SettingsPatch
 
 if TYPE_CHECKING:
     from cfs.completions import ChatChunk
@@ -314,6 +314,14 @@ class AsyncHttpTransport:
     async def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""
         await self._call(api.cancel(self._id, queued=queued, cascade=cascade))
+
+    async def questions(self) -> tuple[Question, ...]:
+        """Return the open questions of its agent."""
+        return await self._call(api.questions(self._id))
+
+    async def answer(self, question: str, answer: str) -> None:
+        """Answer a question of its agent."""
+        await self._call(api.answer(self._id, question, answer))
 
     async def wait(self, deadline: Deadline) -> None:
         """Wait until it and everything below it is idle."""

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from cfs.errors import InvalidRequest, Timeout, Unreachable
 from cfs.stream import Outcome
-from cfs.wire import NewMessage, Settings, SettingsPatch
+from cfs.wire import NewMessage, Question, Settings, SettingsPatch
 
 # Deadlines and polling intervals
 
@@ -147,6 +147,14 @@ class Transport(Protocol):
         """Cancel the running turn, and what else is asked."""
         ...
 
+    def questions(self) -> tuple[Question, ...]:
+        """Return the open questions of its agent."""
+        ...
+
+    def answer(self, question: str, answer: str) -> None:
+        """Answer a question of its agent."""
+        ...
+
     def wait(self, deadline: Deadline) -> None:
         """Return once it is settled."""
         ...
@@ -211,6 +219,14 @@ class AsyncTransport(Protocol):
 
     async def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""
+        ...
+
+    async def questions(self) -> tuple[Question, ...]:
+        """Return the open questions of its agent."""
+        ...
+
+    async def answer(self, question: str, answer: str) -> None:
+        """Answer a question of its agent."""
         ...
 
     async def wait(self, deadline: Deadline) -> None:

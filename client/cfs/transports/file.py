@@ -18,9 +18,10 @@ from cfs.stream import Outcome, as_written, decode, error_in, find_reply, settle
 from cfs.transcript import render
 from cfs.transports.base import Deadline, Pauses
 from cfs.transports.disk import CANCEL, LIFE, PREFIX, Disk, Tail, read_settings, translated, write_settings
-from cfs.wire import NewMessage, Settings, SettingsPatch
+from cfs.wire import NewMessage, Question, Settings, SettingsPatch
 
 _LATE = "the session is still busy; wait() or read() again, or cancel()"
+_QUESTIONS = "a file has no questions of agents; use the session over HTTP, by url=..."
 _LATE_REPLY = "there is no reply yet: the turn continues; wait() for it, or cancel() it"
 
 
@@ -165,6 +166,14 @@ class FileTransport:
             raise Unsupported("a file can cancel its running turn only; use the session over HTTP, by url=...")
         with translated(self._path):
             self._disk.set_attribute(self._path, CANCEL, b"1")
+
+    def questions(self) -> tuple[Question, ...]:
+        """Raise `Unsupported`."""
+        raise Unsupported(_QUESTIONS)
+
+    def answer(self, question: str, answer: str) -> None:  # noqa: ARG002 - the signature is the interface's
+        """Raise `Unsupported`."""
+        raise Unsupported(_QUESTIONS)
 
     def wait(self, deadline: Deadline) -> None:
         """Wait by reading the file once it is settled."""

@@ -30,7 +30,7 @@ from cfs.transports.addresses import (
     was_sent,
 )
 from cfs.transports.base import Deadline
-from cfs.wire import NewMessage, SearchResults, Settings, SettingsPatch
+from cfs.wire import NewMessage, Question, SearchResults, Settings, SettingsPatch
 
 if TYPE_CHECKING:
     from cfs.completions import ChatChunk
@@ -311,6 +311,14 @@ class HttpTransport:
     def cancel(self, *, queued: bool, cascade: bool) -> None:
         """Cancel the running turn, and what else is asked."""
         self._call(api.cancel(self._id, queued=queued, cascade=cascade))
+
+    def questions(self) -> tuple[Question, ...]:
+        """Return the open questions of its agent."""
+        return self._call(api.questions(self._id))
+
+    def answer(self, question: str, answer: str) -> None:
+        """Answer a question of its agent."""
+        self._call(api.answer(self._id, question, answer))
 
     def wait(self, deadline: Deadline) -> None:
         """Wait until it and everything below it is idle."""

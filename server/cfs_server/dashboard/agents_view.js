@@ -7,6 +7,7 @@ import { never, soon } from "./frame.js";
 import { icon } from "./icons.js";
 import { encoded, nameOf } from "./ids.js";
 import { MessageList } from "./message_list.js";
+import { Questions } from "./questions.js";
 import { aboutOf } from "./node.js";
 import { outcomeOf, runningCall } from "./outcome.js";
 import { many, t } from "./text.js";
@@ -166,6 +167,7 @@ class Column extends HTMLElement {
   #context;
   #conversation;
   #list;
+  #questions;
   #badge = el("span", { className: "badge" });
   #doing = el("p", { className: "doing" });
   #figures = el("span", { className: "quiet figure" });
@@ -181,6 +183,7 @@ class Column extends HTMLElement {
     this.#context = context;
     this.#conversation = context.live.open(node.id);
     this.#list = new MessageList(this.#conversation);
+    this.#questions = new Questions(context, node.id);
     const name = el("a", { href: `#conversation/${encoded(node.id)}`, title: node.id }, nameOf(node.id));
     this.className = "column";
     this.role = "group";
@@ -190,6 +193,7 @@ class Column extends HTMLElement {
       el("header", {}, el("div", { className: "together" }, el("span", { className: "dot", "aria-hidden": "true" }), el("h2", {}, name),
         this.#badge), el("div", { className: "together" }, this.#doing, this.#figures)),
       this.#list,
+      this.#questions,
       this.#ended,
     );
   }
@@ -218,6 +222,7 @@ class Column extends HTMLElement {
 
   #update() {
     const [state, words] = stateOf(this.#conversation, this.node);
+    this.#questions.show(this.#conversation.questions);
     mark(this, "data-state", this.node.state);
     mark(this.#badge, "data-state", state);
     say(this.#badge, words);

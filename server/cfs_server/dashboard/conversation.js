@@ -70,6 +70,11 @@ export class Conversation {
     return this.gone === null ? this.#session.state : "idle";
   }
 
+  /** Open questions of its agent, by id. */
+  get questions() {
+    return this.gone === null ? this.#session.questions : {};
+  }
+
   get queued() {
     return this.#session.queued;
   }

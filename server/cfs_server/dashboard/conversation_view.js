@@ -7,6 +7,7 @@ import { icon } from "./icons.js";
 import { never, soon } from "./frame.js";
 import { MessageList } from "./message_list.js";
 import { ContextRing } from "./meters.js";
+import { Questions } from "./questions.js";
 import { t } from "./text.js";
 
 /** Writing to a working agent steers it at its next step. */
@@ -14,6 +15,7 @@ export class ConversationView extends HTMLElement {
   #context;
   #list;
   #composer;
+  #questions;
   #ring = new ContextRing();
   #down = el("button", { type: "button", className: "icon-button to-end", title: t("To the newest message"),
     "aria-label": t("To the newest message"), onclick: () => this.#list.follow() }, icon("down"));
@@ -31,6 +33,7 @@ export class ConversationView extends HTMLElement {
     this.#list = new MessageList(conversation, { branches, model: me?.model ?? null, failed });
     this.#composer = new Composer({ api, key: id, session: () => id, onSend: (text) => this.#send(text), onStop: () => this.#stop() });
     this.#composer.aside.append(this.#ring);
+    this.#questions = new Questions(context, id);
     this.addEventListener("cfs-edit-last", () => this.#list.editLast());
     this.addEventListener("cfs-compose", () => this.#composer.focus());
     this.addEventListener("keydown", (event) => {
@@ -42,7 +45,7 @@ export class ConversationView extends HTMLElement {
 
   connectedCallback() {
     this.className = "talk";
-    this.append(this.#list, el("div", { className: "composing" }, this.#down, this.#composer));
+    this.append(this.#list, this.#questions, el("div", { className: "composing" }, this.#down, this.#composer));
     this.#unwatch = [this.#context.conversation.watch(() => soon(this.#draw))];
     soon(this.#draw);
     const { message } = Object.fromEntries(new URLSearchParams(location.hash.split("?")[1] ?? ""));
@@ -77,6 +80,7 @@ export class ConversationView extends HTMLElement {
   #update() {
     const { conversation, me } = this.#context;
     const { busy, settings, gone } = conversation;
+    this.#questions.show(conversation.questions);
     this.#composer.show({ busy, steers: busy && settings?.driver === "agent", gone: gone !== null });
     if (conversation.loaded) conversation.readFigures();
     this.#ring.show(conversation.lastUsage, me?.model?.context);

@@ -322,7 +322,7 @@ export function stateOf(node) {
 /** What a session does besides its state: the tool that works, what is below it, what waits. */
 function doingOf(node) {
   const parts = [];
-  if (node.questions?.size) parts.push(many("{n} question", "{n} questions", node.questions.size));
+  if (node.open_questions) parts.push(many("{n} question", "{n} questions", node.open_questions));
   if (node.tool) parts.push(node.tool);
   if (node.busyBelow) parts.push(t("{n} of {all} working", { n: node.busyBelow, all: below(node) }));
   else if (node.children.length) parts.push(t("{n} below", { n: below(node) }));

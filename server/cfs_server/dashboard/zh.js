@@ -355,4 +355,12 @@ export const ZH = {
   "Changed lines": "更改的行",
   "{n} equal line": "{n} 行相同",
   "{n} equal lines": "{n} 行相同",
+  "Allow": "允许",
+  "Always in this run": "本次运行中始终允许",
+  "Deny": "拒绝",
+  "Command": "命令",
+  "May this command run?": "允许运行此命令吗？",
+  "May this command run in the background?": "允许在后台运行此命令吗？",
+  "In {directory}": "目录：{directory}",
+  "<U+...> stands for a character that cannot be seen.": "<U+...> 表示不可见的字符。",
 };

@@ -1,0 +1,76 @@
+"""`cfs questions` and `cfs answer`: list and answer the open questions of agents (A5)."""
+
+from collections.abc import Iterable
+
+from cfs import api
+from cfs.cli.app import note, shapely, show
+from cfs.errors import Conflict, InvalidRequest, NotFound
+from cfs.transports.http import Client
+from cfs.wire import Question, SessionTree
+
+
+def list_questions(client: Client, session: str | None, *, as_json: bool) -> None:
+    """Print the open questions of a session and of those below it, or of all sessions."""
+    found = [(name, each) for name in _asking(client, session) for each in client.call(api.questions(name))]
+    if as_json:
+        lines = (f'{{"session":{_text(name)},"question":{each.model_dump_json()}}}' for name, each in found)
+        show("[" + ",\n".join(lines) + "]\n")
+        return
+    if not found:
+        note("No question is open.")
+    for name, question in found:
+        show(_shown(name, question))
+
+
+def answer_question(client: Client, session: str, words: list[str]) -> None:
+    """Answer a question of a session: the words are its answer, behind an id if several are open."""
+    *ids, answer = words
+    if len(ids) > 1:
+        raise InvalidRequest("give the session, the id of a question if several are open, and the answer")
+    known = client.call(api.questions(session))
+    if not known:
+        raise NotFound(f"no question is open in session {session!r}")
+    chosen = [each for each in known if not ids or each.id.startswith(ids[0])]
+    if len(chosen) != 1:
+        names = ", ".join(each.id[:8] for each in known)
+        raise (Conflict if chosen else NotFound)(f"say which question by the beginning of its id: {names}")
+    (question,) = chosen
+    if answer not in question.choices:
+        raise InvalidRequest(f"the answer is one of {', '.join(question.choices)}")
+    client.call(api.answer(session, question.id, answer))
+
+
+def _asking(client: Client, session: str | None) -> Iterable[str]:
+    """Yield the sessions with open questions."""
+    if session is not None:
+        yield from _below(client.call(api.sub_sessions(session)))
+        return
+    after = ""
+    while True:
+        page = client.call(api.list_sessions(after=after, active=True))
+        yield from (info.id for info in page.sessions if info.open_questions)
+        if page.next is None:
+            return
+        after = page.next
+
+
+def _below(tree: SessionTree) -> Iterable[str]:
+    if tree.open_questions:
+        yield tree.id
+    for child in tree.children:
+        yield from _below(child)
+
+
+def _shown(session: str, question: Question) -> str:
+    """Return a question with all of its command visible."""
+    place = f" in {shapely(question.directory)}" if question.directory else ""
+    background = " in the background" if question.background else ""
+    lines = [f"{shapely(session)} {question.id[:8]}: run this command{background}{place}?"]
+    lines += [f"  | {shapely(line)}" for line in question.text.split("\n")]
+    return "\n".join([*lines, f"  {', '.join(question.choices)}\n"])
+
+
+def _text(name: str) -> str:
+    import json
+
+    return json.dumps(name)

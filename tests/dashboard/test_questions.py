@@ -1,0 +1,76 @@
+"""Questions of a real agent are answered in the browser: its command runs only after the click (A5, D2)."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import Locator, Page, expect
+
+from tests.client.terminal import Running
+from tests.dashboard.support import address
+from tests.server.support import Process
+
+HIDDEN = "touch one # \u202e\u200bpng\n# the second line"
+
+
+def run(*commands: str) -> str:
+    """The calls of the shell: the server's model repeats the message."""
+    return "".join(
+        f"<tool_call>{json.dumps({'name': 'execute_command', 'arguments': {'command': command}})}</tool_call>"
+        for command in commands
+    )
+
+
+@contextmanager
+def asking(server: Process, client: httpx.Client, session: str, root: Path, *commands: str) -> Iterator[None]:
+    """An agent without a terminal, which has a task that runs some commands."""
+    client.post("/v1/sessions", json={"id": session, "settings": {"driver": "agent"}}).raise_for_status()
+    client.post(f"/v1/sessions/{session}/messages", json={"content": run(*commands)}).raise_for_status()
+    with Running(server.url, "agent", "serve", "--session", session, "--root", str(root), "--commands", "ask"):
+        yield
+
+
+def card(page: Page) -> Locator:
+    return page.get_by_role("group", name="May this command run?")
+
+
+def made(root: Path, session: str) -> Callable[[], set[str]]:
+    place = root / session / "agent_workspace"
+    return lambda: {path.name for path in place.glob("[a-z]*")}
+
+
+def test_a_command_runs_after_the_click(page: Page, server: Process, client: httpx.Client, tmp_path: Path) -> None:
+    """What cannot be seen is shown by its number, and each line is a line."""
+    files = made(tmp_path, "q-click")
+    with asking(server, client, "q-click", tmp_path, HIDDEN, "touch two"):
+        page.goto(address(server.url, "conversation/q-click"))
+        expect(card(page).locator("code")).to_have_text(["touch one # <U+202E><U+200B>png", "# the second line"])
+        expect(card(page)).to_contain_text("stands for a character that cannot be seen")
+        assert files() == set()
+        card(page).get_by_role("button", name="Allow").click()
+        expect(card(page).locator("code")).to_have_text(["touch two"])
+        assert files() == {"one"}
+        card(page).get_by_role("button", name="Deny").press("Enter")
+        expect(card(page)).to_have_count(0)
+        client.get("/v1/sessions/q-click/wait", params={"timeout": 30}).raise_for_status()
+        assert files() == {"one"}
+
+
+def test_the_column_of_an_agent_asks_and_an_answer_from_elsewhere_ends_it(
+    page: Page, server: Process, client: httpx.Client, tmp_path: Path
+) -> None:
+    """Always is one of the answers; the same command is not asked about again."""
+    files = made(tmp_path, "q-column")
+    with asking(server, client, "q-column", tmp_path, "touch one", "touch two", "touch two"):
+        page.goto(address(server.url, "agents/q-column"))
+        expect(card(page).locator("code")).to_have_text(["touch one"])
+        (question,) = client.get("/v1/sessions/q-column/questions").json()["questions"]
+        place = f"/v1/sessions/q-column/questions/{question['id']}"
+        client.post(place, json={"answer": "deny"}).raise_for_status()
+        expect(card(page).locator("code")).to_have_text(["touch two"])
+        card(page).get_by_role("button", name="Always in this run").click()
+        expect(card(page)).to_have_count(0)
+        client.get("/v1/sessions/q-column/wait", params={"timeout": 30}).raise_for_status()
+        assert files() == {"two"}
