@@ -62,6 +62,7 @@ class Shares:
                 journal.keep(_SPACE, share.id, None)
             else:
                 self._shares[share.id] = share
+        self._index()
         store.on_removed = self._removed
         principals.bearer_of = self.bearer
 
@@ -75,6 +76,7 @@ class Shares:
         name, expires = secrets.token_hex(_ID_BYTES), None if seconds is None else now + seconds
         share = Share(name, digest(secret), owner.name, session.id, session.key, access, now, expires)
         self._shares[share.id] = share
+        self._index()
         self._journal.keep(_SPACE, share.id, json.dumps(asdict(share)))
         return share, secret
 
@@ -91,7 +93,7 @@ class Shares:
 
     def bearer(self, hashed: str) -> Principal | None:
         """Return the principal of a share by the hash of its secret."""
-        share = next((each for each in self._shares.values() if each.hash == hashed), None)
+        share = self._by_hash.get(hashed)
         if share is None or _is_over(share):
             return None
         if share.id not in self._bearers:
@@ -109,12 +111,20 @@ class Shares:
             for share in [each for each in self._shares.values() if _is_over(each)]:
                 self._end(share)
 
+    def _index(self) -> None:
+        """Note what each request and each deletion looks up. Shares change rarely."""
+        self._by_hash = {share.hash: share for share in self._shares.values()}
+        self._keys = {share.key for share in self._shares.values()}
+
     def _removed(self, session: Session) -> None:
+        if session.key not in self._keys:
+            return
         for share in [each for each in self._shares.values() if each.key == session.key]:
             self._end(share)
 
     def _end(self, share: Share) -> None:
         del self._shares[share.id]
+        self._index()
         self._journal.keep(_SPACE, share.id, None)
         if (bearer := self._bearers.pop(share.id, None)) is not None:
             bearer.end()
