@@ -51,7 +51,7 @@ def test_the_readme_runs_from_top_to_bottom(tmp_path: Path) -> None:
     assert skipped["mount"] or f"{tmp_path}/cfs/chat1\n" in shown
     assert f"http://localhost:{port}/#conversation/chat1\n" in shown
     assert "  writer_2 " in shown
-    assert "helloworld" in shown.replace("\n", "")
+    assert "a.txt <==\nhello" in shown
     assert list((tmp_path / ".local/share/cfs").rglob("sessions.db")), "the sessions stay"
 
 

@@ -68,7 +68,7 @@ def _unusable(directory: Path) -> str | None:
     try:
         empty = not any(directory.iterdir())
     except OSError:
-        return "no directory was named: cfs up DIR"
+        return "no directory was named; `cfs mount DIR` shows the sessions as files"
     if not empty or os.path.ismount(directory) or not os.access(directory, os.W_OK):
         return f"{directory} is in use or not yours: cfs up DIR"
     return None
@@ -224,7 +224,7 @@ def _welcome(url: str, directory: Path | None, obstacle: str | None, *, in_backg
         f"curl -H 'Accept: text/plain' {url}/v1/sessions/chat1",
     ]
     where = f"{url} and in {directory}" if directory is not None else url
-    without = f"There is no mount: {obstacle}\n" if obstacle else ""
+    without = f"Not mounted: {obstacle}.\n" if obstacle else ""
     how = (
         "`cfs logs` shows its log, `cfs down` ends it). Try"
         if in_background
