@@ -38,6 +38,8 @@ DESK = {"width": 1280, "height": 800}
 PHONE = {"width": 390, "height": 844}
 BEAT = 0.35
 """Seconds between two steps of the agents, so that the timeline has something to show."""
+PATIENCE = 120_000
+"""Milliseconds to wait for anything: the machine may be busy."""
 TREE = "web-shop"
 """The session of the tree."""
 
@@ -326,7 +328,7 @@ def at(view: str, ready: str) -> Picture:
     """A picture of a view, taken once some element is there."""
 
     def take(page: Page, url: str) -> None:
-        page.goto(f"{url}/#{quote(view)}" if view else f"{url}/")
+        page.goto(f"{url}/#{quote(view)}" if view else f"{url}/", wait_until="commit")
         page.locator(ready).first.wait_for()
 
     return take
@@ -390,6 +392,7 @@ def shoot(browser: Browser, url: str, name: str, into: Path) -> None:
     """Take one picture."""
     take, like = PICTURES[name]
     context = browser.new_context(**{"viewport": DESK, "locale": "en-GB", "reduced_motion": "reduce"} | like)
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     take(page, url)
     page.wait_for_timeout(1200)  # markup and fonts
