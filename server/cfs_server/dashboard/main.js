@@ -2,6 +2,7 @@
 
 import { Api, Problem } from "./api.js";
 import { CfsApp } from "./app.js";
+import { encoded } from "./ids.js";
 import { Login } from "./login.js";
 import { applyTheme } from "./preferences.js";
 import { language, t } from "./text.js";
@@ -10,10 +11,12 @@ const AGAIN = 1000;
 const api = new Api();
 /** @type {HTMLElement | null} */
 let shown = null;
+let shared = false; // the token came with a link
 
 async function begin() {
   try {
     const me = await api.json("/v1/whoami");
+    if (shared) openShared(me);
     shown = new CfsApp(api, me, leave);
     document.body.replaceChildren(shown);
   } catch (error) {
@@ -32,10 +35,19 @@ function ask(complaint) {
 
 /** A link that was shared has the token after "#", which is never sent; it is taken out of the address. */
 function takeShare() {
-  const found = location.hash.match(/^#share=([^&]+)(?:&(.*))?$/);
-  if (!found) return;
-  api.token = decodeURIComponent(found[1]);
-  history.replaceState(null, "", found[2] ? `#${found[2]}` : location.pathname);
+  const [, token] = location.hash.match(/^#share=(.+)$/) ?? [];
+  if (token === undefined) return false;
+  api.token = decodeURIComponent(token);
+  history.replaceState(null, "", location.pathname);
+  shared = true;
+  return true;
+}
+
+/** Show the session that a link is for. */
+function openShared({ grants }) {
+  shared = false;
+  const found = grants.find(({ prefix }) => prefix.startsWith("/sessions/"));
+  if (found) history.replaceState(null, "", `#conversation/${encoded(found.prefix.slice("/sessions/".length))}`);
 }
 
 function leave() {
@@ -49,4 +61,5 @@ api.onRefused = () => {
 applyTheme();
 document.documentElement.lang = language;
 takeShare();
+addEventListener("hashchange", () => takeShare() && begin()); // a link that is opened in this tab
 begin();

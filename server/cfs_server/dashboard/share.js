@@ -49,8 +49,8 @@ export function openShare(api, id) {
       const { shares } = await api.shares(id);
       list.replaceChildren(...shares.map((share) => el("li", {},
         el("span", {}, share.access === "write" ? t("Read and write") : t("Read")),
-        el("span", { className: "quiet" }, share.expires_at === null ? t("No end")
-          : t("until {time}", { time: new Date(share.expires_at * 1000).toLocaleString() })),
+        el("span", { className: "quiet" }, share.expires === null ? t("No end")
+          : t("until {time}", { time: new Date(share.expires * 1000).toLocaleString() })),
         button(t("Revoke"), () => revoke(share.id), { className: "button danger" }))));
     } catch (error) {
       say(status, error.message);

@@ -151,12 +151,14 @@ customElements.define("cfs-sidebar", CfsSidebar);
 
 function resultOf({ session, title, index, time, text, ranges }) {
   const excerpt = el("span", { className: "excerpt" });
+  const signs = Array.from(text); // ranges count characters, as Python does
+  const piece = (from, to) => signs.slice(from, to).join("");
   let from = 0;
   for (const [start, end] of ranges) {
-    excerpt.append(text.slice(from, start), el("mark", {}, text.slice(start, end)));
+    excerpt.append(piece(from, start), el("mark", {}, piece(start, end)));
     from = end;
   }
-  excerpt.append(text.slice(from));
+  excerpt.append(piece(from));
   const when = time ? ` · ${age(time)}` : "";
   return el("li", {}, el("a", { href: `#conversation/${encoded(session)}?message=${index}`, title: session },
     el("span", {}, title ?? session, el("span", { className: "quiet" }, when)), excerpt));
