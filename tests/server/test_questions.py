@@ -151,6 +151,10 @@ async def test_an_agents_token_cannot_answer_its_own_question(server: ServerHarn
         own = await who["agent"].client.post(place, json={"answer": "allow"})
         assert (own.status_code, "another token" in own.json()["detail"]) == (403, True)
         assert server.store.get("a").info(0).open_questions == 1
+        made = await who["agent"].client.post("/v1/shares", json={"session": "a", "access": "write", "expires": None})
+        shared = {"Authorization": f"Bearer {made.json()['token']}"}
+        bearer = await server.client.post(place, json={"answer": "allow"}, headers=shared)
+        assert bearer.status_code == 403, "nor can a share that it has made"
         other = (await who["person"].client.post(place, json={"answer": "allow"})).json()
         assert (other["asker"], other["by"], other["terminal"]) == ("agent", "person", False)
         second = f"{ASKED}/{await ask(who['agent'].client, claim)}"

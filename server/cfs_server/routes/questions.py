@@ -116,7 +116,12 @@ def _require_other(me: Me, found: Question) -> None:
     acting = author.get()
     if acting is not None and acting.agent is not None:
         raise Forbidden("an agent does not answer questions: a person does")
-    if me.has_token and found.asker == me.principal.name:
+    account = me.principal.account
+    owners = {
+        account.owner,
+        account.within.owner if account.within else None,
+    }  # a share has its maker's account above it
+    if me.has_token and found.asker in owners:
         raise Forbidden(
             f"this question was asked with the same token, {found.asker!r}: answer it with another token, or at the"
             " agent's terminal"
